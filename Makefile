@@ -1,0 +1,34 @@
+# Everything a contributor runs, and all that CI runs. `make help` lists it.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check build
+
+help:  ## list these commands
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' Makefile | expand -t 20
+
+setup: .venv/.installed  ## create .venv and install AddNorm with all extras (again only when needed)
+
+.venv/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: setup  ## train a small translator and watch it work
+	$(BIN)/addnorm demo
+
+test: setup  ## the fast tests, on two cores
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+
+test-slow: setup  ## the slow tests and those that need a GPU
+	$(BIN)/python -m pytest -m "slow or gpu"
+
+check: setup  ## format, lint, types, import order
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+build: setup  ## wheel and source archive into dist/
+	$(BIN)/python -m build

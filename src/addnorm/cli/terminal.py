@@ -1,0 +1,5 @@
+"""Where messages to a person go: standard error, so that standard output can be piped."""
+
+from rich.console import Console
+
+console = Console(stderr=True, highlight=False)

@@ -1,0 +1,20 @@
+"""The decorator that every configuration uses: a frozen, keyword-only dataclass that checks itself."""
+
+from typing import Annotated, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+T = TypeVar("T")
+
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""A share in [0, 1): a dropout rate, a smoothing mass, a fraction of a split."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def config(cls: type[T]) -> type[T]:
+    """Make `cls` a frozen, keyword-only pydantic dataclass that refuses unknown fields.
+
+    Raises pydantic's `ValidationError` (a `ValueError`) when a value is impossible.
+    """
+    return dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)

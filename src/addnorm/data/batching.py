@@ -1,0 +1,133 @@
+"""Batches of examples of similar length, and the list of every way to make batches."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.data.batch import Batch, Loader, Loaders, dice, padded, tensors, with_valid
+from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Longer
+from addnorm.data.windows import Packed, PackedConfig, Windows, WindowsConfig
+from addnorm.errors import InputError
+
+__all__ = [
+    "Batch",
+    "BatchingConfig",
+    "Buckets",
+    "Loader",
+    "Loaders",
+    "Packed",
+    "PackedConfig",
+    "TokensConfig",
+    "Windows",
+    "WindowsConfig",
+]
+
+
+class Buckets(Loader[int]):
+    """Batches of examples of similar length, each of at most `tokens` positions with its padding.
+
+    The width of a batch is its longest example, of a pair the longer side, rounded up to a multiple
+    of `pad_to`. Every example is in exactly one batch of an epoch. Raises `InputError` for an
+    example that is longer than a batch.
+    """
+
+    def __init__(
+        self,
+        corpus: EncodedCorpus,
+        examples: Sequence[Encoded],
+        tokens: int,
+        *,
+        seed: int | None = None,
+        pad_to: int = 1,
+    ) -> None:
+        self.corpus = corpus
+        self.examples = examples
+        self.tokens = tokens
+        self.seed = seed
+        self.pad_to = pad_to
+        self.widths = [self.width(corpus.length(example)) for example in examples]
+        if max(self.widths) > tokens:
+            raise InputError(
+                f"an example of {max(self.widths):,} tokens is longer than a batch of {tokens:,}: "
+                "raise tokens, or set max_len"
+            )
+
+    def width(self, length: int) -> int:
+        """The next multiple of `pad_to`."""
+        return -(-length // self.pad_to) * self.pad_to
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """Numbers of examples; which ones of equal width share a batch changes with the epoch."""
+        rng = dice(self.seed, epoch)
+        order = list(range(len(self.examples)))
+        if rng:
+            rng.shuffle(order)
+        order.sort(key=self.widths.__getitem__)
+        batches: list[list[int]] = []
+        for i in order:
+            if batches and (len(batches[-1]) + 1) * self.widths[i] <= self.tokens:
+                batches[-1].append(i)
+            else:
+                batches.append([i])
+        if rng:
+            rng.shuffle(batches)
+        return batches
+
+    def build(self, items: Sequence[int]) -> Batch:
+        """The examples as the task's model takes them."""
+        examples = [self.examples[i] for i in items]
+        read = self.padded("tokens", "valid", [e.tokens for e in examples])
+        targets = [e.targets for e in examples]
+        indices = [e.index for e in examples]
+        if self.corpus.task == "classification":
+            return Batch.of(read, torch.tensor([label for [label] in targets]), indices)
+        said = padded(tensors(targets), IGNORE, self.width(max(map(len, targets))))
+        if self.corpus.task != "translation":
+            return Batch.of(read, said, indices)
+        shifted = [[self.corpus.bos_id, *target[:-1]] for target in targets]
+        read = self.padded("source", "source_valid", [e.tokens for e in examples])
+        return Batch.of(read | self.padded("target", "target_valid", shifted), said, indices)
+
+    def padded(self, name: str, valid_name: str, rows: Sequence[list[int]]) -> dict[str, Tensor]:
+        """The rows as an argument of the model, with its mask where they are padded."""
+        width = self.width(max(map(len, rows)))
+        return with_valid(name, valid_name, tensors(rows), self.corpus.pad_id, width)
+
+
+@config
+class TokensConfig:
+    """For every task: examples of similar length, `tokens` positions to a batch with the padding.
+
+    What is longer than `max_len`, special tokens included, is left out or shortened and reported; a
+    language model takes each document as an example. `pad_to` rounds widths up.
+    """
+
+    kind: Literal["tokens"] = "tokens"
+    tokens: PositiveInt = 4096
+    pad_to: PositiveInt = 1
+    max_len: Annotated[int, Field(ge=2)] | None = None
+    longer: Longer = "leave_out"
+
+    def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
+        """The loaders of a corpus; raise `InputError` where an example is longer than a batch."""
+        if self.max_len is not None:
+            corpus = corpus.within(self.max_len, self.longer)
+        return Loaders(
+            self.buckets(corpus, corpus.train, seed),
+            self.buckets(corpus, corpus.valid) if corpus.valid else None,
+            self.buckets(corpus, corpus.test) if corpus.test else None,
+            corpus.reports,
+        )
+
+    def buckets(
+        self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
+    ) -> Buckets:
+        """The batches of some examples; in one order without a seed."""
+        return Buckets(corpus, examples, self.tokens, seed=seed, pad_to=self.pad_to)
+
+
+BatchingConfig = Annotated[TokensConfig | WindowsConfig | PackedConfig, Field(discriminator="kind")]

@@ -1,0 +1,241 @@
+"""From a corpus of text to one of ids: what a model of each task reads, and what it has to say."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from addnorm.data.examples import (
+    Corpus,
+    Example,
+    Report,
+    Task,
+    labels_of,
+    source_text,
+    target_text,
+    words_of,
+)
+from addnorm.data.tokenizers import Tokenizer, TokenizerConfig
+from addnorm.errors import InputError, nearest
+
+IGNORE = -100
+"""The target where nothing is to be predicted."""
+
+Longer = Literal["leave_out", "shorten"]
+"""What to do with an example that is too long."""
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizer of what is read and that of what is written; often one object."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, corpus: Corpus) -> "Tokenizers":
+        """Learn from the training examples."""
+        if config.joint or corpus.task != "translation":
+            both = config.train([*corpus.source_texts(), *corpus.target_texts()])
+            return cls(both, both)
+        return cls(config.train(corpus.source_texts()), config.train(corpus.target_texts()))
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json`, or `source.tokenizer.json` and `target.tokenizer.json`."""
+        if self.source is self.target:
+            self.source.save(folder / "tokenizer.json")
+        else:
+            self.source.save(folder / "source.tokenizer.json")
+            self.target.save(folder / "target.tokenizer.json")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizers":
+        """Read what `save` wrote; raise `InputError` where it is missing or damaged."""
+        if (folder / "source.tokenizer.json").exists():
+            source = Tokenizer.load(folder / "source.tokenizer.json")
+            return cls(source, Tokenizer.load(folder / "target.tokenizer.json"))
+        both = Tokenizer.load(folder / "tokenizer.json")
+        return cls(both, both)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One example in ids; `index` is its place in its split of the corpus.
+
+    | task           | `tokens`        | `targets`                                            |
+    |----------------|-----------------|------------------------------------------------------|
+    | language       | bos text        | text eos                                             |
+    | translation    | source eos      | target eos; the decoder reads them shifted after bos |
+    | classification | bos text eos    | the number of the class                              |
+    | tagging        | bos words eos   | the number of the tag at each word's first piece     |
+    """
+
+    index: int
+    tokens: list[int]
+    targets: list[int]
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """Encoded examples of one task in three splits, with the reports on them."""
+
+    task: Task
+    bos_id: int
+    pad_id: int
+    train: Sequence[Encoded]
+    valid: Sequence[Encoded] = ()
+    test: Sequence[Encoded] = ()
+    reports: Mapping[str, Report] = field(default_factory=dict[str, Report])
+
+    @property
+    def splits(self) -> dict[str, Sequence[Encoded]]:
+        """The three splits by name, empty ones too."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    def length(self, example: Encoded) -> int:
+        """How many positions of a model an example takes: the longer side of a pair."""
+        if self.task == "translation":
+            return max(len(example.tokens), len(example.targets))
+        return len(example.tokens)
+
+    def within(self, max_len: int, longer: Longer = "leave_out") -> "EncodedCorpus":
+        """The same corpus with no example longer than `max_len`; the reports say what it cost.
+
+        Raises `InputError` when that leaves nothing to train on.
+        """
+        parts = {split: self._within(split, max_len, longer) for split in self.splits}
+        if not parts["train"][0]:
+            raise InputError(f"every training example is longer than max_len={max_len}")
+        return replace(
+            self,
+            **{split: examples for split, (examples, _) in parts.items()},
+            reports={split: report for split, (_, report) in parts.items() if report.read},
+        )
+
+    def _within(self, split: str, max_len: int, longer: Longer) -> tuple[list[Encoded], Report]:
+        examples = self.splits[split]
+        n = len(examples)
+        report = self.reports.get(split, Report(n, n))
+        long = [f"{split} example {e.index + 1}" for e in examples if self.length(e) > max_len]
+        if not long:
+            return list(examples), report
+        if longer == "shorten":
+            cut = [shortened(self.task, example, max_len) for example in examples]
+            return cut, replace(report, shortened=[*report.shortened, *long])
+        left_out = {**report.left_out, f"longer than {max_len} tokens": long}
+        kept = [example for example in examples if self.length(example) <= max_len]
+        return kept, replace(report, used=report.used - len(long), left_out=left_out)
+
+
+def shortened(task: Task, example: Encoded, max_len: int) -> Encoded:
+    """The example cut to `max_len` positions; what is read keeps its eos, what is written does not."""
+    tokens, targets = example.tokens, example.targets
+    if task == "language":
+        return replace(example, tokens=tokens[:max_len], targets=targets[:max_len])
+    if task == "translation":
+        return replace(example, tokens=_keep_last(tokens, max_len), targets=targets[:max_len])
+    return replace(
+        example,
+        tokens=_keep_last(tokens, max_len),
+        targets=_keep_last(targets, max_len) if task == "tagging" else targets,
+    )
+
+
+def _keep_last(ids: list[int], n: int) -> list[int]:
+    return ids if len(ids) <= n else ids[: n - 1] + ids[-1:]
+
+
+def encode(
+    corpus: Corpus, tokenizers: Tokenizers, labels: Sequence[str] | None = None
+) -> EncodedCorpus:
+    """Encode every example; `labels` numbers the classes or tags, by default those of the corpus.
+
+    Raises `InputError` for a label that is not among them.
+    """
+    number = {label: n for n, label in enumerate(corpus.labels if labels is None else labels)}
+    splits = {
+        split: _ENCODE[corpus.task](examples, tokenizers, number)
+        for split, examples in corpus.splits.items()
+    }
+    return EncodedCorpus(
+        task=corpus.task,
+        bos_id=tokenizers.target.bos_id,
+        pad_id=tokenizers.target.pad_id,
+        **{
+            split: [Encoded(i, tokens, targets) for i, (tokens, targets) in enumerate(pairs)]
+            for split, pairs in splits.items()
+        },
+        reports=corpus.reports,
+    )
+
+
+def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of texts, with the special tokens with which a model of the task reads them."""
+    before = [] if task == "translation" else [tokenizer.bos_id]
+    after = [] if task == "language" else [tokenizer.eos_id]
+    return [[*before, *ids, *after] for ids in tokenizer.encode_batch(texts)]
+
+
+def words_as_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
+    """The ids of a sentence to tag, and the index among them of each word's first piece."""
+    ids, first = tokenizer.encode_words(words)
+    return [tokenizer.bos_id, *ids, tokenizer.eos_id], [i + 1 for i in first]
+
+
+Sides = Iterator[tuple[list[int], list[int]]]
+"""The tokens and the targets of each example."""
+
+
+def _language(examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]) -> Sides:
+    texts = [source_text(example) for example in examples]
+    for tokens in as_read("language", tokenizers.source, texts):
+        yield tokens, [*tokens[1:], tokenizers.source.eos_id]
+
+
+def _translation(
+    examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]
+) -> Sides:
+    sources = [source_text(example) for example in examples]
+    targets = [target_text(example) for example in examples]
+    return zip(
+        as_read("translation", tokenizers.source, sources),
+        as_read("translation", tokenizers.target, targets),
+        strict=True,
+    )
+
+
+def _classification(
+    examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int]
+) -> Sides:
+    texts = [source_text(example) for example in examples]
+    read = as_read("classification", tokenizers.source, texts)
+    for example, tokens in zip(examples, read, strict=True):
+        yield tokens, _numbers(example, number)
+
+
+def _tagging(
+    examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int]
+) -> Sides:
+    for example in examples:
+        tokens, first = words_as_read(tokenizers.source, words_of(example))
+        targets = [IGNORE] * len(tokens)
+        for i, tag in zip(first, _numbers(example, number), strict=True):
+            targets[i] = tag
+        yield tokens, targets
+
+
+_ENCODE = {
+    "language": _language,
+    "translation": _translation,
+    "classification": _classification,
+    "tagging": _tagging,
+}
+
+
+def _numbers(example: Example, number: Mapping[str, int]) -> list[int]:
+    for label in labels_of(example):
+        if label not in number:
+            raise InputError(
+                f"unknown label {label!r}: {', '.join(number)}.{nearest(label, number)}"
+            )
+    return [number[label] for label in labels_of(example)]

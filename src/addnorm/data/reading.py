@@ -1,0 +1,119 @@
+"""From a path to its text and lines, with every damage named by file and line."""
+
+import gzip
+import os
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from addnorm.config import Probability, config
+from addnorm.data.examples import Corpus
+from addnorm.errors import InputError, nearest
+
+T = TypeVar("T")
+
+ROOT = "ADDNORM_DATA"
+"""The environment variable that says where relative paths of data start."""
+
+
+def find(path: Path, root: Path | None = None) -> Path:
+    """`path` under `root`, else under $ADDNORM_DATA, else under the current folder.
+
+    Raises `InputError`, with the nearest name in the folder, when there is no such file.
+    """
+    full = (root or Path(os.environ.get(ROOT, ""))) / path
+    if full.is_file():
+        return full
+    if full.is_dir():
+        raise InputError(f"{full} is a folder, not a file")
+    folder = full.parent
+    if not folder.is_dir():
+        raise InputError(f"{full} does not exist, nor does its folder{_hint(root)}")
+    found = [entry.name for entry in folder.iterdir()]
+    raise InputError(f"{full} does not exist.{nearest(full.name, found)}{_hint(root)}")
+
+
+def _hint(root: Path | None) -> str:
+    if root is not None or ROOT in os.environ:
+        return ""
+    return f" (relative paths start at root, else at ${ROOT}, else here)"
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, unpacked where its name ends in .gz."""
+    try:
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        with gzip.open(path) as file:
+            return file.read()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path} is a damaged or truncated gzip file: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    r"""The text of a file, with "\r\n" as "\n" and without a byte-order mark.
+
+    Raises `InputError` on an empty file, a NUL, and bytes that are not of the encoding.
+    """
+    data = read_bytes(path)
+    if not data:
+        raise InputError(f"{path} is empty")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}:{line}: byte 0x{data[error.start]:02x} is not {encoding}. "
+            f'If the file is in another encoding, name it, e.g. encoding = "latin-1"'
+        ) from error
+    except LookupError as error:
+        raise InputError(f"{encoding!r} is not an encoding; utf-8 and latin-1 are") from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(
+            f"{path}:{line}: a NUL: the file is not text, or its encoding is not {encoding}"
+        )
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def lines_of(text: str) -> list[str]:
+    r"""The lines of a text, ended by "\n" alone: U+2028, U+0085 and their like are text."""
+    return text.removesuffix("\n").split("\n")
+
+
+def given(train: T, valid: T | None, test: T | None) -> dict[str, T]:
+    """The splits that are there, by name."""
+    splits = {"train": train, "valid": valid, "test": test}
+    return {name: value for name, value in splits.items() if value is not None}
+
+
+@config
+class Files(ABC):
+    """What all sources of files share.
+
+    Relative paths start at `root`, else at $ADDNORM_DATA, else in the current folder. `encoding` is
+    the same for all files; `lowercase` spares labels and tags.
+    """
+
+    root: Path | None = None
+    encoding: str = "utf-8"
+    lowercase: bool = False
+    valid_fraction: Probability = 0.0
+
+    @abstractmethod
+    def load(self) -> Corpus:
+        """Read every file and check it; raise `InputError` at the first fault, with file and line."""
+
+    def text(self, path: Path) -> tuple[Path, str]:
+        """Where a file really is, and its text."""
+        full = find(path, self.root)
+        return full, read_text(full, self.encoding)
+
+    def lines(self, path: Path) -> Iterator[tuple[str, str]]:
+        """The place (`file:line`) and the text of every line of a file."""
+        full, text = self.text(path)
+        return ((f"{full}:{n}", line) for n, line in enumerate(lines_of(text), 1))

@@ -1,0 +1,201 @@
+"""Corpora in plain files: text, parallel lines, labelled lines, columns of words and tags."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from addnorm.config import Probability, config
+from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
+from addnorm.data.reading import Files, given, lines_of
+from addnorm.data.rows import Row, assemble
+from addnorm.errors import InputError
+
+
+@config
+class TextConfig(Files):
+    """Documents for a language model: whole files, lines, or paragraphs (between empty lines).
+
+    `valid_fraction` and `test_fraction` hold out the *last* characters of train, in this order; for
+    lines and paragraphs the cut moves on to where one ends.
+    """
+
+    kind: Literal["text"] = "text"
+    train: Path
+    valid: Path | None = None
+    test: Path | None = None
+    test_fraction: Probability = 0.0
+    unit: Literal["file", "line", "paragraph"] = "file"
+
+    def load(self) -> Corpus:
+        paths = given(self.train, self.valid, self.test)
+        for split, fraction in (("valid", self.valid_fraction), ("test", self.test_fraction)):
+            if fraction and split in paths:
+                raise InputError(f"give either {split} or {split}_fraction, not both")
+        rows = {split: self.units(*self.text(path)) for split, path in paths.items()}
+        if self.valid_fraction or self.test_fraction:
+            rows |= self.held_out()
+        return assemble(rows, self.lowercase)
+
+    def held_out(self) -> dict[str, Iterable[Row]]:
+        """The units of train and of what its end gives to valid and test."""
+        path, text = self.text(self.train)
+        first = self.end_of_unit(text, 1 - self.valid_fraction - self.test_fraction)
+        second = self.end_of_unit(text, 1 - self.test_fraction)
+        spans = {"train": (0, first), "valid": (first, second), "test": (second, len(text))}
+        return {
+            split: self.units(path, text[start:stop], text.count("\n", 0, start) + 1)
+            for split, (start, stop) in spans.items()
+            if start < stop
+        }
+
+    def end_of_unit(self, text: str, fraction: float) -> int:
+        """The number of characters in this share of the text, whole units only."""
+        at = int(fraction * len(text))
+        mark = {"file": "", "line": "\n", "paragraph": "\n\n"}[self.unit]
+        found = text.find(mark, max(at - len(mark), 0))
+        return len(text) if found < 0 else found + len(mark)
+
+    def units(self, path: Path, text: str, first_line: int = 1) -> Iterator[Row]:
+        """The documents of a text that starts at a line of a file."""
+        if self.unit == "file":
+            yield Row(str(path), Text(text) if text.strip() else "nothing but white space")
+            return
+        numbered = enumerate(lines_of(text), first_line)
+        if self.unit == "line":
+            for n, line in numbered:
+                yield Row(f"{path}:{n}", Text(line) if line.strip() else "empty line")
+            return
+        for some, group in groupby(numbered, key=lambda row: bool(row[1].strip())):
+            if some:
+                n, line = next(group)
+                yield Row(f"{path}:{n}", Text("\n".join([line, *(line for _, line in group)])))
+
+
+@config
+class RowFiles(Files, ABC):
+    """Files of independent rows: `valid_fraction` holds out a random share of train, by `seed`."""
+
+    seed: int = 0
+
+    @abstractmethod
+    def rows(self) -> dict[str, Iterable[Row]]:
+        """The rows of each split that is there."""
+
+    def load(self) -> Corpus:
+        return assemble(self.rows(), self.lowercase, self.valid_fraction, self.seed)
+
+
+@config
+class ParallelConfig(RowFiles):
+    """Translation: two files, line `n` of one the translation of line `n` of the other.
+
+    Files of different lengths are an error; a pair with an empty side is left out and reported.
+    """
+
+    kind: Literal["parallel"] = "parallel"
+    train: tuple[Path, Path]
+    valid: tuple[Path, Path] | None = None
+    test: tuple[Path, Path] | None = None
+
+    def rows(self) -> dict[str, Iterable[Row]]:
+        return {k: self.pairs(*v) for k, v in given(self.train, self.valid, self.test).items()}
+
+    def pairs(self, source: Path, target: Path) -> Iterator[Row]:
+        """The pairs of two files."""
+        sources, targets = list(self.lines(source)), list(self.lines(target))
+        if len(sources) != len(targets):
+            longer = max(sources, targets, key=len)
+            raise InputError(
+                f"{source} has {len(sources):,} lines and {target} has {len(targets):,}: "
+                f"{longer[min(len(sources), len(targets))][0]} has no partner"
+            )
+        for (where, left), (_, right) in zip(sources, targets, strict=True):
+            empty = [
+                name for name, side in (("source", left), ("target", right)) if not side.strip()
+            ]
+            yield Row(where, f"empty {' and '.join(empty)}" if empty else Pair(left, right))
+
+
+@config
+class LinesConfig(RowFiles):
+    """Classification: `label text` on each line, or `text label` with `label_first=False`."""
+
+    kind: Literal["lines"] = "lines"
+    train: Path
+    valid: Path | None = None
+    test: Path | None = None
+    separator: str = " "
+    label_first: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.separator:
+            raise ValueError("separator is empty: name what stands between label and text")
+
+    def rows(self) -> dict[str, Iterable[Row]]:
+        return {k: self.labelled(v) for k, v in given(self.train, self.valid, self.test).items()}
+
+    def labelled(self, path: Path) -> Iterator[Row]:
+        """The examples of one file."""
+        for where, line in self.lines(path):
+            if self.label_first:
+                label, separator, text = line.partition(self.separator)
+            else:
+                text, separator, label = line.rpartition(self.separator)
+            yield Row(where, labelled(text, label) if separator else _unseparated(line))
+
+
+def labelled(text: str, label: str) -> Labelled | str:
+    """The example, or the reason why it is none."""
+    if not text.strip():
+        return "empty text"
+    return Labelled(text, label.strip()) if label.strip() else "no label"
+
+
+def _unseparated(line: str) -> str:
+    return "a line without the separator" if line.strip() else "empty line"
+
+
+@config
+class ConllConfig(RowFiles):
+    """Tagging: a word and its tag on each line, in columns; a blank line ends a sentence.
+
+    Columns are separated by tabs where a line has one, else by white space; negative columns count
+    from the end. A sentence with a line that lacks a column, and a `-DOCSTART-`, is left out and
+    reported.
+    """
+
+    kind: Literal["conll"] = "conll"
+    train: Path
+    valid: Path | None = None
+    test: Path | None = None
+    token_column: int = 0
+    tag_column: int = -1
+
+    def rows(self) -> dict[str, Iterable[Row]]:
+        return {k: self.sentences(v) for k, v in given(self.train, self.valid, self.test).items()}
+
+    def sentences(self, path: Path) -> Iterator[Row]:
+        """The sentences of one file, each at its first line."""
+        for some, group in groupby(self.lines(path), key=lambda row: bool(row[1].strip())):
+            if some:
+                yield self.sentence(list(group))
+
+    def sentence(self, lines: list[tuple[str, str]]) -> Row:
+        """One sentence, at its first line or at the line that spoils it."""
+        rows = [line.split("\t") if "\t" in line else line.split() for _, line in lines]
+        if rows[0][0] == "-DOCSTART-":
+            return Row(lines[0][0], "document mark")
+        for (where, _), cells in zip(lines, rows, strict=True):
+            if not self.complete(cells):
+                return Row(where, "a line without word and tag")
+        tokens = tuple(cells[self.token_column].strip() for cells in rows)
+        tags = tuple(cells[self.tag_column].strip() for cells in rows)
+        return Row(lines[0][0], Tagged(tokens, tags))
+
+    def complete(self, cells: list[str]) -> bool:
+        """Whether word and tag are there, in columns of their own, and not empty."""
+        n = len(cells)
+        columns = [c + n if c < 0 else c for c in (self.token_column, self.tag_column)]
+        return len({*columns}) == 2 and all(0 <= c < n and cells[c].strip() for c in columns)

@@ -1,0 +1,222 @@
+"""Corpora in tables with named columns: .tsv, .csv, .jsonl, .parquet, and Hugging Face `datasets`."""
+
+import csv
+import io
+import json
+from abc import ABC
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from addnorm.config import config
+from addnorm.data.examples import Example, Labelled, Pair, Tagged, Text
+from addnorm.data.reading import find, given, lines_of, read_text
+from addnorm.data.rows import Row
+from addnorm.data.sources import RowFiles
+from addnorm.errors import InputError, nearest
+
+Record = Mapping[str, Any]
+"""The cells of a row by the name of their column."""
+
+KINDS = (("source", "target"), ("text", "label"), ("tokens", "tags"), ("text",))
+
+
+@config
+class Columns(ABC):
+    """The names of the columns that hold an example: exactly those that its kind needs.
+
+    `source` and `target`, or `text` and `label`, or `tokens` and `tags`, or `text` alone. A dotted
+    name reaches into a nested column: `source = "translation.en"`. Words and tags are lists, or
+    strings with spaces between.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    text: str | None = None
+    label: str | None = None
+    tokens: str | None = None
+    tags: str | None = None
+
+    def __post_init__(self) -> None:
+        if tuple(self.columns()) not in KINDS:
+            kinds = "; ".join(" and ".join(names) for names in KINDS)
+            raise ValueError(f"name the columns of one kind of example: {kinds}")
+
+    def columns(self) -> dict[str, str]:
+        """What an example needs, and the column that holds it."""
+        columns = {
+            "source": self.source,
+            "target": self.target,
+            "text": self.text,
+            "label": self.label,
+            "tokens": self.tokens,
+            "tags": self.tags,
+        }
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def row(self, where: str, record: Record) -> Row:
+        """The example in a record, or the reason why it is none.
+
+        Raises `InputError` for a missing column, and for a cell that is not text.
+        """
+        needed = self.columns()
+        cells = {name: _cell(record, column, where) for name, column in needed.items()}
+        empty = [name for name, cell in cells.items() if not _filled(cell)]
+        if empty:
+            return Row(where, f"empty {' and '.join(empty)}")
+        return Row(where, _example(cells, where))
+
+
+def _cell(record: Record, column: str, where: str) -> Any:
+    if column in record:
+        return record[column]
+    value: Any = record
+    for name in column.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            known = ", ".join(record)
+            raise InputError(
+                f"{where}: no column {column!r}; there are {known}.{nearest(column, record)}"
+            )
+        value = value[name]
+    return value
+
+
+def _filled(cell: Any) -> bool:
+    return bool(cell.strip()) if isinstance(cell, str) else cell is not None and cell != []
+
+
+def _example(cells: Record, where: str) -> Example | str:
+    match cells:
+        case {"source": source, "target": target}:
+            return Pair(_text(source, where), _text(target, where))
+        case {"text": text, "label": label}:
+            # A label may be a number or a truth value; its name is how it is written.
+            return Labelled(_text(text, where), _text(str(label), where).strip())
+        case {"text": text}:
+            return Text(_text(text, where))
+        case _:
+            return _tagged(_words(cells["tokens"], where), _words(cells["tags"], where), where)
+
+
+def _tagged(tokens: tuple[str, ...], tags: tuple[str, ...], where: str) -> Tagged | str:
+    if len(tokens) != len(tags):
+        raise InputError(f"{where}: {len(tokens)} tokens but {len(tags)} tags")
+    return Tagged(tokens, tags) if all((*tokens, *tags)) else "an empty word or tag"
+
+
+def _words(cell: Any, where: str) -> tuple[str, ...]:
+    if isinstance(cell, str):
+        return tuple(_text(cell, where).split())
+    if isinstance(cell, list):
+        return tuple(_text(word, where).strip() for word in cell)
+    raise InputError(f"{where}: expected a list of words, not {cell!r}")
+
+
+def _text(cell: Any, where: str) -> str:
+    if not isinstance(cell, str):
+        raise InputError(f"{where}: expected text, not {cell!r}")
+    if "\0" in cell or any("\ud800" <= char <= "\udfff" for char in cell):
+        raise InputError(f"{where}: a NUL or half a surrogate pair is not text")
+    return cell
+
+
+@config
+class TableConfig(Columns, RowFiles):
+    """Any corpus in a table, of the kind that its columns say.
+
+    The suffix says how to read it: `.tsv` (tabs, no quotes) and `.csv` (quotes as in RFC 4180) start
+    with the names of the columns, `.jsonl` holds an object per line; all three may be `.gz`.
+    `.parquet` needs pyarrow. A row whose cells do not match the header is an error.
+    """
+
+    kind: Literal["table"] = "table"
+    train: Path
+    valid: Path | None = None
+    test: Path | None = None
+
+    def rows(self) -> dict[str, Iterable[Row]]:
+        return {k: self.table(v) for k, v in given(self.train, self.valid, self.test).items()}
+
+    def table(self, path: Path) -> Iterator[Row]:
+        """The rows of one file."""
+        full = find(path, self.root)
+        suffix = full.with_suffix("").suffix if full.suffix == ".gz" else full.suffix
+        if full.suffix == ".parquet":
+            records = _parquet(full)
+        elif suffix in READERS:
+            records = READERS[suffix](full, read_text(full, self.encoding))
+        else:
+            known = ", ".join([*READERS, ".parquet"])
+            raise InputError(f"{full}: unknown kind of table {suffix!r}; there are {known}")
+        for where, record in records:
+            yield Row(where, "empty line") if record is None else self.row(where, record)
+
+
+Records = Iterator[tuple[str, Record | None]]
+"""The place and the cells of each row; None for an empty line."""
+
+
+def _tsv(path: Path, text: str) -> Records:
+    lines = lines_of(text)
+    header = lines[0].split("\t")
+    for n, line in enumerate(lines[1:], 2):
+        where = f"{path}:{n}"
+        yield where, _record(header, line.split("\t"), where) if line.strip() else None
+
+
+def _csv(path: Path, text: str) -> Records:
+    # The limit is the library's, for the whole process; a long cell is no error here.
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))
+    reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
+    where = f"{path}:1"
+    try:
+        header = next(reader)
+        where = f"{path}:{reader.line_num + 1}"
+        for cells in reader:
+            yield where, _record(header, cells, where) if cells else None
+            where = f"{path}:{reader.line_num + 1}"
+    except csv.Error as error:
+        raise InputError(f"{where}: not CSV: {error}") from error
+
+
+def _record(header: list[str], cells: list[str], where: str) -> Record:
+    if len(cells) != len(header):
+        raise InputError(f"{where}: {len(cells)} cells, but {len(header)} columns in the header")
+    return dict(zip(header, cells, strict=True))
+
+
+def _jsonl(path: Path, text: str) -> Records:
+    for n, line in enumerate(lines_of(text), 1):
+        where = f"{path}:{n}"
+        yield where, _json_object(line, where) if line.strip() else None
+
+
+def _json_object(line: str, where: str) -> Record:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object with a key for each column")
+    return record
+
+
+READERS: dict[str, Callable[[Path, str], Records]] = {
+    ".tsv": _tsv,
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+}
+
+
+def _parquet(path: Path) -> Records:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise InputError(
+            f'{path}: Parquet needs pyarrow: pip install "addnorm[parquet]"'
+        ) from error
+    try:
+        records = parquet.read_table(path).to_pylist()
+    except (ArrowException, ValueError, OSError) as error:
+        raise InputError(f"{path} is not readable as Parquet: {error}") from error
+    return ((f"{path}, row {n}", record) for n, record in enumerate(records, 1))

@@ -1,0 +1,23 @@
+"""Generation: greedy, sampling and beam search, the same for every model family."""
+
+from addnorm.generate.beam import BeamConfig
+from addnorm.generate.decode import DecodingConfig, decode, generate, stream, translate
+from addnorm.generate.next_token import Continuation, NextToken, Translation
+from addnorm.generate.sampling import GreedyConfig, SampleConfig
+from addnorm.generate.writing import Generated, Writer
+
+__all__ = [
+    "BeamConfig",
+    "Continuation",
+    "DecodingConfig",
+    "Generated",
+    "GreedyConfig",
+    "NextToken",
+    "SampleConfig",
+    "Translation",
+    "Writer",
+    "decode",
+    "generate",
+    "stream",
+    "translate",
+]

@@ -1,0 +1,188 @@
+"""Beam search over a batch: the best few continuations by length-normalised log-probability."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.generate.next_token import Ids, NextToken, floats, ints
+from addnorm.generate.writing import Generated
+
+
+@config
+class BeamConfig:
+    """Keep the `beams` best hypotheses at every step; return the `n_best` best complete ones.
+
+    A hypothesis of `n` tokens, its end included, scores `log p / ((5 + n) / 6) ** length_penalty`
+    (Wu et al. 2016, arXiv 1609.08144, equation 14, without the coverage term); 0.6 with 4 beams is
+    what Vaswani et al. 2017 translate with. A `length_penalty` of 0 scores the plain log p.
+    """
+
+    kind: Literal["beam"] = "beam"
+    beams: Annotated[int, Field(ge=1, le=1024)] = 5
+    length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
+    n_best: Annotated[int, Field(ge=1)] = 1
+
+    def __post_init__(self) -> None:
+        if self.n_best > self.beams:
+            raise ValueError(f"n_best = {self.n_best} needs as many beams, not {self.beams}")
+
+    def normaliser(self, n: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """What the log-probability of `n` tokens is divided by: `((5 + n) / 6) ** penalty`."""
+        return ((5.0 + n) / 6.0) ** self.length_penalty
+
+
+@dataclass
+class Beams:
+    """The search state of the sentences still open: `live` hypotheses and the best `done` ones.
+
+    Both hold the tokens so far, ends included; a done one is filled up with further ends. A score
+    of -inf marks an empty place. Done scores are normalised and sorted, live ones plain log p.
+    """
+
+    live: Int[Tensor, "batch beams seq"]
+    live_scores: Float[Tensor, "batch beams"]
+    done: Int[Tensor, "batch n_best seq"]
+    done_scores: Float[Tensor, "batch n_best"]
+
+    @classmethod
+    def start(cls, batch: int, n_best: int, device: torch.device) -> "Beams":
+        """One live hypothesis a sentence, of no tokens and log p = 0."""
+        return cls(
+            live=torch.empty(batch, 1, 0, dtype=torch.long, device=device),
+            live_scores=torch.zeros(batch, 1, device=device),
+            done=torch.empty(batch, n_best, 0, dtype=torch.long, device=device),
+            done_scores=torch.full((batch, n_best), -inf, device=device),
+        )
+
+    def keep(self, sentences: Int[Tensor, " kept"]) -> "Beams":
+        """The state of these sentences alone."""
+        return Beams(
+            live=self.live[sentences],
+            live_scores=self.live_scores[sentences],
+            done=self.done[sentences],
+            done_scores=self.done_scores[sentences],
+        )
+
+
+def beam_search(
+    next_token: NextToken,
+    prompts: Sequence[Ids],
+    decoding: BeamConfig,
+    limits: Sequence[int],
+    eos_id: int | None,
+) -> list[list[Generated]]:
+    """The `n_best` continuations of each prompt, best first, at most `limits[i]` tokens long.
+
+    At each step the `beams` best extensions of a sentence survive; of these, the ones that end
+    are set aside and the rest are extended further. A sentence closes when no live hypothesis can
+    still displace a kept one: log p only falls, so `live / normaliser(limit)` bounds whatever it
+    may become, and closing early changes nothing. Only where too few hypotheses ended within the
+    limit do unfinished ones follow, marked "length". Closed sentences leave the batch at once.
+    """
+    end = -1 if eos_id is None else eos_id
+    logits = next_token.start(prompts)
+    limit = torch.tensor(limits, device=logits.device)
+    beams = Beams.start(len(prompts), decoding.n_best, logits.device)
+    sentences = torch.arange(len(prompts), device=logits.device)
+    results: list[list[Generated]] = [[] for _ in prompts]
+    while True:
+        beams, parents = extend(beams, logits, decoding, end)
+        closed = is_closed(beams, decoding, limit)
+        for i in ints(closed.nonzero()[:, 0]):
+            results[int(sentences[i])] = hypotheses(beams, i, decoding, end)
+        kept = (~closed).nonzero()[:, 0]
+        if len(kept) == 0:
+            return results
+        beams, sentences, limit = beams.keep(kept), sentences[kept], limit[kept]
+        next_token.select(parents[kept].flatten())
+        logits = next_token.step(beams.live[:, :, -1].flatten())
+
+
+def extend(
+    beams: Beams, logits: Float[Tensor, "rows vocab"], decoding: BeamConfig, end: int
+) -> tuple[Beams, Int[Tensor, "batch beams"]]:
+    """The state one token on, and the row of `logits` that each live hypothesis came from."""
+    batch, width, _ = beams.live.shape
+    scores, tokens, parents = best_extensions(beams.live_scores, logits, decoding.beams)
+    history = torch.cat([_take(beams.live, parents), tokens[..., None]], dim=-1)
+    ended = tokens == end
+    length = torch.tensor(history.shape[-1], device=logits.device)
+    done, done_scores = _merge(
+        beams, history, scores.masked_fill(~ended, -inf) / decoding.normaliser(length), end
+    )
+    first_row = torch.arange(batch, device=logits.device)[:, None] * width
+    state = Beams(
+        live=history,
+        live_scores=scores.masked_fill(ended, -inf),
+        done=done,
+        done_scores=done_scores,
+    )
+    return state, first_row + parents
+
+
+def best_extensions(
+    live_scores: Float[Tensor, "batch beams"], logits: Float[Tensor, "rows vocab"], beams: int
+) -> tuple[Float[Tensor, "batch new"], Int[Tensor, "batch new"], Int[Tensor, "batch new"]]:
+    """Scores, tokens and parents of the best extensions of each sentence.
+
+    No more than `beams` of a sentence's best can share a parent, so only that many per row are
+    looked at, and only their logits are normalised.
+    """
+    batch, width = live_scores.shape
+    best, tokens = logits.topk(min(beams, logits.shape[-1]), dim=-1)
+    log_p = best - logits.logsumexp(-1, keepdim=True)
+    scores = (live_scores[..., None] + log_p.view(batch, width, -1)).flatten(1)
+    scores, places = scores.topk(min(beams, scores.shape[-1]), dim=-1)
+    return scores, tokens.view(batch, -1).gather(-1, places), places // best.shape[-1]
+
+
+def _merge(
+    beams: Beams,
+    history: Int[Tensor, "batch new seq"],
+    scores: Float[Tensor, "batch new"],
+    end: int,
+) -> tuple[Int[Tensor, "batch n_best seq"], Float[Tensor, "batch n_best"]]:
+    """The best of the hypotheses already done and those that have just ended."""
+    padded = torch.nn.functional.pad(beams.done, (0, 1), value=end)
+    every = torch.cat([beams.done_scores, scores], dim=-1)
+    kept, places = every.topk(beams.done_scores.shape[-1], dim=-1)
+    return _take(torch.cat([padded, history], dim=1), places), kept
+
+
+def _take(
+    rows: Int[Tensor, "batch old seq"], places: Int[Tensor, "batch new"]
+) -> Int[Tensor, "batch new seq"]:
+    return rows.gather(1, places[..., None].expand(-1, -1, rows.shape[-1]))
+
+
+def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) -> torch.Tensor:
+    """Which sentences are at their limit, or can no longer better the worst they have kept."""
+    bound = beams.live_scores.amax(-1) / decoding.normaliser(limit)
+    return (bound <= beams.done_scores[:, -1]) | (limit <= beams.live.shape[-1])
+
+
+def hypotheses(beams: Beams, i: int, decoding: BeamConfig, end: int) -> list[Generated]:
+    """The best hypotheses of sentence `i`, done before unfinished, each kind best first."""
+    cut = beams.live_scores[i] / decoding.normaliser(torch.tensor(beams.live.shape[-1]))
+    found = [
+        Generated(ids=_without_end(ints(ids), end), score=score, finished="eos")
+        for ids, score in zip(beams.done[i], floats(beams.done_scores[i]), strict=True)
+        if score > -inf
+    ]
+    found += [
+        Generated(ids=tuple(ints(ids)), score=score, finished="length")
+        for ids, score in zip(beams.live[i], floats(cut), strict=True)
+        if score > -inf
+    ]
+    return found[: decoding.n_best]
+
+
+def _without_end(ids: list[int], end: int) -> tuple[int, ...]:
+    return tuple(ids[: ids.index(end)])

@@ -1,0 +1,226 @@
+"""Whole continuations: `generate` and `translate` for many rows, `stream` for one as it comes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from addnorm.data.tokenizers import BOS_ID, EOS_ID
+from addnorm.errors import InputError
+from addnorm.generate.beam import BeamConfig, beam_search
+from addnorm.generate.next_token import Continuation, Ids, NextToken, Translation, floats, ints
+from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
+from addnorm.generate.writing import Finished, Generated, TextStream, Writer
+from addnorm.models import DecoderModel, EncoderDecoderModel
+
+DecodingConfig = Annotated[GreedyConfig | SampleConfig | BeamConfig, Field(discriminator="kind")]
+"""Every way to decode."""
+
+
+def generate(
+    model: DecoderModel,
+    prompts: Sequence[Ids],
+    decoding: DecodingConfig,
+    *,
+    max_new_tokens: int,
+    eos_id: int | None = EOS_ID,
+    start_id: int | None = EOS_ID,
+    writer: Writer | None = None,
+    batch_size: int = 64,
+) -> list[list[Generated]]:
+    """Continue each prompt: for each, its continuations, best first (one unless `n_best` > 1).
+
+    An empty prompt begins with `start_id`, the token between the documents of the training
+    stream. At most `max_new_tokens` are written, the end token included, and no more than the
+    model has positions for. Raises `InputError` for a prompt that the model cannot read.
+    """
+    begun = [_begun(i, prompt, start_id) for i, prompt in enumerate(prompts)]
+    wanted = [max_new_tokens] * len(begun)
+    return decode(
+        Continuation(model),
+        begun,
+        decoding,
+        wanted,
+        eos_id=eos_id,
+        writer=writer,
+        batch_size=batch_size,
+    )
+
+
+def translate(
+    model: EncoderDecoderModel,
+    sources: Sequence[Ids],
+    decoding: DecodingConfig,
+    *,
+    max_new_tokens: int | None = None,
+    bos_id: int = BOS_ID,
+    eos_id: int | None = EOS_ID,
+    writer: Writer | None = None,
+    batch_size: int = 64,
+) -> list[list[Generated]]:
+    """Translate each source: for each, its translations, best first (one unless `n_best` > 1).
+
+    At most `max_new_tokens` are written, by default 50 more than the source has, as in Vaswani et
+    al. 2017, section 6.1. Raises `InputError` for a source that is empty or too long.
+    """
+    wanted = [len(s) + 50 if max_new_tokens is None else max_new_tokens for s in sources]
+    return decode(
+        Translation(model, bos_id),
+        sources,
+        decoding,
+        wanted,
+        eos_id=eos_id,
+        writer=writer,
+        batch_size=batch_size,
+    )
+
+
+def decode(
+    next_token: NextToken,
+    prompts: Sequence[Ids],
+    decoding: DecodingConfig,
+    wanted: Sequence[int],
+    *,
+    eos_id: int | None,
+    writer: Writer | None = None,
+    batch_size: int = 64,
+) -> list[list[Generated]]:
+    """The continuations of each prompt, at most `wanted[i]` tokens long.
+
+    Prompts of like length are decoded together, longest first; the results are in the order of
+    the prompts, and none depends on which others are there.
+    """
+    if isinstance(decoding, BeamConfig) and writer is not None and writer.stop:
+        raise InputError('stop strings need kind = "greedy" or "sample": beams end at eos alone.')
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}.")
+    asked = zip(prompts, wanted, strict=True)
+    limits = [_limit(next_token, i, prompt, n) for i, (prompt, n) in enumerate(asked)]
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
+    results: dict[int, list[Generated]] = {}
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        batch, ends = [prompts[i] for i in rows], [limits[i] for i in rows]
+        if isinstance(decoding, BeamConfig):
+            found = beam_search(next_token, batch, decoding, ends, eos_id)
+            found = [[_with_text(g, writer) for g in best] for best in found]
+        else:
+            choose = decoding.choose(rows)
+            found = collected(write(next_token, batch, choose, ends, eos_id, writer), len(rows))
+        results.update(zip(rows, found, strict=True))
+    return [results[i] for i in range(len(prompts))]
+
+
+def stream(
+    next_token: NextToken,
+    prompt: Ids,
+    decoding: GreedyConfig | SampleConfig,
+    *,
+    max_new_tokens: int,
+    writer: Writer,
+    eos_id: int | None = EOS_ID,
+) -> Iterator[str]:
+    """The text of one continuation, in pieces as soon as they are settled.
+
+    They join to the `text` that `decode` gives for this prompt alone. Raises `InputError` at the
+    call, not at the first piece.
+    """
+    limit = _limit(next_token, 0, prompt, max_new_tokens)
+    pieces = write(next_token, [prompt], decoding.choose([0]), [limit], eos_id, writer)
+    return (piece.text for piece in pieces if piece.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One token of one row as it is written; the last one of a row says why it is the last."""
+
+    row: int
+    token: int
+    log_p: float
+    text: str
+    finished: Finished | None
+
+
+def write(
+    next_token: NextToken,
+    prompts: Sequence[Ids],
+    choose: Choose,
+    limits: Sequence[int],
+    eos_id: int | None,
+    writer: Writer | None = None,
+) -> Iterator[Piece]:
+    """Write all rows at once, a token each at a time; a finished row leaves the batch."""
+    logits = next_token.start(prompts)
+    rows = list(range(len(prompts)))
+    texts = [None if writer is None else writer.open() for _ in prompts]
+    for step in range(1, max(limits) + 1):
+        tokens = choose(logits, rows)
+        written = zip(rows, ints(tokens), floats(_log_p(logits, tokens)), strict=True)
+        pieces = [
+            _piece(row, token, log_p, texts[row], token == eos_id, step == limits[row])
+            for row, token, log_p in written
+        ]
+        yield from pieces
+        going = [i for i, piece in enumerate(pieces) if piece.finished is None]
+        if not going:
+            return
+        if len(going) < len(pieces):
+            kept = torch.tensor(going, device=logits.device)
+            rows, tokens = [rows[i] for i in going], tokens[kept]
+            next_token.select(kept)
+        logits = next_token.step(tokens)
+
+
+def _piece(
+    row: int, token: int, log_p: float, text: TextStream | None, ended: bool, last: bool
+) -> Piece:
+    finished: Finished | None = "eos" if ended else "length" if last else None
+    written = ""
+    if text is not None:
+        written += "" if ended else text.push(token)
+        written += text.finish() if finished else ""
+        finished = "stop" if text.stopped and not ended else finished
+    return Piece(row=row, token=token, log_p=log_p, text=written, finished=finished)
+
+
+def collected(pieces: Iterator[Piece], n_rows: int) -> list[list[Generated]]:
+    """The pieces of each row put together, as the one continuation of its prompt."""
+    rows: list[list[Piece]] = [[] for _ in range(n_rows)]
+    for piece in pieces:
+        rows[piece.row].append(piece)
+    return [[_generated(row)] for row in rows]
+
+
+def _generated(row: list[Piece]) -> Generated:
+    finished = row[-1].finished
+    assert finished is not None
+    ids = tuple(piece.token for piece in row)
+    return Generated(
+        ids=ids[:-1] if finished == "eos" else ids,
+        score=sum(piece.log_p for piece in row),
+        finished=finished,
+        text="".join(piece.text for piece in row),
+    )
+
+
+def _log_p(logits: Tensor, tokens: Tensor) -> Tensor:
+    return logits.gather(-1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+
+
+def _with_text(generated: Generated, writer: Writer | None) -> Generated:
+    return generated if writer is None else replace(generated, text=writer.write(generated.ids))
+
+
+def _begun(i: int, prompt: Ids, start_id: int | None) -> Ids:
+    if len(prompt) == 0 and start_id is None:
+        raise InputError(f"prompt {i} is empty, and this model has no token to start from.")
+    return prompt if len(prompt) else [start_id or 0]
+
+
+def _limit(next_token: NextToken, i: int, prompt: Ids, wanted: int) -> int:
+    if wanted < 1:
+        raise InputError(f"max_new_tokens must be at least 1, got {wanted}.")
+    return min(wanted, next_token.room(i, prompt))

@@ -1,0 +1,145 @@
+"""How one token is chosen from logits: the filters, the draw, and the settings that name them."""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from math import inf, log
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.errors import InputError
+
+
+def temperature(logits: Float[Tensor, "rows vocab"], value: float) -> Float[Tensor, "rows vocab"]:
+    """Flatten (`value` > 1) or sharpen (`value` < 1) the distribution: `(z - max z) / value`.
+
+    The best logit becomes 0, which softmax does not notice and which keeps a tiny `value` from
+    overflowing. Logits of -inf stay so.
+    """
+    best = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)
+    return (logits - best) / value
+
+
+def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vocab"]:
+    """Keep the `k` largest logits and all that tie with the last of them; the rest become -inf.
+
+    A `k` beyond the vocabulary keeps everything. Fan et al. 2018 (arXiv 1805.04833), section 5.
+    """
+    if k >= logits.shape[-1]:
+        return logits
+    return _at_least(logits, logits.topk(k).values[:, -1:])
+
+
+def top_p(logits: Float[Tensor, "rows vocab"], p: float) -> Float[Tensor, "rows vocab"]:
+    """Keep the fewest most probable tokens whose mass reaches `p`, and all that tie with the last.
+
+    `p = 1` keeps everything, exactly. Holtzman et al. 2020 (arXiv 1904.09751), section 3.1.
+    """
+    if p >= 1.0:
+        return logits
+    ordered = logits.sort(dim=-1, descending=True).values
+    mass = ordered.softmax(-1, dtype=torch.float64).cumsum(-1)
+    enough = torch.cat([torch.zeros_like(mass[:, :1]), mass[:, :-1]], dim=-1) >= p
+    enough[:, 1:] |= mass[:, :-1].isnan()  # a row of -inf alone has no mass: left as it is
+    return _at_least(logits, ordered.masked_fill(enough, inf).amin(-1, keepdim=True))
+
+
+def min_p(logits: Float[Tensor, "rows vocab"], p: float) -> Float[Tensor, "rows vocab"]:
+    """Keep the tokens at least `p` times as probable as the best; `p = 0` keeps everything.
+
+    Nguyen et al. 2024 (arXiv 2407.01082), section 3.
+    """
+    if p <= 0.0:
+        return logits
+    return _at_least(logits, logits.amax(-1, keepdim=True) + log(p))
+
+
+def _at_least(
+    logits: Float[Tensor, "rows vocab"], threshold: Float[Tensor, "rows 1"]
+) -> Float[Tensor, "rows vocab"]:
+    return logits.masked_fill(logits < threshold, -inf)
+
+
+def draw(
+    logits: Float[Tensor, "rows vocab"], uniforms: Float[Tensor, " rows"]
+) -> Int[Tensor, " rows"]:
+    """Draw a token per row from `softmax(logits)` by inverting its distribution function.
+
+    A row's token is the first whose cumulative mass exceeds its number in [0, 1), in float64, so
+    the draw is a pure function and a token of probability 0 is never drawn.
+    Raises `InputError` when a row holds NaN or nothing but -inf.
+    """
+    mass = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
+    total = mass[:, -1:]
+    if bool(total.isnan().any()):
+        raise InputError(
+            "No token can be drawn: the model's logits hold NaN or are all -inf. "
+            "Its weights are damaged or its training diverged."
+        )
+    below = torch.nextafter(total, torch.zeros_like(total))
+    target = torch.minimum(uniforms[:, None] * total, below)
+    return torch.searchsorted(mass, target, right=True)[:, 0]
+
+
+def generator_of(seed: int, row: int) -> torch.Generator:
+    """The stream of random numbers of one row, a pure function of (seed, row number).
+
+    It lives on the CPU, so that a row draws the same numbers on any device and beside any others.
+    """
+    digest = blake2b(f"{seed}/{row}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest))
+
+
+def uniforms(generators: Sequence[torch.Generator]) -> Float[Tensor, " rows"]:
+    """The next number in [0, 1) of each stream."""
+    return torch.stack([torch.rand((), dtype=torch.float64, generator=g) for g in generators])
+
+
+Choose = Callable[[Tensor, Sequence[int]], Tensor]
+"""Tokens from the logits of some rows of a batch and the places of those rows in it."""
+
+
+@config
+class GreedyConfig:
+    """Always the most probable token; of equals, any one."""
+
+    kind: Literal["greedy"] = "greedy"
+
+    def choose(self, numbers: Sequence[int]) -> Choose:
+        """How to choose for a batch of the prompts with these numbers."""
+        return lambda logits, rows: logits.argmax(-1)
+
+
+@config
+class SampleConfig:
+    """Draw a token after `temperature`, `top_k`, `top_p` and `min_p`, applied in that order.
+
+    Prompt number `i` draws from a stream of its own, given by (`seed`, `i`).
+    """
+
+    kind: Literal["sample"] = "sample"
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def filtered(self, logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
+        """The logits that `draw` sees."""
+        logits = temperature(logits, self.temperature)
+        logits = logits if self.top_k is None else top_k(logits, self.top_k)
+        return min_p(top_p(logits, self.top_p), self.min_p)
+
+    def choose(self, numbers: Sequence[int]) -> Choose:
+        """How to choose for a batch of the prompts with these numbers."""
+        generators = [generator_of(self.seed, number) for number in numbers]
+
+        def drawn(logits: Tensor, rows: Sequence[int]) -> Tensor:
+            heights = uniforms([generators[row] for row in rows])
+            return draw(self.filtered(logits), heights.to(logits.device))
+
+        return drawn

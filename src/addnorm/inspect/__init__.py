@@ -1,0 +1,1 @@
+"""Looking at a model from outside: what it attends to, and where."""

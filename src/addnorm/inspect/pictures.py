@@ -1,0 +1,243 @@
+"""Pictures of attention and of positions, as figures and files; importing this needs `plots`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.errors import InputError
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontEntry, FontProperties, fontManager
+    from matplotlib.ft2font import FT2Font
+    from matplotlib.image import AxesImage
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+except ImportError as error:
+    raise InputError("Pictures need matplotlib: pip install 'addnorm[plots]'.") from error
+
+INK, FAINT = "#1f2933", "#7b8794"
+SHARE = LinearSegmentedColormap.from_list(
+    "share", ["#f7f9fb", "#cfe3ee", "#79b4cf", "#2b7ba6", "#0f4a76", "#08263f"]
+)
+SIGNED = LinearSegmentedColormap.from_list(
+    "signed", ["#7a2a12", "#d0714a", "#f2cdb8", "#fafafa", "#b9d7e6", "#3f8db5", "#0d3f66"]
+)
+WHITE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
+"""How white space is drawn: a column of it is a piece like any other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One sentence: a row of weights for each produced piece, a column for each piece read.
+
+    Raises `ValueError` where the pieces do not fit the weights.
+    """
+
+    weights: Float[Tensor, "target source"]
+    source: Sequence[str]
+    target: Sequence[str]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        n_target, n_source = len(self.target), len(self.source)
+        if tuple(self.weights.shape) != (n_target, n_source) or 0 in (n_target, n_source):
+            raise ValueError(
+                f"weights of shape {tuple(self.weights.shape)} do not fit "
+                f"{n_target} target and {n_source} source pieces"
+            )
+
+
+def attention_picture(
+    panels: Sequence[Panel], path: Path | None = None, title: str = "", columns: int = 3
+) -> Figure:
+    """A heat map for each sentence of where every produced piece looked, on one scale.
+
+    A ring marks the piece that a row looked at most. Characters that no installed font draws are
+    written as code points, and a line below the picture says so. `path` ends in .png, .pdf or .svg.
+    """
+    if not panels:
+        raise ValueError("attention_picture needs at least one panel, got 0")
+    columns = min(columns, len(panels))
+    rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
+    widths = [max(len(p.source) for p in panels[i::columns]) for i in range(columns)]
+    heights = [max(len(p.target) for p in row) for row in rows]
+    cell = min(0.34, max(0.15, 13 / sum(widths)))
+    pieces = [piece for p in panels for piece in (*p.source, *p.target)]
+    margin = 0.35 + 0.075 * min(14, max(map(len, pieces)))
+    figure = _blank(
+        cell * sum(widths) + margin * columns + 1.1,
+        cell * sum(heights) + (margin + 0.35) * len(rows) + 0.6,
+    )
+    grid = figure.subplots(
+        len(rows), columns, squeeze=False, width_ratios=widths, height_ratios=heights
+    )
+    lettering = Lettering.of([title, *pieces, *(p.title for p in panels)])
+    brightest = max(float(p.weights.detach().max()) for p in panels)
+    axes: list[Axes] = list(grid.flat)
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    images = [
+        _attention(ax, panel, lettering, brightest, size=min(9.0, cell * 42))
+        for ax, panel in zip(axes, panels, strict=False)
+    ]
+    for index, ax in enumerate(axes):  # room for the longest: cells are of one size in all panels
+        ax.set_xlim(-0.5, widths[index % columns] - 0.5)
+        ax.set_ylim(heights[index // columns] - 0.5, -0.5)
+        ax.set_anchor("NW")
+    _scale(figure, images[0], axes, "share of the row's attention")
+    return _finished(figure, title, lettering, path)
+
+
+def position_picture(
+    table: Float[Tensor, "positions d_model"], path: Path | None = None, title: str = ""
+) -> Figure:
+    """The encoding of each position, and beside it the dot product of each with every other."""
+    table = table.detach().cpu().float()
+    products = table @ table.T
+    height = 4.2
+    figure = _blank(2 * height + 2.2, height + 0.6)
+    left, right = figure.subplots(1, 2)
+    for ax, values, name, across in (
+        (left, table, "Encoding", "dimension"),
+        (right, products, "Dot product of two positions", "position"),
+    ):
+        reach = float(values.abs().max()) or 1.0
+        image = ax.imshow(
+            values.numpy(),
+            cmap=SIGNED,
+            vmin=-reach,
+            vmax=reach,
+            aspect="auto",
+            interpolation="nearest",
+        )
+        ax.set_title(name, color=INK, fontsize=10, loc="left")
+        ax.set_xlabel(across, color=INK, fontsize=9)
+        ax.set_ylabel("position", color=INK, fontsize=9)
+        ax.tick_params(colors=FAINT, labelsize=8, length=2)
+        ax.spines[:].set_visible(False)
+        _scale(figure, image, [ax], "")
+    return _finished(figure, title, Lettering.of([title]), path)
+
+
+@dataclass(frozen=True)
+class Lettering:
+    """The fonts that draw some texts, and the characters that none of the installed ones has."""
+
+    families: tuple[str, ...]
+    missing: frozenset[str]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "Lettering":
+        """matplotlib's own font, then for what it lacks the installed ones that have the most."""
+        families = ["DejaVu Sans"]
+        entries = _upright()
+        lacking = {char for text in texts for char in text if char.isprintable()}
+        lacking -= _drawn_by(next(e.fname for e in entries if e.name == families[0]))
+        while lacking:
+            best = max(entries, key=lambda entry: len(lacking & _drawn_by(entry.fname)))
+            if not lacking & _drawn_by(best.fname):
+                break
+            families.append(best.name)
+            lacking -= _drawn_by(best.fname)
+        return cls(tuple(families), frozenset(lacking))
+
+    def font(self, size: float) -> FontProperties:
+        """The fonts at a size in points."""
+        return FontProperties(family=list(self.families), size=size)
+
+    def line(self, text: str) -> str:
+        """The text with every character that cannot be drawn written as ‹code point›."""
+        drawn = (char.isprintable() and char not in self.missing for char in text)
+        return "".join(
+            char if ok else f"‹{ord(char):X}›" for char, ok in zip(text, drawn, strict=True)
+        )
+
+    def piece(self, piece: str) -> str:
+        """The same for a piece of a sentence, where white space must be seen."""
+        return self.line(piece.translate(WHITE))
+
+
+def _upright() -> list[FontEntry]:
+    """Installed fonts fit for labels; "Last Resort" has only boxes, colour fonts do not scale."""
+    plain = (
+        entry
+        for entry in fontManager.ttflist
+        if entry.style == "normal"
+        and not entry.name.startswith("Last Resort")
+        and "Color" not in entry.name
+    )
+    return sorted(
+        plain, key=lambda e: ("Sans" not in e.name, e.weight not in (400, "normal"), e.name)
+    )
+
+
+@cache
+def _drawn_by(font_file: str) -> frozenset[str]:
+    return frozenset(map(chr, FT2Font(font_file).get_charmap()))
+
+
+def _attention(
+    ax: Axes, panel: Panel, lettering: Lettering, brightest: float, size: float
+) -> AxesImage:
+    weights = panel.weights.detach().cpu().float()
+    image = ax.imshow(weights.numpy(), cmap=SHARE, vmin=0, vmax=brightest, interpolation="nearest")
+    for row, (weight, column) in enumerate(zip(*weights.max(1), strict=True)):
+        ring = "white" if weight > 0.4 * brightest else INK
+        ax.plot(int(column), row, "o", mfc="none", mec=ring, mew=0.9, ms=size * 0.5)
+    text = _style(lettering.font(size), INK)
+    source = [lettering.piece(piece) for piece in panel.source]
+    upright = max(map(len, source)) <= 2
+    turned = _style(lettering.font(size), INK, rotation=55, rotation_mode="anchor", ha="left")
+    ax.set_xticks(range(len(source)), source, **(text if upright else turned))
+    ax.set_yticks(range(len(panel.target)), [lettering.piece(p) for p in panel.target], **text)
+    ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0, pad=3)
+    ax.set_xticks([i - 0.5 for i in range(1, len(source))], minor=True)
+    ax.set_yticks([i - 0.5 for i in range(1, len(panel.target))], minor=True)
+    ax.grid(which="minor", color="white", linewidth=0.8)
+    ax.tick_params(which="minor", length=0)
+    ax.spines[:].set_visible(False)
+    if panel.title:
+        ax.set_title(lettering.line(panel.title), loc="left", **_style(lettering.font(9), FAINT))
+    return image
+
+
+def _style(font: FontProperties, color: str, **more: object) -> dict[str, Any]:
+    """How a text is set; a dollar sign in it is a dollar sign."""
+    return {"fontproperties": font, "color": color, "parse_math": False, **more}
+
+
+def _blank(width: float, height: float) -> Figure:
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    return Figure(figsize=(width, height), layout=layout, facecolor="white")
+
+
+def _scale(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str) -> None:
+    height = figure.get_size_inches()[1]
+    bar = figure.colorbar(
+        image, ax=axes, shrink=min(0.6, 2.4 / height), aspect=24, pad=0.02, panchor=False
+    )
+    bar.set_label(label, color=INK, fontsize=8)
+    bar.ax.tick_params(colors=FAINT, labelsize=7, length=2)
+    bar.outline.set_visible(False)
+
+
+def _finished(figure: Figure, title: str, lettering: Lettering, path: Path | None) -> Figure:
+    if title:
+        figure.suptitle(lettering.line(title), **_style(lettering.font(12), INK))
+    if lettering.missing:
+        note = "‹…› is a code point: no installed font draws it (Noto Sans CJK draws most)."
+        figure.supxlabel(note, fontsize=7, color=FAINT)
+    if path is not None:
+        kinds = figure.canvas.get_supported_filetypes()
+        if path.suffix[1:].lower() not in kinds:
+            raise InputError(f"Cannot draw {path}: end the name in .png, .pdf or .svg.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=160)
+    return figure

@@ -1,0 +1,64 @@
+"""The decoder-only Transformer: each token predicts the next (GPT, LLaMA)."""
+
+from typing import Literal
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from addnorm.config import config
+from addnorm.models.shape import Shape
+from addnorm.nn.blocks import Stack
+from addnorm.nn.cache import KVCache
+from addnorm.nn.context import Context
+from addnorm.nn.embed import Embedding
+from addnorm.nn.heads import TokenHead, TokenHeadConfig
+from addnorm.nn.init import initialise
+from addnorm.nn.masks import Causal
+
+
+class DecoderModel(nn.Module):
+    """`head(stack(embed(tokens)))` under the causal mask (Radford et al. 2018, eq. 2)."""
+
+    def __init__(self, embed: Embedding, stack: Stack, head: TokenHead) -> None:
+        super().__init__()
+        self.embed = embed
+        self.stack = stack
+        self.head = head
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch kv_seq"] | None = None,
+        segments: Int[Tensor, "batch kv_seq"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """Next-token logits.
+
+        With a `cache`, `tokens` are the new ones alone; `valid` and `segments` cover the cached
+        ones too.
+        """
+        past = 0 if cache is None else cache.length
+        ctx = Context.over(tokens, Causal(), valid=valid, segments=segments, past=past)
+        x = self.embed(tokens, ctx)
+        x = self.stack(x, ctx, cache)
+        return self.head(x, ctx)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for this model."""
+        return KVCache(len(self.stack.blocks))
+
+
+@config
+class DecoderConfig(Shape):
+    kind: Literal["decoder"] = "decoder"
+    head: TokenHeadConfig = TokenHeadConfig()
+
+    def build(self, vocab_size: int) -> DecoderModel:
+        position = self.build_position()
+        embed = self.build_embedding(vocab_size, position)
+        head = self.head.build(self.d_model, vocab_size)
+        model = DecoderModel(embed, self.build_stack(position), head)
+        initialise(model, self.init)
+        if self.head.tied:
+            head.weight = embed.tokens.weight
+        return model

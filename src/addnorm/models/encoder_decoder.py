@@ -1,0 +1,115 @@
+"""The encoder–decoder Transformer: the decoder looks back at the encoded source (the original)."""
+
+from typing import Literal
+
+from jaxtyping import Bool, Float, Int
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from addnorm.config import config
+from addnorm.errors import InputError
+from addnorm.models.shape import Shape
+from addnorm.nn.blocks import Stack
+from addnorm.nn.cache import KVCache
+from addnorm.nn.context import Context
+from addnorm.nn.embed import Embedding, zero_padding
+from addnorm.nn.heads import TokenHead, TokenHeadConfig
+from addnorm.nn.init import initialise
+from addnorm.nn.masks import Causal, Full
+
+
+class EncoderDecoderModel(nn.Module):
+    """`head(decoder(target, encoder(source)))` (Vaswani et al. 2017, fig. 1)."""
+
+    def __init__(
+        self,
+        *,
+        source_embed: Embedding,
+        encoder: Stack,
+        target_embed: Embedding,
+        decoder: Stack,
+        head: TokenHead,
+    ) -> None:
+        super().__init__()
+        self.source_embed = source_embed
+        self.encoder = encoder
+        self.target_embed = target_embed
+        self.decoder = decoder
+        self.head = head
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch memory_seq"],
+        target: Int[Tensor, "batch seq"],
+        source_valid: Bool[Tensor, "batch memory_seq"] | None = None,
+        target_valid: Bool[Tensor, "batch seq"] | None = None,
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """Logits of the token after each one of `target`."""
+        memory = self.encode(source, source_valid)
+        return self.decode(target, memory, source_valid, target_valid)
+
+    def encode(
+        self,
+        source: Int[Tensor, "batch memory_seq"],
+        valid: Bool[Tensor, "batch memory_seq"] | None = None,
+    ) -> Float[Tensor, "batch memory_seq d_model"]:
+        """The memory: the source, each token having seen every other."""
+        ctx = Context.over(source, Full(), valid=valid)
+        return zero_padding(self.encoder(self.source_embed(source, ctx), ctx), valid)
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch seq"],
+        memory: Float[Tensor, "batch memory_seq d_model"],
+        source_valid: Bool[Tensor, "batch memory_seq"] | None = None,
+        target_valid: Bool[Tensor, "batch kv_seq"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """Next-token logits given the memory.
+
+        With a `cache`, `target` holds the new tokens alone, and `target_valid` the cached ones too.
+        """
+        past = 0 if cache is None else cache.length
+        ctx = Context.over(target, Causal(), valid=target_valid, past=past)
+        ctx = ctx.attending(memory, source_valid)
+        return self.head(self.decoder(self.target_embed(target, ctx), ctx, cache), ctx)
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for the decoder."""
+        return KVCache(len(self.decoder.blocks))
+
+
+@config
+class EncoderDecoderConfig(Shape):
+    """`share_embeddings` uses one table for source and target, which then share a vocabulary."""
+
+    kind: Literal["encoder_decoder"] = "encoder_decoder"
+    n_decoder_layers: PositiveInt | None = None
+    share_embeddings: bool = True
+    head: TokenHeadConfig = TokenHeadConfig()
+
+    def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
+        """The model; `target_vocab_size` defaults to `vocab_size`.
+
+        Raises `InputError` where two vocabularies are to share one table.
+        """
+        n_target = target_vocab_size or vocab_size
+        if self.share_embeddings and n_target != vocab_size:
+            raise InputError(
+                f"one table cannot embed a source vocabulary of {vocab_size} and a target "
+                f"vocabulary of {n_target}: set model.share_embeddings = false, or tokenizer.joint = true"
+            )
+        position, target_position = self.build_position(), self.build_position()
+        model = EncoderDecoderModel(
+            source_embed=self.build_embedding(vocab_size, position),
+            encoder=self.build_stack(position),
+            target_embed=self.build_embedding(n_target, target_position),
+            decoder=self.build_cross_stack(target_position, self.n_decoder_layers or self.n_layers),
+            head=self.head.build(self.d_model, n_target),
+        )
+        initialise(model, self.init)
+        if self.share_embeddings:
+            model.source_embed.tokens.weight = model.target_embed.tokens.weight
+        if self.head.tied:
+            model.head.weight = model.target_embed.tokens.weight
+        return model

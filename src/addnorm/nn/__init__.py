@@ -1,0 +1,1 @@
+"""Building blocks: tensors in, tensors out; they know nothing of vocabulary, data or training."""

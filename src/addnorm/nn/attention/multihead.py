@@ -1,0 +1,171 @@
+"""Multi-head attention, self and cross: MHA, GQA and MQA by the number of key/value heads."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from addnorm.config import Probability, config
+from addnorm.nn.attention.core import CoreConfig, SDPACoreConfig
+from addnorm.nn.cache import CrossCache, KeysValues, SelfCache
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Full, Mask, Window
+from addnorm.nn.norms import NormConfig
+from addnorm.nn.positions.position import Position
+
+Hidden = Float[Tensor, "batch seq d_model"]
+Heads = Float[Tensor, "batch heads seq d_head"]
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """How many query heads, how many key/value heads they share, and the width of each."""
+
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+
+    def __post_init__(self) -> None:
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"n_heads = {self.n_heads} cannot share n_kv_heads = {self.n_kv_heads} evenly: "
+                f"n_kv_heads must be one of {_divisors(self.n_heads)}"
+            )
+
+
+class MultiHead(nn.Module):
+    """What self- and cross-attention share: the maps into heads and back.
+
+    `q = x W_q`, `k = y W_k`, `v = y W_v`, `out = concat(heads) W_o` (Vaswani et al. 2017, §3.2.2);
+    each key/value head serves `n_heads / n_kv_heads` query heads (Ainslie et al. 2023). With
+    `qk_norm`, queries and keys are normalised per head (Henry et al. 2020).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: HeadShape,
+        *,
+        core: nn.Module,
+        bias: bool = True,
+        qk_norm: NormConfig | None = None,
+    ) -> None:
+        super().__init__()
+        self.d_head = heads.d_head
+        self.q_proj = nn.Linear(d_model, heads.n_heads * heads.d_head, bias=bias)
+        self.k_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
+        self.v_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
+        self.out_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, bias=bias)
+        self.q_norm = nn.Identity() if qk_norm is None else qk_norm.build(heads.d_head)
+        self.k_norm = nn.Identity() if qk_norm is None else qk_norm.build(heads.d_head)
+        self.core = core
+
+    def queries(self, x: Hidden) -> Heads:
+        """The queries of every head, `norm(x W_q)`."""
+        return self.q_norm(self.split(self.q_proj(x)))
+
+    def keys_values(self, y: Hidden) -> KeysValues:
+        """The keys and values of every key/value head, `norm(y W_k)` and `y W_v`."""
+        return self.k_norm(self.split(self.k_proj(y))), self.split(self.v_proj(y))
+
+    def split(self, x: Float[Tensor, "batch seq width"]) -> Heads:
+        """Cut the last axis into heads."""
+        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+
+    def merge(self, heads: Heads) -> Hidden:
+        """`concat(heads) W_o`."""
+        return self.out_proj(heads.transpose(1, 2).flatten(-2))
+
+
+class SelfAttention(MultiHead):
+    """A sequence looks at itself: `core(rotate(q), rotate(k), v, mask, score_bias)`."""
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: HeadShape,
+        *,
+        position: Position,
+        core: nn.Module,
+        bias: bool = True,
+        qk_norm: NormConfig | None = None,
+    ) -> None:
+        super().__init__(d_model, heads, core=core, bias=bias, qk_norm=qk_norm)
+        self.position = position
+
+    def forward(self, x: Hidden, ctx: Context, cache: SelfCache | None = None) -> Hidden:
+        q, (k, v) = self.queries(x), self.keys_values(x)
+        q, k = self.position.rotate(q, k, ctx)
+        k, v = (k, v) if cache is None else cache.append(k, v)
+        return self.merge(self.core(q, k, v, ctx.mask, self.position.score_bias(q, k, ctx)))
+
+
+class CrossAttention(MultiHead):
+    """A sequence looks at a memory: queries from the sequence, keys and values from `ctx.memory`."""
+
+    def forward(self, x: Hidden, ctx: Context, cache: CrossCache | None = None) -> Hidden:
+        k, v = self.remember(ctx) if cache is None else cache.once(lambda: self.remember(ctx))
+        return self.merge(self.core(self.queries(x), k, v, ctx.memory_mask))
+
+    def remember(self, ctx: Context) -> KeysValues:
+        """The keys and values of the memory."""
+        if ctx.memory is None:
+            raise ValueError("cross-attention needs a memory: build the context with `attending`")
+        return self.keys_values(ctx.memory)
+
+
+@config
+class AttentionConfig:
+    """Attention with `n_heads` heads; `n_kv_heads` = `n_heads` is MHA, 1 is MQA, between is GQA.
+
+    `d_head` defaults to d_model / n_heads. `window` lets self-attention see that many slots only.
+    """
+
+    n_heads: PositiveInt = 8
+    n_kv_heads: PositiveInt | None = None
+    d_head: PositiveInt | None = None
+    bias: bool = True
+    dropout: Probability = 0.0
+    qk_norm: NormConfig | None = None
+    window: PositiveInt | None = None
+    core: CoreConfig = SDPACoreConfig()
+
+    def build(self, d_model: int, position: Position) -> SelfAttention:
+        return SelfAttention(
+            d_model,
+            self.heads(d_model),
+            position=position,
+            core=self.core.build(self.dropout),
+            bias=self.bias,
+            qk_norm=self.qk_norm,
+        )
+
+    def build_cross(self, d_model: int) -> CrossAttention:
+        return CrossAttention(
+            d_model,
+            self.heads(d_model),
+            core=self.core.build(self.dropout),
+            bias=self.bias,
+            qk_norm=self.qk_norm,
+        )
+
+    def heads(self, d_model: int) -> HeadShape:
+        """The head counts and width for this model width. Raises `ValueError` where they clash."""
+        if self.d_head is None and d_model % self.n_heads:
+            raise ValueError(
+                f"d_model = {d_model} does not divide into n_heads = {self.n_heads}: "
+                f"n_heads must be one of {_divisors(d_model)}, or d_head must be given"
+            )
+        return HeadShape(
+            self.n_heads, self.n_kv_heads or self.n_heads, self.d_head or d_model // self.n_heads
+        )
+
+    @property
+    def pattern(self) -> Mask:
+        """The mask that these layers add to that of the pass."""
+        return Full() if self.window is None else Window(self.window)
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]

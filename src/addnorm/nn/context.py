@@ -1,0 +1,101 @@
+"""Context: what every layer of one forward pass is told, passed down and never changed."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from addnorm.nn.masks import Dense, Full, Mask, Padding, Segments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """Positions, mask and memory of one forward pass over `seq` new tokens of `kv_seq` in all.
+
+    `positions` is what a position scheme sees: it skips padding and restarts with every segment.
+    Slots are plain indices into the sequence as stored (see `masks`); the new tokens are its last.
+    """
+
+    batch: int
+    positions: Int[Tensor, "#batch seq"]
+    q_slots: Int[Tensor, " seq"]
+    kv_slots: Int[Tensor, " kv_seq"]
+    mask: Mask
+    valid: Bool[Tensor, "batch seq"] | None = None
+    memory: Float[Tensor, "batch memory_seq d_model"] | None = None
+    memory_mask: Full | Dense = Full()
+
+    @classmethod
+    def over(
+        cls,
+        tokens: Int[Tensor, "batch seq"],
+        mask: Mask,
+        *,
+        valid: Bool[Tensor, "batch kv_seq"] | None = None,
+        segments: Int[Tensor, "batch kv_seq"] | None = None,
+        past: int = 0,
+    ) -> "Context":
+        """The context of `tokens` after `past` cached ones.
+
+        `valid` marks the real tokens among all slots, the cached ones included. Raises
+        `ValueError` where the shapes do not agree.
+        """
+        batch, seq = tokens.shape
+        kv_slots = torch.arange(past + seq, device=tokens.device)
+        if valid is not None:
+            _same_shape("valid", valid, (batch, past + seq))
+            mask = mask & Padding(valid)
+        if segments is not None:
+            _same_shape("segments", segments, (batch, past + seq))
+            mask = mask & Segments(segments)
+        return cls(
+            batch=batch,
+            positions=positions_of(kv_slots, valid, segments)[:, past:],
+            q_slots=kv_slots[past:],
+            kv_slots=kv_slots,
+            mask=mask,
+            valid=None if valid is None else valid[:, past:],
+        )
+
+    def restrict(self, pattern: Mask) -> "Context":
+        """This context with its mask narrowed by `pattern` and evaluated, once for many layers."""
+        mask = (self.mask & pattern).on(self.q_slots, self.kv_slots, self.batch)
+        return replace(self, mask=mask)
+
+    def attending(
+        self,
+        memory: Float[Tensor, "batch memory_seq d_model"],
+        valid: Bool[Tensor, "batch memory_seq"] | None = None,
+    ) -> "Context":
+        """This context with an encoder's output for cross-attention to look at.
+
+        Raises `ValueError` where the shapes do not agree.
+        """
+        if len(memory) != self.batch:
+            raise ValueError(f"memory must have {self.batch} rows as tokens do, got {len(memory)}")
+        if valid is None:
+            return replace(self, memory=memory, memory_mask=Full())
+        _same_shape("memory's valid", valid, tuple(memory.shape[:2]))
+        allowed = valid[:, None, None].expand(-1, 1, len(self.q_slots), -1)
+        return replace(self, memory=memory, memory_mask=Dense(allowed))
+
+
+def positions_of(
+    slots: Int[Tensor, " seq"],
+    valid: Bool[Tensor, "batch seq"] | None = None,
+    segments: Int[Tensor, "batch seq"] | None = None,
+) -> Int[Tensor, "#batch seq"]:
+    """The place of each slot in its own text: counted from 0, padding skipped, per segment."""
+    real = torch.ones_like(slots)[None] if valid is None else valid.long()
+    count = real.cumsum(-1)
+    if segments is not None:
+        starts = torch.ones_like(segments, dtype=torch.bool)
+        starts[:, 1:] = segments[:, 1:] != segments[:, :-1]
+        count = count - torch.where(starts, count - real, 0).cummax(-1).values
+    return (count - 1).clamp(min=0)
+
+
+def _same_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")

@@ -1,0 +1,70 @@
+"""Embeddings: tokens to vectors, with the positions that act there."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from addnorm.config import config
+from addnorm.nn.context import Context
+from addnorm.nn.norms import NormConfig
+from addnorm.nn.positions.position import Position
+
+
+class Embedding(nn.Module):
+    """`drop(norm(position(scale · E[tokens])))`, and zero at padding.
+
+    The zero keeps whatever stands in the padding, NaN included, out of every later product.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        *,
+        position: Position,
+        scale: float = 1.0,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, d_model)
+        self.position = position
+        self.scale = scale
+        self.norm = norm or nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch seq"], ctx: Context
+    ) -> Float[Tensor, "batch seq d_model"]:
+        x = self.position.embed(self.tokens(tokens) * self.scale, ctx)
+        return zero_padding(self.dropout(self.norm(x)), ctx.valid)
+
+
+@config
+class EmbeddingConfig:
+    """`scale = "sqrt"` multiplies by √d_model, as the original does (Vaswani et al. 2017, §3.4)."""
+
+    scale: Literal["one", "sqrt"] = "sqrt"
+    norm: NormConfig | None = None
+
+    def build(
+        self, vocab_size: int, d_model: int, position: Position, dropout: float
+    ) -> Embedding:
+        return Embedding(
+            vocab_size,
+            d_model,
+            position=position,
+            scale=math.sqrt(d_model) if self.scale == "sqrt" else 1.0,
+            norm=None if self.norm is None else self.norm.build(d_model),
+            dropout=dropout,
+        )
+
+
+def zero_padding(
+    x: Float[Tensor, "batch seq d_model"], valid: Tensor | None
+) -> Float[Tensor, "batch seq d_model"]:
+    """`x` where `valid`, zero elsewhere."""
+    return x if valid is None else torch.where(valid[..., None], x, 0.0)

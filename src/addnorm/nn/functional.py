@@ -1,0 +1,61 @@
+"""The reference mathematics of the parts: pure functions that follow the papers line by line."""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def scaled_dot_scores(
+    q: Float[Tensor, "*batch q_seq d_head"], k: Float[Tensor, "*batch kv_seq d_head"]
+) -> Float[Tensor, "*batch q_seq kv_seq"]:
+    """`q kᵀ / √d_head` (Vaswani et al. 2017, §3.2.1): unit variance for unit-normal q and k."""
+    return q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*batch q_seq kv_seq"],
+    allowed: Bool[Tensor, "*#batch #q_seq #kv_seq"] | None = None,
+) -> Float[Tensor, "*batch q_seq kv_seq"]:
+    """`softmax(scores)` over the allowed keys; a row with none is zero and has zero gradient.
+
+    The softmax runs in at least float32. Scores outside `allowed` may hold anything, NaN included.
+    """
+    wide = scores if scores.dtype == torch.float64 else scores.float()
+    if allowed is None:
+        return wide.softmax(-1).to(scores.dtype)
+    # A finite floor, unlike -inf, keeps the gradient of an empty row at zero instead of NaN.
+    floor = torch.finfo(wide.dtype).min
+    weights = wide.masked_fill(~allowed, floor).softmax(-1).masked_fill(~allowed, 0.0)
+    return weights.to(scores.dtype)
+
+
+def layer_norm(
+    x: Float[Tensor, "*batch d_model"],
+    weight: Float[Tensor, " d_model"] | None = None,
+    bias: Float[Tensor, " d_model"] | None = None,
+    eps: float = 1e-5,
+) -> Float[Tensor, "*batch d_model"]:
+    """`γ (x - μ) / √(σ² + ε) + β` over the features, biased variance (Ba et al. 2016, eq. 3)."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    y = y if weight is None else y * weight
+    return (y if bias is None else y + bias).to(x.dtype)
+
+
+def rms_norm(
+    x: Float[Tensor, "*batch d_model"],
+    weight: Float[Tensor, " d_model"] | None = None,
+    eps: float = 1e-6,
+) -> Float[Tensor, "*batch d_model"]:
+    """`γ x / √(mean(x²) + ε)` over the features (Zhang & Sennrich 2019, eq. 4)."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (y if weight is None else y * weight).to(x.dtype)
+
+
+def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """`max(x, 0)²` (So et al. 2021, Primer, §4)."""
+    return torch.relu(x).square()

@@ -1,0 +1,92 @@
+"""Initialisation: every scheme as one row of a table, by the role that a weight plays."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from addnorm.nn.blocks import Stack
+from addnorm.nn.heads import TokenHead
+
+Fill = Callable[[Tensor, int], object]
+"""Fills a weight in place; told how many sublayers write to the residual stream."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the weights of each role start. Biases start at zero, norm gains at one."""
+
+    embedding: Fill
+    matrix: Fill
+    """Weights that read the residual stream, and everything else with two axes."""
+    output: Fill
+    """Weights that write to the residual stream: `out_proj`, `down_proj`."""
+
+
+def _normal(std: float) -> Fill:
+    return lambda w, _: nn.init.normal_(w, std=std)
+
+
+def _truncated(std: float) -> Fill:
+    return lambda w, _: nn.init.trunc_normal_(w, std=std, a=-2 * std, b=2 * std)
+
+
+def _by_width(w: Tensor, _: int) -> object:
+    return nn.init.normal_(w, std=w.shape[-1] ** -0.5)
+
+
+def _xavier(w: Tensor, _: int) -> object:
+    return nn.init.xavier_uniform_(w)
+
+
+def _kaiming(w: Tensor, _: int) -> object:
+    return nn.init.kaiming_uniform_(w, a=math.sqrt(5))
+
+
+def _by_depth(w: Tensor, n_sublayers: int) -> object:
+    return nn.init.normal_(w, std=0.02 / math.sqrt(n_sublayers))
+
+
+def _zero(w: Tensor, _: int) -> object:
+    return nn.init.zeros_(w)
+
+
+SCHEMES: dict[str, Scheme] = {
+    # Vaswani et al. 2017 as their code did it: Glorot & Bengio 2010 for matrices.
+    "xavier": Scheme(embedding=_by_width, matrix=_xavier, output=_xavier),
+    # Radford et al. 2019, §2.3: outputs shrink with the square root of the number of sublayers.
+    "gpt2": Scheme(embedding=_normal(0.02), matrix=_normal(0.02), output=_by_depth),
+    # Devlin et al. 2019: normal, cut off at two standard deviations.
+    "bert": Scheme(embedding=_truncated(0.02), matrix=_truncated(0.02), output=_truncated(0.02)),
+    # What torch's own Linear does (He et al. 2015 with a = √5).
+    "kaiming": Scheme(embedding=_normal(1.0), matrix=_kaiming, output=_kaiming),
+    # Every sublayer starts as the identity (after Zhang et al. 2019, Fixup, and modded-nanogpt).
+    "zero_output": Scheme(embedding=_by_width, matrix=_xavier, output=_zero),
+}
+
+InitName = Literal["xavier", "gpt2", "bert", "kaiming", "zero_output"]
+
+OUTPUTS = ("out_proj", "down_proj")
+
+
+def initialise(model: nn.Module, scheme: InitName) -> None:
+    """Fill every weight of `model` by its role, drawing from torch's global generator."""
+    table = SCHEMES[scheme]
+    depth = {
+        name: sum(path.endswith(OUTPUTS) for path, _ in stack.named_modules())
+        for name, stack in model.named_modules()
+        if isinstance(stack, Stack)
+    }
+    for name, module in model.named_modules():
+        n_sublayers = next((n for stack, n in depth.items() if name.startswith(stack)), 1)
+        if isinstance(module, nn.Embedding):
+            table.embedding(module.weight.data, n_sublayers)
+        elif isinstance(module, TokenHead):
+            table.embedding(module.weight.data, n_sublayers)
+        elif isinstance(module, nn.Linear):
+            fill = table.output if name.endswith(OUTPUTS) else table.matrix
+            fill(module.weight.data, n_sublayers)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias.data)

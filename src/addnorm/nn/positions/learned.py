@@ -1,0 +1,43 @@
+"""Learned positions: a table added to the embeddings, up to its last row (BERT, GPT-2)."""
+
+from typing import Literal
+
+from torch import nn
+
+from addnorm.config import config
+from addnorm.errors import InputError
+from addnorm.nn.context import Context
+from addnorm.nn.positions.none import NoPosition
+from addnorm.nn.positions.position import Embedded, Position
+
+
+class Learned(Position):
+    """Adds row `p` of a `max_len × d_model` table (Gehring et al. 2017, §3.1).
+
+    Raises `InputError` for a position past the table: never a wrapped or clamped index.
+    """
+
+    def __init__(self, max_len: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_len, d_model)
+
+    def embed(self, x: Embedded, ctx: Context) -> Embedded:
+        max_len = self.table.num_embeddings
+        # Slots bound positions, so the values themselves are read only when there are too many.
+        if len(ctx.kv_slots) > max_len and (last := int(ctx.positions.max())) >= max_len:
+            raise InputError(
+                f"position {last} is past the learned table: this model knows {max_len} positions "
+                f"(0 to {max_len - 1}). Shorten the input, or train with a larger max_len."
+            )
+        return x + self.table(ctx.positions)
+
+    def in_layer(self, layer: int) -> Position:
+        return NoPosition()
+
+
+@config
+class LearnedConfig:
+    kind: Literal["learned"] = "learned"
+
+    def build(self, d_model: int, max_len: int) -> Learned:
+        return Learned(max_len, d_model)

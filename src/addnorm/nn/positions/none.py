@@ -1,0 +1,18 @@
+"""No positions: order reaches a decoder through its causal mask alone (Kazemnejad et al. 2023)."""
+
+from typing import Literal
+
+from addnorm.config import config
+from addnorm.nn.positions.position import Position
+
+
+class NoPosition(Position):
+    """Acts nowhere; self-attention without it is permutation equivariant."""
+
+
+@config
+class NoPositionConfig:
+    kind: Literal["none"] = "none"
+
+    def build(self, d_model: int, max_len: int) -> NoPosition:
+        return NoPosition()

@@ -1,0 +1,1 @@
+"""Training: loss, optimisers, schedules, precision, checkpoints, and one visible loop."""

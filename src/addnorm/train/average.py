@@ -1,0 +1,71 @@
+"""Averages of weights over time: an exponential moving average, and the mean of checkpoints."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Weights = dict[str, Tensor]
+
+
+def weights_of(model: nn.Module) -> Weights:
+    """The parameters of `model` by name, tied ones once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+class MovingAverage:
+    """`θ̄ ← d θ̄ + (1 - d) θ` with `d = min(decay, (1 + n) / (10 + n))` after `n` updates.
+
+    The smaller early decay forgets the random start (as in TensorFlow's ExponentialMovingAverage).
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.updates = 0
+        self.weights: Weights = {name: w.clone() for name, w in weights_of(model).items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take in the current weights."""
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        self.updates += 1
+        current = weights_of(model)
+        torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage]
+            list(self.weights.values()), [current[name] for name in self.weights], 1 - decay
+        )
+
+
+@torch.no_grad()
+def mean(checkpoints: Iterable[Weights]) -> Weights:
+    """The mean of several sets of weights, summed in float64 (Vaswani et al. 2017, §6.1)."""
+    total: Weights = {}
+    count = 0
+    for weights in checkpoints:
+        count += 1
+        for name, weight in weights.items():
+            total[name] = weight.double() + total.get(name, 0.0)
+    if not count:
+        raise ValueError("the mean of no checkpoints is undefined")
+    return {name: (weight / count).float() for name, weight in total.items()}
+
+
+@contextmanager
+def swapped(model: nn.Module, weights: Weights | None) -> Iterator[None]:
+    """Run with `weights` in place of the model's own, which come back afterwards."""
+    if weights is None:
+        yield
+        return
+    kept = {name: w.clone() for name, w in weights_of(model).items()}
+    copy_into(model, weights)
+    try:
+        yield
+    finally:
+        copy_into(model, kept)
+
+
+@torch.no_grad()
+def copy_into(model: nn.Module, weights: Weights) -> None:
+    """Copy `weights` into the parameters of the same names. Raises `KeyError` if one is missing."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(weights[name])

@@ -1,0 +1,147 @@
+"""Checkpoints that are whole or absent: written aside, hashed, synced, then renamed into place.
+
+One folder a checkpoint: `*.safetensors` for tensors, `*.json` for the rest, and `manifest.json`,
+written last, with the SHA-256 of every other file. No pickle.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from addnorm.errors import InputError
+
+MANIFEST = "manifest.json"
+
+Json = dict[str, object]
+
+
+def save_checkpoint(
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Json
+) -> Path:
+    """Write `folder/step-…` with one safetensors file for each entry of `tensors`, atomically.
+
+    A crash at any moment leaves the earlier checkpoints as they were, and at most a hidden
+    leftover that the next save removes.
+    """
+    final = folder / f"step-{step:08d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{final.name}.partial"
+    _remove_leftovers(folder)
+    aside.mkdir()
+    for name, group in tensors.items():
+        save_file({k: t.contiguous() for k, t in group.items()}, aside / f"{name}.safetensors")
+    (aside / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+    files = sorted(aside.iterdir())
+    for file in files:
+        _sync(file)
+    manifest = {"step": step, "sha256": {file.name: _sha256(file) for file in files}}
+    write_atomically(aside / MANIFEST, json.dumps(manifest, indent=1))
+    _sync(aside)
+    if final.exists():
+        shutil.rmtree(final)
+    aside.rename(final)
+    _sync(folder)
+    return final
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Tensor]], Json]:
+    """The tensors and facts of one checkpoint folder.
+
+    Raises `InputError` naming the first file that is missing, truncated or altered.
+    """
+    check_checkpoint(folder)
+    tensors = {file.stem: load_file(file) for file in sorted(folder.glob("*.safetensors"))}
+    return tensors, json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Compare every file with the manifest. Raises `InputError` where they differ."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        hashes: dict[str, str] = dict(manifest["sha256"])
+    except FileNotFoundError as error:
+        raise InputError(f"{folder}: no {MANIFEST}: the checkpoint was never finished") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / MANIFEST}: damaged: {error}") from error
+    for name, expected in hashes.items():
+        file = folder / name
+        if not file.is_file():
+            raise InputError(f"{file}: missing, though the manifest lists it")
+        if _sha256(file) != expected:
+            raise InputError(f"{file}: damaged: its SHA-256 is not the one in the manifest")
+
+
+def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole, and a line about each newer one that is not."""
+    problems: list[str] = []
+    for candidate in reversed(checkpoints_in(folder)):
+        try:
+            check_checkpoint(candidate)
+        except InputError as error:
+            problems.append(str(error))
+        else:
+            return candidate, problems
+    return None, problems
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoint folders, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def keep_latest(folder: Path, keep: int) -> None:
+    """Remove all but the `keep` newest checkpoints."""
+    for path in checkpoints_in(folder)[:-keep]:
+        shutil.rmtree(path)
+
+
+def load_weights(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file. Raises `InputError` if it is missing or damaged."""
+    try:
+        return load_file(file)
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: no such file") from error
+    except SafetensorError as error:
+        raise InputError(f"{file}: damaged or truncated: {error}") from error
+
+
+def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, replacing an older one in one step."""
+    aside = file.with_name(f".{file.name}.partial")
+    save_file({k: t.contiguous() for k, t in weights.items()}, aside, metadata={"format": "pt"})
+    _sync(aside)
+    aside.replace(file)
+    _sync(file.parent)
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write a text file, replacing an older one in one step."""
+    aside = file.with_name(f".{file.name}.partial")
+    aside.write_text(text, encoding="utf-8")
+    _sync(aside)
+    aside.replace(file)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for leftover in folder.glob(".step-*.partial"):
+        shutil.rmtree(leftover)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,104 @@
+"""Learning-rate schedules: pure functions from the step to a factor of the peak rate.
+
+Steps count from 1 to `total`; every schedule first rises linearly over its `warmup` steps.
+"""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt
+
+from addnorm.config import config
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+@config
+class ConstantConfig:
+    """1 after the warm-up."""
+
+    kind: Literal["constant"] = "constant"
+    warmup: NonNegativeInt = 0
+
+    def factor(self, step: int, total: int) -> float:
+        return _rise(step, self.warmup)
+
+
+@config
+class InverseSquareRootConfig:
+    """`min(step / warmup, √(warmup / step))` (Vaswani et al. 2017, §5.3).
+
+    Their `d_model^-½ warmup^-½` is the peak, given here as the learning rate.
+    """
+
+    kind: Literal["inverse_sqrt"] = "inverse_sqrt"
+    warmup: NonNegativeInt = 4000
+
+    def factor(self, step: int, total: int) -> float:
+        return min(_rise(step, self.warmup), math.sqrt(max(self.warmup, 1) / max(step, 1)))
+
+
+@config
+class LinearConfig:
+    """1 after the warm-up, then linear to `floor` over the last `decay` share of the steps."""
+
+    kind: Literal["linear"] = "linear"
+    warmup: NonNegativeInt = 0
+    decay: Share = 1.0
+    floor: Share = 0.0
+
+    def factor(self, step: int, total: int) -> float:
+        left = _left(step, total, min(self.decay, 1 - self.warmup / max(total, 1)))
+        return _rise(step, self.warmup) * (self.floor + (1 - self.floor) * left)
+
+
+@config
+class CosineConfig:
+    """After the warm-up, half a cosine from 1 to `floor` (Loshchilov & Hutter 2017, eq. 5)."""
+
+    kind: Literal["cosine"] = "cosine"
+    warmup: NonNegativeInt = 0
+    floor: Share = 0.0
+
+    def factor(self, step: int, total: int) -> float:
+        left = _left(step, total, 1 - self.warmup / max(total, 1))
+        half = (1 - math.cos(math.pi * left)) / 2
+        return _rise(step, self.warmup) * (self.floor + (1 - self.floor) * half)
+
+
+@config
+class WarmupStableDecayConfig:
+    """Warm-up, stable at 1, then `1 - √` decay to `floor` over the last `decay` share of the steps.
+
+    Hägele et al. 2024, §3: the square-root shape beats the linear one.
+    """
+
+    kind: Literal["wsd"] = "wsd"
+    warmup: NonNegativeInt = 0
+    decay: Share = 0.2
+    floor: Share = 0.0
+
+    def factor(self, step: int, total: int) -> float:
+        left = _left(step, total, self.decay)
+        return _rise(step, self.warmup) * (self.floor + (1 - self.floor) * (1 - math.sqrt(1 - left)))
+
+
+ScheduleConfig = Annotated[
+    ConstantConfig
+    | InverseSquareRootConfig
+    | LinearConfig
+    | CosineConfig
+    | WarmupStableDecayConfig,
+    Field(discriminator="kind"),
+]
+"""Every schedule there is."""
+
+
+def _rise(step: int, warmup: int) -> float:
+    return min(1.0, step / warmup) if warmup else 1.0
+
+
+def _left(step: int, total: int, share: float) -> float:
+    """What is left of the last `share` of the steps as this one begins: 1 until it has begun."""
+    length = share * total
+    return min(1.0, max(0.0, total + 1 - step) / length) if length else 1.0

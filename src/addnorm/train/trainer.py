@@ -1,0 +1,352 @@
+"""The training loop: batches in, updates out; it validates, saves, resumes and stops cleanly."""
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.data.batching import Batch
+from addnorm.errors import InputError
+from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
+from addnorm.train.checkpoint import (
+    checkpoints_in,
+    keep_latest,
+    latest_checkpoint,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    save_weights,
+)
+from addnorm.train.journal import Journal
+from addnorm.train.loss import cross_entropy_sum
+from addnorm.train.optim import optimizer_tensors, restore_optimizers
+from addnorm.train.precision import autocast, loss_scaler
+from addnorm.train.settings import TrainConfig
+
+
+class Batches(Protocol):
+    """Where batches come from: a pure function of the epoch and the place in it."""
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        ...
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on."""
+        ...
+
+
+class Listener(Protocol):
+    """What wants to hear how training goes: a progress bar, for one."""
+
+    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None: ...
+    def validated(self, step: int, scores: dict[str, float]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How to judge the model: `score` gives figures by name, `metric` names the one that counts."""
+
+    score: Callable[[nn.Module], dict[str, float]]
+    metric: str = "loss"
+    larger_is_better: bool = False
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; everything up to `step` is saved."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped after step {step}, which is saved")
+        self.step = step
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or a gradient is not a finite number; the update was not made."""
+
+
+@dataclass
+class Standing:
+    """Where training stands: with weights, optimisers and random state, all that a resume needs."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0  # batches of this epoch already used
+    best: float | None = None
+    best_step: int = 0
+    validations_since_best: int = 0
+    journal_bytes: int = 0
+
+
+class Trainer:
+    """Trains `model` in `folder` as `config` says, from the newest whole checkpoint there if any.
+
+    `folder` gets `metrics.jsonl`, `checkpoints/` and, while validation runs, `best.safetensors`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        config: TrainConfig,
+        folder: Path,
+        *,
+        validation: Validation | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        self.config = config
+        self.device = resolve_device(config.device)
+        self.model = model.to(self.device)
+        self.batches = batches
+        self.folder = folder
+        self.validation = validation
+        self.listener = listener
+        self.optimizers = config.optimizer.build(model, config.lr)
+        self.peaks = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
+        self.scaler = loss_scaler(config.precision, self.device)
+        self.average = None if config.ema is None else MovingAverage(model, config.ema)
+        self.journal = Journal(folder, tensorboard=config.tensorboard)
+        self.standing = Standing()
+        self._stream: Iterator[Batch] | None = None
+        updates_per_epoch = math.ceil(len(batches) / config.accumulate)
+        self.total_steps = config.steps or (config.epochs or 0) * updates_per_epoch
+        self.loss_of: Callable[..., Tensor] = (
+            torch.compile(self.loss, dynamic=True) if config.compile else self.loss
+        )
+
+    # The loop.
+
+    def fit(self) -> None:
+        """Train to the last step, then give the model the weights that the run ends with.
+
+        Raises `Interrupted` after Ctrl-C or SIGTERM, everything saved, and `NonFiniteError`.
+        """
+        with stop_requests() as stop:
+            while not self.finished():
+                self.update(self.next_group())
+                self.validate_if_due()
+                if stop or self.finished() or self.due(self.config.save_every):
+                    self.save()
+                if stop and not self.finished():
+                    raise Interrupted(self.standing.step)
+        self.take_final_weights()
+
+    def update(self, group: list[Batch]) -> None:
+        """One optimiser step on the tokens of a group of micro-batches, as if they were one batch."""
+        self.model.train()
+        n_tokens = sum(batch.n_tokens for batch in group)
+        loss = 0.0
+        for batch in group:
+            loss += self.backward(batch.to(self.device), n_tokens)
+        norm = self.clip(loss)
+        self.set_rates(self.standing.step + 1)
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer)
+            optimizer.zero_grad(set_to_none=True)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update(self.model)
+        self.advance(len(group))
+        self.report(loss, norm, n_tokens)
+
+    def backward(self, batch: Batch, n_tokens: int) -> float:
+        """Add this micro-batch's gradient of the loss per token; return its part of that loss."""
+        with autocast(self.config.precision, self.device):
+            loss = self.loss_of(batch.inputs, batch.targets) / n_tokens
+        self.scaler.scale(loss).backward()
+        return loss.item()
+
+    def loss(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+        """The loss of one micro-batch, summed over its targets."""
+        return cross_entropy_sum(self.model(**inputs), targets, self.config.label_smoothing)
+
+    def clip(self, loss: float) -> float:
+        """Scale the gradient down to the global norm allowed; refuse one that is not finite."""
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        # float16 meets infinite gradients while its scale settles, and skips those steps itself.
+        if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):
+            raise NonFiniteError(self.describe_non_finite(loss))
+        if self.config.clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.config.clip, norm)
+        return norm.item()
+
+    def describe_non_finite(self, loss: float) -> str:
+        bad = (
+            name
+            for name, p in self.model.named_parameters()
+            if p.grad is not None and not bool(p.grad.isfinite().all())
+        )
+        return (
+            f"step {self.standing.step + 1}: the loss is {loss} and the first gradient that is not "
+            f"finite is that of {next(bad, 'no parameter')}. The update was not made, and the "
+            f"checkpoints in {self.folder / 'checkpoints'} are untouched. "
+            "A lower train.lr, a longer warm-up or train.clip may help."
+        )
+
+    def set_rates(self, step: int) -> None:
+        """Give every parameter group its learning rate for this step."""
+        factor = self.config.schedule.factor(step, self.total_steps)
+        for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
+
+    # Where it stands.
+
+    def next_group(self) -> list[Batch]:
+        """The micro-batches of the next update; those of an epoch's end may be fewer."""
+        standing = self.standing
+        if self._stream is None:
+            self._stream = self.batches.batches(standing.epoch, standing.position)
+        return list(islice(self._stream, self.config.accumulate))
+
+    def advance(self, n_batches: int) -> None:
+        standing = self.standing
+        standing.step += 1
+        standing.position += n_batches
+        if standing.position >= len(self.batches):
+            standing.epoch, standing.position, self._stream = standing.epoch + 1, 0, None
+
+    def finished(self) -> bool:
+        patience = self.config.patience
+        tired = patience is not None and self.standing.validations_since_best >= patience
+        return tired or self.standing.step >= self.total_steps
+
+    def due(self, every: int | None) -> bool:
+        """Whether something done every so many steps, or else every epoch, is due now."""
+        standing = self.standing
+        return standing.position == 0 if every is None else standing.step % every == 0
+
+    def report(self, loss: float, norm: float, n_tokens: int) -> None:
+        standing = self.standing
+        rate = self.optimizers[-1].param_groups[0]["lr"]
+        self.journal.write(
+            standing.step,
+            {"epoch": standing.epoch, "loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens},
+        )
+        if self.listener is not None:
+            self.listener.stepped(standing.step, self.total_steps, loss, n_tokens)
+
+    # Validation.
+
+    def validate_if_due(self) -> None:
+        last = self.standing.step >= self.total_steps
+        if self.validation is None or not (last or self.due(self.config.validate_every)):
+            return
+        self.model.eval()
+        with swapped(self.model, None if self.average is None else self.average.weights):
+            scores = self.validation.score(self.model)
+            self.note_best(scores[self.validation.metric])
+        self.journal.write(self.standing.step, {f"valid_{k}": v for k, v in scores.items()})
+        if self.listener is not None:
+            self.listener.validated(self.standing.step, scores)
+
+    def note_best(self, value: float) -> None:
+        """Keep the weights now in the model if no earlier validation was better."""
+        assert self.validation is not None
+        standing, sign = self.standing, 1 if self.validation.larger_is_better else -1
+        if standing.best is None or sign * value > sign * standing.best:
+            standing.best, standing.best_step, standing.validations_since_best = value, standing.step, 0
+            save_weights(self.folder / "best.safetensors", weights_of(self.model))
+        else:
+            standing.validations_since_best += 1
+
+    # Saving and resuming.
+
+    def save(self) -> None:
+        """Write a checkpoint from which `resume` continues bit for bit."""
+        self.standing.journal_bytes = self.journal.flush()
+        tensors = {
+            "model": weights_of(self.model),
+            "optimizer": optimizer_tensors(self.optimizers),
+            "random": random_state(self.device),
+        }
+        facts: dict[str, Any] = {"standing": asdict(self.standing), "scaler": self.scaler.state_dict()}
+        if self.average is not None:
+            tensors["average"] = self.average.weights
+            facts["average_updates"] = self.average.updates
+        folder = self.folder / "checkpoints"
+        save_checkpoint(folder, self.standing.step, tensors, facts)
+        keep_latest(folder, max(self.config.keep, self.config.average))
+
+    def resume(self) -> list[str]:
+        """Continue from the newest whole checkpoint, if any; return a line on each damaged one."""
+        newest, problems = latest_checkpoint(self.folder / "checkpoints")
+        if newest is None:
+            self.journal.cut(0)
+            return problems
+        tensors, facts = load_checkpoint(newest)
+        copy_into(self.model, tensors["model"])
+        restore_optimizers(self.optimizers, tensors["optimizer"])
+        restore_random_state(tensors["random"], self.device)
+        self.scaler.load_state_dict(facts["scaler"])
+        if self.average is not None:
+            self.average.weights = {k: v.to(self.device) for k, v in tensors["average"].items()}
+            self.average.updates = facts["average_updates"]
+        self.standing = Standing(**facts["standing"])
+        self.journal.cut(self.standing.journal_bytes)
+        return problems
+
+    def take_final_weights(self) -> None:
+        """Load what the run ends with: last, best, moving average, or mean of checkpoints."""
+        config, final = self.config, None
+        if config.average:
+            newest = checkpoints_in(self.folder / "checkpoints")[-config.average :]
+            final = mean(load_weights(path / "model.safetensors") for path in newest)
+        elif config.select == "best":
+            final = load_weights(self.folder / "best.safetensors")
+        elif self.average is not None:
+            final = self.average.weights
+        if final is not None:
+            copy_into(self.model, final)
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """A list that fills when Ctrl-C or SIGTERM asks to stop; a second request stops at once."""
+    requests: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield requests  # only the main thread may watch signals
+        return
+
+    def note(number: int, _: object) -> None:
+        requests.append(number)
+        signal.signal(number, before[number])
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requests
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("train.device = 'cuda', but torch sees no GPU here: use 'cpu' or 'auto'")
+    return torch.device(name)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The state of the generators that dropout draws from."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | {"cuda": torch.cuda.get_rng_state()} if device.type == "cuda" else state
+
+
+def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Put the generators back to a state from `random_state`."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"])

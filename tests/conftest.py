@@ -1,0 +1,43 @@
+"""Settings for all tests: types and shapes are checked, threads few, hypothesis repeatable."""
+
+import os
+from pathlib import Path
+
+from jaxtyping import install_import_hook
+
+# Before anything of addnorm is imported: only then are its annotations checked at run time.
+# An int may stand for a float, as everywhere in Python.
+install_import_hook(
+    "addnorm", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+)
+
+import hypothesis
+import pytest
+import torch
+
+# Two workers with two threads each on two cores would wait for one another.
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1)
+
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_each_time() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _device(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of public data sets: `ADDNORM_DATA`, or `shared/data` beside the repository."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("ADDNORM_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no data in {folder}: set ADDNORM_DATA to their folder")
+    return folder

@@ -1,0 +1,140 @@
+"""What every part must do, and the list of parts that do it: a new part joins by one line here.
+
+Each `..._RECORDS` names every member of a union, in the variants worth telling apart; the test of
+the family compares it with the union itself, so a part without a record fails.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import FrozenInstanceError
+from typing import Any, get_args
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from addnorm.nn.attention import EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.context import Context
+from addnorm.nn.feedforward import ACTIVATIONS, FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig, TokenHeadConfig
+from addnorm.nn.masks import Causal, Full, Mask
+from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
+from addnorm.nn.positions import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
+from addnorm.nn.residuals import PostNormConfig, PreNormConfig
+
+NORM_RECORDS = [LayerNormConfig(), LayerNormConfig(bias=False, eps=1e-3), RMSNormConfig()]
+RESIDUAL_RECORDS = [PostNormConfig(), PreNormConfig()]
+FEEDFORWARD_RECORDS = [
+    *(FeedForwardConfig(activation=name, d_ff=5) for name in ACTIVATIONS),
+    *(GatedFeedForwardConfig(activation=name, d_ff=5) for name in ACTIVATIONS),
+    FeedForwardConfig(bias=False),
+    GatedFeedForwardConfig(bias=True),
+]
+POSITION_RECORDS = [SinusoidalConfig(), LearnedConfig(), RotaryConfig(), NoPositionConfig()]
+CORE_RECORDS = [SDPACoreConfig(), EagerCoreConfig()]
+HEAD_RECORDS = [
+    TokenHeadConfig(tied=False),
+    *(ClassificationHeadConfig(pooling=pooling) for pooling in ("mean", "max", "first")),
+    TaggingHeadConfig(),
+]
+
+
+def members(union: Any) -> set[type]:
+    """The configurations in an annotated union."""
+    return set(get_args(get_args(union)[0]))
+
+
+def named(records: Sequence[Any]) -> list[Any]:
+    """The records as test parameters that say what they are."""
+    return [pytest.param(record, id=_name(record)) for record in records]
+
+
+def _name(record: Any) -> str:
+    extras = [str(getattr(record, f)) for f in ("activation", "pooling", "bias") if hasattr(record, f)]
+    return "-".join([record.kind, *extras])
+
+
+def check_records(union: Any, records: Sequence[Any]) -> None:
+    """Every member of the union has a record, and every record survives a round trip."""
+    assert members(union) == {type(record) for record in records}
+    for record in records:
+        check_config(record, union)
+
+
+def check_config(config: Any, kind: Any) -> None:
+    """JSON and back gives an equal value, an unknown field is refused, and no field can be set."""
+    adapter = TypeAdapter[Any](kind)
+    written = json.loads(adapter.dump_json(config))
+    assert adapter.validate_python(written) == config
+    with pytest.raises(ValidationError, match="no_such_field"):
+        adapter.validate_python({**written, "no_such_field": 1})
+    with pytest.raises(FrozenInstanceError):
+        setattr(config, next(iter(written)), None)
+
+
+def check_module(build: Callable[[], nn.Module], call: Callable[[nn.Module, torch.dtype], Tensor]) -> None:
+    """A module keeps its type, sends a gradient to every parameter, and lives in its state dict."""
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        module = started(build()).to(dtype)
+        out = call(module, dtype)
+        assert out.dtype == dtype
+        assert out.isfinite().all()
+        (out.double() * torch.randn_like(out, dtype=torch.float64)).sum().backward()
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            if not name.endswith("k_proj.bias"):  # softmax is blind to what all keys share
+                assert parameter.grad.abs().sum() > 0, name
+    first, second = started(build()).eval(), started(build()).eval()
+    second.load_state_dict(first.state_dict(), strict=True)
+    torch.manual_seed(1)
+    expected = call(first, torch.float32)
+    torch.manual_seed(1)
+    torch.testing.assert_close(call(second, torch.float32), expected, rtol=0, atol=0)
+
+
+def started(module: nn.Module) -> nn.Module:
+    """The module with every parameter drawn anew, so that no gain is one and no bias is zero."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.5)
+            if parameter.ndim == 1:
+                parameter.add_(1.0)
+    return module
+
+
+def check_gradients(module: nn.Module, f: Callable[..., Tensor], *inputs: Tensor, twice: bool) -> None:
+    """`gradcheck` in float64 for the inputs in full and for every parameter by random projection."""
+    module = started(module).double()
+    names, values = zip(*module.named_parameters(), strict=True) if [*module.parameters()] else ((), ())
+    inputs = tuple(x.double().requires_grad_() for x in inputs)
+
+    def run(*tensors: Tensor) -> Tensor:
+        parameters = dict(zip(names, tensors[len(inputs) :], strict=True))
+        return torch.func.functional_call(
+            _Call(module, f), {f"module.{k}": v for k, v in parameters.items()}, tensors[: len(inputs)]
+        )
+
+    everything = (*inputs, *(value.detach().clone().requires_grad_() for value in values))
+    tight = {"atol": 1e-6, "rtol": 1e-4}
+    assert torch.autograd.gradcheck(lambda *x: run(*x, *everything[len(inputs) :]), inputs, **tight)
+    assert torch.autograd.gradcheck(run, everything, fast_mode=True, **tight)
+    if twice:
+        assert torch.autograd.gradgradcheck(run, everything, fast_mode=True, **tight)
+
+
+class _Call(nn.Module):
+    def __init__(self, module: nn.Module, f: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.module = module
+        self.f = f
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.f(self.module, *inputs)
+
+
+def context(batch: int, seq: int, mask: Mask | None = None, **kwargs: Any) -> Context:
+    """The context of `seq` tokens, its mask evaluated as a stack would."""
+    tokens = torch.zeros(batch, seq, dtype=torch.long)
+    return Context.over(tokens, mask or Causal(), **kwargs).restrict(Full())

@@ -1,0 +1,158 @@
+"""Beam search against exhaustive search and a plain search, on trees of random logits."""
+
+from itertools import product
+from math import inf
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import Tensor
+
+from addnorm.generate import BeamConfig, Generated, GreedyConfig
+from addnorm.generate.beam import beam_search
+from addnorm.generate.decode import decode
+
+EOS = 0
+
+
+class Tree:
+    """A `NextToken` whose logits are random numbers given by all the tokens that came before."""
+
+    def __init__(self, vocab: int, seed: int = 0, sharpness: float = 2.0) -> None:
+        self.vocab, self.seed, self.sharpness = vocab, seed, sharpness
+        self.rows_read = 0
+
+    def room(self, i: int, prompt: tuple[int, ...]) -> int:
+        return 1000
+
+    def start(self, prompts: list[tuple[int, ...]]) -> Tensor:
+        self.rows = [tuple(prompt) for prompt in prompts]
+        return self.logits()
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self.rows = [(*row, t) for row, t in zip(self.rows, tokens.tolist(), strict=True)]
+        return self.logits()
+
+    def select(self, rows: Tensor) -> None:
+        self.rows = [self.rows[i] for i in rows.tolist()]
+
+    def logits(self) -> Tensor:
+        self.rows_read += len(self.rows)
+        return torch.stack([self.after(row) for row in self.rows])
+
+    def after(self, row: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator().manual_seed(hash((self.seed, *row)) % 2**63)
+        return torch.randn(self.vocab, generator=generator) * self.sharpness
+
+    def log_p(self, prompt: tuple[int, ...], ids: tuple[int, ...]) -> float:
+        steps = [self.after((*prompt, *ids[:i])).log_softmax(-1)[t] for i, t in enumerate(ids)]
+        return float(sum(steps))
+
+
+def every_score(tree: Tree, prompt: tuple[int, ...], limit: int, config: BeamConfig) -> dict:
+    """The score of every complete continuation of at most `limit` tokens, its end included."""
+    words = range(1, tree.vocab)
+    every = [ids for n in range(limit) for ids in product(words, repeat=n)]
+    return {
+        ids: tree.log_p(prompt, (*ids, EOS)) / ((5 + len(ids) + 1) / 6) ** config.length_penalty
+        for ids in every
+    }
+
+
+def plain_search(tree: Tree, prompt: tuple[int, ...], config: BeamConfig, limit: int) -> list:
+    """The definition, one hypothesis at a time and without early closing."""
+    live, done = [((), 0.0)], []
+    for n in range(1, limit + 1):
+        extended = [
+            ((*ids, t), score + float(log_p))
+            for ids, score in live
+            for t, log_p in enumerate(tree.after((*prompt, *ids)).log_softmax(-1))
+        ]
+        best = sorted(extended, key=lambda h: -h[1])[: config.beams]
+        norm = ((5 + n) / 6) ** config.length_penalty
+        done += [(ids[:-1], score / norm, "eos") for ids, score in best if ids[-1] == EOS]
+        live = [(ids, score) for ids, score in best if ids[-1] != EOS]
+    cut = [(ids, score / norm, "length") for ids, score in live]
+    return (sorted(done, key=lambda h: -h[1]) + cut)[: config.n_best]
+
+
+def search(tree: Tree, prompts, config: BeamConfig, limits) -> list[list[Generated]]:
+    return beam_search(tree, prompts, config, limits, EOS)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.integers(2, 4),
+    limit=st.integers(1, 4),
+    penalty=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
+)
+def test_enough_beams_find_the_true_best(seed: int, vocab: int, limit: int, penalty: float) -> None:
+    tree, prompt = Tree(vocab, seed), (1, 2)
+    config = BeamConfig(beams=vocab**limit, n_best=2, length_penalty=penalty)
+    scores = every_score(tree, prompt, limit, config)
+    ranked = sorted(scores, key=scores.__getitem__, reverse=True)[:2]
+    [found] = search(tree, [prompt], config, [limit])
+    complete = [g for g in found if g.finished == "eos"]
+    assert [g.ids for g in complete] == ranked[: len(complete)]
+    assert len(complete) == min(2, len(scores))
+    expected = [scores[g.ids] for g in complete]
+    assert [g.score for g in complete] == pytest.approx(expected, abs=1e-5)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    beams=st.integers(1, 6),
+    penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
+    limits=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_a_batch_finds_what_the_definition_finds(seed, beams, penalty, limits, data) -> None:
+    tree = Tree(5, seed)
+    config = BeamConfig(
+        beams=beams, n_best=data.draw(st.integers(1, beams)), length_penalty=penalty
+    )
+    prompts = [(i,) * (1 + i % 3) for i in range(len(limits))]
+    found = search(tree, prompts, config, limits)
+    for prompt, limit, best in zip(prompts, limits, found, strict=True):
+        expected = plain_search(tree, prompt, config, limit)
+        assert [(g.ids, g.finished) for g in best] == [(ids, why) for ids, _, why in expected]
+        scores = [score for _, score, _ in expected]
+        assert [g.score for g in best] == pytest.approx(scores, abs=1e-4)
+
+
+@given(seed=st.integers(0, 10**6), limit=st.integers(1, 12))
+def test_one_beam_is_greedy(seed: int, limit: int) -> None:
+    prompts = [(1,), (2, 3), (3,)]
+    one = decode(Tree(4, seed), prompts, BeamConfig(beams=1), [limit] * 3, eos_id=EOS)
+    greedy = decode(Tree(4, seed), prompts, GreedyConfig(), [limit] * 3, eos_id=EOS)
+    assert [(b.ids, b.finished) for [b] in one] == [(g.ids, g.finished) for [g] in greedy]
+
+
+def test_closed_sentences_cost_nothing() -> None:
+    class Ends(Tree):
+        """Prompt (1,) ends at once, prompt (2,) never."""
+
+        def after(self, row: tuple[int, ...]) -> Tensor:
+            return torch.tensor([50.0 if row[0] == 1 else -inf, 1.0, 0.0])
+
+    tree = Ends(3)
+    [[first], [second]] = search(tree, [(1,), (2,)], BeamConfig(beams=2), [10, 10])
+    assert (first.ids, first.finished) == ((), "eos")
+    assert (second.ids, second.finished) == ((1,) * 10, "length")
+    # Both at the start, then two beams of one sentence: (1,) closed before it was read again.
+    assert tree.rows_read == 2 + 9 * 2
+
+
+def test_more_beams_than_tokens_and_no_end_token() -> None:
+    [[*found]] = beam_search(Tree(2), [(1,)], BeamConfig(beams=7, n_best=7), [2], None)
+    assert sorted(g.ids for g in found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [g.score for g in found] == sorted((g.score for g in found), reverse=True)
+    assert {g.finished for g in found} == {"length"}
+
+
+def test_impossible_settings_are_refused() -> None:
+    for bad in ({"beams": 0}, {"n_best": 0}, {"beams": 2, "n_best": 3}, {"length_penalty": -1.0}):
+        with pytest.raises(ValidationError):
+            BeamConfig(**bad)

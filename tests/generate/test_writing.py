@@ -1,0 +1,144 @@
+"""Text as it comes: the pieces join to the whole, no character breaks, stop strings cut exactly."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addnorm.data.tokenizers import BPEConfig, Tokenizer
+from addnorm.errors import InputError
+from addnorm.generate import (
+    BeamConfig,
+    Continuation,
+    GreedyConfig,
+    SampleConfig,
+    Writer,
+    generate,
+    stream,
+)
+from addnorm.models import DecoderConfig, DecoderModel
+from addnorm.nn.attention import AttentionConfig
+
+TEXT = st.text(alphabet="ab€😀 \n", max_size=12)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """A few merges above single bytes, so that characters break across tokens."""
+    return BPEConfig(vocab_size=270, min_frequency=1).train(["ab ab abab \n a b ab"] * 9)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer) -> DecoderModel:
+    torch.manual_seed(0)
+    config = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2))
+    return config.build(tokenizer.vocab_size).eval()
+
+
+def cut(text: str, stop: list[str]) -> str:
+    """The definition: `text` before the stop string whose last character comes first."""
+    ends = [(text.find(s) + len(s), text.find(s)) for s in stop if s in text]
+    return text[: min(ends)[1]] if ends else text
+
+
+@given(text=TEXT, stop=st.lists(st.text(alphabet="ab€😀 \n", min_size=1, max_size=4), max_size=3))
+@settings(max_examples=300)
+def test_pieces_join_to_the_text_before_the_stop_string(tokenizer, text, stop) -> None:
+    writer = Writer(tokenizer, stop)
+    pieces, row = [], writer.open()
+    for token in tokenizer.encode(text):
+        pieces.append(row.push(token))
+        if row.stopped:
+            break
+    pieces.append(row.finish())
+    assert "".join(pieces) == cut(text, stop) == writer.write(tokenizer.encode(text))
+    assert row.stopped == any(s in text for s in stop)
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_text_is_shown_as_soon_as_it_is_settled(tokenizer) -> None:
+    row = Writer(tokenizer, ["aab"]).open()
+    shown = [row.push(token) for c in "xaaac€" for token in tokenizer.encode(c)]
+    assert shown == ["x", "", "", "a", "aac", "", "", "€"]
+    assert row.finish() == ""
+    assert not row.stopped
+
+
+def test_what_was_held_back_is_shown_in_the_end(tokenizer) -> None:
+    row = Writer(tokenizer, ["stop"]).open()
+    assert "".join(row.push(token) for token in tokenizer.encode("xsto")) == "x"
+    assert row.finish() == "sto"
+    assert row.finish() == ""
+
+
+def test_nothing_follows_a_stop_string(tokenizer) -> None:
+    row = Writer(tokenizer, ["."]).open()
+    assert [row.push(token) for c in "a.b" for token in tokenizer.encode(c)] == ["a", "", ""]
+    assert row.stopped
+    assert row.finish() == ""
+
+
+def test_a_character_that_never_completes_is_one_replacement(tokenizer) -> None:
+    ids = tokenizer.encode("a€")[:-1]
+    assert Writer(tokenizer).write(ids) == tokenizer.decode(ids)
+
+
+@settings(max_examples=25)
+@given(
+    prompt=st.lists(st.integers(4, 259), min_size=1, max_size=5),
+    seed=st.integers(0, 99),
+    stop=st.lists(st.sampled_from(["a", "b", "ab", " ", "e", "\n"]), max_size=2),
+)
+def test_the_stream_is_the_text_of_generate_is_the_decoding(
+    model, tokenizer, prompt, seed, stop
+) -> None:
+    writer, decoding = Writer(tokenizer, stop), SampleConfig(seed=seed)
+    [[g]] = generate(model, [prompt], decoding, max_new_tokens=25, writer=writer)
+    pieces = stream(Continuation(model), prompt, decoding, max_new_tokens=25, writer=writer)
+    assert "".join(pieces) == g.text == cut(tokenizer.decode(list(g.ids)), stop)
+    if g.finished == "stop":
+        assert any(s in tokenizer.decode(list(g.ids)) for s in stop)
+        assert not any(s in tokenizer.decode(list(g.ids[:-1])) for s in stop)
+
+
+def test_a_row_that_stops_leaves_the_others_alone(model, tokenizer) -> None:
+    prompts, decoding = [[70], [80, 81], [90]], SampleConfig(seed=1, temperature=2.0)
+    free = generate(model, prompts, decoding, max_new_tokens=30, writer=Writer(tokenizer))
+    stop = next(c for c in free[0][0].text[5:] if c.isascii() and c.isprintable())
+    writer = Writer(tokenizer, [stop])
+    stopped = generate(model, prompts, decoding, max_new_tokens=30, writer=writer)
+    assert stopped[0][0].finished == "stop"
+    for [before], [after] in zip(free, stopped, strict=True):
+        assert after.text == before.text.partition(stop)[0]
+        assert before.ids[: len(after.ids)] == after.ids
+
+
+def test_a_stream_may_be_left_and_the_model_keeps_its_mode(model, tokenizer) -> None:
+    model.train()
+    try:
+        writer = Writer(tokenizer)
+        pieces = stream(Continuation(model), [70], GreedyConfig(), max_new_tokens=9, writer=writer)
+        next(pieces)
+        assert model.training
+        assert not torch.is_inference_mode_enabled()
+        pieces.close()
+    finally:
+        model.eval()
+
+
+def test_what_is_wrong_is_said_at_the_call(model, tokenizer) -> None:
+    with pytest.raises(InputError, match="prompt 0 has 0 tokens"):
+        stream(Continuation(model), [], GreedyConfig(), max_new_tokens=9, writer=Writer(tokenizer))
+    with pytest.raises(InputError, match="none empty"):
+        Writer(tokenizer, ["a", ""])
+    with pytest.raises(InputError, match="stop must be a list"):
+        Writer(tokenizer, "ab")
+    writer = Writer(tokenizer, ["a"])
+    with pytest.raises(InputError, match="beams end at eos alone"):
+        generate(model, [[70]], BeamConfig(), max_new_tokens=3, writer=writer)
+
+
+def test_beams_have_text_too(model, tokenizer) -> None:
+    config, writer = BeamConfig(beams=3, n_best=3), Writer(tokenizer)
+    [best] = generate(model, [[70]], config, max_new_tokens=6, writer=writer)
+    assert [g.text for g in best] == [tokenizer.decode(list(g.ids)) for g in best]

@@ -1,0 +1,296 @@
+"""The decoder-only model: order, padding, packing and caches that change nothing but speed."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from addnorm.models import DecoderConfig, DecoderModel, ModelConfig
+from addnorm.nn.attention import AttentionConfig, EagerCoreConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.feedforward import GatedFeedForwardConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
+from addnorm.nn.positions import LearnedConfig, NoPositionConfig, RotaryConfig
+from addnorm.nn.residuals import PreNormConfig
+from tests.contracts import check_config, check_gradients, check_module
+
+VOCAB = 13
+SMALL = DecoderConfig(
+    d_model=16, n_layers=2, max_len=64, attention=AttentionConfig(n_heads=2), dropout=0.0
+)
+FAMILIES = {
+    "original": SMALL,
+    "gpt2": dataclasses.replace(
+        SMALL,
+        position=LearnedConfig(),
+        residual=PreNormConfig(),
+        embedding=EmbeddingConfig(scale="one", norm=LayerNormConfig()),
+    ),
+    "llama": dataclasses.replace(
+        SMALL,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2, bias=False, qk_norm=RMSNormConfig()),
+        feedforward=GatedFeedForwardConfig(),
+        norm=RMSNormConfig(),
+        residual=PreNormConfig(),
+    ),
+    "mistral": dataclasses.replace(
+        SMALL,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=2, n_kv_heads=1, window=4),
+        residual=PreNormConfig(),
+    ),
+    "eager": dataclasses.replace(SMALL, attention=AttentionConfig(n_heads=2, core=EagerCoreConfig())),
+    "nope": dataclasses.replace(SMALL, position=NoPositionConfig()),
+}
+every_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+def build(name: str, **changes: object) -> DecoderModel:
+    torch.manual_seed(7)
+    head = TokenHeadConfig(tied=False)
+    return dataclasses.replace(FAMILIES[name], **{"head": head, **changes}).build(VOCAB).eval()  # type: ignore[arg-type]
+
+
+def sentences(lengths: list[int], seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(1, VOCAB, (n,), generator=generator) for n in lengths]
+
+
+def padded(rows: list[Tensor], side: str) -> tuple[Tensor, Tensor]:
+    width = max(len(row) for row in rows)
+    tokens, valid = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width).bool()
+    for i, row in enumerate(rows):
+        place = slice(width - len(row), None) if side == "left" else slice(len(row))
+        tokens[i, place], valid[i, place] = row, True
+    return tokens, valid
+
+
+@every_family
+def test_contract(name: str) -> None:
+    check_config(FAMILIES[name], ModelConfig)
+    tokens, valid = padded(sentences([5, 3]), "right")
+    check_module(lambda: build(name), lambda model, _: model(tokens, valid))
+
+
+@every_family
+def test_gradients(name: str) -> None:
+    model = build(name, d_model=8, n_layers=1, feedforward=GatedFeedForwardConfig(d_ff=3))
+    tokens, valid = padded(sentences([2, 1]), "left")
+    check_gradients(model, lambda m, x: m(tokens, valid) * x, torch.ones(1), twice=False)
+
+
+def test_logits_of_every_token() -> None:
+    assert build("original")(sentences([9])[0][None]).shape == (1, 9, VOCAB)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (1, 1)])
+@every_family
+def test_empty_batches_and_rows(name: str, shape: tuple[int, int]) -> None:
+    tokens = torch.zeros(shape, dtype=torch.long)
+    assert build(name)(tokens).shape == (*shape, VOCAB)
+    assert build(name)(tokens, torch.ones(shape).bool()).shape == (*shape, VOCAB)
+
+
+@settings(max_examples=40)
+@every_family
+@given(data=st.data(), seed=st.integers(0, 999))
+def test_the_future_changes_nothing(name: str, data: st.DataObject, seed: int) -> None:
+    """Exact equality, whole and through a cache in chunks: no logit before `t` sees token `t`."""
+    model, (row,) = build(name), sentences([12], seed)
+    t = data.draw(st.integers(1, 11))
+    other = row.clone()
+    other[t:] = (other[t:] + 1 + torch.arange(12 - t)) % VOCAB
+    both = torch.stack((row, other))
+    with torch.no_grad():
+        whole = model(both)
+        assert torch.equal(whole[0, :t], whole[1, :t])
+        cuts = sorted(data.draw(st.sets(st.integers(1, 11), max_size=3)))
+        chunked = chunks(model, both, None, cuts)
+        assert torch.equal(chunked[0, :t], chunked[1, :t])
+        assert not torch.equal(whole[0, t:], whole[1, t:])
+
+
+def chunks(model: DecoderModel, tokens: Tensor, valid: Tensor | None, cuts: list[int]) -> Tensor:
+    """The logits of `tokens` read piece by piece through a cache."""
+    cache, out = model.new_cache(), []
+    for start, end in zip([0, *cuts], [*cuts, tokens.shape[1]], strict=True):
+        seen = None if valid is None else valid[:, :end]
+        out.append(model(tokens[:, start:end], valid=seen, cache=cache))
+        assert cache.length == end
+    return torch.cat(out, dim=1)
+
+
+@settings(max_examples=25)
+@every_family
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    side=st.sampled_from(["left", "right"]),
+    data=st.data(),
+)
+def test_cached_equals_uncached(name: str, lengths: list[int], side: str, data: st.DataObject) -> None:
+    model, (tokens, valid) = build(name), padded(sentences(lengths), side)
+    width = tokens.shape[1]
+    cuts = sorted(data.draw(st.sets(st.integers(1, width - 1)))) if width > 1 else []
+    with torch.no_grad():
+        got, expected = chunks(model, tokens, valid, cuts), model(tokens, valid)
+    assert_close(got[valid], expected[valid], rtol=0, atol=1e-5)
+
+
+@settings(max_examples=25)
+@every_family
+@given(
+    lengths=st.lists(st.integers(1, 12), min_size=2, max_size=8),
+    side=st.sampled_from(["left", "right"]),
+)
+def test_batch_mates_and_padding_change_nothing(name: str, lengths: list[int], side: str) -> None:
+    model, rows = build(name), sentences(lengths)
+    with torch.no_grad():
+        together = model(*padded(rows, side))
+        for i, row in enumerate(rows):
+            place = slice(-len(row), None) if side == "left" else slice(len(row))
+            assert_close(together[i, place], model(row[None])[0], rtol=0, atol=1e-5)
+
+
+@every_family
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
+def test_what_stands_in_the_padding_changes_no_bit(name: str, side: str, garbage: float) -> None:
+    model, (tokens, valid) = build(name), padded(sentences([7, 3, 1]), side)
+    clean = model(tokens, valid)
+    with torch.no_grad():
+        model.embed.tokens.weight[0] = garbage
+    assert torch.equal(model(tokens, valid)[valid], clean[valid])
+    cached = chunks(model, tokens, valid, [2, 3])
+    assert_close(cached[valid], clean[valid], rtol=0, atol=1e-5)
+
+
+@every_family
+def test_a_row_of_padding_is_finite(name: str) -> None:
+    model, tokens = build(name), torch.zeros(2, 4, dtype=torch.long)
+    valid = torch.tensor([[True] * 4, [False] * 4])
+    out = model(tokens, valid)
+    assert out.isfinite().all()
+    out.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+@settings(max_examples=20)
+@every_family
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), tail=st.integers(0, 3))
+def test_a_packed_row_equals_each_document_alone(name: str, lengths: list[int], tail: int) -> None:
+    model, rows = build(name), sentences(lengths)
+    ids = torch.cat([torch.full((n,), i) for i, n in enumerate([*lengths, tail])])[None]
+    tokens = torch.cat([*rows, torch.zeros(tail, dtype=torch.long)])[None]
+    valid = (ids != len(lengths)) if tail else None
+    with torch.no_grad():
+        packed = model(tokens, valid, segments=ids)[0]
+        for i, row in enumerate(rows):
+            assert_close(packed[ids[0] == i], model(row[None])[0], rtol=0, atol=1e-5)
+
+
+def test_packed_rows_through_a_cache() -> None:
+    model, ids = build("llama"), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2]])
+    tokens, cache = sentences([8])[0][None], build("llama").new_cache()
+    first = model(tokens[:, :5], segments=ids[:, :5], cache=cache)
+    rest = model(tokens[:, 5:], segments=ids, cache=cache)
+    assert_close(torch.cat((first, rest), 1), model(tokens, segments=ids), rtol=0, atol=1e-5)
+
+
+@every_family
+def test_selected_rows_of_a_cache_go_on_as_themselves(name: str) -> None:
+    model, (tokens, valid) = build(name), padded(sentences([6, 4, 5]), "left")
+    cache, rows = model.new_cache(), torch.tensor([2, 0, 2, 1])
+    with torch.no_grad():
+        model(tokens[:, :5], valid=valid[:, :5], cache=cache)
+        cache.select(rows)
+        got = model(tokens[rows, 5:], valid=valid[rows], cache=cache)
+        assert_close(got, model(tokens, valid)[rows, 5:], rtol=0, atol=1e-5)
+
+
+@every_family
+def test_greedy_ids_with_and_without_a_cache(name: str) -> None:
+    """Reliability check 5, at a length for the fast lane."""
+    model = build(name, max_len=256)
+    tokens, cache = sentences([3])[0][None], build(name).new_cache()
+    new = tokens
+    with torch.no_grad():
+        for _ in range(24):
+            cached, whole = model(new, cache=cache)[:, -1], model(tokens)[:, -1]
+            assert_close(cached, whole, rtol=0, atol=1e-5)
+            assert torch.equal(cached.argmax(-1), whole.argmax(-1))
+            new = whole.argmax(-1, keepdim=True)
+            tokens = torch.cat((tokens, new), 1)
+
+
+@pytest.mark.slow
+@every_family
+def test_greedy_ids_for_256_tokens(name: str) -> None:
+    model = build(name, max_len=300)
+    tokens = torch.stack(sentences([4, 4]))
+    new, cache = tokens, model.new_cache()
+    with torch.no_grad():
+        for _ in range(256):
+            cached, whole = model(new, cache=cache)[:, -1], model(tokens)[:, -1]
+            assert_close(cached, whole, rtol=0, atol=1e-5)
+            new = whole.argmax(-1, keepdim=True)
+            assert torch.equal(cached.argmax(-1, keepdim=True), new)
+            tokens = torch.cat((tokens, new), 1)
+
+
+@pytest.mark.parametrize("name", ["original", "llama"])
+def test_far_positions_in_bfloat16(name: str) -> None:
+    """A model in bfloat16 keeps no phase in a buffer that the conversion could round."""
+    model = build(name).to(torch.bfloat16)
+    assert not [*model.buffers()]
+    tokens = sentences([5])[0][None]
+    assert model(tokens).isfinite().all()
+
+
+def test_learned_positions_end() -> None:
+    model = build("gpt2", max_len=6)
+    assert model(torch.ones(1, 6, dtype=torch.long)).shape[1] == 6
+    with pytest.raises(ValueError, match="knows 6 positions"):
+        model(torch.ones(1, 7, dtype=torch.long))
+    tokens, valid = padded(sentences([6, 2]), "left")
+    wide = torch.nn.functional.pad(tokens, (3, 0)), torch.nn.functional.pad(valid, (3, 0))
+    assert_close(model(*wide)[:, 3:][valid], model(tokens, valid)[valid], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["original", "llama", "nope"])
+def test_other_positions_run_past_max_len(name: str) -> None:
+    assert build(name, max_len=4)(torch.ones(1, 9, dtype=torch.long)).isfinite().all()
+
+
+def test_tied_weights_are_one() -> None:
+    tied, untied = SMALL.build(VOCAB), build("original")
+    assert tied.head.weight is tied.embed.tokens.weight
+    assert untied.head.weight is not untied.embed.tokens.weight
+    difference = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters())
+    assert difference == VOCAB * 16
+
+
+def test_autocast_keeps_the_residual_stream_in_float32() -> None:
+    model, tokens = build("llama"), sentences([6])[0][None]
+    streams: list[torch.dtype] = []
+    for block in model.stack.blocks:
+        block.register_forward_hook(lambda _m, _i, out: streams.append(out.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(tokens)
+    assert streams == [torch.float32] * 2
+    assert_close(out.float(), model(tokens), rtol=0, atol=5e-2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("d_model", 15), ("d_model", 0), ("n_layers", 0), ("max_len", 0), ("dropout", 1.0), ("init", "best")],
+)
+def test_impossible_values_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=field):
+        DecoderConfig(**{"attention": AttentionConfig(n_heads=2), field: value})  # type: ignore[arg-type]

@@ -1,0 +1,189 @@
+"""Multi-head attention: the paper's formula in float64, and heads shared without a difference."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from addnorm.nn.attention import AttentionConfig, CoreConfig, CrossAttention, HeadShape, SelfAttention
+from addnorm.nn.cache import CrossCache, SelfCache
+from addnorm.nn.masks import Causal, Full, Padding, Window
+from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
+from addnorm.nn.positions import NoPosition, PositionConfig, Rotary
+from tests.contracts import (
+    CORE_RECORDS,
+    POSITION_RECORDS,
+    check_config,
+    check_gradients,
+    check_module,
+    context,
+    named,
+    started,
+)
+
+VALID = torch.tensor([[True, True, True, False], [False, True, True, True]])
+CONFIGS = [
+    AttentionConfig(n_heads=2),
+    AttentionConfig(n_heads=4, n_kv_heads=2, bias=False),
+    AttentionConfig(n_heads=4, n_kv_heads=1, qk_norm=RMSNormConfig()),
+    AttentionConfig(n_heads=3, d_head=6, qk_norm=LayerNormConfig(), window=2),
+]
+NAMES = ["mha", "gqa", "mqa", "wide"]
+
+
+def paper(m: SelfAttention | CrossAttention, x: Tensor, y: Tensor, allowed: Tensor) -> Tensor:
+    """Vaswani et al. 2017, §3.2.2: head by head, then concatenated."""
+    q, k, v = m.q_proj(x), m.k_proj(y), m.v_proj(y)
+    d = m.d_head
+    group = q.shape[-1] // k.shape[-1]
+    heads = []
+    for h in range(q.shape[-1] // d):
+        own, shared = slice(h * d, h * d + d), slice(h // group * d, h // group * d + d)
+        scores = m.q_norm(q[..., own]) @ m.k_norm(k[..., shared]).mT / math.sqrt(d)
+        weights = scores.masked_fill(~allowed, -math.inf).softmax(-1)
+        heads.append(weights.masked_fill(~allowed, 0.0) @ v[..., shared])
+    return torch.cat(heads, -1) @ m.out_proj.weight.T + (0 if m.out_proj.bias is None else m.out_proj.bias)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+def test_contract(config: AttentionConfig) -> None:
+    check_config(config, AttentionConfig)
+    x, memory = torch.randn(2, 4, 8), torch.randn(2, 5, 8)
+    check_module(
+        lambda: config.build(8, Rotary()),
+        lambda m, dtype: m(x.to(dtype), context(2, 4, Causal() & config.pattern)),
+    )
+    check_module(
+        lambda: config.build_cross(8),
+        lambda m, dtype: m(x.to(dtype), context(2, 4).attending(memory.to(dtype))),
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+@pytest.mark.parametrize("core", named(CORE_RECORDS))
+def test_equals_the_formula(config: AttentionConfig, core: CoreConfig) -> None:
+    config = dataclasses.replace(config, core=core)
+    x, memory = torch.randn(2, 4, 8).double(), torch.randn(2, 5, 8).double()
+    own = started(config.build(8, NoPosition())).double()
+    mask = Causal() & Padding(VALID) & config.pattern
+    allowed = mask.dense(torch.arange(4), torch.arange(4), 2)[:, 0]
+    # A row with nothing to see gives zeros, hence the bias of the output alone.
+    assert_close(own(x, context(2, 4, mask)), paper(own, x, x, allowed).nan_to_num(), rtol=0, atol=1e-12)
+    cross = started(config.build_cross(8)).double()
+    valid = torch.tensor([[True, True, False, False, False], [False, False, True, True, True]])
+    got = cross(x, context(2, 4).attending(memory, valid))
+    assert_close(got, paper(cross, x, memory, valid[:, None].expand(2, 4, 5)), rtol=0, atol=1e-12)
+
+
+def test_first_projection() -> None:
+    """`torch.manual_seed(168)`, `torch.rand(3, 3)`: `[0.25, 0.87, 0.66] W`."""
+    attention = AttentionConfig(n_heads=1, bias=False).build(3, NoPosition())
+    torch.manual_seed(168)
+    with torch.no_grad():
+        attention.q_proj.weight.copy_(torch.rand(3, 3).T)
+    q = attention.queries(torch.tensor([[[0.25, 0.87, 0.66]]]))
+    assert_close(q[0, 0], torch.tensor([[0.9990, 0.8667, 0.5560]]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("core", named(CORE_RECORDS))
+def test_grouped_heads_equal_repeated_weights(kv_heads: int, core: CoreConfig) -> None:
+    grouped = started(AttentionConfig(n_heads=4, n_kv_heads=kv_heads, core=core).build(16, Rotary()))
+    full = AttentionConfig(n_heads=4, core=core).build(16, Rotary())
+    weights = grouped.state_dict()
+    for name in ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"):
+        heads = weights[name].unflatten(0, (kv_heads, 4))
+        weights[name] = heads.repeat_interleave(4 // kv_heads, dim=0).flatten(0, 1)
+    full.load_state_dict(weights, strict=True)
+    x, ctx = torch.randn(2, 5, 16), context(2, 5)
+    assert_close(grouped(x, ctx), full(x, ctx), rtol=0, atol=1e-5)
+    if kv_heads == 4:
+        assert torch.equal(grouped(x, ctx), full(x, ctx))
+
+
+@pytest.mark.parametrize("position", named(POSITION_RECORDS))
+@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
+    for core in CORE_RECORDS:
+        config = dataclasses.replace(config, core=core)
+        attention = config.build(4 if config.d_head or config.n_heads == 2 else 8, position.build(8, 4))
+        x = torch.randn(1, 3, attention.q_proj.in_features)
+        ctx = context(1, 3, Causal() & config.pattern)
+        check_gradients(attention, lambda m, x, ctx=ctx: m(x, ctx), x, twice=core.kind == "eager")
+
+
+@pytest.mark.parametrize("core", named(CORE_RECORDS))
+def test_gradients_across(core: CoreConfig) -> None:
+    valid = torch.tensor([[True, False], [False, False]])
+    check_gradients(
+        AttentionConfig(n_heads=2, n_kv_heads=1, core=core).build_cross(4),
+        lambda m, x, memory: m(x, context(2, 3).attending(memory, valid)),
+        torch.randn(2, 3, 4),
+        torch.randn(2, 2, 4),
+        twice=core.kind == "eager",
+    )
+
+
+@pytest.mark.parametrize("core", named(CORE_RECORDS))
+def test_a_row_with_nothing_to_see(core: CoreConfig) -> None:
+    attention = started(AttentionConfig(n_heads=2, core=core).build(8, Rotary()))
+    x = torch.randn(2, 3, 8, requires_grad=True)
+    valid = torch.tensor([[False, True, True], [False, False, False]])
+    out = attention(x, context(2, 3, valid=valid))
+    assert torch.equal(out[0, 0], attention.out_proj.bias)
+    assert torch.equal(out[1], attention.out_proj.bias.expand(3, 8))
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad[1], torch.zeros(3, 8))
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in attention.parameters())
+
+
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_chunks_through_a_cache(window: int | None) -> None:
+    config = AttentionConfig(n_heads=2, window=window)
+    attention, x, cache = config.build(8, Rotary()), torch.randn(2, 7, 8), SelfCache()
+    mask = Causal() & config.pattern
+    chunks = []
+    for start, end in ((0, 3), (3, 4), (4, 7)):
+        ctx = context(2, end - start, mask, past=start)
+        chunks.append(attention(x[:, start:end], ctx, cache))
+    assert_close(torch.cat(chunks, 1), attention(x, context(2, 7, mask)), rtol=0, atol=1e-6)
+
+
+def test_cross_attention_reads_the_memory_once() -> None:
+    cross, cache = AttentionConfig(n_heads=2).build_cross(8), CrossCache()
+    x, ctx = torch.randn(2, 1, 8), context(2, 1).attending(torch.randn(2, 5, 8))
+    other = ctx.attending(torch.randn(2, 5, 8))
+    first = cross(x, ctx, cache)
+    assert torch.equal(cross(x, other, cache), first)
+    assert not torch.allclose(cross(x, other), first)
+
+
+def test_cross_attention_without_memory_is_refused() -> None:
+    with pytest.raises(ValueError, match="memory"):
+        AttentionConfig(n_heads=2).build_cross(8)(torch.randn(1, 2, 8), context(1, 2))
+
+
+def test_heads() -> None:
+    assert AttentionConfig(n_heads=8).heads(64) == HeadShape(8, 8, 8)
+    assert AttentionConfig(n_heads=8, n_kv_heads=2).heads(64) == HeadShape(8, 2, 8)
+    assert AttentionConfig(n_heads=3, d_head=5).heads(64) == HeadShape(3, 3, 5)
+    with pytest.raises(ValueError, match=r"d_model = 10 .* n_heads = 4.* \[1, 2, 5, 10\]"):
+        AttentionConfig(n_heads=4).heads(10)
+    with pytest.raises(ValueError, match=r"n_heads = 4 .* n_kv_heads = 3.* \[1, 2, 4\]"):
+        AttentionConfig(n_heads=4, n_kv_heads=3).heads(16)
+
+
+def test_pattern() -> None:
+    assert AttentionConfig().pattern == Full()
+    assert AttentionConfig(window=3).pattern == Window(3)
+
+
+@pytest.mark.parametrize("field", ["n_heads", "n_kv_heads", "d_head", "window"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_impossible_values_are_refused(field: str, value: int) -> None:
+    with pytest.raises(ValueError, match=field):
+        AttentionConfig(**{field: value})

@@ -1,0 +1,15 @@
+"""No positions: every hook leaves what it is given as it was."""
+
+import torch
+
+from addnorm.nn.positions import NoPosition
+from tests.contracts import context
+
+
+def test_acts_nowhere() -> None:
+    position, ctx = NoPosition(), context(1, 3)
+    x, q, k = torch.randn(1, 3, 4), torch.randn(1, 2, 3, 2), torch.randn(1, 2, 3, 2)
+    assert position.embed(x, ctx) is x
+    assert position.rotate(q, k, ctx) == (q, k)
+    assert position.score_bias(q, k, ctx) is None
+    assert position.in_layer(0) is position

@@ -1,0 +1,127 @@
+"""Blocks and stacks: the equations, their gradients with every part, and how far a window reaches."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from addnorm.models import DecoderConfig
+from addnorm.models.shape import Shape
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.blocks import Block, CrossBlock, Stack
+from addnorm.nn.context import Context
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.masks import Causal, Full
+from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.positions import NoPosition, PositionConfig
+from addnorm.nn.residuals import PreNormConfig, ResidualConfig
+from tests.contracts import (
+    CORE_RECORDS,
+    FEEDFORWARD_RECORDS,
+    NORM_RECORDS,
+    POSITION_RECORDS,
+    RESIDUAL_RECORDS,
+    check_gradients,
+    check_module,
+    context,
+    named,
+)
+
+SMOOTH = FeedForwardConfig(activation="gelu", d_ff=5)
+
+
+def shape(**parts: object) -> Shape:
+    parts = {"attention": AttentionConfig(n_heads=2), "feedforward": SMOOTH, **parts}
+    return DecoderConfig(d_model=4, n_layers=1, dropout=0.0, **parts)  # type: ignore[arg-type]
+
+
+def stack(config: Shape, *, cross: bool) -> Stack:
+    position = config.build_position()
+    return config.build_cross_stack(position, config.n_layers) if cross else config.build_stack(position)
+
+
+PARTS = [
+    *({"norm": part} for part in NORM_RECORDS),
+    *({"feedforward": part} for part in FEEDFORWARD_RECORDS),
+    *({"position": part} for part in POSITION_RECORDS),
+    *({"attention": AttentionConfig(n_heads=2, n_kv_heads=1, core=core)} for core in CORE_RECORDS),
+]
+
+
+@pytest.mark.parametrize("residual", named(RESIDUAL_RECORDS))
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: next(iter(part)))
+def test_contract_of_each_part_in_each_placement(residual: ResidualConfig, part: dict[str, object]) -> None:
+    config, x, memory = shape(residual=residual, **part), torch.randn(2, 3, 4), torch.randn(2, 2, 4)
+    check_module(
+        lambda: stack(config, cross=True),
+        lambda m, dtype: m(x.to(dtype), context(2, 3).attending(memory.to(dtype))),
+    )
+
+
+@pytest.mark.parametrize("residual", named(RESIDUAL_RECORDS))
+@pytest.mark.parametrize("position", named(POSITION_RECORDS))
+@pytest.mark.parametrize("core", named(CORE_RECORDS))
+def test_gradients(residual: ResidualConfig, position: PositionConfig, core: object) -> None:
+    attention = AttentionConfig(n_heads=2, core=core)  # type: ignore[arg-type]
+    config = shape(residual=residual, position=position, attention=attention)
+    x, memory, ctx = torch.randn(1, 2, 4), torch.randn(1, 2, 4), context(1, 2)
+    smooth = attention.core.kind == "eager"
+    check_gradients(stack(config, cross=False), lambda m, x: m(x, ctx), x, twice=smooth)
+    check_gradients(
+        stack(config, cross=True), lambda m, x, y: m(x, ctx.attending(y)), x, memory, twice=smooth
+    )
+
+
+@pytest.mark.parametrize("pre", [False, True])
+def test_blocks_are_the_equations(pre: bool) -> None:
+    config = shape(residual=PreNormConfig()) if pre else shape()
+    ctx = context(2, 3).attending(torch.randn(2, 5, 4))
+    x = torch.randn(2, 3, 4)
+    layers = stack(config, cross=True)
+    block = layers.blocks[0]
+    assert isinstance(block, CrossBlock)
+    expected = x
+    for residual, f in (
+        (block.attention_residual, lambda h: block.attention(h, ctx)),
+        (block.cross_attention_residual, lambda h: block.cross_attention(h, ctx)),
+        (block.feedforward_residual, block.feedforward),
+    ):
+        expected = expected + f(residual.norm(expected)) if pre else residual.norm(expected + f(expected))
+    assert_close(block(x, ctx), expected)
+    assert_close(layers(x, ctx), layers.norm(expected) if pre else expected)
+
+
+def test_no_norm_is_shared() -> None:
+    blocks = DecoderConfig(d_model=8, n_layers=3).build(5).stack.blocks
+    norms = [m for block in blocks for m in block.modules() if isinstance(m, nn.LayerNorm) or hasattr(m, "eps")]
+    assert len({id(norm) for norm in norms}) == 6
+
+
+@pytest.mark.parametrize(("n_layers", "window"), [(1, 1), (1, 3), (2, 3), (3, 2), (3, 4)])
+@pytest.mark.parametrize("residual", named(RESIDUAL_RECORDS))
+def test_reach_of_a_window(n_layers: int, window: int, residual: ResidualConfig) -> None:
+    """After L layers a token has seen exactly the last `L (w - 1) + 1`."""
+    attention = AttentionConfig(n_heads=2, window=window)
+    config = DecoderConfig(d_model=8, n_layers=n_layers, attention=attention, residual=residual, dropout=0.0)
+    layers = config.build_stack(NoPosition()).double()
+    x = torch.randn(1, 14, 8, dtype=torch.float64, requires_grad=True)
+    layers(x, Context.over(torch.zeros(1, 14, dtype=torch.long), Causal()))[0, -1].square().sum().backward()
+    assert x.grad is not None
+    reached = x.grad[0].abs().sum(-1) > 0
+    assert int(reached.sum()) == n_layers * (window - 1) + 1
+    assert bool(reached[14 - int(reached.sum()) :].all())
+
+
+def test_layers_may_differ_in_their_pattern() -> None:
+    """Each pattern is evaluated for its own layers: a window in one, everything in the other."""
+    wide, narrow = (AttentionConfig(n_heads=2, window=w) for w in (None, 2))
+    blocks = []
+    for attention in (narrow, wide):
+        config = DecoderConfig(d_model=4, n_layers=1, attention=attention, norm=RMSNormConfig(), dropout=0.0)
+        blocks.append(config.build_stack(NoPosition()).blocks[0])
+    assert all(isinstance(block, Block) for block in blocks)
+    layers = Stack([*blocks], nn.Identity())
+    x = torch.randn(1, 6, 4, requires_grad=True)
+    ctx = Context.over(torch.zeros(1, 6, dtype=torch.long), Full())
+    expected = blocks[1](blocks[0](x, ctx.restrict(narrow.pattern)), ctx.restrict(Full()))
+    assert_close(layers(x, ctx), expected)

@@ -1,0 +1,73 @@
+"""Caches: what was appended comes back, in the order and rows asked for."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.nn.cache import CrossCache, KVCache, SelfCache
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8))
+def test_self_cache_returns_all_so_far(sizes: list[int]) -> None:
+    cache, k, v = SelfCache(), torch.randn(2, 3, sum(sizes), 4), torch.randn(2, 3, sum(sizes), 4)
+    end = 0
+    for size in sizes:
+        new, end = slice(end, end + size), end + size
+        got_k, got_v = cache.append(k[:, :, new], v[:, :, new])
+        assert cache.length == end
+        assert torch.equal(got_k, k[:, :, :end])
+        assert torch.equal(got_v, v[:, :, :end])
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=6))
+def test_select_reorders_repeats_and_drops_rows(rows: list[int]) -> None:
+    cache, k, v = KVCache(2), torch.randn(3, 1, 5, 4), torch.randn(3, 1, 5, 4)
+    index = torch.tensor(rows)
+    for layer in cache:
+        layer.own.append(k[:, :, :4], v[:, :, :4])
+        layer.memory.once(lambda: (k, v))
+    cache.select(index)
+    assert cache.length == 4
+    for layer in cache:
+        got_k, got_v = layer.own.append(k[index, :, 4:], v[index, :, 4:])
+        assert torch.equal(got_k, k[index])
+        assert torch.equal(got_v, v[index])
+        memory = layer.memory.once(lambda: pytest.fail("projected twice"))
+        assert torch.equal(memory[0], k[index])
+        assert torch.equal(memory[1], v[index])
+
+
+def test_selected_rows_go_their_own_ways() -> None:
+    cache = SelfCache()
+    cache.append(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1))
+    cache.select(torch.tensor([0, 0]))
+    new = torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
+    k, _ = cache.append(new, new)
+    assert k[:, 0, :, 0].tolist() == [[0.0, 1.0], [0.0, 2.0]]
+
+
+def test_an_empty_cache() -> None:
+    cache = KVCache(3)
+    cache.select(torch.tensor([0, 0]))
+    assert cache.length == 0
+    assert len(list(cache)) == 3
+
+
+def test_cross_cache_projects_once() -> None:
+    cache, calls = CrossCache(), []
+
+    def project() -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(1)
+        return torch.zeros(1, 1, 2, 3), torch.ones(1, 1, 2, 3)
+
+    assert cache.once(project)[1] is cache.once(project)[1]
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_cache_keeps_the_type(dtype: torch.dtype) -> None:
+    k = torch.randn(1, 2, 3, 4).to(dtype)
+    got, _ = SelfCache().append(k, k)
+    assert got.dtype == dtype
+    assert torch.equal(got, k)

@@ -1,0 +1,105 @@
+"""Context: positions that skip padding and restart with each document; shapes that must agree."""
+
+from collections.abc import Iterator
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor
+
+from addnorm.nn.context import Context, positions_of
+from addnorm.nn.masks import Causal, Dense, Full, Window
+
+TOKENS = torch.zeros(2, 4, dtype=torch.long)
+LEFT = torch.tensor([[False, False, True, True], [True] * 4])
+RIGHT = torch.tensor([[True, True, False, False], [True] * 4])
+
+
+@pytest.fixture
+def untyped() -> Iterator[None]:
+    """As a user runs it: shapes are not checked by annotations, so the package itself must."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    ("valid", "segments", "expected"),
+    [
+        (None, None, [[0, 1, 2, 3]]),
+        ([[0, 0, 1, 1]], None, [[0, 0, 0, 1]]),
+        ([[1, 1, 0, 0]], None, [[0, 1, 1, 1]]),
+        ([[0, 0, 0, 0]], None, [[0, 0, 0, 0]]),
+        (None, [[5, 5, 2, 2]], [[0, 1, 0, 1]]),
+        (None, [[7, 7, 7, 7]], [[0, 1, 2, 3]]),
+        (None, [[0, 1, 2, 3]], [[0, 0, 0, 0]]),
+        ([[1, 1, 1, 0]], [[0, 0, 1, 1]], [[0, 1, 0, 0]]),
+        ([[0, 1, 1, 1]], [[0, 0, 0, 1]], [[0, 0, 1, 0]]),
+        ([[0, 0, 1, 1]], [[0, 0, 1, 1]], [[0, 0, 0, 1]]),
+    ],
+)
+def test_positions(valid: list[list[int]] | None, segments: list[list[int]] | None, expected: object) -> None:
+    got = positions_of(
+        torch.arange(4),
+        None if valid is None else torch.tensor(valid).bool(),
+        None if segments is None else torch.tensor(segments),
+    )
+    assert got.tolist() == expected
+
+
+def test_positions_after_a_cache_go_on() -> None:
+    whole = Context.over(TOKENS, Causal(), valid=LEFT)
+    part = Context.over(TOKENS[:, :1], Causal(), valid=LEFT, past=3)
+    assert torch.equal(part.positions, whole.positions[:, 3:])
+    assert part.q_slots.tolist() == [3]
+    assert part.kv_slots.tolist() == [0, 1, 2, 3]
+    assert part.valid is not None
+    assert torch.equal(part.valid, LEFT[:, 3:])
+
+
+def test_the_mask_gathers_padding_and_segments() -> None:
+    segments = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 1]])
+    ctx = Context.over(TOKENS, Causal(), valid=RIGHT, segments=segments).restrict(Window(2))
+    assert isinstance(ctx.mask, Dense)
+    for b in range(2):
+        for q in range(4):
+            for kv in range(4):
+                may = kv <= q and q - kv < 2 and RIGHT[b, kv] and segments[b, q] == segments[b, kv]
+                assert bool(ctx.mask.allowed[b, 0, q, kv]) == bool(may)
+
+
+def test_without_padding_the_kernel_may_choose_its_own_causal_path() -> None:
+    assert isinstance(Context.over(TOKENS, Causal()).restrict(Full()).mask, Causal)
+
+
+def test_memory_mask() -> None:
+    memory, valid = torch.randn(2, 3, 8), torch.tensor([[True, True, False], [True] * 3])
+    ctx = Context.over(TOKENS, Causal())
+    assert isinstance(ctx.attending(memory).memory_mask, Full)
+    mask = ctx.attending(memory, valid).memory_mask
+    assert isinstance(mask, Dense)
+    assert torch.equal(mask.allowed, valid[:, None, None].expand(2, 1, 4, 3))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("shape", [(2, 3), (2, 5), (1, 4), (3, 4)])
+@pytest.mark.parametrize("name", ["valid", "segments"])
+def test_shapes_that_disagree_are_refused(name: str, shape: tuple[int, int]) -> None:
+    tensor: Tensor = torch.ones(shape, dtype=torch.bool if name == "valid" else torch.long)
+    with pytest.raises(ValueError, match=rf"{name} must have shape \(2, 4\)"):
+        Context.over(TOKENS, Causal(), **{name: tensor})
+
+
+@pytest.mark.usefixtures("untyped")
+def test_valid_must_cover_the_cached_slots() -> None:
+    with pytest.raises(ValueError, match=r"\(2, 6\), got \(2, 4\)"):
+        Context.over(TOKENS, Causal(), valid=LEFT, past=2)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_memory_must_match() -> None:
+    ctx = Context.over(TOKENS, Causal())
+    with pytest.raises(ValueError, match="2 rows"):
+        ctx.attending(torch.randn(1, 3, 8))
+    with pytest.raises(ValueError, match=r"\(2, 3\)"):
+        ctx.attending(torch.randn(2, 3, 8), torch.ones(2, 4, dtype=torch.bool))

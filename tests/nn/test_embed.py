@@ -1,0 +1,87 @@
+"""Embeddings: the formula, the scale of the original, and zero wherever there is padding."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from addnorm.nn.context import Context
+from addnorm.nn.embed import Embedding, EmbeddingConfig, zero_padding
+from addnorm.nn.masks import Full
+from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
+from addnorm.nn.positions import LearnedConfig, NoPosition, PositionConfig, SinusoidalConfig
+from tests.contracts import POSITION_RECORDS, check_config, check_gradients, check_module, named
+
+TOKENS = torch.tensor([[3, 1, 4], [1, 5, 0]])
+VALID = torch.tensor([[True, True, True], [True, True, False]])
+
+
+def embed(module: Embedding, valid: Tensor | None = None) -> Tensor:
+    return module(TOKENS, Context.over(TOKENS, Full(), valid=valid))
+
+
+@pytest.mark.parametrize(
+    "config", [EmbeddingConfig(), EmbeddingConfig(scale="one", norm=RMSNormConfig())]
+)
+@pytest.mark.parametrize("position", named(POSITION_RECORDS))
+def test_contract(config: EmbeddingConfig, position: PositionConfig) -> None:
+    check_config(config, EmbeddingConfig)
+    check_module(lambda: config.build(6, 8, position.build(8, 16), 0.0), lambda m, _: embed(m))
+
+
+@pytest.mark.parametrize("position", named(POSITION_RECORDS))
+def test_gradients(position: PositionConfig) -> None:
+    module = EmbeddingConfig(norm=LayerNormConfig()).build(6, 4, position.build(4, 3), 0.0)
+    check_gradients(module, lambda m, x: embed(m, VALID) * x, torch.ones(1), twice=True)
+
+
+def test_equals_the_formula() -> None:
+    table = LearnedConfig().build(8, 16)
+    module = EmbeddingConfig(norm=LayerNormConfig()).build(6, 8, table, 0.0)
+    x = module.tokens.weight[TOKENS] * math.sqrt(8) + table.table.weight[:3]
+    assert_close(embed(module), LayerNormConfig().build(8)(x))
+
+
+def test_hello_world() -> None:
+    """D = 4: `PE(0) = [0, 1, 0, 1]`, `PE(1) = [0.8415, 0.5403, 0.0100, 0.99995]`."""
+    module = EmbeddingConfig(scale="one").build(6, 4, SinusoidalConfig().build(4, 16), 0.0)
+    with torch.no_grad():
+        module.tokens.weight[0] = torch.tensor([0.5, 1.0, 0.3, 0.7])
+        module.tokens.weight[1] = torch.tensor([0.8, 0.6, 0.4, 0.9])
+    tokens = torch.tensor([[0, 1]])
+    expected = [[[0.5, 2.0, 0.3, 1.7], [1.6415, 1.1403, 0.4100, 1.89995]]]
+    got = module(tokens, Context.over(tokens, Full()))
+    assert_close(got, torch.tensor(expected), rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
+def test_padding_is_zero_whatever_stands_there(garbage: float) -> None:
+    config = EmbeddingConfig(norm=LayerNormConfig())
+    module = config.build(6, 8, SinusoidalConfig().build(8, 16), 0.0)
+    clean = embed(module, VALID)
+    with torch.no_grad():
+        module.tokens.weight[0] = garbage
+    assert torch.equal(embed(module, VALID), clean)
+    assert torch.equal(clean[1, 2], torch.zeros(8))
+
+
+def test_dropout_in_training_alone() -> None:
+    module = Embedding(6, 64, position=NoPosition(), dropout=0.5)
+    assert not torch.allclose(embed(module), embed(module))
+    assert torch.equal(embed(module.eval()), module.tokens(TOKENS))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_zero_padding_keeps_the_type(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 3, 4).to(dtype)
+    out = zero_padding(x, VALID)
+    assert out.dtype == dtype
+    assert torch.equal(out, x * VALID[..., None])
+    assert zero_padding(x, None) is x
+
+
+def test_an_unknown_scale_is_refused() -> None:
+    with pytest.raises(ValueError, match="scale"):
+        EmbeddingConfig(scale="two")  # type: ignore[arg-type]

@@ -1,0 +1,93 @@
+"""Feed-forward layers: the paper's formula in float64, shapes, gates and sizes."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from addnorm.nn.feedforward import (
+    ACTIVATIONS,
+    AnyFeedForwardConfig,
+    FeedForwardConfig,
+    GatedFeedForward,
+    GatedFeedForwardConfig,
+)
+from tests.contracts import FEEDFORWARD_RECORDS, check_module, check_records, named, started
+
+PAPER = {
+    "relu": lambda x: max(x, 0.0),
+    "squared_relu": lambda x: max(x, 0.0) ** 2,
+    "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+}
+
+
+def test_every_feedforward_has_a_record() -> None:
+    check_records(AnyFeedForwardConfig, FEEDFORWARD_RECORDS)
+    assert PAPER.keys() == ACTIVATIONS.keys()
+
+
+@pytest.mark.parametrize("config", named(FEEDFORWARD_RECORDS))
+def test_contract(config: AnyFeedForwardConfig) -> None:
+    x = torch.randn(2, 7, 4)
+    check_module(lambda: config.build(4), lambda module, dtype: module(x.to(dtype)))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name: str) -> None:
+    x = torch.linspace(-4, 4, 33, dtype=torch.float64)
+    expected = torch.tensor([PAPER[name](a) for a in x.tolist()], dtype=torch.float64)
+    assert_close(ACTIVATIONS[name](x), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("config", named(FEEDFORWARD_RECORDS))
+def test_equals_the_formula(config: AnyFeedForwardConfig) -> None:
+    module = started(config.build(4)).double()
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        layer = module.get_submodule(name)
+        y = x @ layer.weight.T
+        return y if layer.bias is None else y + layer.bias
+
+    act = ACTIVATIONS[config.activation]
+    hidden = linear("up_proj", x)
+    hidden = act(linear("gate_proj", x)) * hidden if isinstance(module, GatedFeedForward) else act(hidden)
+    assert_close(module(x), linear("down_proj", hidden), rtol=0, atol=1e-12)
+
+
+def test_default_sizes() -> None:
+    plain, gated = FeedForwardConfig().build(12), GatedFeedForwardConfig().build(12)
+    assert plain.up_proj.out_features == 48
+    assert gated.up_proj.out_features == 32
+    matrices = [sum(p.numel() for p in m.parameters() if p.ndim == 2) for m in (plain, gated)]
+    assert matrices[0] == matrices[1] == 8 * 12**2
+
+
+def test_tokens_do_not_meet() -> None:
+    module, x = FeedForwardConfig().build(8), torch.randn(2, 5, 8)
+    order = torch.randperm(5)
+    assert_close(module(x)[:, order], module(x[:, order]))
+
+
+@pytest.mark.parametrize("config", [FeedForwardConfig, GatedFeedForwardConfig])
+def test_dropout_between_the_matrices(config: type[AnyFeedForwardConfig]) -> None:
+    module, x = config(dropout=0.5).build(16), torch.randn(2, 3, 16)
+    assert not torch.allclose(module(x), module(x))
+    assert torch.equal(module.eval()(x), module(x))
+
+
+@pytest.mark.parametrize("config", [FeedForwardConfig, GatedFeedForwardConfig])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("d_ff", 0), ("d_ff", -4), ("activation", "rleu"), ("dropout", 1.0), ("dropout", -0.1)],
+)
+def test_impossible_values_are_refused(
+    config: type[AnyFeedForwardConfig], field: str, value: object
+) -> None:
+    with pytest.raises(ValueError, match=field):
+        config(**{field: value})

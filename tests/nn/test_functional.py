@@ -1,0 +1,81 @@
+"""The reference mathematics against numbers worked out by hand."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from addnorm.nn import functional
+
+X = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def test_scores_are_products_over_the_root_of_the_width() -> None:
+    q, k = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])
+    assert_close(functional.scaled_dot_scores(q, k) * math.sqrt(3), torch.tensor([[32.0]]))
+    a, b = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[5.0, 6.0], [7.0, 8.0]])
+    expected = torch.tensor([[19.0, 22.0], [43.0, 50.0]])
+    assert_close(functional.scaled_dot_scores(a, b.T) * math.sqrt(2), expected)
+
+
+@pytest.mark.parametrize("width", [4, 64, 256])
+def test_scores_of_unit_normals_have_unit_variance(width: int) -> None:
+    q, k = torch.randn(400, width), torch.randn(400, width)
+    scores = functional.scaled_dot_scores(q, k)
+    assert scores.var().item() == pytest.approx(1.0, rel=0.1)
+    assert (q @ k.T).var().item() == pytest.approx(width, rel=0.1)
+
+
+def test_softmax_by_hand() -> None:
+    scores = torch.tensor([[0.0, math.log(3.0), 100.0]])
+    weights = functional.masked_softmax(scores, torch.tensor([[True, True, False]]))
+    assert_close(weights, torch.tensor([[0.25, 0.75, 0.0]]))
+
+
+def test_softmax_without_a_mask_is_softmax() -> None:
+    scores = torch.randn(2, 3, 5)
+    assert_close(functional.masked_softmax(scores), scores.softmax(-1), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e4])
+def test_softmax_never_reads_what_is_not_allowed(dtype: torch.dtype, garbage: float) -> None:
+    scores = torch.randn(3, 4).to(dtype)
+    allowed = torch.tensor([[True, False, True, True], [False] * 4, [True] * 4])
+    dirty = scores.masked_fill(~allowed, garbage).requires_grad_()
+    weights = functional.masked_softmax(dirty, allowed)
+    assert weights.dtype == dtype
+    assert torch.equal(weights, functional.masked_softmax(scores, allowed))
+    assert torch.equal(weights[1], torch.zeros(4, dtype=dtype))
+    (weights * torch.arange(4.0).to(dtype)).sum().backward()
+    assert dirty.grad is not None
+    assert torch.equal(dirty.grad[~allowed], torch.zeros(5, dtype=dtype))
+    assert dirty.grad.isfinite().all()
+
+
+def test_softmax_of_huge_scores_is_finite() -> None:
+    scores = torch.tensor([[3e38, -3e38, 3e38]])
+    allowed = torch.tensor([[True, True, False]])
+    assert_close(functional.masked_softmax(scores, allowed), torch.tensor([[1.0, 0.0, 0.0]]))
+
+
+def test_norms_by_hand() -> None:
+    row = torch.tensor([-1.224745, 0.0, 1.224745])
+    assert_close(functional.layer_norm(X, eps=0.0), torch.stack((row, row)), rtol=0, atol=1e-6)
+    gain, shift = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.5, 0.5])
+    assert_close(functional.layer_norm(X, gain, shift, eps=0.0)[0], row * gain + shift)
+    root = math.sqrt((1 + 4 + 9) / 3)
+    assert_close(functional.rms_norm(X[:1], eps=0.0), X[:1] / root)
+    assert_close(functional.rms_norm(X[:1], gain, eps=0.0), X[:1] / root * gain)
+
+
+def test_epsilon_stands_inside_the_root() -> None:
+    x = torch.tensor([[1.0, -1.0]])
+    assert_close(functional.layer_norm(x, eps=3.0), x / 2)
+    assert_close(functional.rms_norm(x, eps=3.0), x / 2)
+
+
+def test_squared_relu() -> None:
+    x = torch.tensor([-2.0, 0.0, 3.0])
+    assert_close(functional.squared_relu(x), torch.tensor([0.0, 0.0, 9.0]))

@@ -1,0 +1,93 @@
+"""Heads: pools that padding never enters, empty rows included, and one logit per output."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from addnorm.nn.heads import (
+    ClassificationHead,
+    ClassificationHeadConfig,
+    HeadConfig,
+    TaggingHeadConfig,
+    TokenHeadConfig,
+)
+from tests.contracts import HEAD_RECORDS, check_gradients, check_module, check_records, context, named
+
+VALID = torch.tensor([[True, True, False], [False, True, True], [False, False, False]])
+POOLINGS = ("mean", "max", "first")
+
+
+def test_every_head_has_a_record() -> None:
+    check_records(HeadConfig, HEAD_RECORDS)
+
+
+@pytest.mark.parametrize("config", named(HEAD_RECORDS))
+@pytest.mark.parametrize("valid", [None, VALID], ids=["whole", "padded"])
+def test_contract(config: HeadConfig, valid: Tensor | None) -> None:
+    x, ctx = torch.randn(3, 3, 4), context(3, 3, valid=valid)
+    check_module(lambda: config.build(4, 5), lambda head, dtype: head(x.to(dtype), ctx))
+    out = config.build(4, 5)(x, ctx)
+    assert out.shape == ((3, 5) if isinstance(config, ClassificationHeadConfig) else (3, 3, 5))
+
+
+@pytest.mark.parametrize("config", named(HEAD_RECORDS))
+def test_gradients(config: HeadConfig) -> None:
+    ctx = context(3, 3, valid=VALID)
+    check_gradients(config.build(4, 2), lambda m, x: m(x, ctx), torch.randn(3, 3, 4), twice=True)
+
+
+def pooled(head: ClassificationHead, x: Tensor, valid: Tensor | None) -> Tensor:
+    with torch.no_grad():
+        head.proj.weight.copy_(torch.eye(x.shape[-1]))
+        head.proj.bias.zero_()
+    return head.eval()(x, context(*x.shape[:2], valid=valid))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_the_pool_is_that_of_the_real_tokens(pooling: str) -> None:
+    x = torch.randn(3, 3, 4)
+    got = pooled(ClassificationHead(4, 4, pooling=pooling), x, VALID)  # type: ignore[arg-type]
+    for row, real in ((0, x[0, :2]), (1, x[1, 1:])):
+        expected = {"mean": real.mean(0), "max": real.amax(0), "first": real[0]}[pooling]
+        assert_close(got[row], expected)
+    whole = pooled(ClassificationHead(4, 4, pooling=pooling), x, None)  # type: ignore[arg-type]
+    assert_close(whole, {"mean": x.mean(1), "max": x.amax(1), "first": x[:, 0]}[pooling])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_padding_pools_to_zero(pooling: str, dtype: torch.dtype) -> None:
+    head = ClassificationHeadConfig(pooling=pooling).build(4, 5).to(dtype)  # type: ignore[arg-type]
+    x = torch.randn(3, 3, 4).to(dtype).requires_grad_()
+    out = head(x, context(3, 3, valid=VALID))
+    assert torch.equal(out[2], head.proj.bias)
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert torch.equal(x.grad[~VALID], torch.zeros(5, 4, dtype=dtype))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
+def test_padding_never_enters_the_pool(pooling: str, garbage: float) -> None:
+    head, x = ClassificationHead(4, 2, pooling=pooling), torch.randn(2, 3, 4)  # type: ignore[arg-type]
+    ctx = context(2, 3, valid=VALID[:2])
+    dirty = x.masked_fill(~VALID[:2, :, None], garbage)
+    assert torch.equal(head(dirty, ctx), head(x, ctx))
+
+
+def test_token_and_tag_logits() -> None:
+    x, ctx = torch.randn(2, 3, 4), context(2, 3)
+    token, tag = TokenHeadConfig().build(4, 7), TaggingHeadConfig().build(4, 5).double()
+    with torch.no_grad():
+        token.weight.normal_()
+    assert_close(token(x, ctx), x @ token.weight.T)
+    assert_close(tag(x.double(), ctx), x.double() @ tag.proj.weight.T + tag.proj.bias)
+
+
+def test_an_unknown_pooling_is_refused() -> None:
+    with pytest.raises(ValueError, match="pooling"):
+        ClassificationHeadConfig(pooling="median")  # type: ignore[arg-type]

@@ -1,0 +1,112 @@
+"""Initialisation: the spread that each scheme gives to each role, and nothing left undefined."""
+
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+from addnorm.models import DecoderConfig, EncoderDecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.feedforward import GatedFeedForwardConfig
+from addnorm.nn.heads import TokenHead, TokenHeadConfig
+from addnorm.nn.init import SCHEMES, InitName
+from addnorm.nn.norms import LayerNorm
+from addnorm.nn.positions import LearnedConfig
+from addnorm.nn.residuals import PreNormConfig
+
+D, N = 64, 3
+XAVIER = (2 / (D + D)) ** 0.5
+SPREADS = {
+    # scheme: embedding, a square matrix, a square output of 2 N sublayers
+    "xavier": (D**-0.5, XAVIER, XAVIER),
+    "gpt2": (0.02, 0.02, 0.02 / (2 * N) ** 0.5),
+    "bert": (0.0176, 0.0176, 0.0176),  # 0.02 before the tails are cut off at two deviations
+    "kaiming": (1.0, (3 * D) ** -0.5, (3 * D) ** -0.5),
+    "zero_output": (D**-0.5, XAVIER, 0.0),
+}
+
+
+def test_every_name_has_a_scheme() -> None:
+    assert set(get_args(InitName)) == SCHEMES.keys() == SPREADS.keys()
+
+
+@pytest.mark.parametrize("scheme", SPREADS)
+def test_spread_by_role(scheme: InitName) -> None:
+    config = DecoderConfig(
+        d_model=D, n_layers=N, position=LearnedConfig(), head=TokenHeadConfig(tied=False), init=scheme
+    )
+    model = config.build(500)
+    embedding, matrix, output = SPREADS[scheme]
+    spreads = {
+        model.embed.tokens: embedding,
+        model.embed.position.table: embedding,
+        model.head: embedding,
+        model.stack.blocks[1].attention.q_proj: matrix,
+        model.stack.blocks[1].attention.out_proj: output,
+    }
+    for module, expected in spreads.items():
+        assert module.weight.std().item() == pytest.approx(expected, rel=0.05), module
+        assert module.weight.mean().abs().item() <= 0.1 * expected + 1e-9
+
+
+def test_outputs_of_a_cross_stack_count_three_sublayers() -> None:
+    model = EncoderDecoderConfig(d_model=D, n_layers=2, n_decoder_layers=5, init="gpt2").build(50)
+    for blocks, sublayers in ((model.encoder.blocks, 2 * 2), (model.decoder.blocks, 3 * 5)):
+        for block in blocks:
+            for layer in (block.attention.out_proj, block.feedforward.down_proj):
+                assert layer.weight.std().item() == pytest.approx(0.02 / sublayers**0.5, rel=0.1)
+            assert block.feedforward.up_proj.weight.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("scheme", SPREADS)
+def test_biases_are_zero_and_gains_one(scheme: InitName) -> None:
+    model = EncoderDecoderConfig(
+        d_model=16, n_layers=1, init=scheme, feedforward=GatedFeedForwardConfig(bias=True)
+    ).build(20)
+    seen = 0
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            assert torch.equal(module.bias, torch.zeros_like(module.bias))
+            seen += 1
+        elif isinstance(module, LayerNorm):
+            assert torch.equal(module.weight, torch.ones(16))
+            seen += 1
+        elif isinstance(module, TokenHead):
+            assert module.weight.isfinite().all()
+    assert seen == 12 + 6 + 5
+
+
+def test_zero_output_starts_as_the_identity() -> None:
+    config = DecoderConfig(
+        d_model=16,
+        n_layers=2,
+        attention=AttentionConfig(n_heads=2),
+        residual=PreNormConfig(),
+        init="zero_output",
+        dropout=0.0,
+    )
+    model, tokens = config.build(20), torch.randint(0, 20, (2, 5))
+    seen: list[torch.Tensor] = []
+    model.embed.register_forward_hook(lambda _m, _i, out: seen.append(out))
+    model.stack.blocks[-1].register_forward_hook(lambda _m, _i, out: seen.append(out))
+    model(tokens)
+    assert torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("scheme", SPREADS)
+def test_the_seed_decides(scheme: InitName) -> None:
+    def weights(seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(seed)
+        return DecoderConfig(d_model=16, n_layers=1, init=scheme).build(20).state_dict()
+
+    first, again, other = weights(1), weights(1), weights(2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize("scheme", SPREADS)
+def test_on_the_meta_device(scheme: InitName) -> None:
+    with torch.device("meta"):
+        model = DecoderConfig(init=scheme).build(100)
+    assert all(p.is_meta for p in model.parameters())

@@ -1,0 +1,98 @@
+"""Masks: who may attend to whom, checked pair by pair, and the form that a core is given."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from addnorm.nn.masks import Causal, Dense, Full, Mask, Padding, Segments, Window
+
+VALID = torch.tensor([[True, True, False, False], [False, True, True, True]])
+IDS = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2]])
+SLOTS = torch.arange(4)
+
+
+def table(mask: Mask, q: Tensor = SLOTS, kv: Tensor = SLOTS, batch: int = 2) -> Tensor:
+    return mask.dense(q, kv, batch).expand(batch, 1, len(q), len(kv))[:, 0]
+
+
+def by_hand(rule: object, q: Tensor = SLOTS, kv: Tensor = SLOTS, batch: int = 2) -> Tensor:
+    verdicts = [[[bool(rule(b, i, j)) for j in kv.tolist()] for i in q.tolist()] for b in range(batch)]  # type: ignore[operator]
+    return torch.tensor(verdicts, dtype=torch.bool).view(batch, len(q), len(kv))
+
+
+RULES = {
+    "full": (Full(), lambda b, i, j: True),
+    "causal": (Causal(), lambda b, i, j: j <= i),
+    "window": (Window(2), lambda b, i, j: abs(i - j) < 2),
+    "window 1": (Window(1), lambda b, i, j: i == j),
+    "padding": (Padding(VALID), lambda b, i, j: VALID[b, j]),
+    "segments": (Segments(IDS), lambda b, i, j: IDS[b, i] == IDS[b, j]),
+    "sliding window": (Causal() & Window(3), lambda b, i, j: i - 3 < j <= i),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_each_pair(name: str) -> None:
+    mask, rule = RULES[name]
+    assert torch.equal(table(mask), by_hand(rule))
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.combinations_with_replacement(RULES, 2)))
+def test_and_allows_what_both_allow(a: str, b: str) -> None:
+    first, second = RULES[a][0], RULES[b][0]
+    assert torch.equal(table(first & second), table(first) & table(second))
+
+
+def test_and_adds_nothing_needless() -> None:
+    causal, padding = Causal(), Padding(VALID)
+    assert Full() & causal is causal
+    assert causal & Full() is causal
+    assert isinstance(Causal() & Causal(), Causal)
+    assert padding & padding is padding
+    assert Window(2) & Window(2) == Window(2)
+    assert Full() & Full() == Full()
+
+
+def test_the_form_for_the_core() -> None:
+    assert isinstance(Full().on(SLOTS, SLOTS, 2), Full)
+    assert isinstance(Causal().on(SLOTS, SLOTS, 2), Causal)
+    assert isinstance((Causal() & Padding(VALID)).on(SLOTS, SLOTS, 2), Dense)
+    assert isinstance(Causal().on(SLOTS[-1:], SLOTS, 2), Full)  # the last token sees all
+
+
+@given(past=st.integers(0, 9), new=st.integers(0, 9), window=st.integers(1, 12))
+def test_cached_chunks_see_what_they_would_see_uncached(past: int, new: int, window: int) -> None:
+    """Never torch's `is_causal`, which is aligned to the top left, where lengths differ."""
+    slots = torch.arange(past + new)
+    for mask in (Causal(), Causal() & Window(window)):
+        whole = mask.dense(slots, slots, 1)[..., past:, :]
+        form = mask.on(slots[past:], slots, 1)
+        assert isinstance(form, Full | Causal | Dense)
+        if isinstance(form, Causal):
+            assert past == 0
+        got = form.allowed if isinstance(form, Dense) else form.dense(slots[past:], slots, 1)
+        assert torch.equal(got, whole)
+
+
+def test_a_dense_mask_says_what_it_holds() -> None:
+    allowed = torch.rand(2, 1, 4, 4) > 0.5
+    assert torch.equal(table(Dense(allowed)), allowed[:, 0])
+    assert torch.equal(table(Dense(allowed[:1])), allowed[:1, 0].expand(2, 4, 4))
+    assert torch.equal(table(Dense(allowed) & Causal()), allowed[:, 0].tril())
+    with pytest.raises(IndexError):
+        Dense(allowed).dense(SLOTS, SLOTS, 4)
+
+
+@pytest.mark.parametrize("mask", [Full(), Causal(), Window(2), Padding(VALID[:, :0])])
+def test_no_slots_at_all(mask: Mask) -> None:
+    assert mask.dense(SLOTS[:0], SLOTS[:0], 2).numel() == 0
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_an_empty_window_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=str(size)):
+        Window(size)

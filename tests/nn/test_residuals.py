@@ -1,0 +1,102 @@
+"""Placements: each line of the paper, the gradient's identity path, and every sublayer inside it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from addnorm.nn.feedforward import AnyFeedForwardConfig, FeedForwardConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.nn.residuals import PostNorm, PostNormConfig, PreNorm, PreNormConfig, ResidualConfig
+from tests.contracts import (
+    FEEDFORWARD_RECORDS,
+    NORM_RECORDS,
+    RESIDUAL_RECORDS,
+    check_gradients,
+    check_module,
+    check_records,
+    named,
+)
+
+
+def test_every_placement_has_a_record() -> None:
+    check_records(ResidualConfig, RESIDUAL_RECORDS)
+
+
+@pytest.mark.parametrize("config", named(RESIDUAL_RECORDS))
+def test_contract(config: ResidualConfig) -> None:
+    x = torch.randn(2, 3, 6)
+    check_module(
+        lambda: config.build(6, LayerNormConfig(), 0.1),
+        lambda residual, dtype: residual(x.to(dtype), torch.tanh),
+    )
+
+
+def test_the_placement_is_the_formula() -> None:
+    x, norm = torch.randn(2, 3, 6), LayerNormConfig().build(6)
+    post = PostNormConfig().build(6, LayerNormConfig(), 0.0)
+    pre = PreNormConfig().build(6, LayerNormConfig(), 0.0)
+    assert torch.equal(post(x, torch.sin), norm(x + x.sin()))
+    assert torch.equal(pre(x, torch.sin), x + norm(x).sin())
+
+
+def test_only_pre_norm_ends_its_stack_with_a_norm() -> None:
+    assert isinstance(PostNormConfig().build_final(6, RMSNormConfig()), nn.Identity)
+    final = PreNormConfig().build_final(6, RMSNormConfig())
+    assert isinstance(final, type(RMSNormConfig().build(6)))
+
+
+def test_pre_norm_has_an_identity_path() -> None:
+    """`y = x + F(x)`, so `dy/dx = 1 + dF/dx`: with F = 0 the gradient passes untouched."""
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    grad = torch.randn(2, 3, 4)
+    PreNormConfig().build(4, LayerNormConfig(), 0.0)(x, torch.zeros_like).backward(grad)
+    assert torch.equal(x.grad, grad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("config", named(RESIDUAL_RECORDS))
+def test_dropout_acts_on_the_sublayer_in_training_alone(config: ResidualConfig) -> None:
+    residual = config.build(64, LayerNormConfig(), 0.5)
+    x = torch.randn(1, 8, 64)
+    kept = residual(x, torch.zeros_like)
+    dropped = residual(x, torch.ones_like)
+    assert_close(kept, residual.eval()(x, torch.zeros_like))  # the residual itself is never dropped
+    assert not torch.allclose(dropped, residual(x, torch.ones_like))
+    assert torch.equal(residual(x, torch.ones_like), residual(x, torch.ones_like))
+
+
+@pytest.mark.parametrize("config", named(RESIDUAL_RECORDS))
+@pytest.mark.parametrize("norm", named(NORM_RECORDS))
+def test_gradients_around_each_norm(config: ResidualConfig, norm: NormConfig) -> None:
+    residual = config.build(4, norm, 0.0)
+    x = torch.randn(1, 2, 4)
+    check_gradients(residual, lambda m, x: m(x, torch.tanh), x, twice=True)
+
+
+class Sublayer(nn.Module):
+    """A feed-forward layer in its residual."""
+
+    def __init__(self, residual: PostNorm | PreNorm, feedforward: nn.Module) -> None:
+        super().__init__()
+        self.residual = residual
+        self.feedforward = feedforward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.residual(x, self.feedforward)
+
+
+@pytest.mark.parametrize("config", named(RESIDUAL_RECORDS))
+@pytest.mark.parametrize("feedforward", named(FEEDFORWARD_RECORDS))
+def test_gradients_around_each_feedforward(
+    config: ResidualConfig, feedforward: AnyFeedForwardConfig
+) -> None:
+    module = Sublayer(config.build(4, LayerNormConfig(), 0.0), feedforward.build(4))
+    smooth = feedforward.activation not in ("relu", "squared_relu")
+    check_gradients(module, lambda m, x: m(x), torch.randn(1, 2, 4), twice=smooth)
+
+
+def test_shapes_of_the_original() -> None:
+    module = Sublayer(
+        PostNormConfig().build(512, LayerNormConfig(), 0.1), FeedForwardConfig(d_ff=2048).build(512)
+    )
+    assert module(torch.randn(2, 10, 512)).shape == (2, 10, 512)
