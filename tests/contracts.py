@@ -105,20 +105,22 @@ def started(module: nn.Module) -> nn.Module:
 
 
 def check_gradients(module: nn.Module, f: Callable[..., Tensor], *inputs: Tensor, twice: bool) -> None:
-    """`gradcheck` in float64 for the inputs in full and for every parameter by random projection."""
+    """`gradcheck` in float64, for inputs and parameters together, along a random direction."""
     module = started(module).double()
-    names, values = zip(*module.named_parameters(), strict=True) if [*module.parameters()] else ((), ())
+    shapes = {name: value.shape for name, value in module.named_parameters()}
+    weights = torch.cat([torch.zeros(0).double(), *(p.detach().flatten() for p in module.parameters())])
     inputs = tuple(x.double().requires_grad_() for x in inputs)
 
-    def run(*tensors: Tensor) -> Tensor:
-        parameters = dict(zip(names, tensors[len(inputs) :], strict=True))
-        return torch.func.functional_call(
-            _Call(module, f), {f"module.{k}": v for k, v in parameters.items()}, tensors[: len(inputs)]
-        )
+    def run(weights: Tensor, *inputs: Tensor) -> Tensor:
+        pieces = weights.split([shape.numel() for shape in shapes.values()])
+        parameters = {
+            f"module.{name}": piece.view(shape)
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        }
+        return torch.func.functional_call(_Call(module, f), parameters, inputs)
 
-    everything = (*inputs, *(value.detach().clone().requires_grad_() for value in values))
     tight = {"atol": 1e-6, "rtol": 1e-4}
-    assert torch.autograd.gradcheck(lambda *x: run(*x, *everything[len(inputs) :]), inputs, **tight)
+    everything = (weights.requires_grad_(weights.numel() > 0), *inputs)
     assert torch.autograd.gradcheck(run, everything, fast_mode=True, **tight)
     if twice:
         assert torch.autograd.gradgradcheck(run, everything, fast_mode=True, **tight)

@@ -92,6 +92,12 @@ def test_the_seed_decides_and_a_larger_train_split_leaves_the_others() -> None:
     assert other.test != small.test
 
 
+def test_numbers_below_a_hundred_are_learnt_from() -> None:
+    corpus = DatesConfig(n_train=200, n_valid=500, n_test=500).load()
+    said = {in_words(number, Locale("en")) for number in range(100)}
+    assert said <= {pair.source for pair in _pairs(corpus.train)}
+
+
 def test_a_split_may_be_empty() -> None:
     corpus = DatesConfig(n_train=1, n_valid=0, n_test=0).load()
     assert (len(corpus.train), corpus.valid, corpus.test) == (1, [], [])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -52,6 +53,12 @@ FAMILIES = {
 every_family = pytest.mark.parametrize("name", FAMILIES)
 
 
+@cache
+def shared(name: str) -> DecoderModel:
+    """A model that its test does not change."""
+    return build(name)
+
+
 def build(name: str, **changes: object) -> DecoderModel:
     torch.manual_seed(7)
     head = TokenHeadConfig(tied=False)
@@ -98,23 +105,21 @@ def test_empty_batches_and_rows(name: str, shape: tuple[int, int]) -> None:
     assert build(name)(tokens, torch.ones(shape).bool()).shape == (*shape, VOCAB)
 
 
-@settings(max_examples=40)
 @every_family
-@given(data=st.data(), seed=st.integers(0, 999))
-def test_the_future_changes_nothing(name: str, data: st.DataObject, seed: int) -> None:
-    """Exact equality, whole and through a cache in chunks: no logit before `t` sees token `t`."""
-    model, (row,) = build(name), sentences([12], seed)
-    t = data.draw(st.integers(1, 11))
-    other = row.clone()
-    other[t:] = (other[t:] + 1 + torch.arange(12 - t)) % VOCAB
-    both = torch.stack((row, other))
+@pytest.mark.parametrize("cuts", [[], [1], [5], [3, 4, 9]], ids=str)
+def test_the_future_changes_nothing(name: str, cuts: list[int]) -> None:
+    """Exact equality in 220 cases a family and cut: no logit before `t` sees token `t` or later.
+
+    The two batches have one shape: a product may round differently elsewhere in a matrix.
+    """
+    model, rows, t = build(name), torch.stack(sentences([12] * 220)), torch.arange(220) % 11 + 1
+    before = torch.arange(12) < t[:, None]
+    others = torch.where(before, rows, (rows + 1 + torch.randint(VOCAB - 1, rows.shape)) % VOCAB)
     with torch.no_grad():
-        whole = model(both)
-        assert torch.equal(whole[0, :t], whole[1, :t])
-        cuts = sorted(data.draw(st.sets(st.integers(1, 11), max_size=3)))
-        chunked = chunks(model, both, None, cuts)
-        assert torch.equal(chunked[0, :t], chunked[1, :t])
-        assert not torch.equal(whole[0, t:], whole[1, t:])
+        seen, unseen = chunks(model, rows, None, cuts), chunks(model, others, None, cuts)
+        assert_close(seen, model(rows), rtol=0, atol=1e-5)
+    assert torch.equal(seen[before], unseen[before])
+    assert not torch.isclose(seen[~before], unseen[~before]).all(-1).any()
 
 
 def chunks(model: DecoderModel, tokens: Tensor, valid: Tensor | None, cuts: list[int]) -> Tensor:
@@ -127,7 +132,7 @@ def chunks(model: DecoderModel, tokens: Tensor, valid: Tensor | None, cuts: list
     return torch.cat(out, dim=1)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @every_family
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4),
@@ -135,7 +140,7 @@ def chunks(model: DecoderModel, tokens: Tensor, valid: Tensor | None, cuts: list
     data=st.data(),
 )
 def test_cached_equals_uncached(name: str, lengths: list[int], side: str, data: st.DataObject) -> None:
-    model, (tokens, valid) = build(name), padded(sentences(lengths), side)
+    model, (tokens, valid) = shared(name), padded(sentences(lengths), side)
     width = tokens.shape[1]
     cuts = sorted(data.draw(st.sets(st.integers(1, width - 1)))) if width > 1 else []
     with torch.no_grad():
@@ -143,14 +148,14 @@ def test_cached_equals_uncached(name: str, lengths: list[int], side: str, data: 
     assert_close(got[valid], expected[valid], rtol=0, atol=1e-5)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @every_family
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=2, max_size=8),
     side=st.sampled_from(["left", "right"]),
 )
 def test_batch_mates_and_padding_change_nothing(name: str, lengths: list[int], side: str) -> None:
-    model, rows = build(name), sentences(lengths)
+    model, rows = shared(name), sentences(lengths)
     with torch.no_grad():
         together = model(*padded(rows, side))
         for i, row in enumerate(rows):
@@ -181,11 +186,11 @@ def test_a_row_of_padding_is_finite(name: str) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @every_family
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), tail=st.integers(0, 3))
 def test_a_packed_row_equals_each_document_alone(name: str, lengths: list[int], tail: int) -> None:
-    model, rows = build(name), sentences(lengths)
+    model, rows = shared(name), sentences(lengths)
     ids = torch.cat([torch.full((n,), i) for i, n in enumerate([*lengths, tail])])[None]
     tokens = torch.cat([*rows, torch.zeros(tail, dtype=torch.long)])[None]
     valid = (ids != len(lengths)) if tail else None

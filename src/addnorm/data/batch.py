@@ -99,9 +99,7 @@ def tensors(rows: Sequence[list[int]]) -> list[Int[Tensor, " _"]]:
     return [torch.tensor(row) for row in rows]
 
 
-def padded(
-    rows: Sequence[Int[Tensor, " _"]], value: int, width: int
-) -> Int[Tensor, "batch seq"]:
+def padded(rows: Sequence[Int[Tensor, " _"]], value: int, width: int) -> Int[Tensor, "batch seq"]:
     """The rows as one tensor, filled up on the right."""
     out = torch.full((len(rows), width), value)
     for line, row in zip(out, rows, strict=True):

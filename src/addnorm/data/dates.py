@@ -35,7 +35,7 @@ PHRASES = (
 """Every way in which a moment is put. What the English says decides the form of the translation."""
 
 NUMBER_SHARE = 0.25
-"""The share of numbers among the sentences drawn; there are 10 000 of them (0 … 9999)."""
+"""The share of numbers, 100 … 9999, among the sentences drawn."""
 
 FIRST, N_MINUTES = datetime(1900, 1, 1), 200 * 365 * 24 * 60
 """Moments are minutes of the two centuries from 1900."""
@@ -124,6 +124,7 @@ class DatesConfig:
 
     The words are CLDR's (through Babel) and num2words'; the corpus is a pure function of this
     config. No source sentence occurs twice, in one split or in two, and each has one translation.
+    Numbers below 100 are always learnt from and never held out: they are the words of the others.
     `n_train` may grow without a change to `valid` and `test`.
 
     Raises `InputError` in `load` when CLDR does not know the language `to`.
@@ -138,10 +139,12 @@ class DatesConfig:
 
     def load(self) -> Corpus:
         """Generate the corpus, test sentences first."""
-        pairs = self._distinct(_locale(self.to))
+        locale = _locale(self.to)
+        pairs = self._distinct(locale)
         test = [next(pairs) for _ in range(self.n_test)]
         valid = [next(pairs) for _ in range(self.n_valid)]
-        train = [next(pairs) for _ in range(self.n_train)]
+        train = [number_pair(number, locale) for number in range(min(100, self.n_train))]
+        train += [next(pairs) for _ in range(self.n_train - len(train))]
         splits = {"train": train, "valid": valid, "test": test}
         reports = {name: Report(read=len(s), used=len(s)) for name, s in splits.items()}
         return Corpus(train=train, valid=valid, test=test, reports=reports)
@@ -155,11 +158,15 @@ class DatesConfig:
                 yield pair
 
 
+def number_pair(number: int, locale: Locale) -> Pair:
+    """A number from 0 to 9999 in English words, and in the words of the locale."""
+    return Pair(in_words(number, Locale("en")), in_words(number, locale))
+
+
 def draw(rng: Random, locale: Locale) -> Pair:
     """One sentence and its translation; the generator's state alone decides which."""
     if rng.random() < NUMBER_SHARE:
-        number = rng.randrange(rng.choice((1_000, 10_000)))  # enough of the short ones
-        return Pair(source=in_words(number, Locale("en")), target=in_words(number, locale))
+        return number_pair(rng.randrange(100, 10_000), locale)
     moment = FIRST + timedelta(minutes=rng.randrange(N_MINUTES))
     phrase, form = rng.choice(PHRASES)
     return Pair(english(moment, phrase), translated(moment, phrase, form, locale))

@@ -128,7 +128,7 @@ class EncodedCorpus:
 
 
 def shortened(task: Task, example: Encoded, max_len: int) -> Encoded:
-    """The example cut to `max_len` positions; what is read keeps its eos, what is written does not."""
+    """The example cut to `max_len` positions; what is read keeps its eos, what is said does not."""
     tokens, targets = example.tokens, example.targets
     if task == "language":
         return replace(example, tokens=tokens[:max_len], targets=targets[:max_len])

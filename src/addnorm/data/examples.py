@@ -1,7 +1,8 @@
-"""What a corpus is made of: four kinds of example, three splits, and an account of every row read."""
+"""What a corpus is made of: four kinds of example, three splits, an account of every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 from addnorm.errors import InputError
@@ -52,10 +53,9 @@ TASKS: dict[type[Example], Task] = {
 
 @dataclass(frozen=True)
 class Report:
-    """What became of the rows of one split: `read == used + left out`, with a place for each row left out.
+    """What became of the rows of one split: `read == used + left out`, and where each of those is.
 
-    `left_out` maps a reason to the places (`file:line`); `shortened` lists what was used after being
-    cut to the longest length allowed.
+    `left_out` maps a reason to places (`file:line`); `shortened` has what was cut before its use.
     """
 
     read: int
@@ -70,9 +70,8 @@ class Report:
 
     def __str__(self) -> str:
         parts = [f"{self.read:,} read", f"{self.used:,} used"]
-        parts += [
-            f"{len(at):,} left out: {reason} ({_some(at)})" for reason, at in self.left_out.items()
-        ]
+        for reason, places in self.left_out.items():
+            parts.append(f"{len(places):,} left out: {reason} ({_some(places)})")
         if self.shortened:
             parts.append(f"{len(self.shortened):,} shortened ({_some(self.shortened)})")
         return ", ".join(parts)
@@ -112,10 +111,9 @@ class Corpus:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every class or tag of the training and validation examples, sorted; none for other tasks."""
-        return tuple(
-            sorted({x for split in (self.train, self.valid) for e in split for x in labels_of(e)})
-        )
+        """Every class or tag in train and valid, sorted; none for other tasks."""
+        examples = chain(self.train, self.valid)
+        return tuple(sorted({label for example in examples for label in labels_of(example)}))
 
     def source_texts(self) -> Iterator[str]:
         """What a tokenizer (of the source, for translation) learns from: training examples only."""

@@ -1,6 +1,6 @@
 """Corpora that Hugging Face `datasets` yields: from the hub by name, or from a local folder."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,45 +31,52 @@ class DatasetConfig(Columns):
     seed: int = 0
 
     def load(self) -> Corpus:
-        """Load and check it; raise `InputError` where it is not to be had."""
-        found = _load(self.path, self.name)
+        """Load every split and check it."""
+        found = _splits(self.path, self.name)
         rows: dict[str, Iterable[Row]] = {}
         for split, name in given(self.train, self.valid, self.test).items():
             if name not in found:
                 known = ", ".join(found)
                 raise InputError(
-                    f"{self.path} has no split {name!r}: {known}.{nearest(name, found)}"
+                    f"{self.path} has no split {name!r}, but {known}.{nearest(name, found)}"
                 )
             rows[split] = self.rows(name, found[name])
         return assemble(rows, self.lowercase, self.valid_fraction, self.seed)
 
     def rows(self, name: str, dataset: Any) -> Iterator[Row]:
         """The rows of one split, numbered from 1."""
+        classes = {column: _classes(feature) for column, feature in dataset.features.items()}
         for n, record in enumerate(dataset, 1):
-            named = {key: _named(value, dataset.features[key]) for key, value in record.items()}
+            named = {column: _named(cell, classes[column]) for column, cell in record.items()}
             yield self.row(f"{self.path}, {name} row {n}", named)
 
 
-def _load(path: str, name: str | None) -> dict[str, Any]:
+def _splits(path: str, name: str | None) -> Mapping[str, Any]:
     try:
         import datasets
+        from datasets.exceptions import DatasetsError
     except ImportError as error:
         raise InputError('kind = "dataset" needs: pip install "addnorm[datasets]"') from error
-    folder = Path(path)
-    saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
+    saved = any((Path(path) / file).is_file() for file in ("dataset_dict.json", "state.json"))
     try:
-        found = datasets.load_from_disk(path) if saved else datasets.load_dataset(path, name)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        found: Any = datasets.load_from_disk(path) if saved else datasets.load_dataset(path, name)
+    except (OSError, ValueError, DatasetsError) as error:
         raise InputError(f"datasets cannot load {path!r}: {error}") from error
-    return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
+    return {"train": found} if isinstance(found, datasets.Dataset) else found
 
 
-def _named(value: Any, feature: Any) -> Any:
-    """The value with class numbers as names; -1 is how `datasets` says that there is no label."""
+def _classes(feature: Any) -> list[str] | None:
+    """The names of the classes of a column of class numbers, or of lists of them."""
     from datasets import ClassLabel, List
 
-    if isinstance(feature, ClassLabel) and isinstance(value, int):
-        return feature.int2str(value) if value >= 0 else None
-    if isinstance(feature, List) and isinstance(value, list):
-        return [_named(item, feature.feature) for item in value]
-    return value
+    inner: Any = feature.feature if isinstance(feature, List) else feature
+    return inner.names if isinstance(inner, ClassLabel) else None
+
+
+def _named(cell: Any, classes: list[str] | None) -> Any:
+    """The cell with class numbers as names; -1 is how `datasets` says that there is no class."""
+    if classes is None or cell is None:
+        return cell
+    if isinstance(cell, int):
+        return classes[cell] if cell >= 0 else None
+    return [classes[i] if i >= 0 else "" for i in cell]

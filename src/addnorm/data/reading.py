@@ -68,10 +68,10 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"{path}:{line}: byte 0x{data[error.start]:02x} is not {encoding}. "
-            f'If the file is in another encoding, name it, e.g. encoding = "latin-1"'
+            'If the file is in another encoding, name it, e.g. encoding = "latin-1"'
         ) from error
-    except LookupError as error:
-        raise InputError(f"{encoding!r} is not an encoding; utf-8 and latin-1 are") from error
+    except (LookupError, UnicodeError) as error:
+        raise InputError(f"{path}: encoding {encoding!r} is unknown; utf-8 is not") from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(
@@ -106,14 +106,14 @@ class Files(ABC):
 
     @abstractmethod
     def load(self) -> Corpus:
-        """Read every file and check it; raise `InputError` at the first fault, with file and line."""
+        """Read every file and check it; `InputError` at the first fault, with file and line."""
 
-    def text(self, path: Path) -> tuple[Path, str]:
+    def read(self, path: Path) -> tuple[Path, str]:
         """Where a file really is, and its text."""
         full = find(path, self.root)
         return full, read_text(full, self.encoding)
 
     def lines(self, path: Path) -> Iterator[tuple[str, str]]:
         """The place (`file:line`) and the text of every line of a file."""
-        full, text = self.text(path)
+        full, text = self.read(path)
         return ((f"{full}:{n}", line) for n, line in enumerate(lines_of(text), 1))

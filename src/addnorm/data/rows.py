@@ -7,6 +7,9 @@ from random import Random
 from addnorm.data.examples import Corpus, Example, Labelled, Pair, Report, Tagged, Text, labels_of
 from addnorm.errors import InputError, nearest
 
+Placed = tuple[str, Example]
+"""An example, after the place where it stands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -24,14 +27,80 @@ def assemble(
 ) -> Corpus:
     """Make a corpus of the rows of each split, holding out a random share of train for validation.
 
-    Raises `InputError` when a split has no usable row, when validation rows are both given and to be
-    held out, and when a label occurs in valid or test only.
+    Raises `InputError` when a split has no usable row, when validation rows are both given and to
+    be held out, and when a label occurs in valid or test only.
     """
     if valid_fraction and "valid" in rows:
         raise InputError("give either valid or valid_fraction, not both")
-    splits: dict[str, list[Example]] = {}
+    placed: dict[str, list[Placed]] = {}
     reports: dict[str, Report] = {}
-    known: set[str] = set()
     for split, found in rows.items():
-        used = list[tuple[str, Example]]()
-        ...
+        placed[split], reports[split] = _account(split, found)
+    _check_labels(placed)
+    if valid_fraction:
+        placed["train"], held = _hold_out(placed["train"], valid_fraction, seed)
+        report = reports["train"]
+        n = len(held)
+        reports["train"] = Report(report.read - n, report.used - n, report.left_out)
+        placed["valid"], reports["valid"] = held, Report(n, n)
+    examples = {
+        split: [lowered(example) if lowercase else example for _, example in some]
+        for split, some in placed.items()
+    }
+    return Corpus(
+        train=examples["train"],
+        valid=examples.get("valid", ()),
+        test=examples.get("test", ()),
+        reports={split: reports[split] for split in ("train", "valid", "test") if split in reports},
+    )
+
+
+def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
+    used: list[Placed] = []
+    left_out: dict[str, list[str]] = {}
+    for row in rows:
+        if isinstance(row.content, str):
+            left_out.setdefault(row.content, []).append(row.where)
+        else:
+            used.append((row.where, row.content))
+    report = Report(len(used) + sum(map(len, left_out.values())), len(used), left_out)
+    if not used:
+        raise InputError(f"{split} has no usable row: {report}")
+    return used, report
+
+
+def _check_labels(placed: Mapping[str, list[Placed]]) -> None:
+    known = {label for _, example in placed["train"] for label in labels_of(example)}
+    for where, example in (*placed.get("valid", ()), *placed.get("test", ())):
+        for label in labels_of(example):
+            if label not in known:
+                raise InputError(
+                    f"{where}: the label {label!r} never occurs in the training data, "
+                    f"which has {', '.join(sorted(known))}.{nearest(label, known)}"
+                )
+
+
+def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed], list[Placed]]:
+    n = round(share * len(rows))
+    if not 0 < n < len(rows):
+        raise InputError(
+            f"valid_fraction={share} of {len(rows)} training rows leaves a split empty"
+        )
+    held = set(Random(f"hold out {seed}").sample(range(len(rows)), n))
+    return (
+        [row for i, row in enumerate(rows) if i not in held],
+        [row for i, row in enumerate(rows) if i in held],
+    )
+
+
+def lowered(example: Example) -> Example:
+    """The example with its text, but not its label, in lower case."""
+    match example:
+        case Text(text):
+            return Text(text.lower())
+        case Pair(source, target):
+            return Pair(source.lower(), target.lower())
+        case Labelled(text, label):
+            return Labelled(text.lower(), label)
+        case Tagged(tokens, tags):
+            return Tagged(tuple(token.lower() for token in tokens), tags)

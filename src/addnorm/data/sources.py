@@ -29,48 +29,50 @@ class TextConfig(Files):
     unit: Literal["file", "line", "paragraph"] = "file"
 
     def load(self) -> Corpus:
+        """Read every file, check it, and hold out the end of train."""
         paths = given(self.train, self.valid, self.test)
-        for split, fraction in (("valid", self.valid_fraction), ("test", self.test_fraction)):
+        fractions = {"valid": self.valid_fraction, "test": self.test_fraction}
+        for split, fraction in fractions.items():
             if fraction and split in paths:
                 raise InputError(f"give either {split} or {split}_fraction, not both")
-        rows = {split: self.units(*self.text(path)) for split, path in paths.items()}
-        if self.valid_fraction or self.test_fraction:
-            rows |= self.held_out()
+        rows = {split: self.units(*self.read(path)) for split, path in paths.items()}
+        if any(fractions.values()):
+            path, text = self.read(self.train)
+            start = self.end_of_unit(text, 1 - sum(fractions.values()))
+            stop = self.end_of_unit(text, 1 - self.test_fraction)
+            rows["train"] = self.units(path, text, 0, start)
+            if self.valid_fraction:
+                rows["valid"] = self.units(path, text, start, stop)
+            if self.test_fraction:
+                rows["test"] = self.units(path, text, stop)
         return assemble(rows, self.lowercase)
 
-    def held_out(self) -> dict[str, Iterable[Row]]:
-        """The units of train and of what its end gives to valid and test."""
-        path, text = self.text(self.train)
-        first = self.end_of_unit(text, 1 - self.valid_fraction - self.test_fraction)
-        second = self.end_of_unit(text, 1 - self.test_fraction)
-        spans = {"train": (0, first), "valid": (first, second), "test": (second, len(text))}
-        return {
-            split: self.units(path, text[start:stop], text.count("\n", 0, start) + 1)
-            for split, (start, stop) in spans.items()
-            if start < stop
-        }
-
-    def end_of_unit(self, text: str, fraction: float) -> int:
+    def end_of_unit(self, text: str, share: float) -> int:
         """The number of characters in this share of the text, whole units only."""
-        at = int(fraction * len(text))
+        at = int(share * len(text))
         mark = {"file": "", "line": "\n", "paragraph": "\n\n"}[self.unit]
         found = text.find(mark, max(at - len(mark), 0))
         return len(text) if found < 0 else found + len(mark)
 
-    def units(self, path: Path, text: str, first_line: int = 1) -> Iterator[Row]:
-        """The documents of a text that starts at a line of a file."""
+    def units(
+        self, path: Path, text: str, start: int = 0, stop: int | None = None
+    ) -> Iterator[Row]:
+        """The documents between two characters of a file's text."""
+        part = text[start:stop]
+        first_line = text.count("\n", 0, start) + 1
+        numbered = enumerate(lines_of(part), first_line)
         if self.unit == "file":
-            yield Row(str(path), Text(text) if text.strip() else "nothing but white space")
-            return
-        numbered = enumerate(lines_of(text), first_line)
-        if self.unit == "line":
+            content = Text(part) if part.strip() else "nothing but white space"
+            yield Row(f"{path}:{first_line}", content)
+        elif self.unit == "line":
             for n, line in numbered:
                 yield Row(f"{path}:{n}", Text(line) if line.strip() else "empty line")
-            return
-        for some, group in groupby(numbered, key=lambda row: bool(row[1].strip())):
-            if some:
-                n, line = next(group)
-                yield Row(f"{path}:{n}", Text("\n".join([line, *(line for _, line in group)])))
+        else:
+            for filled, group in groupby(numbered, key=lambda row: bool(row[1].strip())):
+                lines = list(group)
+                if filled:
+                    paragraph = "\n".join(line for _, line in lines)
+                    yield Row(f"{path}:{lines[0][0]}", Text(paragraph))
 
 
 @config
@@ -84,6 +86,7 @@ class RowFiles(Files, ABC):
         """The rows of each split that is there."""
 
     def load(self) -> Corpus:
+        """Read every file, check it, and hold out a part of train."""
         return assemble(self.rows(), self.lowercase, self.valid_fraction, self.seed)
 
 
@@ -100,6 +103,7 @@ class ParallelConfig(RowFiles):
     test: tuple[Path, Path] | None = None
 
     def rows(self) -> dict[str, Iterable[Row]]:
+        """The rows of each split that is there."""
         return {k: self.pairs(*v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def pairs(self, source: Path, target: Path) -> Iterator[Row]:
@@ -134,6 +138,7 @@ class LinesConfig(RowFiles):
             raise ValueError("separator is empty: name what stands between label and text")
 
     def rows(self) -> dict[str, Iterable[Row]]:
+        """The rows of each split that is there."""
         return {k: self.labelled(v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def labelled(self, path: Path) -> Iterator[Row]:
@@ -174,28 +179,40 @@ class ConllConfig(RowFiles):
     tag_column: int = -1
 
     def rows(self) -> dict[str, Iterable[Row]]:
+        """The rows of each split that is there."""
         return {k: self.sentences(v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def sentences(self, path: Path) -> Iterator[Row]:
         """The sentences of one file, each at its first line."""
-        for some, group in groupby(self.lines(path), key=lambda row: bool(row[1].strip())):
-            if some:
+        for filled, group in groupby(self.lines(path), key=lambda row: bool(row[1].strip(BLANKS))):
+            if filled:
                 yield self.sentence(list(group))
 
     def sentence(self, lines: list[tuple[str, str]]) -> Row:
         """One sentence, at its first line or at the line that spoils it."""
-        rows = [line.split("\t") if "\t" in line else line.split() for _, line in lines]
+        rows = [columns_of(line) for _, line in lines]
         if rows[0][0] == "-DOCSTART-":
             return Row(lines[0][0], "document mark")
         for (where, _), cells in zip(lines, rows, strict=True):
             if not self.complete(cells):
                 return Row(where, "a line without word and tag")
-        tokens = tuple(cells[self.token_column].strip() for cells in rows)
-        tags = tuple(cells[self.tag_column].strip() for cells in rows)
+        tokens = tuple(cells[self.token_column] for cells in rows)
+        tags = tuple(cells[self.tag_column] for cells in rows)
         return Row(lines[0][0], Tagged(tokens, tags))
 
     def complete(self, cells: list[str]) -> bool:
         """Whether word and tag are there, in columns of their own, and not empty."""
         n = len(cells)
         columns = [c + n if c < 0 else c for c in (self.token_column, self.tag_column)]
-        return len({*columns}) == 2 and all(0 <= c < n and cells[c].strip() for c in columns)
+        return len({*columns}) == 2 and all(0 <= c < n and cells[c] for c in columns)
+
+
+BLANKS = " \t"
+"""What separates columns; U+2028 and its like are part of a word."""
+
+
+def columns_of(line: str) -> list[str]:
+    """The cells of a line, stripped; those between tabs may be empty."""
+    if "\t" in line:
+        return [cell.strip(BLANKS) for cell in line.split("\t")]
+    return [cell for cell in line.split(" ") if cell]

@@ -1,21 +1,21 @@
-"""Corpora in tables with named columns: .tsv, .csv, .jsonl, .parquet, and Hugging Face `datasets`."""
+"""Corpora in tables with named columns: .tsv, .csv, .jsonl and .parquet."""
 
 import csv
 import io
 import json
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
 from addnorm.config import config
-from addnorm.data.examples import Example, Labelled, Pair, Tagged, Text
+from addnorm.data.examples import Corpus, Example, Labelled, Pair, Tagged, Text
 from addnorm.data.reading import find, given, lines_of, read_text
 from addnorm.data.rows import Row
 from addnorm.data.sources import RowFiles
 from addnorm.errors import InputError, nearest
 
-Record = Mapping[str, Any]
+Record = Mapping[str, object]
 """The cells of a row by the name of their column."""
 
 KINDS = (("source", "target"), ("text", "label"), ("tokens", "tags"), ("text",))
@@ -54,6 +54,10 @@ class Columns(ABC):
         }
         return {name: column for name, column in columns.items() if column is not None}
 
+    @abstractmethod
+    def load(self) -> Corpus:
+        """Read every row and check it; `InputError` at the first fault, with its place."""
+
     def row(self, where: str, record: Record) -> Row:
         """The example in a record, or the reason why it is none.
 
@@ -67,21 +71,22 @@ class Columns(ABC):
         return Row(where, _example(cells, where))
 
 
-def _cell(record: Record, column: str, where: str) -> Any:
+def _cell(record: Record, column: str, where: str) -> object:
     if column in record:
         return record[column]
-    value: Any = record
+    value: object = record
     for name in column.split("."):
-        if not isinstance(value, Mapping) or name not in value:
+        inner = cast(Record, value) if isinstance(value, Mapping) else {}
+        if name not in inner:
             known = ", ".join(record)
             raise InputError(
                 f"{where}: no column {column!r}; there are {known}.{nearest(column, record)}"
             )
-        value = value[name]
+        value = inner[name]
     return value
 
 
-def _filled(cell: Any) -> bool:
+def _filled(cell: object) -> bool:
     return bool(cell.strip()) if isinstance(cell, str) else cell is not None and cell != []
 
 
@@ -104,15 +109,15 @@ def _tagged(tokens: tuple[str, ...], tags: tuple[str, ...], where: str) -> Tagge
     return Tagged(tokens, tags) if all((*tokens, *tags)) else "an empty word or tag"
 
 
-def _words(cell: Any, where: str) -> tuple[str, ...]:
+def _words(cell: object, where: str) -> tuple[str, ...]:
     if isinstance(cell, str):
         return tuple(_text(cell, where).split())
     if isinstance(cell, list):
-        return tuple(_text(word, where).strip() for word in cell)
+        return tuple(_text(word, where).strip() for word in cast(list[object], cell))
     raise InputError(f"{where}: expected a list of words, not {cell!r}")
 
 
-def _text(cell: Any, where: str) -> str:
+def _text(cell: object, where: str) -> str:
     if not isinstance(cell, str):
         raise InputError(f"{where}: expected text, not {cell!r}")
     if "\0" in cell or any("\ud800" <= char <= "\udfff" for char in cell):
@@ -121,11 +126,11 @@ def _text(cell: Any, where: str) -> str:
 
 
 @config
-class TableConfig(Columns, RowFiles):
+class TableConfig(RowFiles, Columns):
     """Any corpus in a table, of the kind that its columns say.
 
-    The suffix says how to read it: `.tsv` (tabs, no quotes) and `.csv` (quotes as in RFC 4180) start
-    with the names of the columns, `.jsonl` holds an object per line; all three may be `.gz`.
+    The suffix says how to read it: `.tsv` (tabs, no quotes) and `.csv` (quotes as in RFC 4180)
+    start with the names of the columns, `.jsonl` holds an object per line; each may be `.gz`.
     `.parquet` needs pyarrow. A row whose cells do not match the header is an error.
     """
 
@@ -135,6 +140,7 @@ class TableConfig(Columns, RowFiles):
     test: Path | None = None
 
     def rows(self) -> dict[str, Iterable[Row]]:
+        """The rows of each split that is there."""
         return {k: self.table(v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def table(self, path: Path) -> Iterator[Row]:
@@ -198,7 +204,7 @@ def _json_object(line: str, where: str) -> Record:
         raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected an object with a key for each column")
-    return record
+    return cast(Record, record)
 
 
 READERS: dict[str, Callable[[Path, str], Records]] = {
@@ -210,13 +216,11 @@ READERS: dict[str, Callable[[Path, str], Records]] = {
 
 def _parquet(path: Path) -> Records:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import parquet
     except ImportError as error:
-        raise InputError(
-            f'{path}: Parquet needs pyarrow: pip install "addnorm[parquet]"'
-        ) from error
+        raise InputError(f'{path}: Parquet needs: pip install "addnorm[parquet]"') from error
     try:
-        records = parquet.read_table(path).to_pylist()
-    except (ArrowException, ValueError, OSError) as error:
+        records = cast(list[Record], parquet.read_table(path).to_pylist())
+    except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
         raise InputError(f"{path} is not readable as Parquet: {error}") from error
     return ((f"{path}, row {n}", record) for n, record in enumerate(records, 1))

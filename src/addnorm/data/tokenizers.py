@@ -79,7 +79,7 @@ class Tokenizer:
         return self.inner.decode(list(ids))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """A readable string for each id: its text, or its bytes' letters where it is no whole text."""
+        """A readable string for each id: its text; the vocabulary's, where it is a part of one."""
         texts = self.inner.decode_batch([[i] for i in ids], skip_special_tokens=False)
         return [
             self._name(i) if "\ufffd" in text else text for i, text in zip(ids, texts, strict=True)
@@ -153,7 +153,7 @@ class Stream:
 
 @config
 class BPEConfig:
-    """Byte-pair encoding of UTF-8 bytes (Sennrich et al. 2016, §3.2; on bytes: Radford et al. 2019).
+    """Byte-pair encoding (Sennrich et al. 2016, §3.2) of UTF-8 bytes (Radford et al. 2019, §2.2).
 
     Every string has an encoding, and decodes to itself. `joint` trains one tokenizer on source and
     target together. The vocabulary is smaller than `vocab_size` where the text has fewer pairs that

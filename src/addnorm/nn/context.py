@@ -9,6 +9,14 @@ from torch import Tensor
 from addnorm.nn.masks import Dense, Full, Mask, Padding, Segments
 
 
+@dataclass(frozen=True)
+class Memory:
+    """An encoder's output, and which of it may be looked at."""
+
+    hidden: Float[Tensor, "batch memory_seq d_model"]
+    mask: Full | Dense
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """Positions, mask and memory of one forward pass over `seq` new tokens of `kv_seq` in all.
@@ -23,8 +31,7 @@ class Context:
     kv_slots: Int[Tensor, " kv_seq"]
     mask: Mask
     valid: Bool[Tensor, "batch seq"] | None = None
-    memory: Float[Tensor, "batch memory_seq d_model"] | None = None
-    memory_mask: Full | Dense = Full()
+    memory: Memory | None = None
 
     @classmethod
     def over(
@@ -68,17 +75,12 @@ class Context:
         memory: Float[Tensor, "batch memory_seq d_model"],
         valid: Bool[Tensor, "batch memory_seq"] | None = None,
     ) -> "Context":
-        """This context with an encoder's output for cross-attention to look at.
-
-        Raises `ValueError` where the shapes do not agree.
-        """
-        if len(memory) != self.batch:
-            raise ValueError(f"memory must have {self.batch} rows as tokens do, got {len(memory)}")
+        """This context with an encoder's output for cross-attention to look at."""
         if valid is None:
-            return replace(self, memory=memory, memory_mask=Full())
-        _same_shape("memory's valid", valid, tuple(memory.shape[:2]))
+            return replace(self, memory=Memory(memory, Full()))
+        _same_shape("valid", valid, memory.shape[:2])
         allowed = valid[:, None, None].expand(-1, 1, len(self.q_slots), -1)
-        return replace(self, memory=memory, memory_mask=Dense(allowed))
+        return replace(self, memory=Memory(memory, Dense(allowed)))
 
 
 def positions_of(

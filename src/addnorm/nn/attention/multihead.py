@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from addnorm.config import Probability, config
 from addnorm.nn.attention.core import CoreConfig, SDPACoreConfig
 from addnorm.nn.cache import CrossCache, KeysValues, SelfCache
-from addnorm.nn.context import Context
+from addnorm.nn.context import Context, Memory
 from addnorm.nn.masks import Full, Mask, Window
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions.position import Position
@@ -105,14 +105,14 @@ class CrossAttention(MultiHead):
     """A sequence looks at a memory: queries from the sequence, keys and values from `ctx.memory`."""
 
     def forward(self, x: Hidden, ctx: Context, cache: CrossCache | None = None) -> Hidden:
-        k, v = self.remember(ctx) if cache is None else cache.once(lambda: self.remember(ctx))
-        return self.merge(self.core(self.queries(x), k, v, ctx.memory_mask))
-
-    def remember(self, ctx: Context) -> KeysValues:
-        """The keys and values of the memory."""
-        if ctx.memory is None:
+        if (memory := ctx.memory) is None:
             raise ValueError("cross-attention needs a memory: build the context with `attending`")
-        return self.keys_values(ctx.memory)
+        k, v = self.remember(memory) if cache is None else cache.once(lambda: self.remember(memory))
+        return self.merge(self.core(self.queries(x), k, v, memory.mask))
+
+    def remember(self, memory: Memory) -> KeysValues:
+        """The keys and values of the memory."""
+        return self.keys_values(memory.hidden)
 
 
 @config

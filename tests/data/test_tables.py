@@ -1,0 +1,209 @@
+"""Tables: columns by name, one kind of example each, every row used or reported."""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.data import DatasetConfig, Labelled, Pair, TableConfig, Tagged, Text
+from addnorm.errors import InputError
+
+
+@pytest.fixture
+def put(tmp_path: Path):
+    def put(name: str, text: str) -> Path:
+        path = tmp_path / name
+        data = text.encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", 'text\tn\tlabel\nsay "hi\t1\tx\nb, c\t2\ty\n'),
+        ("a.tsv.gz", 'text\tn\tlabel\nsay "hi\t1\tx\nb, c\t2\ty'),
+        ("a.csv", 'text,n,label\n"say ""hi",1,x\n"b, c",2,y\n'),
+        ("a.csv.gz", 'text,n,label\r\n"say ""hi",1,x\r\n"b, c",2,y\r\n'),
+        ("a.jsonl", '{"text": "say \\"hi", "label": "x"}\n{"label": "y", "text": "b, c"}\n'),
+    ],
+)
+def test_columns_by_name(put, name: str, text: str) -> None:
+    corpus = TableConfig(train=put(name, text), text="text", label="label").load()
+    assert corpus.train == [Labelled('say "hi', "x"), Labelled("b, c", "y")]
+
+
+def test_the_columns_say_what_kind_of_example_it_is(put) -> None:
+    path = put("a.tsv", "en\tde\twords\ttags\na b\tc d\te f\tO B\n")
+    assert TableConfig(train=path, source="en", target="de").load().train == [Pair("a b", "c d")]
+    assert TableConfig(train=path, text="de").load().train == [Text("c d")]
+    assert TableConfig(train=path, tokens="words", tags="tags").load().train == [
+        Tagged(("e", "f"), ("O", "B"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "columns", [{}, {"source": "a"}, {"text": "a", "tags": "b"}, {"label": "x"}]
+)
+def test_columns_of_no_kind_are_refused(columns: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="source and target; text and label"):
+        TableConfig(train=Path("a.tsv"), **columns)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.tsv", "txt\nx\n"), ("a.csv", "txt\nx\n"), ("a.jsonl", '{"txt": "x"}')]
+)
+def test_a_missing_column_is_refused(put, name: str, text: str) -> None:
+    with pytest.raises(InputError, match=r"a\.\w+:\d: no column 'text'.*Did you mean 'txt'"):
+        TableConfig(train=put(name, text), text="text").load()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "a\tb\nx\ty\nx\n", "a.tsv:3: 1 cells, but 2 columns"),
+        ("a.csv", 'a,b\n"x\ny",z\nx,y,z\n', "a.csv:4: 3 cells, but 2 columns"),
+        ("a.csv", 'a,b\nx,y\n"x"y,z\n', "a.csv:3: not CSV"),
+        ("a.csv", 'a,b\nx,"y', "a.csv:2: not CSV"),
+        ("a.jsonl", '{"a": "x"}\n{"a": \n', "a.jsonl:2: not JSON"),
+        ("a.jsonl", "[" * 100_000, "a.jsonl:1: not JSON"),
+        ("a.jsonl", '["a"]', "a.jsonl:1: expected an object"),
+        ("a.jsonl", '{"a": 3}', "a.jsonl:1: expected text, not 3"),
+        ("a.jsonl", '{"a": "x\\u0000"}', "a.jsonl:1: a NUL"),
+        ("a.jsonl", '{"a": "\\ud800"}', "a.jsonl:1: .*half a surrogate"),
+        ("a.xls", "a", "unknown kind of table '.xls'"),
+        ("a.parquet", "PAR1 it is not", "not readable as Parquet"),
+    ],
+)
+def test_damaged_tables_are_refused_with_their_place(put, name, text, message) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    with pytest.raises(InputError, match=message):
+        TableConfig(train=put(name, text), text="a").load()
+
+
+def test_what_is_empty_is_reported(put) -> None:
+    path = put(
+        "a.jsonl",
+        '{"t": "x", "l": 1}\n\n{"t": " ", "l": 1}\n{"t": "y", "l": null}\n{"t": null, "l": ""}\n',
+    )
+    corpus = TableConfig(train=path, text="t", label="l").load()
+    assert corpus.train == [Labelled("x", "1")]
+    assert corpus.reports["train"].left_out == {
+        "empty line": [f"{path}:2"],
+        "empty text": [f"{path}:3"],
+        "empty label": [f"{path}:4"],
+        "empty text and label": [f"{path}:5"],
+    }
+
+
+def test_words_and_tags_must_be_as_many(put) -> None:
+    path = put("a.jsonl", '{"w": ["a", "b"], "t": ["O", "O"]}\n{"w": ["a"], "t": ["O", "O"]}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl:2: 1 tokens but 2 tags"):
+        TableConfig(train=path, tokens="w", tags="t").load()
+
+
+def test_an_empty_word_and_an_empty_sentence_are_reported(put) -> None:
+    rows = [(["a"], ["O"]), (["a", ""], ["O", "O"]), ([], [])]
+    path = put("a.jsonl", "".join(json.dumps({"w": w, "t": t}) + "\n" for w, t in rows))
+    corpus = TableConfig(train=path, tokens="w", tags="t").load()
+    assert corpus.reports["train"].left_out == {
+        "an empty word or tag": [f"{path}:2"],
+        "empty tokens and tags": [f"{path}:3"],
+    }
+
+
+def test_dotted_names_reach_into_nested_columns(put) -> None:
+    path = put("a.jsonl", '{"translation": {"en": "a", "de": "b"}, "x.y": "c"}')
+    config = TableConfig(train=path, source="translation.en", target="translation.de")
+    assert config.load().train == [Pair("a", "b")]
+    assert TableConfig(train=path, text="x.y").load().train == [Text("c")]
+    with pytest.raises(InputError, match=r"no column 'translation\.fr'"):
+        TableConfig(train=path, source="translation.en", target="translation.fr").load()
+
+
+cells = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+
+
+@given(st.lists(st.tuples(cells, cells), min_size=1, max_size=8))
+def test_csv_and_jsonl_hold_any_text(tmp_path_factory, rows: list[tuple[str, str]]) -> None:
+    folder = tmp_path_factory.mktemp("tables")
+    rows = [("a", "b"), *((a.replace("\r\n", ""), b.replace("\r\n", "")) for a, b in rows)]
+    wanted = [Pair(a, b) for a, b in rows if a.strip() and b.strip()]
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerows([("s", "t"), *rows])
+    (folder / "a.csv").write_bytes(buffer.getvalue().encode())
+    lines = "".join(f"{json.dumps({'s': a, 't': b}, ensure_ascii=False)}\n" for a, b in rows)
+    (folder / "a.jsonl").write_bytes(lines.encode())
+    for name in ("a.csv", "a.jsonl"):
+        corpus = TableConfig(train=folder / name, source="s", target="t").load()
+        assert corpus.train == wanted
+        assert corpus.reports["train"].read == len(rows)
+
+
+def test_a_csv_cell_of_ten_megabytes(put) -> None:
+    corpus = TableConfig(train=put("a.csv", f"t\n{'x' * 10_000_000}\n"), text="t").load()
+    assert len(corpus.train[0].text) == 10_000_000
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"w": [["a", "b"], ["c"], None], "t": [["O", "B"], ["O"], ["O"]]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    corpus = TableConfig(root=tmp_path, train="a.parquet", tokens="w", tags="t").load()
+    assert corpus.train == [Tagged(("a", "b"), ("O", "B")), Tagged(("c",), ("O",))]
+    assert corpus.reports["train"].left_out == {"empty tokens": [f"{tmp_path}/a.parquet, row 3"]}
+
+
+# Hugging Face datasets
+
+
+def saved(folder: Path) -> Path:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        text=datasets.Value("string"),
+        label=datasets.ClassLabel(names=["neg", "pos"]),
+        words=datasets.List(datasets.Value("string")),
+        tags=datasets.List(datasets.ClassLabel(names=["O", "B"])),
+    )
+    columns = {
+        "text": ["a", "b", "c"],
+        "label": [1, 0, -1],
+        "words": [["x"]] * 3,
+        "tags": [[1]] * 3,
+    }
+    dataset = datasets.Dataset.from_dict(columns, features=features)
+    datasets.DatasetDict(train=dataset, test=dataset.select([0])).save_to_disk(folder / "both")
+    dataset.save_to_disk(folder / "one")
+    return folder
+
+
+def test_a_dataset_on_disk(tmp_path: Path) -> None:
+    path = str(saved(tmp_path) / "both")
+    corpus = DatasetConfig(path=path, text="text", label="label", test="test").load()
+    assert corpus.train == [Labelled("a", "pos"), Labelled("b", "neg")]
+    assert corpus.test == [Labelled("a", "pos")]
+    assert corpus.reports["train"].left_out == {"empty label": [f"{path}, train row 3"]}
+    tagged = DatasetConfig(path=path, tokens="words", tags="tags").load()
+    assert tagged.train[0] == Tagged(("x",), ("B",))
+    with pytest.raises(InputError, match=r"no split 'tset'.*Did you mean 'test'"):
+        DatasetConfig(path=path, text="text", test="tset").load()
+    single = DatasetConfig(path=str(tmp_path / "one"), text="text").load()
+    assert len(single.train) == 3
+
+
+def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    (tmp_path / "state.json").write_text("{")
+    with pytest.raises(InputError, match="datasets cannot load"):
+        DatasetConfig(path=str(tmp_path), text="text").load()

@@ -1,0 +1,54 @@
+"""The shape of every model: sizes flow down from one place, and what cannot be is refused early."""
+
+from typing import get_args
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.norms import LayerNorm
+from tests.contracts import check_records
+
+RECORDS = [
+    EncoderConfig(),
+    DecoderConfig(d_model=16, attention=AttentionConfig(n_heads=4, window=8)),
+    EncoderDecoderConfig(n_decoder_layers=2),
+]
+
+
+def test_every_model_has_a_record() -> None:
+    check_records(ModelConfig, RECORDS)
+    assert len(get_args(Model)) == len(RECORDS)
+
+
+def test_from_plain_data() -> None:
+    written = {"kind": "decoder", "d_model": 24, "attention": {"n_heads": 3}, "norm": {"kind": "rmsnorm"}}
+    config = TypeAdapter[ModelConfig](ModelConfig).validate_python(written)
+    assert isinstance(config, DecoderConfig)
+    assert config.attention.heads(config.d_model).d_head == 8
+
+
+@pytest.mark.parametrize(
+    ("written", "match"),
+    [
+        ({"kind": "decodr"}, "decodr"),
+        ({"kind": "decoder", "norm": {"kind": "batchnorm"}}, "batchnorm"),
+        ({"kind": "decoder", "norm": {"kind": "rmsnorm", "bias": True}}, "bias"),
+        ({"kind": "decoder", "d_model": 10, "attention": {"n_heads": 4}}, "d_model = 10"),
+        ({"kind": "decoder", "attention": {"n_heads": 8, "n_kv_heads": 3}}, "n_kv_heads = 3"),
+        ({"kind": "decoder", "head": {"kind": "tagging"}}, "kind"),
+    ],
+)
+def test_mistakes_in_plain_data_are_refused(written: dict[str, object], match: str) -> None:
+    with pytest.raises(ValidationError, match=match):
+        TypeAdapter[ModelConfig](ModelConfig).validate_python(written)
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_sizes_flow_down(n_layers: int) -> None:
+    model = DecoderConfig(d_model=24, n_layers=n_layers, attention=AttentionConfig(n_heads=3)).build(7)
+    assert len(model.stack.blocks) == n_layers
+    widths = {tuple(m.weight.shape) for m in model.modules() if isinstance(m, LayerNorm)}
+    assert widths == {(24,)}
+    assert model.stack.blocks[0].feedforward.up_proj.out_features == 96
