@@ -51,7 +51,9 @@ def named(records: Sequence[Any]) -> list[Any]:
 
 
 def _name(record: Any) -> str:
-    extras = [str(getattr(record, f)) for f in ("activation", "pooling", "bias") if hasattr(record, f)]
+    extras = [
+        str(getattr(record, f)) for f in ("activation", "pooling", "bias") if hasattr(record, f)
+    ]
     return "-".join([record.kind, *extras])
 
 
@@ -73,7 +75,9 @@ def check_config(config: Any, kind: Any) -> None:
         setattr(config, next(iter(written)), None)
 
 
-def check_module(build: Callable[[], nn.Module], call: Callable[[nn.Module, torch.dtype], Tensor]) -> None:
+def check_module(
+    build: Callable[[], nn.Module], call: Callable[[nn.Module, torch.dtype], Tensor]
+) -> None:
     """A module keeps its type, sends a gradient to every parameter, and lives in its state dict."""
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         module = started(build()).to(dtype)
@@ -104,11 +108,15 @@ def started(module: nn.Module) -> nn.Module:
     return module
 
 
-def check_gradients(module: nn.Module, f: Callable[..., Tensor], *inputs: Tensor, twice: bool) -> None:
+def check_gradients(
+    module: nn.Module, f: Callable[..., Tensor], *inputs: Tensor, twice: bool
+) -> None:
     """`gradcheck` in float64, for inputs and parameters together, along a random direction."""
     module = started(module).double()
     shapes = {name: value.shape for name, value in module.named_parameters()}
-    weights = torch.cat([torch.zeros(0).double(), *(p.detach().flatten() for p in module.parameters())])
+    weights = torch.cat(
+        [torch.zeros(0).double(), *(p.detach().flatten() for p in module.parameters())]
+    )
     inputs = tuple(x.double().requires_grad_() for x in inputs)
 
     def run(weights: Tensor, *inputs: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Batches: what each task's model gets, every example once, and an order that can be resumed."""
 
-from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -259,5 +259,4 @@ def test_targets_are_counted() -> None:
 def test_batches_are_of_similar_length(n_tokens: list[int]) -> None:
     loader = TokensConfig(tokens=24).build(encoded(n_tokens), seed=3).train
     spans = sorted((min(w), max(w)) for w in ([n_tokens[i] for i in b] for b in loader.plan(2)))
-    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
-    assert Counter(n_tokens).total() == sum(map(len, loader.plan(2)))
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))

@@ -42,9 +42,10 @@ def test_a_nul_is_named_with_its_line(tmp_path: Path) -> None:
         read_text(written(tmp_path, b"a\nb\0c\n"))
 
 
-def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_an_error(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(InputError, match="is empty"):
-        read_text(written(tmp_path, b""))
+        read_text(written(tmp_path, data))
 
 
 @pytest.mark.parametrize("encoding", ["utf-88", "rot13", "undefined"])

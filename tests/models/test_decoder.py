@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contracts import check_config, check_gradients, check_module
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -19,7 +20,6 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
 from addnorm.nn.positions import LearnedConfig, NoPositionConfig, RotaryConfig
 from addnorm.nn.residuals import PreNormConfig
-from tests.contracts import check_config, check_gradients, check_module
 
 VOCAB = 13
 SMALL = DecoderConfig(
@@ -47,7 +47,9 @@ FAMILIES = {
         attention=AttentionConfig(n_heads=2, n_kv_heads=1, window=4),
         residual=PreNormConfig(),
     ),
-    "eager": dataclasses.replace(SMALL, attention=AttentionConfig(n_heads=2, core=EagerCoreConfig())),
+    "eager": dataclasses.replace(
+        SMALL, attention=AttentionConfig(n_heads=2, core=EagerCoreConfig())
+    ),
     "nope": dataclasses.replace(SMALL, position=NoPositionConfig()),
 }
 every_family = pytest.mark.parametrize("name", FAMILIES)
@@ -72,7 +74,10 @@ def sentences(lengths: list[int], seed: int = 0) -> list[Tensor]:
 
 def padded(rows: list[Tensor], side: str) -> tuple[Tensor, Tensor]:
     width = max(len(row) for row in rows)
-    tokens, valid = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width).bool()
+    tokens, valid = (
+        torch.zeros(len(rows), width, dtype=torch.long),
+        torch.zeros(len(rows), width).bool(),
+    )
     for i, row in enumerate(rows):
         place = slice(width - len(row), None) if side == "left" else slice(len(row))
         tokens[i, place], valid[i, place] = row, True
@@ -132,26 +137,28 @@ def chunks(model: DecoderModel, tokens: Tensor, valid: Tensor | None, cuts: list
     return torch.cat(out, dim=1)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @every_family
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4),
     side=st.sampled_from(["left", "right"]),
     data=st.data(),
 )
-def test_cached_equals_uncached(name: str, lengths: list[int], side: str, data: st.DataObject) -> None:
+def test_cached_equals_uncached(
+    name: str, lengths: list[int], side: str, data: st.DataObject
+) -> None:
     model, (tokens, valid) = shared(name), padded(sentences(lengths), side)
     width = tokens.shape[1]
-    cuts = sorted(data.draw(st.sets(st.integers(1, width - 1)))) if width > 1 else []
+    cuts = sorted(data.draw(st.sets(st.integers(1, width - 1), max_size=6))) if width > 1 else []
     with torch.no_grad():
         got, expected = chunks(model, tokens, valid, cuts), model(tokens, valid)
     assert_close(got[valid], expected[valid], rtol=0, atol=1e-5)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @every_family
 @given(
-    lengths=st.lists(st.integers(1, 12), min_size=2, max_size=8),
+    lengths=st.lists(st.integers(1, 12), min_size=2, max_size=5),
     side=st.sampled_from(["left", "right"]),
 )
 def test_batch_mates_and_padding_change_nothing(name: str, lengths: list[int], side: str) -> None:
@@ -277,7 +284,9 @@ def test_tied_weights_are_one() -> None:
     tied, untied = SMALL.build(VOCAB), build("original")
     assert tied.head.weight is tied.embed.tokens.weight
     assert untied.head.weight is not untied.embed.tokens.weight
-    difference = sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters())
+    difference = sum(p.numel() for p in untied.parameters()) - sum(
+        p.numel() for p in tied.parameters()
+    )
     assert difference == VOCAB * 16
 
 
@@ -294,7 +303,14 @@ def test_autocast_keeps_the_residual_stream_in_float32() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("d_model", 15), ("d_model", 0), ("n_layers", 0), ("max_len", 0), ("dropout", 1.0), ("init", "best")],
+    [
+        ("d_model", 15),
+        ("d_model", 0),
+        ("n_layers", 0),
+        ("max_len", 0),
+        ("dropout", 1.0),
+        ("init", "best"),
+    ],
 )
 def test_impossible_values_are_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contracts import HEAD_RECORDS, check_config, check_gradients, check_module, named
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -17,11 +18,12 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig, NoPositionConfig
-from tests.contracts import HEAD_RECORDS, check_config, check_gradients, check_module, named
 
 VOCAB, LABELS = 13, 5
 SMALL = EncoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2), dropout=0.0)
-VALID = torch.tensor([[True, True, True, True], [True, True, False, False], [False, True, True, True]])
+VALID = torch.tensor(
+    [[True, True, True, True], [True, True, False, False], [False, True, True, True]]
+)
 TOKENS = torch.randint(1, VOCAB, (3, 4), generator=torch.Generator().manual_seed(0)) * VALID
 every_head = pytest.mark.parametrize("head", named(HEAD_RECORDS))
 
@@ -64,9 +66,12 @@ def real(logits: Tensor, row: int, valid: Tensor) -> Tensor:
 @settings(max_examples=8)
 @every_head
 @given(
-    lengths=st.lists(st.integers(1, 9), min_size=2, max_size=5), side=st.sampled_from(["left", "right"])
+    lengths=st.lists(st.integers(1, 9), min_size=2, max_size=5),
+    side=st.sampled_from(["left", "right"]),
 )
-def test_batch_mates_and_padding_change_nothing(head: HeadConfig, lengths: list[int], side: str) -> None:
+def test_batch_mates_and_padding_change_nothing(
+    head: HeadConfig, lengths: list[int], side: str
+) -> None:
     model, slots = shared(head), torch.arange(max(lengths))
     sizes = torch.tensor(lengths)[:, None]
     valid = slots >= max(lengths) - sizes if side == "left" else slots < sizes

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.contracts import check_config
 
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig, presets
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
-from tests.contracts import check_config
 
 PRESETS = [presets.transformer_base, presets.transformer_big, presets.gpt2_small, presets.llama_7b]
 
@@ -49,13 +49,20 @@ def test_the_original(
 def test_gpt2() -> None:
     small = presets.gpt2_small()
     assert count(small, 50_257) == 124_439_808
-    xl = dataclasses.replace(small, d_model=1600, n_layers=48, attention=AttentionConfig(n_heads=25))
+    xl = dataclasses.replace(
+        small, d_model=1600, n_layers=48, attention=AttentionConfig(n_heads=25)
+    )
     assert count(xl, 50_257) == 1_557_611_200
 
 
 def test_gpt3() -> None:
     """Brown et al. 2020, table 2.1: 175 B."""
-    shape = {"d_model": 12_288, "n_layers": 96, "max_len": 2048, "attention": AttentionConfig(n_heads=96)}
+    shape = {
+        "d_model": 12_288,
+        "n_layers": 96,
+        "max_len": 2048,
+        "attention": AttentionConfig(n_heads=96),
+    }
     config = dataclasses.replace(presets.gpt2_small(), **shape)  # type: ignore[arg-type]
     assert count(config, 50_257) == pytest.approx(175e9, rel=0.005)
 

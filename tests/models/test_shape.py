@@ -4,11 +4,11 @@ from typing import get_args
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from tests.contracts import check_records
 
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.norms import LayerNorm
-from tests.contracts import check_records
 
 RECORDS = [
     EncoderConfig(),
@@ -23,7 +23,12 @@ def test_every_model_has_a_record() -> None:
 
 
 def test_from_plain_data() -> None:
-    written = {"kind": "decoder", "d_model": 24, "attention": {"n_heads": 3}, "norm": {"kind": "rmsnorm"}}
+    written = {
+        "kind": "decoder",
+        "d_model": 24,
+        "attention": {"n_heads": 3},
+        "norm": {"kind": "rmsnorm"},
+    }
     config = TypeAdapter[ModelConfig](ModelConfig).validate_python(written)
     assert isinstance(config, DecoderConfig)
     assert config.attention.heads(config.d_model).d_head == 8
@@ -47,7 +52,9 @@ def test_mistakes_in_plain_data_are_refused(written: dict[str, object], match: s
 
 @pytest.mark.parametrize("n_layers", [1, 3])
 def test_sizes_flow_down(n_layers: int) -> None:
-    model = DecoderConfig(d_model=24, n_layers=n_layers, attention=AttentionConfig(n_heads=3)).build(7)
+    model = DecoderConfig(
+        d_model=24, n_layers=n_layers, attention=AttentionConfig(n_heads=3)
+    ).build(7)
     assert len(model.stack.blocks) == n_layers
     widths = {tuple(m.weight.shape) for m in model.modules() if isinstance(m, LayerNorm)}
     assert widths == {(24,)}

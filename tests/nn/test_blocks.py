@@ -1,7 +1,18 @@
-"""Blocks and stacks: the equations, their gradients with every part, and how far a window reaches."""
+"""Blocks and stacks: the equations, gradients through every part, and how far a window reaches."""
 
 import pytest
 import torch
+from tests.contracts import (
+    CORE_RECORDS,
+    FEEDFORWARD_RECORDS,
+    NORM_RECORDS,
+    POSITION_RECORDS,
+    RESIDUAL_RECORDS,
+    check_gradients,
+    check_module,
+    context,
+    named,
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -15,17 +26,6 @@ from addnorm.nn.masks import Causal, Full
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import NoPosition, PositionConfig
 from addnorm.nn.residuals import PreNormConfig, ResidualConfig
-from tests.contracts import (
-    CORE_RECORDS,
-    FEEDFORWARD_RECORDS,
-    NORM_RECORDS,
-    POSITION_RECORDS,
-    RESIDUAL_RECORDS,
-    check_gradients,
-    check_module,
-    context,
-    named,
-)
 
 SMOOTH = FeedForwardConfig(activation="gelu", d_ff=5)
 
@@ -37,7 +37,11 @@ def shape(**parts: object) -> Shape:
 
 def stack(config: Shape, *, cross: bool) -> Stack:
     position = config.build_position()
-    return config.build_cross_stack(position, config.n_layers) if cross else config.build_stack(position)
+    return (
+        config.build_cross_stack(position, config.n_layers)
+        if cross
+        else config.build_stack(position)
+    )
 
 
 PARTS = [
@@ -50,7 +54,9 @@ PARTS = [
 
 @pytest.mark.parametrize("residual", named(RESIDUAL_RECORDS))
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: next(iter(part)))
-def test_contract_of_each_part_in_each_placement(residual: ResidualConfig, part: dict[str, object]) -> None:
+def test_contract_of_each_part_in_each_placement(
+    residual: ResidualConfig, part: dict[str, object]
+) -> None:
     config, x, memory = shape(residual=residual, **part), torch.randn(2, 3, 4), torch.randn(2, 2, 4)
     check_module(
         lambda: stack(config, cross=True),
@@ -86,14 +92,21 @@ def test_blocks_are_the_equations(pre: bool) -> None:
         (block.cross_attention_residual, lambda h: block.cross_attention(h, ctx)),
         (block.feedforward_residual, block.feedforward),
     ):
-        expected = expected + f(residual.norm(expected)) if pre else residual.norm(expected + f(expected))
+        expected = (
+            expected + f(residual.norm(expected)) if pre else residual.norm(expected + f(expected))
+        )
     assert_close(block(x, ctx), expected)
     assert_close(layers(x, ctx), layers.norm(expected) if pre else expected)
 
 
 def test_no_norm_is_shared() -> None:
     blocks = DecoderConfig(d_model=8, n_layers=3).build(5).stack.blocks
-    norms = [m for block in blocks for m in block.modules() if isinstance(m, nn.LayerNorm) or hasattr(m, "eps")]
+    norms = [
+        m
+        for block in blocks
+        for m in block.modules()
+        if isinstance(m, nn.LayerNorm) or hasattr(m, "eps")
+    ]
     assert len({id(norm) for norm in norms}) == 6
 
 
@@ -102,10 +115,14 @@ def test_no_norm_is_shared() -> None:
 def test_reach_of_a_window(n_layers: int, window: int, residual: ResidualConfig) -> None:
     """After L layers a token has seen exactly the last `L (w - 1) + 1`."""
     attention = AttentionConfig(n_heads=2, window=window)
-    config = DecoderConfig(d_model=8, n_layers=n_layers, attention=attention, residual=residual, dropout=0.0)
+    config = DecoderConfig(
+        d_model=8, n_layers=n_layers, attention=attention, residual=residual, dropout=0.0
+    )
     layers = config.build_stack(NoPosition()).double()
     x = torch.randn(1, 14, 8, dtype=torch.float64, requires_grad=True)
-    layers(x, Context.over(torch.zeros(1, 14, dtype=torch.long), Causal()))[0, -1].square().sum().backward()
+    layers(x, Context.over(torch.zeros(1, 14, dtype=torch.long), Causal()))[
+        0, -1
+    ].square().sum().backward()
     assert x.grad is not None
     reached = x.grad[0].abs().sum(-1) > 0
     assert int(reached.sum()) == n_layers * (window - 1) + 1
@@ -117,7 +134,9 @@ def test_layers_may_differ_in_their_pattern() -> None:
     wide, narrow = (AttentionConfig(n_heads=2, window=w) for w in (None, 2))
     blocks = []
     for attention in (narrow, wide):
-        config = DecoderConfig(d_model=4, n_layers=1, attention=attention, norm=RMSNormConfig(), dropout=0.0)
+        config = DecoderConfig(
+            d_model=4, n_layers=1, attention=attention, norm=RMSNormConfig(), dropout=0.0
+        )
         blocks.append(config.build_stack(NoPosition()).blocks[0])
     assert all(isinstance(block, Block) for block in blocks)
     layers = Stack([*blocks], nn.Identity())

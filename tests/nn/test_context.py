@@ -38,7 +38,9 @@ def untyped() -> Iterator[None]:
         ([[0, 0, 1, 1]], [[0, 0, 1, 1]], [[0, 0, 0, 1]]),
     ],
 )
-def test_positions(valid: list[list[int]] | None, segments: list[list[int]] | None, expected: object) -> None:
+def test_positions(
+    valid: list[list[int]] | None, segments: list[list[int]] | None, expected: object
+) -> None:
     got = positions_of(
         torch.arange(4),
         None if valid is None else torch.tensor(valid).bool(),
@@ -75,8 +77,8 @@ def test_without_padding_the_kernel_may_choose_its_own_causal_path() -> None:
 def test_memory_mask() -> None:
     memory, valid = torch.randn(2, 3, 8), torch.tensor([[True, True, False], [True] * 3])
     ctx = Context.over(TOKENS, Causal())
-    assert isinstance(ctx.attending(memory).memory_mask, Full)
-    mask = ctx.attending(memory, valid).memory_mask
+    assert isinstance(ctx.attending(memory).memory.mask, Full)
+    mask = ctx.attending(memory, valid).memory.mask
     assert isinstance(mask, Dense)
     assert torch.equal(mask.allowed, valid[:, None, None].expand(2, 1, 4, 3))
 
@@ -99,7 +101,7 @@ def test_valid_must_cover_the_cached_slots() -> None:
 @pytest.mark.usefixtures("untyped")
 def test_memory_must_match() -> None:
     ctx = Context.over(TOKENS, Causal())
-    with pytest.raises(ValueError, match="2 rows"):
+    with pytest.raises(ValueError, match=r"memory must have shape \(2, 3, 8\), got \(1, 3, 8\)"):
         ctx.attending(torch.randn(1, 3, 8))
     with pytest.raises(ValueError, match=r"\(2, 3\)"):
         ctx.attending(torch.randn(2, 3, 8), torch.ones(2, 4, dtype=torch.bool))

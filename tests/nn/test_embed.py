@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.contracts import POSITION_RECORDS, check_config, check_gradients, check_module, named
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -12,7 +13,6 @@ from addnorm.nn.embed import Embedding, EmbeddingConfig, zero_padding
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
 from addnorm.nn.positions import LearnedConfig, NoPosition, PositionConfig, SinusoidalConfig
-from tests.contracts import POSITION_RECORDS, check_config, check_gradients, check_module, named
 
 TOKENS = torch.tensor([[3, 1, 4], [1, 5, 0]])
 VALID = torch.tensor([[True, True, True], [True, True, False]])

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tests.contracts import FEEDFORWARD_RECORDS, check_module, check_records, named, started
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -14,13 +15,14 @@ from addnorm.nn.feedforward import (
     GatedFeedForward,
     GatedFeedForwardConfig,
 )
-from tests.contracts import FEEDFORWARD_RECORDS, check_module, check_records, named, started
 
 PAPER = {
     "relu": lambda x: max(x, 0.0),
     "squared_relu": lambda x: max(x, 0.0) ** 2,
     "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu_tanh": lambda x: (
+        0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
     "silu": lambda x: x / (1 + math.exp(-x)),
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
 }
@@ -56,7 +58,11 @@ def test_equals_the_formula(config: AnyFeedForwardConfig) -> None:
 
     act = ACTIVATIONS[config.activation]
     hidden = linear("up_proj", x)
-    hidden = act(linear("gate_proj", x)) * hidden if isinstance(module, GatedFeedForward) else act(hidden)
+    hidden = (
+        act(linear("gate_proj", x)) * hidden
+        if isinstance(module, GatedFeedForward)
+        else act(hidden)
+    )
     assert_close(module(x), linear("down_proj", hidden), rtol=0, atol=1e-12)
 
 

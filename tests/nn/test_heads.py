@@ -4,6 +4,14 @@ import math
 
 import pytest
 import torch
+from tests.contracts import (
+    HEAD_RECORDS,
+    check_gradients,
+    check_module,
+    check_records,
+    context,
+    named,
+)
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -14,7 +22,6 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHeadConfig,
 )
-from tests.contracts import HEAD_RECORDS, check_gradients, check_module, check_records, context, named
 
 VALID = torch.tensor([[True, True, False], [False, True, True], [False, False, False]])
 POOLINGS = ("mean", "max", "first")

@@ -34,7 +34,11 @@ def test_every_name_has_a_scheme() -> None:
 @pytest.mark.parametrize("scheme", SPREADS)
 def test_spread_by_role(scheme: InitName) -> None:
     config = DecoderConfig(
-        d_model=D, n_layers=N, position=LearnedConfig(), head=TokenHeadConfig(tied=False), init=scheme
+        d_model=D,
+        n_layers=N,
+        position=LearnedConfig(),
+        head=TokenHeadConfig(tied=False),
+        init=scheme,
     )
     model = config.build(500)
     embedding, matrix, output = SPREADS[scheme]

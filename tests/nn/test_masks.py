@@ -20,7 +20,9 @@ def table(mask: Mask, q: Tensor = SLOTS, kv: Tensor = SLOTS, batch: int = 2) -> 
 
 
 def by_hand(rule: object, q: Tensor = SLOTS, kv: Tensor = SLOTS, batch: int = 2) -> Tensor:
-    verdicts = [[[bool(rule(b, i, j)) for j in kv.tolist()] for i in q.tolist()] for b in range(batch)]  # type: ignore[operator]
+    verdicts = [
+        [[bool(rule(b, i, j)) for j in kv.tolist()] for i in q.tolist()] for b in range(batch)
+    ]  # type: ignore[operator]
     return torch.tensor(verdicts, dtype=torch.bool).view(batch, len(q), len(kv))
 
 

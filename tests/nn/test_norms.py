@@ -1,14 +1,21 @@
-"""Norms: the paper's formula in float64, their invariances, and statistics that never lose digits."""
+"""Norms: the paper's formula in float64, invariances, and statistics that keep their digits."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.contracts import (
+    NORM_RECORDS,
+    check_gradients,
+    check_module,
+    check_records,
+    named,
+    started,
+)
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from addnorm.nn.norms import LayerNorm, LayerNormConfig, NormConfig, RMSNorm, RMSNormConfig
-from tests.contracts import NORM_RECORDS, check_gradients, check_module, check_records, named, started
 
 
 def paper(norm: LayerNorm | RMSNorm, x: Tensor) -> Tensor:
@@ -102,7 +109,7 @@ def test_statistics_keep_float32(config: NormConfig, dtype: torch.dtype, scale: 
 
 @pytest.mark.parametrize("config", named(NORM_RECORDS))
 def test_under_autocast(config: NormConfig) -> None:
-    """Master weights stay float32; what the norm is given in bfloat16 comes out finite and close."""
+    """Master weights stay float32; what comes in bfloat16 leaves finite and close."""
     norm, x = config.build(32), 100 * torch.randn(4, 32)
     with torch.autocast("cpu", torch.bfloat16):
         wide, narrow = norm(x), norm(x.bfloat16())

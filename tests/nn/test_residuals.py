@@ -1,13 +1,7 @@
-"""Placements: each line of the paper, the gradient's identity path, and every sublayer inside it."""
+"""Placements: each line of the paper, the gradient's identity path, and every sublayer in it."""
 
 import pytest
 import torch
-from torch import nn
-from torch.testing import assert_close
-
-from addnorm.nn.feedforward import AnyFeedForwardConfig, FeedForwardConfig
-from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
-from addnorm.nn.residuals import PostNorm, PostNormConfig, PreNorm, PreNormConfig, ResidualConfig
 from tests.contracts import (
     FEEDFORWARD_RECORDS,
     NORM_RECORDS,
@@ -17,6 +11,12 @@ from tests.contracts import (
     check_records,
     named,
 )
+from torch import nn
+from torch.testing import assert_close
+
+from addnorm.nn.feedforward import AnyFeedForwardConfig, FeedForwardConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.nn.residuals import PostNorm, PostNormConfig, PreNorm, PreNormConfig, ResidualConfig
 
 
 def test_every_placement_has_a_record() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.contracts import started
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -15,19 +16,26 @@ from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.masks import Causal, Full
 from addnorm.nn.positions import NoPosition
 from addnorm.nn.residuals import PostNormConfig, PreNormConfig
-from tests.contracts import started
 
 pytestmark = pytest.mark.parity
 D, HEADS, LAYERS = 16, 4, 2
-SETTINGS = {"d_model": D, "nhead": HEADS, "dim_feedforward": 40, "dropout": 0.0, "batch_first": True}
+SETTINGS = {
+    "d_model": D,
+    "nhead": HEADS,
+    "dim_feedforward": 40,
+    "dropout": 0.0,
+    "batch_first": True,
+}
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 VALID = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False, True, True, True, True, True]])
-MEMORY_VALID = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 3 + [True] * 2])
+MEMORY_VALID = torch.tensor(
+    [[True] * 5, [True, True, False, False, False], [False] * 3 + [True] * 2]
+)
 NAMES = {
-    "attention.out_proj": "self_attn.out_proj",
-    "cross_attention.out_proj": "multihead_attn.out_proj",
-    "feedforward.up_proj": "linear1",
-    "feedforward.down_proj": "linear2",
+    "self_attn": "attention",
+    "multihead_attn": "cross_attention",
+    "linear1": "feedforward.up_proj",
+    "linear2": "feedforward.down_proj",
 }
 
 everything = pytest.mark.parametrize(
@@ -38,22 +46,35 @@ everything = pytest.mark.parametrize(
 
 def translated(theirs: nn.Module, *, cross: bool) -> dict[str, Tensor]:
     """Their state dict under our names."""
-    sublayers = ["attention", "cross_attention", "feedforward"] if cross else ["attention", "feedforward"]
-    norms = {f"{sub}_residual.norm": f"norm{i}" for i, sub in enumerate(sublayers, 1)}
     weights = {f"norm.{k}": v for k, v in theirs.norm.state_dict().items()} if theirs.norm else {}
     for i, layer in enumerate(theirs.layers):
-        state = layer.state_dict()
-        for own, other in {**NAMES, **norms}.items():
-            for kind in ("weight", "bias"):
-                if f"{other}.{kind}" in state:
-                    weights[f"blocks.{i}.{own}.{kind}"] = state[f"{other}.{kind}"]
-        for own, other in (("attention", "self_attn"), ("cross_attention", "multihead_attn")):
-            for kind in ("weight", "bias"):
-                if f"{other}.in_proj_{kind}" in state:
-                    parts = state[f"{other}.in_proj_{kind}"].chunk(3)
-                    for name, part in zip(("q_proj", "k_proj", "v_proj"), parts, strict=True):
-                        weights[f"blocks.{i}.{own}.{name}.{kind}"] = part
+        own = renamed(unpacked(layer.state_dict()), cross=cross)
+        weights |= {f"blocks.{i}.{name}": value for name, value in own.items()}
     return weights
+
+
+def unpacked(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Their `in_proj`, which holds all three projections, cut into three."""
+    out: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if "in_proj_" in name:
+            for part, piece in zip("qkv", value.chunk(3), strict=True):
+                out[name.replace("in_proj_", f"{part}_proj.")] = piece
+        else:
+            out[name] = value
+    return out
+
+
+def renamed(state: dict[str, Tensor], *, cross: bool) -> dict[str, Tensor]:
+    """One layer's weights, each module under our name."""
+    second = "cross_attention" if cross else "feedforward"
+    names = {**NAMES, "norm1": "attention_residual.norm", "norm2": f"{second}_residual.norm"}
+    names["norm3"] = "feedforward_residual.norm"
+    out: dict[str, Tensor] = {}
+    for name, value in state.items():
+        module, _, rest = name.partition(".")
+        out[f"{names[module]}.{rest}"] = value
+    return out
 
 
 def ours(theirs: nn.Module, *, pre: bool, activation: str, cross: bool) -> Stack:
@@ -65,7 +86,11 @@ def ours(theirs: nn.Module, *, pre: bool, activation: str, cross: bool) -> Stack
         residual=PreNormConfig() if pre else PostNormConfig(),
         dropout=0.0,
     )
-    stack = config.build_cross_stack(NoPosition(), LAYERS) if cross else config.build_stack(NoPosition())
+    stack = (
+        config.build_cross_stack(NoPosition(), LAYERS)
+        if cross
+        else config.build_stack(NoPosition())
+    )
     stack.load_state_dict(translated(theirs, cross=cross), strict=True)
     return stack
 
@@ -114,7 +139,11 @@ def test_decoder(pre: bool, activation: str, dtype: torch.dtype) -> None:
     valid[2, 0] = True
     ahead = ~torch.ones(6, 6).tril().bool()
     expected = theirs(
-        x, memory, tgt_mask=ahead, tgt_key_padding_mask=~valid, memory_key_padding_mask=~MEMORY_VALID
+        x,
+        memory,
+        tgt_mask=ahead,
+        tgt_key_padding_mask=~valid,
+        memory_key_padding_mask=~MEMORY_VALID,
     )
     ctx = Context.over(torch.zeros(3, 6, dtype=torch.long), Causal(), valid=valid)
     got = stack(x, ctx.attending(memory, MEMORY_VALID))
@@ -125,7 +154,9 @@ def test_decoder(pre: bool, activation: str, dtype: torch.dtype) -> None:
 def test_gradients(pre: bool) -> None:
     layer = nn.TransformerEncoderLayer(**SETTINGS, norm_first=pre)
     theirs = tempered(
-        nn.TransformerEncoder(layer, LAYERS, nn.LayerNorm(D) if pre else None, enable_nested_tensor=False)
+        nn.TransformerEncoder(
+            layer, LAYERS, nn.LayerNorm(D) if pre else None, enable_nested_tensor=False
+        )
     )
     stack = ours(theirs, pre=pre, activation="relu", cross=False).double()
     theirs = theirs.double()
@@ -140,9 +171,13 @@ def test_gradients(pre: bool) -> None:
             self.module = module
 
         def state_dict(self) -> dict[str, Tensor]:
-            return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
+            return {
+                name: p.grad for name, p in self.module.named_parameters() if p.grad is not None
+            }
 
-    grads = holder([Gradients(m) for m in theirs.layers], Gradients(theirs.norm) if theirs.norm else None)
+    grads = holder(
+        [Gradients(m) for m in theirs.layers], Gradients(theirs.norm) if theirs.norm else None
+    )
     expected = translated(grads, cross=False)
     own = {name: p.grad for name, p in stack.named_parameters()}
     assert own.keys() == expected.keys()

@@ -60,10 +60,8 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     Raises `InputError` on an empty file, a NUL, and bytes that are not of the encoding.
     """
     data = read_bytes(path)
-    if not data:
-        raise InputError(f"{path} is empty")
     try:
-        text = data.decode(encoding)
+        text = data.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
@@ -72,12 +70,14 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         ) from error
     except (LookupError, UnicodeError) as error:
         raise InputError(f"{path}: encoding {encoding!r} is unknown; utf-8 is not") from error
+    if not text:
+        raise InputError(f"{path} is empty")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(
             f"{path}:{line}: a NUL: the file is not text, or its encoding is not {encoding}"
         )
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+    return text
 
 
 def lines_of(text: str) -> list[str]:

@@ -166,8 +166,8 @@ def _unseparated(line: str) -> str:
 class ConllConfig(RowFiles):
     """Tagging: a word and its tag on each line, in columns; a blank line ends a sentence.
 
-    Columns are separated by tabs where a line has one, else by white space; negative columns count
-    from the end. A sentence with a line that lacks a column, and a `-DOCSTART-`, is left out and
+    Columns are separated by tabs where a line has one, else by spaces; negative columns count from
+    the end. A sentence with a line that lacks a column, and a `-DOCSTART-`, is left out and
     reported.
     """
 
@@ -191,7 +191,7 @@ class ConllConfig(RowFiles):
     def sentence(self, lines: list[tuple[str, str]]) -> Row:
         """One sentence, at its first line or at the line that spoils it."""
         rows = [columns_of(line) for _, line in lines]
-        if rows[0][0] == "-DOCSTART-":
+        if len(rows) == 1 and rows[0][0] == "-DOCSTART-":
             return Row(lines[0][0], "document mark")
         for (where, _), cells in zip(lines, rows, strict=True):
             if not self.complete(cells):

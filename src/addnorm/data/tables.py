@@ -74,16 +74,12 @@ class Columns(ABC):
 def _cell(record: Record, column: str, where: str) -> object:
     if column in record:
         return record[column]
-    value: object = record
-    for name in column.split("."):
-        inner = cast(Record, value) if isinstance(value, Mapping) else {}
-        if name not in inner:
-            known = ", ".join(record)
-            raise InputError(
-                f"{where}: no column {column!r}; there are {known}.{nearest(column, record)}"
-            )
-        value = inner[name]
-    return value
+    outer, dot, inner = column.partition(".")
+    nested = record.get(outer)
+    if dot and isinstance(nested, dict):
+        return _cell(cast(Record, nested), inner, where)
+    known = ", ".join(record)
+    raise InputError(f"{where}: no column {column!r} among {known}.{nearest(column, record)}")
 
 
 def _filled(cell: object) -> bool:

@@ -75,7 +75,11 @@ class Context:
         memory: Float[Tensor, "batch memory_seq d_model"],
         valid: Bool[Tensor, "batch memory_seq"] | None = None,
     ) -> "Context":
-        """This context with an encoder's output for cross-attention to look at."""
+        """This context with an encoder's output for cross-attention to look at.
+
+        Raises `ValueError` where the shapes do not agree.
+        """
+        _same_shape("memory", memory, (self.batch, *memory.shape[1:]))
         if valid is None:
             return replace(self, memory=Memory(memory, Full()))
         _same_shape("valid", valid, memory.shape[:2])
@@ -100,4 +104,4 @@ def positions_of(
 
 def _same_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}")

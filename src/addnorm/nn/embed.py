@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.context import Context
+from addnorm.nn.dropout import Dropout
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions.position import Position
 
@@ -34,7 +35,7 @@ class Embedding(nn.Module):
         self.position = position
         self.scale = scale
         self.norm = norm or nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, tokens: Int[Tensor, "batch seq"], ctx: Context

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.config import Probability, config
+from addnorm.nn.dropout import Dropout
 from addnorm.nn.functional import squared_relu
 
 Activation = Literal["relu", "squared_relu", "gelu", "gelu_tanh", "silu", "sigmoid"]
@@ -40,7 +41,7 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         return self.down_proj(self.dropout(self.activation(self.up_proj(x))))
@@ -83,7 +84,7 @@ class GatedFeedForward(nn.Module):
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         return self.down_proj(self.dropout(self.activation(self.gate_proj(x)) * self.up_proj(x)))

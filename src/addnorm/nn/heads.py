@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from addnorm.config import Probability, config
 from addnorm.nn.context import Context
+from addnorm.nn.dropout import Dropout
 
 Hidden = Float[Tensor, "batch seq d_model"]
 
@@ -49,7 +50,7 @@ class ClassificationHead(nn.Module):
     ) -> None:
         super().__init__()
         self.pool = POOLINGS[pooling]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.proj = nn.Linear(d_model, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch classes"]:
@@ -72,7 +73,7 @@ class TaggingHead(nn.Module):
 
     def __init__(self, d_model: int, n_outputs: int, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.proj = nn.Linear(d_model, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq tags"]:

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.config import config
+from addnorm.nn.dropout import Dropout
 from addnorm.nn.norms import NormConfig
 
 Sublayer = Callable[[Float[Tensor, "batch seq d_model"]], Float[Tensor, "batch seq d_model"]]
@@ -19,7 +20,7 @@ class PostNorm(nn.Module):
     def __init__(self, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "batch seq d_model"], f: Sublayer
@@ -45,7 +46,7 @@ class PreNorm(nn.Module):
     def __init__(self, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "batch seq d_model"], f: Sublayer

@@ -6,16 +6,18 @@ from functools import cache, partial
 
 import pytest
 import torch
+from tests.contracts import CORE_RECORDS, check_records, named
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
-from tests.contracts import CORE_RECORDS, check_records, named
 
 BATCH, HEADS, WIDTH = 2, 4, 8
-VALID = torch.tensor([[False, False, True, True, True, True], [True, True, True, False, False, False]])
+VALID = torch.tensor(
+    [[False, False, True, True, True, True], [True, True, True, False, False, False]]
+)
 IDS = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 0, 0, 0, 0, 0]])
 EMPTY = torch.ones(BATCH, 1, 6, 6, dtype=torch.bool)
 EMPTY[0, 0, 2] = EMPTY[1, 0, 0] = EMPTY[1, 0, 5] = False
@@ -133,15 +135,20 @@ def test_masked_keys_and_values_change_no_bit(core: CoreConfig, garbage: float) 
 
 
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
-@pytest.mark.parametrize("mask", [Full(), Causal(), Dense(EMPTY)], ids=["full", "causal", "empty rows"])
+@pytest.mark.parametrize(
+    "mask", [Full(), Causal(), Dense(EMPTY)], ids=["full", "causal", "empty rows"]
+)
 def test_gradients(core: CoreConfig, mask: Full | Causal | Dense) -> None:
     tensors = [
-        torch.randn(BATCH, heads, 6, 2, dtype=torch.float64, requires_grad=True) for heads in (2, 1, 1)
+        torch.randn(BATCH, heads, 6, 2, dtype=torch.float64, requires_grad=True)
+        for heads in (2, 1, 1)
     ]
     bias = torch.randn(1, 2, 6, 6, dtype=torch.float64, requires_grad=True)
     module = core.build(0.0)
     tight = {"atol": 1e-6, "rtol": 1e-4}
-    assert torch.autograd.gradcheck(lambda *x: module(*x[:3], mask, x[3]), (*tensors, bias), **tight)
+    assert torch.autograd.gradcheck(
+        lambda *x: module(*x[:3], mask, x[3]), (*tensors, bias), **tight
+    )
     assert torch.autograd.gradcheck(lambda *x: module(*x, mask), tensors, **tight)
     if isinstance(core, EagerCoreConfig):  # fused kernels have no second derivative
         assert torch.autograd.gradgradcheck(
@@ -178,7 +185,9 @@ def test_scores_far_apart_stay_finite(core: CoreConfig, mask: Full | Causal) -> 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"])
+@pytest.mark.parametrize(
+    "backend", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"]
+)
 @pytest.mark.parametrize("name", ["full", "causal", "padding", "empty rows"])
 def test_cuda_kernels_equal_the_formula(backend: str, name: str) -> None:
     inputs, mask, wanted = problem(name, 4, biased=False)

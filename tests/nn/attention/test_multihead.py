@@ -5,14 +5,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
-from torch.testing import assert_close
-
-from addnorm.nn.attention import AttentionConfig, CoreConfig, CrossAttention, HeadShape, SelfAttention
-from addnorm.nn.cache import CrossCache, SelfCache
-from addnorm.nn.masks import Causal, Full, Padding, Window
-from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
-from addnorm.nn.positions import NoPosition, PositionConfig, Rotary
 from tests.contracts import (
     CORE_RECORDS,
     POSITION_RECORDS,
@@ -23,6 +15,20 @@ from tests.contracts import (
     named,
     started,
 )
+from torch import Tensor
+from torch.testing import assert_close
+
+from addnorm.nn.attention import (
+    AttentionConfig,
+    CoreConfig,
+    CrossAttention,
+    HeadShape,
+    SelfAttention,
+)
+from addnorm.nn.cache import CrossCache, SelfCache
+from addnorm.nn.masks import Causal, Full, Padding, Window
+from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
+from addnorm.nn.positions import NoPosition, PositionConfig, Rotary
 
 VALID = torch.tensor([[True, True, True, False], [False, True, True, True]])
 CONFIGS = [
@@ -45,7 +51,9 @@ def paper(m: SelfAttention | CrossAttention, x: Tensor, y: Tensor, allowed: Tens
         scores = m.q_norm(q[..., own]) @ m.k_norm(k[..., shared]).mT / math.sqrt(d)
         weights = scores.masked_fill(~allowed, -math.inf).softmax(-1)
         heads.append(weights.masked_fill(~allowed, 0.0) @ v[..., shared])
-    return torch.cat(heads, -1) @ m.out_proj.weight.T + (0 if m.out_proj.bias is None else m.out_proj.bias)
+    return torch.cat(heads, -1) @ m.out_proj.weight.T + (
+        0 if m.out_proj.bias is None else m.out_proj.bias
+    )
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
@@ -71,7 +79,9 @@ def test_equals_the_formula(config: AttentionConfig, core: CoreConfig) -> None:
     mask = Causal() & Padding(VALID) & config.pattern
     allowed = mask.dense(torch.arange(4), torch.arange(4), 2)[:, 0]
     # A row with nothing to see gives zeros, hence the bias of the output alone.
-    assert_close(own(x, context(2, 4, mask)), paper(own, x, x, allowed).nan_to_num(), rtol=0, atol=1e-12)
+    assert_close(
+        own(x, context(2, 4, mask)), paper(own, x, x, allowed).nan_to_num(), rtol=0, atol=1e-12
+    )
     cross = started(config.build_cross(8)).double()
     valid = torch.tensor([[True, True, False, False, False], [False, False, True, True, True]])
     got = cross(x, context(2, 4).attending(memory, valid))
@@ -91,7 +101,9 @@ def test_first_projection() -> None:
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
 def test_grouped_heads_equal_repeated_weights(kv_heads: int, core: CoreConfig) -> None:
-    grouped = started(AttentionConfig(n_heads=4, n_kv_heads=kv_heads, core=core).build(16, Rotary()))
+    grouped = started(
+        AttentionConfig(n_heads=4, n_kv_heads=kv_heads, core=core).build(16, Rotary())
+    )
     full = AttentionConfig(n_heads=4, core=core).build(16, Rotary())
     weights = grouped.state_dict()
     for name in ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"):
@@ -109,7 +121,9 @@ def test_grouped_heads_equal_repeated_weights(kv_heads: int, core: CoreConfig) -
 def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
     for core in CORE_RECORDS:
         config = dataclasses.replace(config, core=core)
-        attention = config.build(4 if config.d_head or config.n_heads == 2 else 8, position.build(8, 4))
+        attention = config.build(
+            4 if config.d_head or config.n_heads == 2 else 8, position.build(8, 4)
+        )
         x = torch.randn(1, 3, attention.q_proj.in_features)
         ctx = context(1, 3, Causal() & config.pattern)
         check_gradients(attention, lambda m, x, ctx=ctx: m(x, ctx), x, twice=core.kind == "eager")

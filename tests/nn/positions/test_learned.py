@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tests.contracts import context
 from torch.testing import assert_close
 
 from addnorm.nn.positions import Learned, LearnedConfig, NoPosition
-from tests.contracts import context
 
 
 def test_adds_the_row_of_each_position() -> None:
@@ -18,7 +18,7 @@ def test_adds_the_row_of_each_position() -> None:
 def test_the_last_row_is_used_and_the_next_refused() -> None:
     learned = LearnedConfig().build(4, 5)
     assert learned.embed(torch.zeros(1, 5, 4), context(1, 5)).shape == (1, 5, 4)
-    with pytest.raises(ValueError, match="position 5 is past the learned table.* 5 positions"):
+    with pytest.raises(ValueError, match=r"position 5 is past the learned table.* 5 positions"):
         learned.embed(torch.zeros(1, 6, 4), context(1, 6))
 
 

@@ -1,9 +1,9 @@
 """No positions: every hook leaves what it is given as it was."""
 
 import torch
+from tests.contracts import context
 
 from addnorm.nn.positions import NoPosition
-from tests.contracts import context
 
 
 def test_acts_nowhere() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from tests.contracts import POSITION_RECORDS, check_records, context, named
 
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.masks import Full
 from addnorm.nn.positions import NoPositionConfig, PositionConfig
-from tests.contracts import POSITION_RECORDS, check_records, context, named
 
 
 def test_every_position_has_a_record() -> None:
@@ -18,7 +18,11 @@ def test_only_no_position_is_blind_to_order(config: PositionConfig) -> None:
     """Without positions `Attn(P x) = P Attn(x)`; with any other scheme not."""
     position = config.build(8, 16)
     attention = AttentionConfig(n_heads=2).build(8, position.in_layer(0)).double()
-    x, order, ctx = torch.randn(1, 6, 8).double(), torch.tensor([3, 0, 5, 1, 4, 2]), context(1, 6, Full())
+    x, order, ctx = (
+        torch.randn(1, 6, 8).double(),
+        torch.tensor([3, 0, 5, 1, 4, 2]),
+        context(1, 6, Full()),
+    )
 
     def read(x: torch.Tensor) -> torch.Tensor:
         return attention(position.double().embed(x, ctx), ctx)

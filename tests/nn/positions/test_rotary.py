@@ -4,13 +4,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.contracts import context
 from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Full
 from addnorm.nn.positions.rotary import Rotary, RotaryConfig
-from tests.contracts import context
 
 
 def at(positions: list[int]) -> Context:
@@ -48,7 +48,10 @@ def test_scores_depend_on_the_offset_alone(p: int, s: int, shift: int) -> None:
     q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
 
     def score(p: int, s: int) -> float:
-        (turned_q, _), (_, turned_k) = Rotary().rotate(q, q, at([p])), Rotary().rotate(k, k, at([s]))
+        (turned_q, _), (_, turned_k) = (
+            Rotary().rotate(q, q, at([p])),
+            Rotary().rotate(k, k, at([s])),
+        )
         return float((turned_q * turned_k).sum())
 
     assert score(p, s) == pytest.approx(score(p + shift, s + shift), abs=1e-8)

@@ -1,4 +1,4 @@
-"""Sinusoidal positions: the paper's numbers, bounds, wavelengths, and the linear map of an offset."""
+"""Sinusoidal positions: the paper's numbers, bounds, waves, and the linear map of an offset."""
 
 import math
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.contracts import context
 from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.nn.positions.sinusoidal import Sinusoidal, frequencies, phases, sinusoidal_encoding
-from tests.contracts import context
 
 
 def paper(p: int, width: int) -> Tensor:
@@ -39,7 +39,9 @@ def test_bounded_and_no_two_alike() -> None:
     assert table.abs().max() <= 1
     assert len(table.unique(dim=0)) == 10_000
     # Apart by more than rounding: no position's nearest neighbour comes close.
-    near = [(table[i : i + 1000] @ table.T).topk(2).values[:, 1].max() for i in range(0, 10_000, 1000)]
+    near = [
+        (table[i : i + 1000] @ table.T).topk(2).values[:, 1].max() for i in range(0, 10_000, 1000)
+    ]
     assert 64 - torch.stack(near).max() > 0.1
 
 
@@ -55,7 +57,10 @@ def test_wavelengths_are_geometric() -> None:
 def test_one_linear_map_moves_every_position(k: int, width: int) -> None:
     """`M_k` of 2 × 2 turns by `k ω_i` gives `PE(p + k) = M_k PE(p)` at all p."""
     angles = k * frequencies(width)
-    turns = [torch.stack((torch.stack((a.cos(), a.sin())), torch.stack((-a.sin(), a.cos())))) for a in angles]
+    turns = [
+        torch.stack((torch.stack((a.cos(), a.sin())), torch.stack((-a.sin(), a.cos()))))
+        for a in angles
+    ]
     shift = torch.block_diag(*turns)
     p = torch.tensor([0, 1, 5, 100, 5000])
     moved = sinusoidal_encoding(p + k, width).double()

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn import functional
+from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Causal, Dense, Full
 
 Queries = Float[Tensor, "batch heads q_seq d_head"]
@@ -59,7 +60,7 @@ class EagerCore(nn.Module):
 
     def __init__(self, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.weights_dropout = nn.Dropout(dropout)
+        self.weights_dropout = Dropout(dropout)
 
     def forward(
         self, q: Queries, k: Keys, v: Keys, mask: Full | Causal | Dense, bias: Bias | None = None
