@@ -28,20 +28,20 @@ def cross_entropy_sum(
 class _CrossEntropySum(torch.autograd.Function):
     """`Σ (lse - (1 - ε) l_target - ε mean(l))`, whose gradient is `softmax - y`.
 
-    With a vocabulary of thousands the logits are most of a small model's memory traffic; writing
-    the gradient out reads them three times where torch's log-softmax and smoothing read and write
-    them eight times (`benchmarks/results/cross_entropy.md`).
+    With a vocabulary of thousands the logits are most of a small model's memory traffic. A few rows
+    at a time stay in the processor's cache, and nothing as large as the logits is made but their
+    gradient (`benchmarks/results/cross_entropy.md`).
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        wide = logits if logits.element_size() >= 4 else logits.float()
         counted = (targets != IGNORED)[:, None]
         chosen = targets.clamp(min=0)[:, None]
-        lse = wide.logsumexp(-1, keepdim=True)
-        losses = lse - (1 - smoothing) * wide.gather(1, chosen)
-        if smoothing:
-            losses = losses - smoothing * wide.mean(-1, keepdim=True)
+        parts = [
+            _losses(_wide(rows), at, smoothing)
+            for rows, at in zip(_chunks(logits), _chunks(chosen, logits), strict=True)
+        ]
+        losses, lse = (torch.cat(part) for part in zip(*parts, strict=True))
         ctx.save_for_backward(logits, chosen, counted, lse)
         ctx.smoothing = smoothing
         return losses.where(counted, 0.0).sum()
@@ -49,8 +49,29 @@ class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         logits, chosen, counted, lse = ctx.saved_tensors
-        grad = (logits - lse).exp_()
-        if ctx.smoothing:
-            grad -= ctx.smoothing / logits.shape[-1]
-        grad.scatter_add_(1, chosen, grad.new_full((), ctx.smoothing - 1).expand_as(chosen))
-        return grad.mul_(grads[0] * counted).to(logits.dtype), None, None
+        smoothing: float = ctx.smoothing
+        scale = grads[0] * counted
+        out = torch.empty_like(logits)
+        rows = (logits, chosen, lse, scale, out)
+        for l, at, norm, by, grad in zip(*(_chunks(r, logits) for r in rows), strict=True):
+            y = (_wide(l) - norm).exp_().sub_(smoothing / l.shape[-1])
+            y.scatter_add_(1, at, y.new_full((), smoothing - 1).expand_as(at))
+            grad.copy_(y.mul_(by))
+        return out, None, None
+
+
+def _losses(logits: Tensor, chosen: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The loss of each row, and its log-sum-exp."""
+    lse = logits.logsumexp(-1, keepdim=True)
+    losses = lse - (1 - smoothing) * logits.gather(1, chosen)
+    return (losses - smoothing * logits.mean(-1, keepdim=True) if smoothing else losses), lse
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.element_size() >= 4 else x.float()
+
+
+def _chunks(x: Tensor, logits: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Rows in groups whose logits take about 4 MB in float32."""
+    width = (x if logits is None else logits).shape[-1]
+    return x.split(max(1, 2**20 // width))

@@ -26,9 +26,10 @@ from addnorm.nn.attention import (
     SelfAttention,
 )
 from addnorm.nn.cache import CrossCache, SelfCache
+from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal, Full, Padding, Window
 from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
-from addnorm.nn.positions import NoPosition, PositionConfig, Rotary
+from addnorm.nn.positions import NoPosition, Position, PositionConfig, Rotary
 
 VALID = torch.tensor([[True, True, True, False], [False, True, True, True]])
 CONFIGS = [
@@ -96,6 +97,50 @@ def test_first_projection() -> None:
         attention.q_proj.weight.copy_(torch.rand(3, 3).T)
     q = attention.queries(torch.tensor([[[0.25, 0.87, 0.66]]]))
     assert_close(q[0, 0], torch.tensor([[0.9990, 0.8667, 0.5560]]), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("core", named(CORE_RECORDS))
+def test_a_rotation_turns_queries_and_keys_alike(core: CoreConfig) -> None:
+    """Moving the whole text changes nothing; moving a part of it does."""
+    attention = AttentionConfig(n_heads=2, core=core).build(8, Rotary()).double()
+    x, ctx = torch.randn(1, 5, 8).double(), context(1, 5)
+    here = attention(x, ctx)
+    moved = attention(x, dataclasses.replace(ctx, positions=ctx.positions + 37))
+    torn = attention(
+        x, dataclasses.replace(ctx, positions=ctx.positions + torch.tensor([0, 0, 1, 1, 1]))
+    )
+    assert_close(moved, here, rtol=0, atol=1e-10)
+    assert not torch.allclose(torn, here, rtol=0, atol=1e-4)
+
+
+class Distance(Position):
+    """`-|i - j|` added to the scores of every head."""
+
+    def score_bias(self, q: Tensor, k: Tensor, ctx: Context) -> Tensor:
+        far = (ctx.q_slots[:, None] - ctx.kv_slots).abs()
+        return -far.to(q.dtype).expand(1, q.shape[1], -1, -1)
+
+
+@pytest.mark.parametrize("core", named(CORE_RECORDS))
+def test_a_score_bias_reaches_the_scores_cached_or_not(core: CoreConfig) -> None:
+    config = AttentionConfig(n_heads=2, core=core)
+    attention, x, ctx = (
+        config.build(8, Distance()).double(),
+        torch.randn(2, 5, 8).double(),
+        context(2, 5),
+    )
+    q, (k, v) = attention.queries(x), attention.keys_values(x)
+    slots = torch.arange(5)
+    scores = q @ k.mT / math.sqrt(4) - (slots[:, None] - slots).abs()
+    ahead = ~torch.ones(5, 5).tril().bool()
+    expected = attention.merge(scores.masked_fill(ahead, -math.inf).softmax(-1) @ v)
+    assert_close(attention(x, ctx), expected, rtol=0, atol=1e-12)
+    cache = SelfCache()
+    parts = [
+        attention(x[:, :3], context(2, 3), cache),
+        attention(x[:, 3:], context(2, 2, past=3), cache),
+    ]
+    assert_close(torch.cat(parts, 1), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
