@@ -1,0 +1,70 @@
+"""The figures by which each task is judged."""
+
+import math
+from collections.abc import Sequence
+
+from addnorm.errors import InputError
+
+
+def perplexity(loss: float) -> float:
+    """`exp(loss)` for a loss in nats per token."""
+    return math.exp(min(loss, 700.0))
+
+
+def bits_per_character(total_loss: float, n_characters: int) -> float:
+    """The loss of a whole text, in bits, shared among its characters."""
+    return total_loss / math.log(2) / max(n_characters, 1)
+
+
+def translation_scores(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: str
+) -> dict[str, float]:
+    """Corpus BLEU (Papineni et al. 2002) and chrF2 (Popović 2015) by sacrebleu, both 0 to 100.
+
+    `exact` is the percentage of hypotheses that equal their reference.
+    """
+    import sacrebleu
+
+    bleu = sacrebleu.corpus_bleu(
+        list(hypotheses), [list(references)], tokenize=tokenize, force=tokenize == "none"
+    )
+    chrf = sacrebleu.corpus_chrf(list(hypotheses), [list(references)])
+    same = sum(h == r for h, r in zip(hypotheses, references, strict=True))
+    return {"bleu": bleu.score, "chrf": chrf.score, "exact": 100 * same / max(len(references), 1)}
+
+
+def accuracy(predicted: Sequence[int], gold: Sequence[int]) -> float:
+    """The percentage of predictions that are right."""
+    right = sum(p == g for p, g in zip(predicted, gold, strict=True))
+    return 100 * right / max(len(gold), 1)
+
+
+def macro_f1(predicted: Sequence[int], gold: Sequence[int]) -> float:
+    """The mean over the classes in `gold` of `2 TP / (2 TP + FP + FN)`, in percent."""
+    pairs = list(zip(predicted, gold, strict=True))
+    scores: list[float] = []
+    for label in sorted(set(gold)):
+        hits = sum(p == g == label for p, g in pairs)
+        wrong = sum((p == label) != (g == label) for p, g in pairs)
+        scores.append(2 * hits / (2 * hits + wrong))
+    return 100 * sum(scores) / max(len(scores), 1)
+
+
+def entity_scores(
+    predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]
+) -> dict[str, float]:
+    """Precision, recall and F1 over whole entities (type and both ends right), in percent.
+
+    By seqeval, as conlleval counts. Raises `InputError` where seqeval is not installed.
+    """
+    try:
+        from seqeval.metrics import f1_score, precision_score, recall_score
+    except ImportError as error:
+        raise InputError(
+            "tagging is scored by an extra package: pip install 'addnorm[tagging]'"
+        ) from error
+    lists = ([list(tags) for tags in gold], [list(tags) for tags in predicted])
+    return {
+        name: 100 * float(score(*lists, zero_division=0))
+        for name, score in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score))
+    }
