@@ -20,7 +20,7 @@ class Journal:
     def write(self, step: int, figures: dict[str, float]) -> None:
         """Add one line, `{"step": …, …}`."""
         line = json.dumps({"step": step, **figures})
-        self._stream.write(line.encode() + b"\\n")
+        self._stream.write(line.encode() + b"\n")
         if self._board is not None:
             for name, value in figures.items():
                 self._board.add_scalar(name, value, step)
