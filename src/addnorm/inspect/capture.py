@@ -1,10 +1,11 @@
 """Watching a model from outside: the attention weights of every core, caught by hooks."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from addnorm.nn.attention import EagerCore, SDPACore
 
@@ -12,7 +13,7 @@ from addnorm.nn.attention import EagerCore, SDPACore
 @contextmanager
 def attention_weights(
     model: nn.Module,
-) -> Iterator[dict[str, Float[Tensor, "batch heads q_seq kv_seq"]]]:
+) -> Generator[dict[str, Float[Tensor, "batch heads q_seq kv_seq"]]]:
     """The weights of each core's latest call, by the name of its attention module.
 
     They are computed from the queries and keys that the core received, by the reference core, so
@@ -21,7 +22,7 @@ def attention_weights(
     caught: dict[str, Tensor] = {}
     reference = EagerCore().eval()
 
-    def watch(name: str, core: nn.Module) -> object:
+    def watch(name: str, core: nn.Module) -> RemovableHandle:
         def catch(_: nn.Module, args: tuple[object, ...]) -> None:
             q, k, _v, *rest = args
             caught[name] = reference.weights(q, k, *rest).detach()  # pyright: ignore[reportArgumentType]

@@ -50,6 +50,8 @@ class DecoderModel(nn.Module):
 
 @config
 class DecoderConfig(Shape):
+    """A decoder-only model; `head.tied` shares the embedding table."""
+
     kind: Literal["decoder"] = "decoder"
     head: TokenHeadConfig = TokenHeadConfig()
 
@@ -60,5 +62,5 @@ class DecoderConfig(Shape):
         model = DecoderModel(embed, self.build_stack(position), head)
         initialise(model, self.init)
         if self.head.tied:
-            head.weight = embed.tokens.weight
+            head.tie(embed.tokens)
         return model

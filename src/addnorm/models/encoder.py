@@ -36,6 +36,8 @@ class EncoderModel(nn.Module):
 
 @config
 class EncoderConfig(Shape):
+    """An encoder-only model with the head of its task."""
+
     kind: Literal["encoder"] = "encoder"
     head: HeadConfig = TokenHeadConfig()
 
@@ -50,5 +52,5 @@ class EncoderConfig(Shape):
         model = EncoderModel(embed, self.build_stack(position), head)
         initialise(model, self.init)
         if isinstance(head, TokenHead) and self.head == TokenHeadConfig(tied=True):
-            head.weight = embed.tokens.weight
+            head.tie(embed.tokens)
         return model

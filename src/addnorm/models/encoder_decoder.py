@@ -97,7 +97,8 @@ class EncoderDecoderConfig(Shape):
         if self.share_embeddings and n_target != vocab_size:
             raise InputError(
                 f"one table cannot embed a source vocabulary of {vocab_size} and a target "
-                f"vocabulary of {n_target}: set model.share_embeddings = false, or tokenizer.joint = true"
+                f"vocabulary of {n_target}: set model.share_embeddings = false, "
+                "or tokenizer.joint = true"
             )
         position, target_position = self.build_position(), self.build_position()
         model = EncoderDecoderModel(
@@ -108,8 +109,8 @@ class EncoderDecoderConfig(Shape):
             head=self.head.build(self.d_model, n_target),
         )
         initialise(model, self.init)
+        if self.head.tied:
+            model.head.tie(model.target_embed.tokens)
         if self.share_embeddings:
             model.source_embed.tokens.weight = model.target_embed.tokens.weight
-        if self.head.tied:
-            model.head.weight = model.target_embed.tokens.weight
         return model

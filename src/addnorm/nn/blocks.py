@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from addnorm.nn.attention.multihead import CrossAttention, SelfAttention
 from addnorm.nn.cache import KVCache, LayerCache
 from addnorm.nn.context import Context
-from addnorm.nn.masks import Full, Mask
+from addnorm.nn.masks import Mask
+from addnorm.nn.residuals import Residual
 
 Hidden = Float[Tensor, "batch seq d_model"]
 
@@ -20,10 +21,10 @@ class Block(nn.Module):
         self,
         *,
         attention: SelfAttention,
-        attention_residual: nn.Module,
+        attention_residual: Residual,
         feedforward: nn.Module,
-        feedforward_residual: nn.Module,
-        pattern: Mask = Full(),
+        feedforward_residual: Residual,
+        pattern: Mask,
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -39,18 +40,18 @@ class Block(nn.Module):
 
 
 class CrossBlock(nn.Module):
-    """Self-attention, cross-attention to the memory, then feed-forward: the original decoder layer."""
+    """Self-attention, cross-attention, then feed-forward: the original decoder layer."""
 
     def __init__(
         self,
         *,
         attention: SelfAttention,
-        attention_residual: nn.Module,
+        attention_residual: Residual,
         cross_attention: CrossAttention,
-        cross_attention_residual: nn.Module,
+        cross_attention_residual: Residual,
         feedforward: nn.Module,
-        feedforward_residual: nn.Module,
-        pattern: Mask = Full(),
+        feedforward_residual: Residual,
+        pattern: Mask,
     ) -> None:
         super().__init__()
         self.attention = attention

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-KeysValues = tuple[Float[Tensor, "batch kv_heads kv_seq d_head"], Float[Tensor, "batch kv_heads kv_seq d_head"]]
+Held = Float[Tensor, "batch kv_heads kv_seq d_head"]
+KeysValues = tuple[Held, Held]
 
 
 class SelfCache:

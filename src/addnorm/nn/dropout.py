@@ -9,7 +9,7 @@ _LEVELS = 2**16
 
 
 class Dropout(nn.Module):
-    """Zero each element with probability `p`, scale the rest by `1 / (1 - p)` (Srivastava et al. 2014).
+    """Zero with probability `p`, scale the rest by `1 / (1 - p)` (Srivastava et al. 2014).
 
     On a CPU one 64-bit draw decides four elements, with `p` rounded to a multiple of 2⁻¹⁶ and the
     scale of that; torch draws each element alone, which took a third of a small model's training
@@ -30,7 +30,7 @@ class Dropout(nn.Module):
 
 
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
-    """`1 / (1 - p)` where an element of `x` is kept, 0 where it is dropped, from torch's generator."""
+    """`1 / (1 - p)` where `x` is kept, 0 where it is dropped; drawn from torch's generator."""
     dropped = round(p * _LEVELS)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2

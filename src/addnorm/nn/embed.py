@@ -51,9 +51,7 @@ class EmbeddingConfig:
     scale: Literal["one", "sqrt"] = "sqrt"
     norm: NormConfig | None = None
 
-    def build(
-        self, vocab_size: int, d_model: int, position: Position, dropout: float
-    ) -> Embedding:
+    def build(self, vocab_size: int, d_model: int, position: Position, dropout: float) -> Embedding:
         return Embedding(
             vocab_size,
             d_model,

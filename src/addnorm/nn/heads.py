@@ -25,6 +25,11 @@ class TokenHead(nn.Module):
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq vocab"]:
         return F.linear(x, self.weight)
 
+    def tie(self, table: nn.Embedding) -> None:
+        """Share the embedding table from now on."""
+        self.weight = nn.Parameter(table.weight)
+        table.weight = self.weight
+
 
 @config
 class TokenHeadConfig:
@@ -60,6 +65,8 @@ class ClassificationHead(nn.Module):
 
 @config
 class ClassificationHeadConfig:
+    """One class for the whole text."""
+
     kind: Literal["classification"] = "classification"
     pooling: Literal["mean", "max", "first"] = "mean"
     dropout: Probability = 0.0
@@ -82,6 +89,8 @@ class TaggingHead(nn.Module):
 
 @config
 class TaggingHeadConfig:
+    """One tag for every token."""
+
     kind: Literal["tagging"] = "tagging"
     dropout: Probability = 0.0
 

@@ -81,12 +81,10 @@ def initialise(model: nn.Module, scheme: InitName) -> None:
     }
     for name, module in model.named_modules():
         n_sublayers = next((n for stack, n in depth.items() if name.startswith(stack)), 1)
-        if isinstance(module, nn.Embedding):
-            table.embedding(module.weight.data, n_sublayers)
-        elif isinstance(module, TokenHead):
+        if isinstance(module, nn.Embedding | TokenHead):
             table.embedding(module.weight.data, n_sublayers)
         elif isinstance(module, nn.Linear):
             fill = table.output if name.endswith(OUTPUTS) else table.matrix
             fill(module.weight.data, n_sublayers)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias.data)
+            for bias in (p for p in module.parameters(recurse=False) if p.ndim == 1):
+                nn.init.zeros_(bias.data)

@@ -24,11 +24,15 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), _as(self.bias, x), self.eps)
+        weight = self.weight.to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 
 
 @config
 class LayerNormConfig:
+    """`bias = false` leaves β out."""
+
     kind: Literal["layernorm"] = "layernorm"
     eps: PositiveFloat = 1e-5
     bias: bool = True
@@ -51,6 +55,8 @@ class RMSNorm(nn.Module):
 
 @config
 class RMSNormConfig:
+    """A norm without mean and bias."""
+
     kind: Literal["rmsnorm"] = "rmsnorm"
     eps: PositiveFloat = 1e-6
 
@@ -60,7 +66,3 @@ class RMSNormConfig:
 
 NormConfig = Annotated[LayerNormConfig | RMSNormConfig, Field(discriminator="kind")]
 """Every norm there is."""
-
-
-def _as(parameter: Tensor | None, x: Tensor) -> Tensor | None:
-    return None if parameter is None else parameter.to(x.dtype)

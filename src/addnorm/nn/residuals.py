@@ -30,6 +30,8 @@ class PostNorm(nn.Module):
 
 @config
 class PostNormConfig:
+    """The norm after the sum."""
+
     kind: Literal["post"] = "post"
 
     def build(self, d_model: int, norm: NormConfig, dropout: float) -> PostNorm:
@@ -56,6 +58,8 @@ class PreNorm(nn.Module):
 
 @config
 class PreNormConfig:
+    """The norm before the sublayer."""
+
     kind: Literal["pre"] = "pre"
 
     def build(self, d_model: int, norm: NormConfig, dropout: float) -> PreNorm:
@@ -65,6 +69,9 @@ class PreNormConfig:
         """What follows the last layer: one norm, for the residual stream itself has none."""
         return norm.build(d_model)
 
+
+Residual = PostNorm | PreNorm
+"""A placement, built."""
 
 ResidualConfig = Annotated[PostNormConfig | PreNormConfig, Field(discriminator="kind")]
 """Every placement there is."""

@@ -1,6 +1,6 @@
 """Averages of weights over time: an exponential moving average, and the mean of checkpoints."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 import torch
@@ -31,7 +31,7 @@ class MovingAverage:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
         current = weights_of(model)
-        torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage]
+        torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
             list(self.weights.values()), [current[name] for name in self.weights], 1 - decay
         )
 
@@ -51,14 +51,14 @@ def mean(checkpoints: Iterable[Weights]) -> Weights:
 
 
 @contextmanager
-def swapped(model: nn.Module, weights: Weights | None) -> Iterator[None]:
+def swapped(model: nn.Module, weights: Weights | None) -> Generator[None]:
     """Run with `weights` in place of the model's own, which come back afterwards."""
     if weights is None:
         yield
         return
     kept = {name: w.clone() for name, w in weights_of(model).items()}
-    copy_into(model, weights)
     try:
+        copy_into(model, weights)
         yield
     finally:
         copy_into(model, kept)

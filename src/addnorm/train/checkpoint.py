@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -19,7 +20,7 @@ from addnorm.errors import InputError
 
 MANIFEST = "manifest.json"
 
-Json = dict[str, object]
+Json = dict[str, Any]
 
 
 def save_checkpoint(
@@ -41,7 +42,7 @@ def save_checkpoint(
     files = sorted(aside.iterdir())
     for file in files:
         _sync(file)
-    manifest = {"step": step, "sha256": {file.name: _sha256(file) for file in files}}
+    manifest = {"sha256": {file.name: _sha256(file) for file in files}}
     write_atomically(aside / MANIFEST, json.dumps(manifest, indent=1))
     _sync(aside)
     if final.exists():
@@ -96,9 +97,14 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if path.is_dir())
 
 
-def keep_latest(folder: Path, keep: int) -> None:
-    """Remove all but the `keep` newest checkpoints."""
-    for path in checkpoints_in(folder)[:-keep]:
+def keep_latest(newest: Path, keep: int) -> None:
+    """Remove all checkpoints but `newest` and the `keep - 1` before it.
+
+    Later ones are damaged: the run went back behind them. Kept, they would push out whole ones.
+    """
+    found = checkpoints_in(newest.parent)
+    end = found.index(newest) + 1
+    for path in found[: max(0, end - keep)] + found[end:]:
         shutil.rmtree(path)
 
 

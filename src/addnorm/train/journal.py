@@ -9,33 +9,37 @@ from addnorm.errors import InputError
 
 
 class Journal:
-    """Appends to `metrics.jsonl`. Holds no wall-clock times, so that equal runs write equal lines."""
+    """Appends to `metrics.jsonl`, each line at once, so that a run can be watched as it goes.
+
+    Holds no wall-clock times, so that equal runs write equal lines.
+    """
 
     def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "metrics.jsonl"
-        self._stream = self.file.open("ab")
         self._board = _summary_writer(folder / "tensorboard") if tensorboard else None
 
     def write(self, step: int, figures: dict[str, float]) -> None:
         """Add one line, `{"step": …, …}`."""
         line = json.dumps({"step": step, **figures})
-        self._stream.write(line.encode() + b"\n")
+        with self.file.open("ab") as stream:
+            stream.write(line.encode() + b"\n")
         if self._board is not None:
             for name, value in figures.items():
                 self._board.add_scalar(name, value, step)
 
     def flush(self) -> int:
         """Bring every line to the disk; return the length in bytes."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        return self._stream.tell()
+        if self._board is not None:
+            self._board.flush()
+        with self.file.open("ab") as stream:
+            os.fsync(stream.fileno())
+            return stream.tell()
 
     def cut(self, length: int) -> None:
         """Drop what was written after the checkpoint that a resumed run starts from."""
-        self._stream.flush()
-        self._stream.truncate(length)
-        self._stream.seek(length)
+        with self.file.open("ab") as stream:
+            stream.truncate(min(length, stream.tell()))  # never longer, were lines lost meanwhile
 
 
 def _summary_writer(folder: Path) -> Any:

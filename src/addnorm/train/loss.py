@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 IGNORED = -100
 """The target of a token that predicts nothing."""
@@ -47,6 +48,7 @@ class _CrossEntropySum(torch.autograd.Function):
         return losses.where(counted, 0.0).sum()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         logits, chosen, counted, lse = ctx.saved_tensors
         smoothing: float = ctx.smoothing

@@ -80,7 +80,8 @@ class WarmupStableDecayConfig:
 
     def factor(self, step: int, total: int) -> float:
         left = _left(step, total, self.decay)
-        return _rise(step, self.warmup) * (self.floor + (1 - self.floor) * (1 - math.sqrt(1 - left)))
+        root = 1 - math.sqrt(1 - left)
+        return _rise(step, self.warmup) * (self.floor + (1 - self.floor) * root)
 
 
 ScheduleConfig = Annotated[
@@ -100,5 +101,5 @@ def _rise(step: int, warmup: int) -> float:
 
 def _left(step: int, total: int, share: float) -> float:
     """What is left of the last `share` of the steps as this one begins: 1 until it has begun."""
-    length = share * total
+    length = max(0.0, share) * total  # a warm-up longer than the run leaves no steps to decay
     return min(1.0, max(0.0, total + 1 - step) / length) if length else 1.0

@@ -3,12 +3,12 @@
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from addnorm.data.batching import Batch
 from addnorm.errors import InputError
 from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
 from addnorm.train.checkpoint import (
+    Json,
     checkpoints_in,
     keep_latest,
     latest_checkpoint,
@@ -101,6 +102,8 @@ class Trainer:
         validation: Validation | None = None,
         listener: Listener | None = None,
     ) -> None:
+        if validation is None and (config.select == "best" or config.patience is not None):
+            raise InputError("train.select = 'best' and train.patience need validation data")
         self.config = config
         self.device = resolve_device(config.device)
         self.model = model.to(self.device)
@@ -132,14 +135,16 @@ class Trainer:
             while not self.finished():
                 self.update(self.next_group())
                 self.validate_if_due()
-                if stop or self.finished() or self.due(self.config.save_every):
+                stopping = bool(stop)  # asked once: a signal after `save` waits for the next step
+                if stopping or self.finished() or self.due(self.config.save_every):
                     self.save()
-                if stop and not self.finished():
+                if stopping and not self.finished():
                     raise Interrupted(self.standing.step)
         self.take_final_weights()
 
     def update(self, group: list[Batch]) -> None:
-        """One optimiser step on the tokens of a group of micro-batches, as if they were one batch."""
+        """One optimiser step on the tokens of micro-batches, as if they were one batch."""
+        assert group, "an epoch has fewer batches than its length says"
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
         loss = 0.0
@@ -159,7 +164,7 @@ class Trainer:
     def backward(self, batch: Batch, n_tokens: int) -> float:
         """Add this micro-batch's gradient of the loss per token; return its part of that loss."""
         with autocast(self.config.precision, self.device):
-            loss = self.loss_of(batch.inputs, batch.targets) / n_tokens
+            loss = self.loss_of(batch.inputs, batch.targets) / max(n_tokens, 1)
         self.scaler.scale(loss).backward()
         return loss.item()
 
@@ -229,10 +234,8 @@ class Trainer:
     def report(self, loss: float, norm: float, n_tokens: int) -> None:
         standing = self.standing
         rate = self.optimizers[-1].param_groups[0]["lr"]
-        self.journal.write(
-            standing.step,
-            {"epoch": standing.epoch, "loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens},
-        )
+        figures = {"loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens}
+        self.journal.write(standing.step, {"epoch": standing.epoch, **figures})
         if self.listener is not None:
             self.listener.stepped(standing.step, self.total_steps, loss, n_tokens)
 
@@ -243,9 +246,11 @@ class Trainer:
         if self.validation is None or not (last or self.due(self.config.validate_every)):
             return
         self.model.eval()
+        state = random_state(self.device)  # so that what validation draws leaves training as it is
         with swapped(self.model, None if self.average is None else self.average.weights):
             scores = self.validation.score(self.model)
             self.note_best(scores[self.validation.metric])
+        restore_random_state(state, self.device)
         self.journal.write(self.standing.step, {f"valid_{k}": v for k, v in scores.items()})
         if self.listener is not None:
             self.listener.validated(self.standing.step, scores)
@@ -254,8 +259,10 @@ class Trainer:
         """Keep the weights now in the model if no earlier validation was better."""
         assert self.validation is not None
         standing, sign = self.standing, 1 if self.validation.larger_is_better else -1
-        if standing.best is None or sign * value > sign * standing.best:
-            standing.best, standing.best_step, standing.validations_since_best = value, standing.step, 0
+        first = standing.best is None or math.isnan(standing.best)
+        if first or sign * value > sign * standing.best:
+            standing.best, standing.best_step = value, standing.step
+            standing.validations_since_best = 0
             save_weights(self.folder / "best.safetensors", weights_of(self.model))
         else:
             standing.validations_since_best += 1
@@ -270,13 +277,13 @@ class Trainer:
             "optimizer": optimizer_tensors(self.optimizers),
             "random": random_state(self.device),
         }
-        facts: dict[str, Any] = {"standing": asdict(self.standing), "scaler": self.scaler.state_dict()}
+        facts: Json = {"standing": asdict(self.standing), "scaler": self.scaler.state_dict()}
         if self.average is not None:
             tensors["average"] = self.average.weights
             facts["average_updates"] = self.average.updates
         folder = self.folder / "checkpoints"
-        save_checkpoint(folder, self.standing.step, tensors, facts)
-        keep_latest(folder, max(self.config.keep, self.config.average))
+        saved = save_checkpoint(folder, self.standing.step, tensors, facts)
+        keep_latest(saved, max(self.config.keep, self.config.average))
 
     def resume(self) -> list[str]:
         """Continue from the newest whole checkpoint, if any; return a line on each damaged one."""
@@ -292,7 +299,7 @@ class Trainer:
         if self.average is not None:
             self.average.weights = {k: v.to(self.device) for k, v in tensors["average"].items()}
             self.average.updates = facts["average_updates"]
-        self.standing = Standing(**facts["standing"])
+        self.standing, self._stream = Standing(**facts["standing"]), None
         self.journal.cut(self.standing.journal_bytes)
         return problems
 
@@ -301,7 +308,7 @@ class Trainer:
         config, final = self.config, None
         if config.average:
             newest = checkpoints_in(self.folder / "checkpoints")[-config.average :]
-            final = mean(load_weights(path / "model.safetensors") for path in newest)
+            final = mean(load_checkpoint(path)[0]["model"] for path in newest)
         elif config.select == "best":
             final = load_weights(self.folder / "best.safetensors")
         elif self.average is not None:
@@ -311,19 +318,22 @@ class Trainer:
 
 
 @contextmanager
-def stop_requests() -> Iterator[list[int]]:
+def stop_requests() -> Generator[list[int]]:
     """A list that fills when Ctrl-C or SIGTERM asks to stop; a second request stops at once."""
     requests: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield requests  # only the main thread may watch signals
         return
 
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
     def note(number: int, _: object) -> None:
         requests.append(number)
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for number in before:
+            signal.signal(number, note)
         yield requests
     finally:
         for number, handler in before.items():

@@ -23,7 +23,7 @@ Bias = Float[Tensor, "#batch #heads q_seq kv_seq"]
 
 
 class SDPACore(nn.Module):
-    """`softmax(q kᵀ / √d_head + bias) v` by torch's fused kernels; memory linear where they allow it."""
+    """`softmax(q kᵀ / √d_head + bias) v` by torch's fused kernels, linear in memory mostly."""
 
     def __init__(self, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -49,6 +49,8 @@ class SDPACore(nn.Module):
 
 @config
 class SDPACoreConfig:
+    """torch's fused kernels."""
+
     kind: Literal["sdpa"] = "sdpa"
 
     def build(self, dropout: float) -> SDPACore:
@@ -79,6 +81,8 @@ class EagerCore(nn.Module):
 
 @config
 class EagerCoreConfig:
+    """Plain products; on a CPU also the faster one where attention has dropout."""
+
     kind: Literal["eager"] = "eager"
 
     def build(self, dropout: float) -> EagerCore:

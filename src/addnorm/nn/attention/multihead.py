@@ -102,7 +102,7 @@ class SelfAttention(MultiHead):
 
 
 class CrossAttention(MultiHead):
-    """A sequence looks at a memory: queries from the sequence, keys and values from `ctx.memory`."""
+    """A sequence looks at a memory: keys and values come from `ctx.memory`."""
 
     def forward(self, x: Hidden, ctx: Context, cache: CrossCache | None = None) -> Hidden:
         if (memory := ctx.memory) is None:

@@ -37,6 +37,8 @@ class Learned(Position):
 
 @config
 class LearnedConfig:
+    """A table of the model's `max_len` rows."""
+
     kind: Literal["learned"] = "learned"
 
     def build(self, d_model: int, max_len: int) -> Learned:

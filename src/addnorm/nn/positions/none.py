@@ -12,6 +12,8 @@ class NoPosition(Position):
 
 @config
 class NoPositionConfig:
+    """No positions at all."""
+
     kind: Literal["none"] = "none"
 
     def build(self, d_model: int, max_len: int) -> NoPosition:

@@ -1,4 +1,4 @@
-"""Rotary positions (RoPE): queries and keys turn with their position; scores see the offset alone."""
+"""Rotary positions (RoPE): queries and keys turn, so that scores see the offset alone."""
 
 from typing import Literal
 
@@ -18,7 +18,7 @@ def turn(
     cos: Float[Tensor, "*#batch seq half"],
     sin: Float[Tensor, "*#batch seq half"],
 ) -> Float[Tensor, "*batch seq d_head"]:
-    """Turn each pair `(x_i, x_{i + d/2})` counter-clockwise (Su et al. 2021, eq. 34), in float32 or wider."""
+    """Turn each pair `(x_i, x_{i + d/2})` counter-clockwise (Su et al. 2021, eq. 34)."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
 
@@ -46,6 +46,8 @@ class Rotary(Position):
 
 @config
 class RotaryConfig:
+    """`theta` is the base of the frequencies, in LLaMA-3 500,000."""
+
     kind: Literal["rotary"] = "rotary"
     theta: PositiveFloat = 10000.0
 

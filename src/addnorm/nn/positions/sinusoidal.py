@@ -50,6 +50,8 @@ class Sinusoidal(Position):
 
 @config
 class SinusoidalConfig:
+    """`theta` is the longest wavelength divided by 2π."""
+
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: PositiveFloat = 10000.0
 

@@ -1,0 +1,58 @@
+"""Where each produced word looked: cross-attention, gathered from pieces to words."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.data.encoding import as_read
+from addnorm.generate import translate
+from addnorm.inspect.capture import attention_weights
+from addnorm.inspect.pictures import Panel
+from addnorm.models import EncoderDecoderModel
+from addnorm.runs.folder import Run
+
+
+@torch.inference_mode()
+def words_looked_at(run: Run, source: str) -> Panel:
+    """The cross-attention of a translation, averaged over layers and heads, word by word."""
+    model, tokenizers = run.model, run.tokenizers
+    assert isinstance(model, EncoderDecoderModel)
+    [read] = as_read("translation", tokenizers.source, [source])
+    [[best, *_]] = translate(model, [read], run.recipe.eval.decoding)
+    written = [tokenizers.target.bos_id, *best.ids]
+    with attention_weights(model) as caught:
+        model(torch.tensor([read]), torch.tensor([written]))
+    cross = [weights for name, weights in caught.items() if name.endswith("cross_attention")]
+    weights = torch.stack(cross).mean((0, 2))[0, : len(best.ids)]
+    read_words = words_of(tokenizers.source.pieces(read[:-1]))
+    written_words = words_of(tokenizers.target.pieces(best.ids))
+    return Panel(
+        weights=gathered(weights, [at for _, at in written_words], [at for _, at in read_words]),
+        source=[word for word, _ in read_words],
+        target=[word for word, _ in written_words],
+    )
+
+
+def words_of(pieces: list[str]) -> list[tuple[str, list[int]]]:
+    """Words with the places of their pieces: a piece that begins with a space begins a word.
+
+    Where a text has no spaces, as in Chinese, every piece is a word of its own.
+    """
+    if not any(piece.startswith(" ") for piece in pieces):
+        return [(piece, [i]) for i, piece in enumerate(pieces)]
+    words: list[tuple[str, list[int]]] = []
+    for i, piece in enumerate(pieces):
+        if piece.startswith(" ") or not words:
+            words.append((piece.strip(), [i]))
+        else:
+            word, places = words[-1]
+            words[-1] = (word + piece, [*places, i])
+    return words
+
+
+def gathered(
+    weights: Float[Tensor, "target source"], rows: list[list[int]], columns: list[list[int]]
+) -> Float[Tensor, "target_words source_words"]:
+    """The mean over each word's own pieces of the weight on all pieces of each word read."""
+    by_row = torch.stack([weights[places].mean(0) for places in rows])
+    return torch.stack([by_row[:, places].sum(1) for places in columns], dim=1)

@@ -1,0 +1,61 @@
+"""Dropout: how much is dropped, what is left, and that the generator alone decides."""
+
+import pytest
+import torch
+
+from addnorm.nn.dropout import Dropout, keep_mask
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
+def test_the_share_dropped_and_the_mean_kept(p: float) -> None:
+    mask = keep_mask(torch.ones(1000, 1001), p)
+    n = mask.numel()
+    dropped = (mask == 0).double().mean().item()
+    assert abs(dropped - p) < 5 * (p * (1 - p) / n) ** 0.5 + 2**-16
+    assert abs(mask.double().mean().item() - 1) < 5 * (p / (1 - p) / n) ** 0.5
+    kept = mask[mask != 0]
+    assert (kept == kept[0]).all()
+    assert kept[0].item() == pytest.approx(1 / (1 - p), rel=1e-4)
+
+
+def test_neighbours_that_share_a_draw_are_independent() -> None:
+    mask = (keep_mask(torch.ones(100_000, 4), 0.5) != 0).double()
+    correlation = torch.corrcoef(mask.T) - torch.eye(4)
+    assert correlation.abs().max() < 0.02
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (0, 4)])
+def test_odd_sizes(shape: tuple[int, ...]) -> None:
+    x = torch.ones(shape)
+    assert Dropout(0.5).train()(x).shape == shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_type_stays(dtype: torch.dtype) -> None:
+    assert Dropout(0.5).train()(torch.ones(8, dtype=dtype)).dtype == dtype
+
+
+def test_evaluation_and_p_zero_change_nothing() -> None:
+    x = torch.randn(4, 5)
+    state = torch.get_rng_state()
+    assert Dropout(0.5).eval()(x) is x
+    assert Dropout(0.0).train()(x) is x
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_same_seed_drops_the_same() -> None:
+    layer, x = Dropout(0.5).train(), torch.ones(3, 5)
+    torch.manual_seed(7)
+    first = layer(x)
+    second = layer(x)
+    torch.manual_seed(7)
+    assert torch.equal(layer(x), first)
+    assert not torch.equal(first, second)
+
+
+def test_the_gradient_passes_where_the_value_does() -> None:
+    x = torch.ones(50, dtype=torch.float64, requires_grad=True)
+    y = Dropout(0.4).train()(x)
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, y.detach())
