@@ -21,7 +21,6 @@ BANNED_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal
 BANNED_CALLS = {"eval", "exec", "compile", "torch.load", "yaml.load", "yaml.unsafe_load"}
 
 README = ROOT / "README.md"
-NEVER_ENDING = {"serve", "studio"}
 
 
 def _name(path: Path) -> str:
@@ -85,8 +84,8 @@ def test_importing_addnorm_leaves_torch_alone() -> None:
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
-def _blocks(*languages: str) -> list[str]:
-    text = README.read_text(encoding="utf-8") if README.exists() else ""
+def _blocks(*languages: str, readme: Path = README) -> list[str]:
+    text = readme.read_text(encoding="utf-8")
     return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
@@ -115,3 +114,13 @@ def test_the_commands_in_the_readme_run(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("languages", [("sh", "console"), ("python",), ("toml",)])
+def test_both_readmes_show_the_same_code(languages: tuple[str, ...]) -> None:
+    """But for comments, which are in the reader's language."""
+    english, chinese = (
+        [re.sub(r" *#.*", "", block) for block in _blocks(*languages, readme=ROOT / name)]
+        for name in ("README.md", "README.zh-CN.md")
+    )
+    assert english == chinese

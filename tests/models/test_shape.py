@@ -9,6 +9,7 @@ from tests.contracts import check_records
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.norms import LayerNorm
+from addnorm.nn.positions import RotaryConfig
 
 RECORDS = [
     EncoderConfig(),
@@ -59,3 +60,8 @@ def test_sizes_flow_down(n_layers: int) -> None:
     widths = {tuple(m.weight.shape) for m in model.modules() if isinstance(m, LayerNorm)}
     assert widths == {(24,)}
     assert model.stack.blocks[0].feedforward.up_proj.out_features == 96
+
+
+def test_an_odd_head_width_cannot_turn() -> None:
+    with pytest.raises(ValueError, match="head width 3 must be even"):
+        DecoderConfig(d_model=6, attention=AttentionConfig(n_heads=2), position=RotaryConfig())

@@ -85,3 +85,15 @@ def test_zero_padding_keeps_the_type(dtype: torch.dtype) -> None:
 def test_an_unknown_scale_is_refused() -> None:
     with pytest.raises(ValueError, match="scale"):
         EmbeddingConfig(scale="two")  # type: ignore[arg-type]
+
+
+def test_word_dropout_hides_whole_words_and_keeps_positions() -> None:
+    config = EmbeddingConfig(scale="one", word_dropout=0.5)
+    module = config.build(6, 4, SinusoidalConfig().build(4, 16), 0.0).train()
+    tokens = torch.full((50, 40), 3)
+    ctx = Context.over(tokens, Full())
+    words = module(tokens, ctx) - module.position.embed(torch.zeros(50, 40, 4), ctx)
+    hidden = (words.abs() < 1e-6).all(-1)
+    assert 0.45 < hidden.double().mean() < 0.55
+    assert_close(words[~hidden], 2 * module.tokens.weight[3].expand((~hidden).sum(), -1))
+    assert not (module.eval()(tokens, ctx) - module(tokens, ctx)).any()

@@ -7,15 +7,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.lines import Files, check_files, groups_from, words_of
+
 
 def classify(
     run: Path,
-    *files: Path,
-    json_lines: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    *files: Files,
+    json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
 ) -> None:
     """Name the class of each line; with a tagging model, the tag of each word between spaces.
 
-    Reads the files, or standard input; writes a line for each line read.
+    Reads the files, or standard input. Writes one line for each line read, in their order: an
+    empty line has a class like any other, and no tags.
 
     Parameters
     ----------
@@ -24,19 +27,21 @@ def classify(
     files
         Text files, a line an input; `-` is standard input.
     json_lines
-        Write JSON lines, with the probability of every class.
+        Write JSON lines: the label and the probability of every class, or the words and the tags.
     """
-    from addnorm.cli.lines import groups_from
     from addnorm.runs.folder import Run
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import tag
 
+    check_files(files, ["--json"])
     opened = Run.open(run)
-    for group in groups_from(files):
+    for first, group in groups_from(files):
         if opened.task == "tagging":
-            for words, tags in zip(group, tag(opened, [line.split() for line in group]), strict=True):
-                line = {"tokens": words.split(), "tags": tags}
-                print(json.dumps(line, ensure_ascii=False) if json_lines else " ".join(tags))
+            sentences = [words_of(line) for line in group]
+            both = zip(sentences, tag(opened, sentences, first=first), strict=True)
+            lines = [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
         else:
-            for one in classify_texts(opened, group):
-                print(json.dumps(asdict(one), ensure_ascii=False) if json_lines else one.label)
+            found = classify_texts(opened, group, first=first)
+            lines = [(one.label, asdict(one)) for one in found]
+        for plain, figures in lines:
+            print(json.dumps(figures, ensure_ascii=False) if json_lines else plain)

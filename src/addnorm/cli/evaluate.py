@@ -15,21 +15,25 @@ def evaluate(
 ) -> None:
     """Score a trained model and print the figures as JSON.
 
+    Any field of its recipe can be given here, after the run: `--eval.decoding.beams 5`,
+    `--data.root DIR`, `--data.test other.txt`.
+
     Parameters
     ----------
     run
         The run folder.
     overrides
-        Fields of its recipe to replace, such as `--eval.decoding.beams 5` or `--data.root DIR`.
+        Fields to replace, as `--table.field value`.
     split
         Which part of the data to score.
     predictions
         A file to write what the model said to, one line an example.
     """
     from addnorm.cli.fields import fields_given
+    from addnorm.cli.terminal import console
     from addnorm.runs.evaluation import evaluate_run
     from addnorm.runs.folder import Run
 
-    opened = Run.open(run, fields_given(overrides))
-    scores = evaluate_run(opened, split, predictions)
+    fields = fields_given(overrides, ["--split", "--predictions"])
+    scores = evaluate_run(Run.open(run, fields), split, predictions, console)
     print(json.dumps(scores, indent=1))

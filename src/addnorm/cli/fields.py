@@ -7,20 +7,25 @@ from addnorm.errors import InputError, nearest
 TABLES = ("data", "tokenizer", "model", "train", "eval")
 
 
-def fields_given(words: Iterable[str]) -> dict[str, str]:
-    """The values by field name. Raises `InputError` for anything that is not a field and a value."""
+def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]:
+    """The values by field name; `options` are those that the command has besides.
+
+    Raises `InputError` for anything that is not a field and a value.
+    """
     fields: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
         name, equals, value = word.removeprefix("--").partition("=")
-        table = name.split(".")[0]
-        if not word.startswith("--") or "." not in name or table not in TABLES:
-            options = [*(f"--{t}" for t in TABLES), "--out", "--resume", "--dry-run"]
+        table, _, field = name.partition(".")
+        if not (word.startswith("--") and field and table in TABLES):
+            known = [*options, *(f"--{table}.{field}" for table in TABLES)]
             raise InputError(
                 f"{word!r} is neither an option nor a field such as --train.lr."
-                f"{nearest(word, options)}"
+                f"{nearest(word.split('=')[0], known)}"
             )
-        if not equals and (value := next(rest, None)) is None:
+        if not equals:
+            value = next(rest, None)
+        if value is None:
             raise InputError(f"--{name} needs a value")
         fields[name] = value
     return fields

@@ -1,46 +1,26 @@
 """`addnorm generate`: a run continues or translates text."""
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.lines import Files, check_files, groups_from
+from addnorm.errors import InputError
 
-def generate(
-    run: Path,
-    *files: Path,
-    prompt: str | None = None,
-    beams: int | None = None,
-    n_best: int = 1,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    seed: int = 0,
-    max_new_tokens: int | None = None,
-    stop: Annotated[tuple[str, ...], Parameter(negative="")] = (),
-    json_lines: Annotated[bool, Parameter(name="--json", negative="")] = False,
-) -> None:
-    """Continue or translate text, a line at a time.
 
-    Reads the files, or standard input; writes a line for each line read. A language model given
-    `--prompt` writes its text as it comes. Decoding is the recipe's own (for language models:
-    sampling) unless an option below says otherwise.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """How the next token is chosen.
 
     Parameters
     ----------
-    run
-        The run folder.
-    files
-        Text files, a line an input; `-` is standard input.
-    prompt
-        One text instead of files.
     beams
         Beam search with so many beams; 1 is greedy.
     n_best
-        How many results of a beam search to write.
+        How many results of a beam search to write for each input, best first.
     temperature
         Sample, dividing the logits by this.
     top_k
@@ -51,34 +31,76 @@ def generate(
         Sample from the tokens at least this share as likely as the likeliest.
     seed
         The seed of the sampling.
+    """
+
+    beams: int | None = None
+    n_best: int = 1
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+
+
+DEFAULT = Choices()
+
+
+def generate(
+    run: Path,
+    *files: Files,
+    prompt: str | None = None,
+    choices: Choices = DEFAULT,
+    max_new_tokens: int | None = None,
+    stop: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> None:
+    r"""Continue or translate text, a line at a time.
+
+    Reads the files, or standard input. Writes one line for each line read, in their order, empty
+    ones too: an empty line translates to an empty one, and a language model begins a text of its
+    own there. With `--n-best N` there are N lines for each line read, empty where fewer were
+    found. A line break within a text is written as `\n`; `--json` writes texts exactly.
+
+    A language model given `--prompt` writes its text as it comes, line breaks and all. Decoding is
+    the recipe's own (for language models: sampling) unless an option says otherwise.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    files
+        Text files, a line an input; `-` is standard input.
+    prompt
+        One text instead of files.
     max_new_tokens
         The most tokens to write: 256, or for a translation 50 more than the source has.
     stop
         End before this string; may be given several times.
     json_lines
-        Write JSON lines with text, score and the reason for ending.
+        Write JSON lines: the number of the input, the text, its log-probability as score, and why
+        it ended.
     """
-    from addnorm.cli.lines import groups_from
     from addnorm.runs.folder import Run
-    from addnorm.runs.use import decoding_for, write, write_as_it_comes
+    from addnorm.runs.use import as_json, as_lines, decoding_for, write, write_as_it_comes
 
+    others = ("prompt", "max_new_tokens", "stop", "json")
+    check_files(files, [f"--{name.replace('_', '-')}" for name in (*asdict(choices), *others)])
+    if prompt is not None and files:
+        raise InputError("give either --prompt or files, and not both")
     opened = Run.open(run)
-    chosen = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": seed,
-    }
-    decoding = decoding_for(opened, beams=beams, n_best=n_best, **chosen)
-    if prompt is not None and opened.task == "language" and decoding.kind != "beam" and not json_lines:
+    decoding = decoding_for(opened, **asdict(choices))
+    streams = opened.task == "language" and not json_lines
+    if prompt is not None and streams and decoding.kind != "beam":
         for piece in write_as_it_comes(
             opened, prompt, decoding, max_new_tokens=max_new_tokens, stop=stop
         ):
             print(piece, end="", flush=True)
         print()
         return
-    for group in [[prompt]] if prompt is not None else groups_from(files):
-        for best in write(opened, group, decoding, max_new_tokens=max_new_tokens, stop=stop):
-            for one in best:
-                print(json.dumps(asdict(one), ensure_ascii=False) if json_lines else one.text)
+    n_best = decoding.n_best if decoding.kind == "beam" else 1
+    for first, group in [(0, [prompt])] if prompt is not None else groups_from(files):
+        texts = write(
+            opened, group, decoding, max_new_tokens=max_new_tokens, stop=stop, first=first
+        )
+        for number, best in enumerate(texts, start=first + 1):
+            print("\n".join(as_json(best, number) if json_lines else as_lines(best, n_best)))

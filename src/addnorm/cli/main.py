@@ -1,11 +1,14 @@
 """The `addnorm` command: its sub-commands, and what a failure looks like."""
 
+import io
+import os
 import sys
+from collections.abc import Sequence
 
-from cyclopts import App
+from cyclopts import App, CycloptsError
 
 from addnorm import __version__
-from addnorm.errors import InputError
+from addnorm.errors import InputError, Interrupted, NonFiniteError
 
 app = App(
     name="addnorm",
@@ -13,24 +16,49 @@ app = App(
     help="Build, train and use your own Transformers. Start with `addnorm demo`.",
     help_format="markdown",
     result_action="return_value",
+    exit_on_error=False,
+    print_error=False,
 )
 for name in ("demo", "train", "evaluate", "generate", "classify", "info"):
     app.command(f"addnorm.cli.{name}:{name}", name=name)
 
 
 def main() -> None:
-    """Run the command that the arguments name.
+    """Run the command that the arguments name, and exit with its status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # what is read is UTF-8, so what is written is too
+    sys.exit(status(sys.argv[1:]))
 
-    Exit status: 0 done, 2 wrong input, 3 training met a number that is not finite, 130 stopped by
-    Ctrl-C. A fault of AddNorm's own keeps its traceback and exits with 1.
+
+def status(words: Sequence[str]) -> int:
+    """Run a command; return its exit status.
+
+    0 done, 2 wrong input or a file that cannot be read or written, 3 training met a number that is
+    not finite, 130 stopped by Ctrl-C. A fault of AddNorm's own keeps its traceback.
     """
     try:
-        app()
-    except InputError as error:
-        print(f"addnorm: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        app(words)
+        sys.stdout.flush()
+        return 0
     except BrokenPipeError:
-        # The reader of our output went away, as `head` does: nothing is wrong.
-        sys.stdout = None
+        # The reader of our output went away, as `head` does: nothing is wrong. What is still to be
+        # written when Python ends goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (InputError, CycloptsError) as error:
+        return failed(error, 2)
+    except OSError as error:
+        return failed(f"{error.filename}: {error.strerror}" if error.filename else error, 2)
+    except NonFiniteError as error:
+        return failed(error, 3)
+    except Interrupted as error:
+        return failed(error, 130)
+    except KeyboardInterrupt:
+        return 130
+
+
+def failed(error: Exception | str, code: int) -> int:
+    """Print an error with its notes, as one message, and return the exit status."""
+    notes = getattr(error, "__notes__", [])
+    print("; ".join([f"addnorm: {error}", *notes]), file=sys.stderr)
+    return code

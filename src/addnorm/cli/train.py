@@ -5,18 +5,20 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.errors import Interrupted
+
 
 def train(
     recipe: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     out: Path | None = None,
-    resume: bool = False,
-    dry_run: bool = False,
+    resume: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
 ) -> None:
     """Train a model as a recipe says.
 
-    Any field of the recipe can be given here: `--train.lr 3e-4`, `--model.d_model 256`,
-    `--model.position '{kind = "rotary"}'`.
+    Any field of the recipe can be given here, after the recipe: `--train.lr 3e-4`,
+    `--model.d_model 256`, `--model.position '{kind = "rotary"}'`.
 
     Parameters
     ----------
@@ -29,16 +31,27 @@ def train(
     resume
         Go on from the newest checkpoint in the run folder.
     dry_run
-        Only print the model, its parameters, tokens a step, memory and the time to expect.
+        Only print the model, its parameters, tokens a step, memory and the time to expect; this
+        takes a few steps and writes nothing.
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.terminal import console
+    from addnorm.runs.description import expectation
+    from addnorm.runs.estimate import estimate
     from addnorm.runs.recipe import read_recipe
-    from addnorm.runs.training import estimate, train_run
+    from addnorm.runs.training import Prepared, train_run
 
-    parsed = read_recipe(recipe, fields_given(overrides))
+    fields = fields_given(overrides, ["--out", "--resume", "--dry-run"])
+    parsed = read_recipe(recipe, fields)
     if dry_run:
-        console.print(estimate(parsed))
+        prepared = Prepared(parsed)
+        prepared.report(console)
+        console.print(expectation(parsed, estimate(prepared)))
         return
     folder = out or Path("runs") / recipe.stem
-    train_run(parsed, folder, resume=resume, console=console)
+    try:
+        train_run(parsed, folder, resume=resume, console=console)
+    except Interrupted as stopped:
+        stopped.add_note(f"go on with `addnorm train {recipe} --out {folder} --resume`")
+        raise
+    console.out(f"Trained. Next: addnorm info {folder}")

@@ -1,68 +1,83 @@
 """The demo: a translator for dates and numbers, trained from nothing in about a minute and used."""
 
 import shutil
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from addnorm.data.examples import Pair
 from addnorm.demo.words import words_looked_at
+from addnorm.errors import InputError
 from addnorm.inspect.pictures import attention_picture, position_picture
 from addnorm.nn.positions import sinusoidal_encoding
 from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.folder import Run
+from addnorm.runs.folder import Run, read_settings
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.training import train_run
 from addnorm.runs.use import write
-
-SHOWN = 6
-"""How many translations are printed and drawn."""
 
 
 def demo(to: str, out: Path, console: Console) -> float:
     """Train, score, translate and draw; return the percentage of exact translations.
 
     Everything goes into the run folder `out`, whose earlier demo is replaced. Raises `InputError`
-    for a language that Babel does not know.
+    for a language that Babel does not know, and for a folder that holds something else.
     """
     with as_file(files("addnorm.demo") / "recipe.toml") as file:
         recipe = read_recipe(file, {"data.to": f'"{to}"'})
+        text = file.read_text(encoding="utf-8")
     recipe.data.load()  # an unknown language stops here, with the earlier demo untouched
-    shutil.rmtree(out, ignore_errors=True)
+    clear(out)
     console.print(f"Learning to translate English dates and numbers to {to!r} …")
     run = train_run(recipe, out, resume=False, console=console)
+    (out / "recipe.toml").write_text(text, encoding="utf-8")
     scores = evaluate_run(run, "test")
     console.print(
         f"\n[bold]{scores['exact']:.1f} % of {scores['examples']:,} sentences it never saw are "
         "translated exactly.[/bold]\n"
     )
-    pairs = [e for e in recipe.data.load().test if isinstance(e, Pair)]
-    longest = sorted(pairs[:200], key=lambda pair: -len(pair.source))[: SHOWN * 4 : 4]
-    console.print(translations(run, longest))
-    draw(run, longest, console)
+    shown = varied([e for e in recipe.data.load().test if isinstance(e, Pair)])
+    for pair, [best, *_] in zip(
+        shown, write(run, [p.source for p in shown], recipe.eval.decoding), strict=True
+    ):
+        mark = "✓" if best.text == pair.target else f"✗ ({pair.target})"
+        console.print(f"  {pair.source}\n    → {best.text} {mark}")
+    draw(run, shown, console)
     console.print(f"""
 The run is in {out}. What next?
   echo "Friday, November 20, 2026" | addnorm generate {out}
-  addnorm demo --to zh            another language: fr, es, ja, ru, ar …
-  addnorm info {out}       what the model is made of
+  addnorm info {out}
+  addnorm demo --to zh        another language: fr, es, ja, ru, ar …
 
-Your own data: two files with a sentence a line, and a copy of the recipe that this run used:
-  addnorm train my-recipe.toml    with kind = "parallel", train = ["my.en", "my.de"]
-The folder recipes/ has recipes for translation, language models, classification and tagging.""")
+Your own sentences, a line each in two files: put this into {out / "recipe.toml"}
+  \\[data]
+  kind = "parallel"
+  train = ["my.en", "my.de"]
+  valid_fraction = 0.1
+and run
+  addnorm train {out / "recipe.toml"} --out runs/my
+Recipes for language models, classification and tagging are in the project's folder recipes/.""")
     return scores["exact"]
 
 
-def translations(run: Run, pairs: list[Pair]) -> Table:
-    """A table of sentences and what the run makes of them."""
-    table = Table("English", "translation", "")
-    said = write(run, [pair.source for pair in pairs], run.recipe.eval.decoding)
-    for pair, [best, *_] in zip(pairs, said, strict=True):
-        right = best.text == pair.target
-        table.add_row(pair.source, best.text, "✓" if right else f"✗ {pair.target}")
-    return table
+def clear(out: Path) -> None:
+    """Remove an earlier demo. Raises `InputError` for a folder that holds anything else."""
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not (out / "config.json").exists() or read_settings(out)[0].data.kind != "dates":
+        raise InputError(f"{out}: holds something other than an earlier demo: choose another --out")
+    shutil.rmtree(out)
+
+
+def varied(pairs: Sequence[Pair]) -> list[Pair]:
+    """A few sentences that differ: dates with a weekday, dates with a time, and numbers."""
+    dates = [p for p in pairs if p.source.endswith("M") and "," in p.source]
+    weekdays = [p for p in pairs if "day, " in p.source and not p.source.endswith("M")]
+    numbers = [p for p in pairs if not any(c.isdigit() for c in p.source)]
+    return [*weekdays[:3], *dates[:2], *numbers[:1]]
 
 
 def draw(run: Run, pairs: list[Pair], console: Console) -> None:

@@ -9,7 +9,7 @@ from addnorm.nn.embed import Embedding, EmbeddingConfig
 from addnorm.nn.feedforward import AnyFeedForwardConfig, FeedForwardConfig
 from addnorm.nn.init import InitName
 from addnorm.nn.norms import LayerNormConfig, NormConfig
-from addnorm.nn.positions import PositionConfig, SinusoidalConfig
+from addnorm.nn.positions import PositionConfig, RotaryConfig, SinusoidalConfig
 from addnorm.nn.positions.position import Position
 from addnorm.nn.residuals import PostNormConfig, ResidualConfig
 
@@ -35,7 +35,9 @@ class Shape:
     init: InitName = "xavier"
 
     def __post_init__(self) -> None:
-        self.attention.heads(self.d_model)
+        d_head = self.attention.heads(self.d_model).d_head
+        if isinstance(self.position, RotaryConfig) and d_head % 2:
+            raise ValueError(f"rotary positions turn pairs: the head width {d_head} must be even")
 
     def build_embedding(self, vocab_size: int, position: Position) -> Embedding:
         return self.embedding.build(vocab_size, self.d_model, position, self.dropout)

@@ -13,7 +13,7 @@ class Dropout(nn.Module):
 
     On a CPU one 64-bit draw decides four elements, with `p` rounded to a multiple of 2⁻¹⁶ and the
     scale of that; torch draws each element alone, which took a third of a small model's training
-    step (`benchmarks/results/dropout.md`). On other devices it is torch's own.
+    step (`benchmarks/results/parts.json`). On other devices it is torch's own.
     """
 
     def __init__(self, p: float = 0.0) -> None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from addnorm.config import config
+from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.norms import NormConfig
@@ -15,7 +15,9 @@ from addnorm.nn.positions.position import Position
 
 
 class Embedding(nn.Module):
-    """`drop(norm(position(scale · E[tokens])))`, and zero at padding.
+    """`drop(norm(position(scale · drop_word(E[tokens]))))`, and zero at padding.
+
+    `word_dropout` hides whole words (Iyyer et al. 2015, §4.1), `dropout` single features.
 
     The zero keeps whatever stands in the padding, NaN included, out of every later product.
     """
@@ -29,6 +31,7 @@ class Embedding(nn.Module):
         scale: float = 1.0,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
+        word_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, d_model)
@@ -36,11 +39,13 @@ class Embedding(nn.Module):
         self.scale = scale
         self.norm = norm or nn.Identity()
         self.dropout = Dropout(dropout)
+        self.word_dropout = Dropout(word_dropout)
 
     def forward(
         self, tokens: Int[Tensor, "batch seq"], ctx: Context
     ) -> Float[Tensor, "batch seq d_model"]:
-        x = self.position.embed(self.tokens(tokens) * self.scale, ctx)
+        kept = self.word_dropout(self.tokens.weight.new_ones(*tokens.shape, 1))
+        x = self.position.embed(self.tokens(tokens) * (self.scale * kept), ctx)
         return zero_padding(self.dropout(self.norm(x)), ctx.valid)
 
 
@@ -50,6 +55,7 @@ class EmbeddingConfig:
 
     scale: Literal["one", "sqrt"] = "sqrt"
     norm: NormConfig | None = None
+    word_dropout: Probability = 0.0
 
     def build(self, vocab_size: int, d_model: int, position: Position, dropout: float) -> Embedding:
         return Embedding(
@@ -59,6 +65,7 @@ class EmbeddingConfig:
             scale=math.sqrt(d_model) if self.scale == "sqrt" else 1.0,
             norm=None if self.norm is None else self.norm.build(d_model),
             dropout=dropout,
+            word_dropout=self.word_dropout,
         )
 
 

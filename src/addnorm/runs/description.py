@@ -1,55 +1,134 @@
-"""What a run or a recipe consists of, as a tree for people to read."""
+"""What a run or a recipe consists of, for people to read."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 from rich.tree import Tree
 
+from addnorm.runs.estimate import Estimate
 from addnorm.runs.folder import build_model, read_settings
-from addnorm.runs.recipe import read_recipe
-from addnorm.train.average import weights_of
+from addnorm.runs.recipe import Recipe, read_recipe, task_of
+from addnorm.runs.training import count
 from addnorm.train.checkpoint import checkpoints_in
 
 
-def describe(what: Path) -> Tree:
-    """The parts of a run folder or a recipe file; of a run, also its parameters and progress.
+def describe(what: Path) -> RenderableType:
+    """A run folder or a recipe file: its parts; of a run, also its size, progress and scores.
 
     Raises `InputError` where it is neither.
     """
-    if what.is_file() or what.suffix == ".toml":
-        tree = Tree(f"recipe {what}")
-        _add(tree, read_recipe(what))
-        return tree
-    recipe, tokenizers, labels = read_settings(what)
-    tree = Tree(f"run {what}")
-    model = build_model(recipe, tokenizers, labels)
-    tree.add(f"parameters {sum(w.numel() for w in weights_of(model).values()):,}")
-    both = {tokenizers.source.vocab_size, tokenizers.target.vocab_size}
-    tree.add(f"vocabulary {' and '.join(f'{n:,}' for n in sorted(both))}")
+    if what.suffix == ".toml" or what.is_file():
+        recipe = read_recipe(what)
+        return Group(facts({"recipe": str(what), "task": task_of(recipe)}), Text(), parts(recipe))
+    return describe_run(what)
+
+
+def describe_run(folder: Path) -> RenderableType:
+    """The facts of a run, then its recipe."""
+    recipe, tokenizers, labels = read_settings(folder)
+    sizes = dict.fromkeys((tokenizers.source.vocab_size, tokenizers.target.vocab_size))
+    rows = {
+        "run": str(folder),
+        "task": task_of(recipe),
+        "parameters": f"{count(build_model(recipe, tokenizers, labels)):,}",
+        "vocabulary": " and ".join(f"{n:,}" for n in sizes),
+    }
     if labels:
-        tree.add(f"labels {', '.join(labels)}")
-    saved = checkpoints_in(what / "checkpoints")
-    tree.add(f"checkpoints {', '.join(path.name for path in saved) or 'none'}")
-    tree.add("trained" if (what / "model.safetensors").exists() else "training not finished")
-    if scores := _last_validation(what / "metrics.jsonl"):
-        tree.add("validation " + " · ".join(f"{k} {v:.4g}" for k, v in scores.items()))
-    _add(tree.add("recipe"), recipe)
+        rows["labels"] = f"{len(labels)}: {', '.join(labels)}"
+    rows |= progress(folder)
+    return Group(facts(rows), Text(), parts(recipe))
+
+
+def progress(folder: Path) -> dict[str, str]:
+    """How far training has come, and the last validation."""
+    finished = (folder / "model.safetensors").is_file()
+    saved = [path.name for path in checkpoints_in(folder / "checkpoints")]
+    rows = {
+        "state": "trained" if finished else "training not finished",
+        "checkpoints": ", ".join(saved) or "none",
+    }
+    steps = [line for line in _journal(folder / "metrics.jsonl") if "loss" in line]
+    checks = [line for line in _journal(folder / "metrics.jsonl") if "valid_loss" in line]
+    if steps:
+        rows["last step"] = f"{steps[-1]['step']:,.0f} · loss {steps[-1]['loss']:.4g}"
+    if checks:
+        figures = {k.removeprefix("valid_"): v for k, v in checks[-1].items() if k != "step"}
+        rows["validation"] = " · ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        rows["validation"] += f" (after step {checks[-1]['step']:,.0f})"
+    return rows
+
+
+def _journal(file: Path) -> Iterator[dict[str, float]]:
+    """The lines of a journal but for those that a crash left half-written."""
+    for line in file.read_bytes().splitlines() if file.is_file() else ():
+        try:
+            figures = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(figures, dict) and all(isinstance(v, int | float) for v in figures.values()):
+            yield figures
+
+
+def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
+    """What a recipe builds and what training it will take, from an estimate."""
+    rows = {
+        "task": task_of(recipe),
+        "parameters": f"{cost.parameters:,}",
+        "steps": f"{cost.steps:,} ({cost.steps_per_epoch:,} an epoch)",
+        "target tokens": f"{cost.tokens_per_step:,.0f} a step",
+        "memory": f"{_megabytes(cost.state_bytes)} of weights, gradients and optimiser state",
+        "time": f"about {_duration(cost.seconds)} on this {cost.device.type} in "
+        f"{recipe.train.precision}, {1000 * cost.seconds_per_step:,.0f} ms a step "
+        f"(mean of {cost.timed}; validation comes on top)",
+    }
+    if cost.peak_bytes is not None:
+        rows["memory"] += f"; {_megabytes(cost.peak_bytes)} at the peak"
+    return Group(parts(recipe), Text(), facts(rows))
+
+
+def _megabytes(n: int) -> str:
+    return f"{n / 2**20:,.1f} MiB" if n < 10 * 2**20 else f"{n / 2**20:,.0f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
+
+
+def facts(rows: dict[str, str]) -> Table:
+    """Two columns: names, and what they are."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(Text(name, "dim"), Text(value))
+    return table
+
+
+def parts(settings: Any, name: str = "recipe", kind: str = "") -> Tree:
+    """A part of a recipe: its kind, the fields that are not at their default, its own parts."""
+    inner = [(f.name, getattr(settings, f.name)) for f in fields(settings)]
+    changed = [
+        f"{f.name} = {_value(getattr(settings, f.name))}"
+        for f in fields(settings)
+        if f.name != "kind"
+        and not is_dataclass(getattr(settings, f.name))
+        and getattr(settings, f.name) != f.default
+    ]
+    words = [(name, "dim"), (kind, "bold"), (", ".join(changed), "")]
+    tree = Tree(Text("  ").join(Text(*word) for word in words if word[0]))
+    for key, value in inner:
+        if is_dataclass(value):
+            tree.add(parts(value, key, getattr(value, "kind", "")))
     return tree
 
 
-def _add(tree: Tree, settings: Any) -> None:
-    """Add the fields that differ from their defaults, and the kind of every part."""
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if is_dataclass(value):
-            _add(tree.add(f"{field.name} [bold]{getattr(value, 'kind', '')}[/bold]"), value)
-        elif field.name != "kind" and value != field.default:
-            tree.add(f"{field.name} = {value}")
-
-
-def _last_validation(file: Path) -> dict[str, float]:
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    rows = [json.loads(line) for line in lines if '"valid_' in line]
-    return {k.removeprefix("valid_"): v for k, v in rows[-1].items() if k != "step"} if rows else {}
+def _value(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_value, value))}]"
+    return f'"{value}"' if isinstance(value, str | Path) else str(value)

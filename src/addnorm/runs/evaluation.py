@@ -1,46 +1,53 @@
 """Judging a model by its task's own metric, while it trains and afterwards."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from addnorm.data.batch import Batch, Loader
-from addnorm.data.encoding import IGNORE, Encoded, Tokenizers, encode
-from addnorm.data.examples import Example, Labelled, Pair, Tagged, Task, Text
+from addnorm.data.batching import Buckets, Loaders
+from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Tokenizers, encode
+from addnorm.data.examples import (
+    Corpus,
+    Example,
+    Labelled,
+    Pair,
+    Tagged,
+    Text,
+    labels_of,
+    source_text,
+    target_text,
+)
 from addnorm.errors import InputError
 from addnorm.generate import Writer, translate
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.runs import metrics
 from addnorm.runs.folder import Run
+from addnorm.runs.recipe import check_task
 from addnorm.runs.settings import EvalConfig
+from addnorm.runs.use import one_line
 from addnorm.train.loss import cross_entropy_sum
 
-METRICS: dict[Task, str] = {
-    "language": "loss",
-    "translation": "loss",
-    "classification": "accuracy",
-    "tagging": "f1",
-}
-"""What picks the best weights unless `eval.metric` says otherwise."""
+Split = Literal["valid", "test"]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The figures by name, and what the model said for each example, as text."""
+    """The figures by name, and what the model said by the example's place in the split."""
 
     scores: dict[str, float]
-    said: list[str]
+    said: dict[int, str]
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges models of one task on one split of a corpus."""
+    """Judges models on one split of a corpus: on those examples that its loader has."""
 
-    task: Task
     examples: Sequence[Example]
     encoded: Sequence[Encoded]
     loader: Loader[Any]
@@ -48,20 +55,43 @@ class Judge:
     labels: Sequence[str]
     settings: EvalConfig
 
+    @classmethod
+    def of(
+        cls,
+        split: Split,
+        corpus: Corpus,
+        encoded: EncodedCorpus,
+        loaders: Loaders,
+        *,
+        tokenizers: Tokenizers,
+        labels: Sequence[str],
+        settings: EvalConfig,
+    ) -> "Judge | None":
+        """The judge of a split; none where the data have no such split."""
+        loader = loaders.valid if split == "valid" else loaders.test
+        if loader is None:
+            return None
+        # Buckets may have left out or shortened examples.
+        used = loader.examples if isinstance(loader, Buckets) else encoded.splits[split]
+        return cls(corpus.splits[split], used, loader, tokenizers, labels, settings)
+
     def judge(self, model: Model, n_translated: int | None = None) -> Judged:
         """Score the split; of translations, only the first `n_translated` where that is given."""
         model.eval()
         with torch.inference_mode():
             loss, n_tokens, outputs = self._run(model)
         scores = {"loss": loss / max(n_tokens, 1)}
-        match self.task:
-            case "language":
-                return Judged(scores | self._language(loss, scores["loss"]), [])
-            case "translation":
-                return self._translation(model, scores, n_translated)
-            case "classification":
+        match self.examples[0]:
+            case Text():
+                return Judged(scores | self._language(loss, scores["loss"]), {})
+            case Pair():
+                assert isinstance(model, EncoderDecoderModel)
+                scores["perplexity"] = metrics.perplexity(scores["loss"])
+                said = self._translations(model, n_translated)
+                return Judged(scores | self._translated(said), said)
+            case Labelled():
                 return self._classification(scores, outputs)
-            case "tagging":
+            case Tagged():
                 return self._tagging(scores, outputs)
 
     def _run(self, model: Model) -> tuple[float, int, dict[int, list[int]]]:
@@ -76,23 +106,23 @@ class Judge:
             n_tokens += batch.n_tokens
             if self.labels:
                 outputs.update(_best_labels(logits, batch))
-        return total, n_tokens, outputs
+        return total, n_tokens, dict(sorted(outputs.items()))
 
     def _language(self, total: float, loss: float) -> dict[str, float]:
-        n_characters = sum(len(e.text) for e in self.examples if isinstance(e, Text))
+        n_characters = sum(self._n_characters(one) for one in self.encoded)
         return {
             "perplexity": metrics.perplexity(loss),
             "bits_per_character": metrics.bits_per_character(total, n_characters),
         }
 
-    def _translation(
-        self, model: Model, scores: dict[str, float], n_translated: int | None
-    ) -> Judged:
-        scores["perplexity"] = metrics.perplexity(scores["loss"])
-        chosen = self.encoded[:n_translated]
-        if not chosen:
-            return Judged(scores, [])
-        assert isinstance(model, EncoderDecoderModel)
+    def _n_characters(self, one: Encoded) -> int:
+        tokenizer = self.tokenizers.source
+        shortened = one.targets[-1] != tokenizer.eos_id
+        text = tokenizer.decode(one.targets) if shortened else source_text(self.examples[one.index])
+        return len(text)
+
+    def _translations(self, model: EncoderDecoderModel, n: int | None) -> dict[int, str]:
+        chosen = self.encoded[:n]
         found = translate(
             model,
             [one.tokens for one in chosen],
@@ -100,32 +130,36 @@ class Judge:
             writer=Writer(self.tokenizers.target),
             batch_size=self.settings.batch_size,
         )
-        said = [best[0].text for best in found]
-        pairs = [self.examples[one.index] for one in chosen]
-        references = [pair.target for pair in pairs if isinstance(pair, Pair)]
-        scores |= metrics.translation_scores(said, references, self.settings.bleu_tokenize)
-        return Judged(scores, said)
+        return {one.index: best[0].text for one, best in zip(chosen, found, strict=True)}
+
+    def _translated(self, said: Mapping[int, str]) -> dict[str, float]:
+        if not said:
+            return {}
+        references = [target_text(self.examples[i]) for i in said]
+        return metrics.translation_scores(
+            list(said.values()), references, self.settings.bleu_tokenize
+        )
 
     def _classification(self, scores: dict[str, float], outputs: dict[int, list[int]]) -> Judged:
-        order = sorted(outputs)
-        predicted = [outputs[i][0] for i in order]
-        examples = [self.examples[i] for i in order]
-        gold = [self.labels.index(e.label) for e in examples if isinstance(e, Labelled)]
+        said = {i: self.labels[label] for i, [label] in outputs.items()}
+        gold = [label for i in said for label in labels_of(self.examples[i])]
+        predicted = list(said.values())
         scores |= {
             "accuracy": metrics.accuracy(predicted, gold),
             "f1": metrics.macro_f1(predicted, gold),
         }
-        return Judged(scores, [self.labels[label] for label in predicted])
+        return Judged(scores, said)
 
     def _tagging(self, scores: dict[str, float], outputs: dict[int, list[int]]) -> Judged:
-        order = sorted(outputs)
-        gold = [e.tags for e in (self.examples[i] for i in order) if isinstance(e, Tagged)]
-        predicted = [
-            _filled([self.labels[label] for label in outputs[i]], len(tags))
-            for i, tags in zip(order, gold, strict=True)
-        ]
-        scores |= metrics.entity_scores(predicted, gold)
-        return Judged(scores, [" ".join(tags) for tags in predicted])
+        gold = {i: labels_of(self.examples[i]) for i in outputs}
+        tags = {
+            i: _filled([self.labels[label] for label in best], len(gold[i]))
+            for i, best in outputs.items()
+        }
+        words = ([tag for one in side.values() for tag in one] for side in (tags, gold))
+        scores |= metrics.entity_scores(list(tags.values()), list(gold.values()))
+        scores["accuracy"] = metrics.accuracy(*words)
+        return Judged(scores, {i: " ".join(one) for i, one in tags.items()})
 
 
 def _best_labels(logits: Tensor, batch: Batch) -> dict[int, list[int]]:
@@ -144,28 +178,37 @@ def _filled(tags: list[str], n: int) -> list[str]:
 
 
 def evaluate_run(
-    run: Run, split: Literal["valid", "test"], predictions: Path | None = None
+    run: Run, split: Split, predictions: Path | None = None, console: Console | None = None
 ) -> dict[str, float]:
-    """The scores of a run on a split of its data; what the model said goes to `predictions`.
+    """The scores of a run on a split of its data.
 
-    Raises `InputError` where the data have no such split.
+    What the model said goes to `predictions`, a line an example, empty for one left out as too
+    long; what was left out of the data is told on the `console`.
+    Raises `InputError` where the data have no such split, and for predictions of a language model.
     """
+    if predictions is not None and run.task == "language":
+        raise InputError(
+            "a language model predicts no line for each example: leave predictions out"
+        )
     corpus = run.recipe.data.load()
+    check_task(run.recipe, corpus)
     encoded = encode(corpus, run.tokenizers, run.labels)
     loaders = run.recipe.train.batching.build(encoded)
-    loader = loaders.valid if split == "valid" else loaders.test
-    if loader is None:
-        raise InputError(f"the data have no {split} split: data.{split} is not given")
-    judge = Judge(
-        corpus.task,
-        corpus.splits[split],
-        encoded.splits[split],
-        loader,
-        run.tokenizers,
-        run.labels,
-        run.recipe.eval,
+    judge = Judge.of(
+        split,
+        corpus,
+        encoded,
+        loaders,
+        tokenizers=run.tokenizers,
+        labels=run.labels,
+        settings=run.recipe.eval,
     )
+    if judge is None:
+        raise InputError(f"the data have no {split} split: data.{split} is not given")
+    if console is not None:
+        console.out(f"{split}: {loaders.reports[split]}", highlight=False)
     judged = judge.judge(run.model)
     if predictions is not None:
-        predictions.write_text("".join(f"{line}\n" for line in judged.said), encoding="utf-8")
-    return {"examples": len(corpus.splits[split]), **judged.scores}
+        lines = (judged.said.get(i, "") for i in range(len(judge.examples)))
+        predictions.write_text("".join(f"{one_line(line)}\n" for line in lines), encoding="utf-8")
+    return {"examples": len(judge.encoded), **judged.scores}

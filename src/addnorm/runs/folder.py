@@ -1,14 +1,14 @@
 """The run folder: recipe, tokenisers, labels and weights on disk, and back as a usable model.
 
-    config.json  tokenizer.json (or source. and target.)  labels.json  model.safetensors
-    metrics.jsonl  checkpoints/
+config.json, tokenizer.json (or source. and target.), labels.json, model.safetensors,
+metrics.jsonl, checkpoints/
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,13 +17,20 @@ from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
-from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig, TokenHeadConfig
-from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, set_field
+from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, set_field, task_of
 from addnorm.train.average import copy_into, weights_of
 from addnorm.train.checkpoint import load_weights, save_weights, write_atomically
 
 FORMAT = 1
 """The version of this layout, kept in `config.json`."""
+
+
+class Saved(NamedTuple):
+    """All of a run but its weights."""
+
+    recipe: Recipe
+    tokenizers: Tokenizers
+    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -40,18 +47,18 @@ class Run:
     def open(cls, folder: Path, overrides: Mapping[str, str] | None = None) -> "Run":
         """Load a finished run, with fields of its recipe replaced by `overrides`.
 
-        Raises `InputError` where the folder is not a run, or is damaged.
+        Raises `InputError` where the folder is not a run, is damaged, or training is unfinished.
         """
-        recipe, tokenizers, labels = read_settings(folder, overrides)
-        model = build_model(recipe, tokenizers, labels)
+        saved = read_settings(folder, overrides)
         weights = folder / "model.safetensors"
-        if not weights.exists():
+        if not weights.is_file():
             raise InputError(
                 f"{folder}: training has not finished: go on with "
                 f"`addnorm train RECIPE --out {folder} --resume`"
             )
+        model = build_model(saved.recipe, saved.tokenizers, saved.labels)
         load_into(model, weights)
-        return cls(folder, recipe, tokenizers, labels, model.eval())
+        return cls(folder, saved.recipe, saved.tokenizers, saved.labels, model.eval())
 
     def save_weights(self) -> None:
         """Write `model.safetensors`, tied weights once."""
@@ -63,35 +70,78 @@ class Run:
         return task_of(self.recipe)
 
 
+def is_run(folder: Path) -> bool:
+    """Whether `write_settings` has finished in this folder."""
+    return (folder / "config.json").is_file()
+
+
 def write_settings(
     folder: Path, recipe: Recipe, tokenizers: Tokenizers, labels: Sequence[str]
 ) -> None:
-    """Write all of a run but its weights."""
+    """Write all of a run but its weights; `config.json` comes last, so with it all is there."""
     folder.mkdir(parents=True, exist_ok=True)
+    for earlier in (*folder.glob("*tokenizer.json"), folder / "labels.json"):
+        earlier.unlink(missing_ok=True)
     tokenizers.save(folder)
     if labels:
         write_atomically(folder / "labels.json", json.dumps(labels, ensure_ascii=False))
+    write_recipe(folder, recipe)
+
+
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write `config.json`."""
     facts = {"format": FORMAT, "recipe": RECIPE.dump_python(recipe, mode="json")}
     write_atomically(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
 
 
-def read_settings(
-    folder: Path, overrides: Mapping[str, str] | None = None
-) -> tuple[Recipe, Tokenizers, tuple[str, ...]]:
+def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
     """Read what `write_settings` wrote. Raises `InputError` naming what is missing or wrong."""
     file = folder / "config.json"
-    if not file.exists():
-        near = [p.parent.name for p in folder.parent.glob("*/config.json")]
+    if not is_run(folder):
+        near = [path.parent.name for path in folder.parent.glob("*/config.json")]
         raise InputError(f"{folder}: not a run folder: no config.json.{nearest(folder.name, near)}")
-    facts = _read_json(file)
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or "recipe" not in facts:
-        raise InputError(f"{file}: not a run of this version of AddNorm (format {FORMAT})")
-    tree = facts["recipe"]
-    for name, value in (overrides or {}).items():
-        set_field(tree, name, value)
-    recipe = check_recipe(tree, lambda path: f"{file}: {'.'.join(path)}")
-    labels = folder / "labels.json"
-    return recipe, Tokenizers.load(folder), tuple(_read_json(labels)) if labels.exists() else ()
+    match _read_json(file):
+        case {"format": version, "recipe": dict(tree)} if version == FORMAT:
+            for name, value in (overrides or {}).items():
+                set_field(tree, name, value)
+        case _:
+            raise InputError(f"{file}: not a run of this version of AddNorm (format {FORMAT})")
+
+    def place(path: list[str]) -> str:
+        name = ".".join(path)
+        given = [known for known in overrides or {} if f"{name}.".startswith(f"{known}.")]
+        return f"--{given[-1]}" if given else str(file)
+
+    recipe = check_recipe(tree, place)
+    return Saved(recipe, Tokenizers.load(folder), _read_labels(folder, recipe))
+
+
+def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
+    if task_of(recipe) not in ("classification", "tagging"):
+        return ()
+    file = folder / "labels.json"
+    labels = _read_json(file)
+    if not (isinstance(labels, list) and labels and all(isinstance(one, str) for one in labels)):
+        raise InputError(f"{file}: damaged: not a list of names")
+    return tuple(labels)
+
+
+def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
+    """The values of both recipes for each field, such as `train.lr`, in which they differ."""
+    before, after = (_fields(RECIPE.dump_python(r, mode="json")) for r in (old, new))
+    names = [*before, *(name for name in after if name not in before)]
+    both = {name: (before.get(name), after.get(name)) for name in names}
+    return {name: (one, other) for name, (one, other) in both.items() if one != other}
+
+
+def _fields(tree: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{name}": inner for name, inner in _fields(value).items()}
+        else:
+            found[key] = value
+    return found
 
 
 def build_model(recipe: Recipe, tokenizers: Tokenizers, labels: Sequence[str]) -> Model:
@@ -103,25 +153,7 @@ def build_model(recipe: Recipe, tokenizers: Tokenizers, labels: Sequence[str]) -
         case DecoderConfig() as model:
             return model.build(source)
         case EncoderConfig() as model:
-            return model.build(source, n_labels=len(labels) or None)
-
-
-def task_of(recipe: Recipe) -> Task:
-    """The task that a recipe's model is for."""
-    match recipe.model:
-        case EncoderDecoderConfig():
-            return "translation"
-        case DecoderConfig():
-            return "language"
-        case EncoderConfig(head=ClassificationHeadConfig()):
-            return "classification"
-        case EncoderConfig(head=TaggingHeadConfig()):
-            return "tagging"
-        case EncoderConfig(head=TokenHeadConfig()):
-            raise InputError(
-                "model.head.kind = 'token' on an encoder has no training task here: "
-                "use 'classification' or 'tagging'"
-            )
+            return model.build(source, n_labels=len(labels))
 
 
 def load_into(model: nn.Module, file: Path) -> None:
@@ -147,5 +179,7 @@ def load_into(model: nn.Module, file: Path) -> None:
 def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: missing: the run is damaged") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: damaged: {error}") from error

@@ -1,7 +1,7 @@
 """The figures by which each task is judged."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from addnorm.errors import InputError
 
@@ -33,13 +33,13 @@ def translation_scores(
     return {"bleu": bleu.score, "chrf": chrf.score, "exact": 100 * same / max(len(references), 1)}
 
 
-def accuracy(predicted: Sequence[int], gold: Sequence[int]) -> float:
+def accuracy(predicted: Sequence[str], gold: Sequence[str]) -> float:
     """The percentage of predictions that are right."""
     right = sum(p == g for p, g in zip(predicted, gold, strict=True))
     return 100 * right / max(len(gold), 1)
 
 
-def macro_f1(predicted: Sequence[int], gold: Sequence[int]) -> float:
+def macro_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
     """The mean over the classes in `gold` of `2 TP / (2 TP + FP + FN)`, in percent."""
     pairs = list(zip(predicted, gold, strict=True))
     scores: list[float] = []
@@ -58,13 +58,17 @@ def entity_scores(
     By seqeval, as conlleval counts. Raises `InputError` where seqeval is not installed.
     """
     try:
-        from seqeval.metrics import f1_score, precision_score, recall_score
+        from seqeval.metrics import sequence_labeling
     except ImportError as error:
         raise InputError(
             "tagging is scored by an extra package: pip install 'addnorm[tagging]'"
         ) from error
-    lists = ([list(tags) for tags in gold], [list(tags) for tags in predicted])
+    # Its annotations are wrong: a figure for each class is a list only without an average.
+    score: Callable[..., tuple[float, ...]] = sequence_labeling.precision_recall_fscore_support  # pyright: ignore[reportAssignmentType]
+    sides = ([list(tags) for tags in gold], [list(tags) for tags in predicted])
+    precision, recall, f1, *_ = score(*sides, average="micro", zero_division=0)
     return {
-        name: 100 * float(score(*lists, zero_division=0))
-        for name, score in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score))
+        "f1": 100 * float(f1),
+        "precision": 100 * float(precision),
+        "recall": 100 * float(recall),
     }

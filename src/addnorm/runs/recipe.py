@@ -3,19 +3,21 @@
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from addnorm.config import config
-from addnorm.data import DataConfig
+from addnorm.data import Corpus, DataConfig
+from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
-from addnorm.models import ModelConfig
-from addnorm.runs.settings import EvalConfig
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
+from addnorm.runs.mistakes import classes_in, explain, written_path
+from addnorm.runs.settings import MEASURED, EvalConfig
 from addnorm.train.settings import TrainConfig
 
 
@@ -42,24 +44,45 @@ def read_recipe(file: Path, overrides: Mapping[str, str] | None = None) -> Recip
     Raises `InputError` naming the file, the line, what is wrong and the nearest valid name.
     """
     overrides = overrides or {}
-    try:
-        text = file.read_text(encoding="utf-8")
-        tree = tomllib.loads(text)
-    except FileNotFoundError as error:
-        names = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
-        raise InputError(f"{file}: no such recipe.{nearest(file.name, names)}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{file}: not valid TOML: {error}") from error
+    text = _read(file)
+    tree = _parse(file, text)
     for name, value in overrides.items():
+        write_default_kinds(tree, name)
         set_field(tree, name, value)
 
     def place(path: list[str]) -> str:
         given = [name for name in overrides if ".".join([*path, ""]).startswith(f"{name}.")]
-        return f"--{given[0]}" if given else f"{file}:{line_of(text, path)}"
+        return f"--{given[-1]}" if given else f"{file}:{line_of(text, path)}"
 
-    return check_recipe(tree, place)
+    recipe = check_recipe(tree, place)
+    _check_task(recipe, place)
+    _check_metric(recipe, place)
+    return recipe
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError as error:
+        names = [path.name for path in file.parent.glob("*.toml")]
+        raise InputError(f"{file}: no such recipe.{nearest(file.name, names)}") from error
+    except OSError as error:
+        raise InputError(f"{file}: no recipe can be read there: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{file}:{line}: a recipe is UTF-8; this is not") from error
+
+
+def _parse(file: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, where = str(error).partition(" (at ")
+        found = re.match(r"line (\d+)", where)
+        line = int(found[1]) if found else text.rstrip().count("\n") + 1
+        raise InputError(f"{file}:{line}: not valid TOML: {what}") from error
+    except RecursionError as error:
+        raise InputError(f"{file}: not a recipe: nested too deep") from error
 
 
 def check_recipe(tree: dict[str, Any], place: Place) -> Recipe:
@@ -67,85 +90,60 @@ def check_recipe(tree: dict[str, Any], place: Place) -> Recipe:
     try:
         return RECIPE.validate_python(tree)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = [str(key) for key in written_path(tree, first["loc"])]
-        raise InputError(f"{place(path)}: {explain(first, path)}") from error
+        # A field that is missing may only be misspelt: what is there and wrong comes first.
+        first = min(error.errors(include_url=False), key=lambda e: e["type"] == "missing")
+        where = place(written_path(Recipe, first))
+        raise InputError(f"{where}: {explain(Recipe, first)}") from error
 
 
-def explain(error: ErrorDetails, path: list[str]) -> str:
-    """One sentence on a pydantic error: what is wrong, and what would be right."""
-    name, given = ".".join(path), error["input"]
-    context: dict[str, Any] = error.get("ctx", {})
-    match error["type"]:
-        case "unexpected_keyword_argument":
-            return f"{name} is not a field.{_choices(path[-1], field_names(error['loc'][:-1]))}"
-        case "union_tag_invalid":
-            tag = str(context["tag"])
-            return f"{name}.kind = {tag!r} does not exist.{_choices(tag, _quoted(context['expected_tags']))}"
-        case "union_tag_not_found":
-            return f"{name}.kind is missing.{_choices('', kinds_at(error['loc']))}"
-        case "model_attributes_type" | "dataclass_type":
-            return f"{name} = {given!r} is not a table. Write for example {path[-1]} = {{kind = {given!r}}}."
-        case "literal_error":
-            return f"{name} = {given!r} does not exist.{_choices(str(given), _quoted(context['expected']))}"
-        case "missing":
-            return f"{name} is missing."
-        case "value_error":
-            return f"{name}: {context['error']}"
+def _check_task(recipe: Recipe, place: Place) -> None:
+    try:
+        task_of(recipe)
+    except InputError as error:
+        raise InputError(f"{place(['model', 'head', 'kind'])}: {error}") from error
+
+
+def _check_metric(recipe: Recipe, place: Place) -> None:
+    metric, task = recipe.eval.metric, task_of(recipe)
+    if metric is not None and metric not in MEASURED[task]:
+        raise InputError(
+            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}. "
+            f"Valid: {', '.join(MEASURED[task])}."
+        )
+
+
+def task_of(recipe: Recipe) -> Task:
+    """The task that a recipe's model is for. Raises `InputError` where it has none."""
+    match recipe.model:
+        case EncoderDecoderConfig():
+            return "translation"
+        case DecoderConfig():
+            return "language"
+        case EncoderConfig(head=ClassificationHeadConfig()):
+            return "classification"
+        case EncoderConfig(head=TaggingHeadConfig()):
+            return "tagging"
         case _:
-            return f"{name} = {given!r}: {error['msg'][0].lower()}{error['msg'][1:]}."
+            raise InputError(
+                "model.head.kind = 'token' on an encoder has no training task here. "
+                "Valid: classification, tagging."
+            )
 
 
-def _choices(name: str, valid: list[str]) -> str:
-    return f"{nearest(name, valid)} Valid: {', '.join(valid)}."
-
-
-def _quoted(text: str) -> list[str]:
-    return re.findall(r"'([^']*)'", text)
-
-
-# pydantic's locations name the chosen kind of each union; what a person wrote does not.
-
-
-def written_path(tree: Any, loc: tuple[int | str, ...]) -> list[int | str]:
-    """The keys of `loc` as they stand in the file."""
-    path: list[int | str] = []
-    for key in loc:
-        if isinstance(tree, dict) and key not in tree and tree.get("kind") == key:
-            continue
-        path.append(key)
-        known = isinstance(tree, dict) and key in tree
-        tree = tree[key] if known or isinstance(tree, list) else None
-    return path
-
-
-def config_at(loc: tuple[int | str, ...]) -> Any:
-    """The configuration class, or the union of them, at a pydantic location."""
-    here: Any = Recipe
-    for key in loc:
-        members = _members(here)
-        chosen = [m for m in members if is_dataclass(m) and getattr(m, "kind", None) == key]
-        if chosen and len(members) > 1:
-            here = chosen[0]
-        else:
-            here = get_type_hints(here, include_extras=True)[str(key)]
-    return here
-
-
-def field_names(loc: tuple[int | str, ...]) -> list[str]:
-    """The names of the fields that may stand at a pydantic location."""
-    return [f.name for m in _members(config_at(loc)) if is_dataclass(m) for f in fields(m)]
-
-
-def kinds_at(loc: tuple[int | str, ...]) -> list[str]:
-    """The kinds that the union at a pydantic location knows."""
-    return [m.kind for m in _members(config_at(loc)) if is_dataclass(m)]
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    return get_args(annotation) or (annotation,)
+def check_task(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise `InputError` where the model cannot learn from the data."""
+    wanted = task_of(recipe)
+    if corpus.task == wanted:
+        return
+    models: dict[Task, str] = {
+        "language": "model.kind = 'decoder'",
+        "translation": "model.kind = 'encoder_decoder'",
+        "classification": "model.kind = 'encoder' with model.head.kind = 'classification'",
+        "tagging": "model.kind = 'encoder' with model.head.kind = 'tagging'",
+    }
+    raise InputError(
+        f"the data are for {corpus.task}, the model is for {wanted}: use {models[corpus.task]}"
+    )
 
 
 # The text of a recipe.
@@ -153,14 +151,13 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 def line_of(text: str, path: list[str]) -> int:
     """The number of the line that writes the field, or else the nearest table around it."""
-    best, table = 1, []
-    depth = 0
+    best, depth = 1, 0
+    table: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
-        if header := re.match(r"\s*\[+([^\]]+)\]", line):
-            table = [part.strip() for part in header[1].split(".")]
-            here = table
-        elif key := re.match(r"\s*([\w.-]+)\s*=", line):
-            here = [*table, *key[1].split(".")]
+        if header := re.match(r"\s*\[+([^\[\]]+)\]", line):
+            table = here = _keys(header[1])
+        elif key := re.match(r"""\s*([\w."' -]+?)\s*=""", line):
+            here = [*table, *_keys(key[1])]
         else:
             continue
         if here == path[: len(here)] and len(here) > depth:
@@ -168,14 +165,41 @@ def line_of(text: str, path: list[str]) -> int:
     return best
 
 
+def _keys(dotted: str) -> list[str]:
+    return [part.strip(" \t\"'") for part in dotted.split(".")]
+
+
+def write_default_kinds(tree: dict[str, Any], name: str) -> None:
+    """Write the kinds that parts on the way to the field `a.b.c` have where nothing is said.
+
+    So `train.schedule.warmup` can be set in a recipe that leaves the schedule at its default.
+    """
+    here: Any = tree
+    classes: tuple[Any, ...] = (Recipe,)
+    for table in name.split(".")[:-1]:
+        chosen = [c for c in classes if len(classes) == 1 or c.kind == here.get("kind")]
+        known = {field.name: field for field in fields(chosen[0])} if chosen else {}
+        if table not in known:
+            return
+        kind = getattr(known[table].default, "kind", None)
+        here = here.setdefault(table, {} if kind is None else {"kind": kind})
+        classes = classes_in(get_type_hints(chosen[0], include_extras=True)[table])
+        if not isinstance(here, dict):
+            return
+
+
 def set_field(tree: dict[str, Any], name: str, value: str) -> None:
-    """Set the field `a.b.c` to a value written as in TOML; a bare word is a string."""
+    """Set the field `a.b.c` to a value written as in TOML; a bare word is a string.
+
+    Raises `InputError` where `a.b` is there and is no table.
+    """
     *tables, last = name.split(".")
+    here: Any = tree
     for table in tables:
-        tree = tree.setdefault(table, {})
-        if not isinstance(tree, dict):
-            raise InputError(f"--{name}: {table} is not a table")
+        here = here.setdefault(table, {})
+        if not isinstance(here, dict):
+            raise InputError(f"--{name}: {table} = {here!r} is not a table")
     try:
-        tree[last] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        tree[last] = value
+        here[last] = tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        here[last] = value

@@ -5,9 +5,18 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from addnorm.config import config
+from addnorm.data.examples import Task
 from addnorm.generate import BeamConfig, DecodingConfig
 
 MetricName = Literal["loss", "bleu", "chrf", "accuracy", "f1"]
+
+MEASURED: dict[Task, tuple[MetricName, ...]] = {
+    "language": ("loss",),
+    "translation": ("loss", "bleu", "chrf"),
+    "classification": ("accuracy", "f1", "loss"),
+    "tagging": ("f1", "accuracy", "loss"),
+}
+"""What may pick the best weights of each task; the first does unless `eval.metric` says another."""
 
 
 @config
@@ -17,7 +26,7 @@ class EvalConfig:
     `metric` picks the best weights and decides on early stopping; by default it is `accuracy` for
     classification, `f1` for tagging and `loss` otherwise. BLEU is sacrebleu's, with its tokeniser
     `bleu_tokenize` ("none" where the text is tokenised already). `valid_examples` is how many
-    validation sentences are translated while training, for BLEU; 0 leaves BLEU out there.
+    validation sentences are translated while training, for BLEU and chrF; 0 leaves them out there.
     """
 
     metric: MetricName | None = None
@@ -25,3 +34,10 @@ class EvalConfig:
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = "13a"
     valid_examples: NonNegativeInt = 0
     batch_size: PositiveInt = 64
+
+    def __post_init__(self) -> None:
+        if self.metric in ("bleu", "chrf") and not self.valid_examples:
+            raise ValueError(
+                f"metric = {self.metric!r} needs valid_examples, the number of validation "
+                "sentences to translate"
+            )

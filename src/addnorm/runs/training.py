@@ -1,11 +1,9 @@
-"""Training a recipe into a run folder, and estimating beforehand what that will take."""
+"""Training a recipe into a run folder."""
 
-import time
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from addnorm.data import Corpus
@@ -13,58 +11,88 @@ from addnorm.data.batching import Loaders
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.errors import InputError
 from addnorm.models import Model
-from addnorm.runs.evaluation import METRICS, Judge
-from addnorm.runs.folder import Run, build_model, task_of, write_settings
-from addnorm.runs.recipe import Recipe
+from addnorm.runs.evaluation import Judge
+from addnorm.runs.folder import (
+    Run,
+    Saved,
+    build_model,
+    differences,
+    is_run,
+    read_settings,
+    write_recipe,
+    write_settings,
+)
+from addnorm.runs.metrics import entity_scores
+from addnorm.runs.recipe import Recipe, check_task
+from addnorm.runs.settings import MEASURED
 from addnorm.train.average import weights_of
 from addnorm.train.checkpoint import checkpoints_in
-from addnorm.train.loss import cross_entropy_sum
 from addnorm.train.precision import autocast
 from addnorm.train.progress import ProgressBar
 from addnorm.train.trainer import Trainer, Validation, resolve_device
+
+MAY_CHANGE = (
+    "data.root",
+    "train.steps",
+    "train.epochs",
+    "train.validate_every",
+    "train.save_every",
+    "train.keep",
+    "train.patience",
+    "train.compile",
+    "train.device",
+    "train.tensorboard",
+    "eval",
+)
+"""What a resumed run may do otherwise than it began; the rest says what it is."""
 
 
 class Prepared:
     """What a recipe asks for, read, checked and built: everything up to the first step.
 
-    Raises `InputError` for whatever is wrong with the recipe or its data.
+    With `saved`, tokenizers and labels are those of a run, else learnt from the data. Raises
+    `InputError` for whatever is wrong with the recipe or its data.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, saved: Saved | None = None) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         self.recipe = recipe
         self.corpus: Corpus = recipe.data.load()
         check_task(recipe, self.corpus)
-        self.tokenizers = Tokenizers.train(recipe.tokenizer, self.corpus)
-        self.labels = self.corpus.labels
-        self.encoded: EncodedCorpus = encode(self.corpus, self.tokenizers)
+        if self.corpus.task == "tagging":
+            entity_scores([["O"]], [["O"]])  # says so now if its package is missing
+        self.tokenizers = (
+            saved.tokenizers if saved else Tokenizers.train(recipe.tokenizer, self.corpus)
+        )
+        self.labels = saved.labels if saved else self.corpus.labels
+        self.encoded: EncodedCorpus = encode(self.corpus, self.tokenizers, self.labels)
         self.loaders: Loaders = recipe.train.batching.build(self.encoded, seed=recipe.train.seed)
         torch.manual_seed(recipe.train.seed)
         self.model: Model = build_model(recipe, self.tokenizers, self.labels)
 
-    def judge(self) -> Judge | None:
-        """The judge of the validation split, where there is one."""
-        if self.loaders.valid is None:
-            return None
-        return Judge(
-            self.corpus.task,
-            self.corpus.valid,
-            self.encoded.valid,
-            self.loaders.valid,
-            self.tokenizers,
-            self.labels,
-            self.recipe.eval,
-        )
+    def report(self, console: Console) -> None:
+        """Say what was read and used of each split, and what was left out and why."""
+        for split, report in self.loaders.reports.items():
+            console.out(f"{split}: {report}", highlight=False)
 
     def validation(self) -> Validation | None:
-        """How the trainer judges the model as it goes."""
-        judge, settings = self.judge(), self.recipe.eval
+        """How the trainer judges the model as it goes; not at all without validation data."""
+        settings = self.recipe.eval
+        judge = Judge.of(
+            "valid",
+            self.corpus,
+            self.encoded,
+            self.loaders,
+            tokenizers=self.tokenizers,
+            labels=self.labels,
+            settings=settings,
+        )
         if judge is None:
             return None
-        metric = settings.metric or METRICS[self.corpus.task]
+        metric = settings.metric or MEASURED[self.corpus.task][0]
 
-        def score(model: nn.Module) -> dict[str, float]:
-            return judge.judge(model, settings.valid_examples).scores
+        def score(_: nn.Module) -> dict[str, float]:
+            return judge.judge(self.model, settings.valid_examples).scores
 
         return Validation(score, metric, larger_is_better=metric != "loss")
 
@@ -72,18 +100,18 @@ class Prepared:
 def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Run:
     """Train a recipe in `folder`, or go on with what is there; return the finished run.
 
-    Raises `InputError` where the folder holds another run and `resume` is not asked for.
+    Raises `InputError` where the folder holds a run and `resume` is not asked for, or is asked for
+    with a recipe that makes another run; `Interrupted` and `NonFiniteError` as training does.
     """
-    if checkpoints_in(folder / "checkpoints") and not resume:
-        raise InputError(
-            f"{folder}: holds a run already. Go on with --resume, or choose another --out."
-        )
-    prepared = Prepared(recipe)
-    for split, report in prepared.loaders.reports.items():
-        console.print(f"{split}: {report}")
-    write_settings(folder, recipe, prepared.tokenizers, prepared.labels)
+    saved = earlier(recipe, folder, resume=resume, console=console)
+    prepared = Prepared(recipe, saved)
+    prepared.report(console)
+    if saved is None:
+        write_settings(folder, recipe, prepared.tokenizers, prepared.labels)
+    elif saved.recipe != recipe:
+        write_recipe(folder, recipe)
     run = Run(folder, recipe, prepared.tokenizers, prepared.labels, prepared.model)
-    console.print(f"{count(run.model):,} parameters · {folder}")
+    console.out(f"{count(run.model):,} parameters · {folder}", highlight=False)
     with ProgressBar(console) as bar:
         trainer = Trainer(
             run.model,
@@ -94,60 +122,41 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
             listener=bar,
         )
         for problem in trainer.resume():
-            console.print(f"passed over: {problem}")
+            console.out(f"passed over: {problem}", highlight=False)
         trainer.fit()
     run.save_weights()
+    run.model.eval()
     return run
 
 
-def check_task(recipe: Recipe, corpus: Corpus) -> None:
-    """Raise `InputError` where the model cannot learn from the data."""
-    wanted = task_of(recipe)
-    if corpus.task == wanted:
-        return
-    models = {
-        "language": "model.kind = 'decoder'",
-        "translation": "model.kind = 'encoder_decoder'",
-        "classification": "model.kind = 'encoder' with model.head.kind = 'classification'",
-        "tagging": "model.kind = 'encoder' with model.head.kind = 'tagging'",
-    }
-    raise InputError(
-        f"the data are for {corpus.task}, the model is for {wanted}: use {models[corpus.task]}"
-    )
+def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Saved | None:
+    """The settings of the run to go on with, if there is one.
+
+    Raises `InputError` where it is not this recipe's run, or going on is not asked for.
+    """
+    begun = checkpoints_in(folder / "checkpoints") or (folder / "model.safetensors").exists()
+    if begun and not resume:
+        raise InputError(
+            f"{folder}: holds a run already. Go on with --resume, or choose another --out."
+        )
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file: choose another --out")
+    if not resume:
+        return None
+    if not is_run(folder):
+        console.out(f"{folder}: nothing to go on with: training starts at the beginning")
+        return None
+    saved = read_settings(folder)
+    for name, (old, new) in differences(saved.recipe, recipe).items():
+        if not f"{name}.".startswith(tuple(f"{known}." for known in MAY_CHANGE)):
+            raise InputError(
+                f"{folder}: holds another run: {name} is {old!r} there and {new!r} here. "
+                "Choose another --out, or go on with its own recipe."
+            )
+        console.out(f"{name}: {old!r} so far, {new!r} from here on", highlight=False)
+    return saved
 
 
 def count(model: nn.Module) -> int:
     """The number of parameters, tied ones once."""
     return sum(weight.numel() for weight in weights_of(model).values())
-
-
-def estimate(recipe: Recipe, n_timed: int = 5) -> Table:
-    """What a recipe builds and costs: sizes exactly, memory and time from a few steps.
-
-    Nothing is written.
-    """
-    prepared = Prepared(recipe)
-    train, model = recipe.train, prepared.model
-    batches = prepared.loaders.train
-    updates = -(-len(batches) // train.accumulate)
-    steps = train.steps or (train.epochs or 0) * updates
-    device = resolve_device(train.device)
-    model.to(device).train()
-    seconds, tokens, n_batches = 0.0, 0, min(n_timed, len(batches))
-    stream = batches.batches(0)
-    for _ in range(n_batches):
-        batch = next(stream).to(device)
-        start = time.perf_counter()
-        with autocast(train.precision, device):
-            cross_entropy_sum(model(**batch.inputs), batch.targets).backward()
-        seconds += time.perf_counter() - start
-        tokens += batch.n_tokens
-    n = count(model)
-    table = Table(show_header=False, box=None)
-    table.add_row("model", recipe.model.kind)
-    table.add_row("parameters", f"{n:,}")
-    table.add_row("steps", f"{steps:,} ({updates:,} an epoch)")
-    table.add_row("target tokens a step", f"{tokens * train.accumulate // n_batches:,}")
-    table.add_row("weights, gradients, optimiser", f"{16 * n / 2**20:,.0f} MiB")
-    table.add_row("time", f"about {seconds / n_batches * train.accumulate * steps / 60:,.1f} minutes")
-    return table

@@ -57,13 +57,13 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Tensor]], Json]:
 
     Raises `InputError` naming the first file that is missing, truncated or altered.
     """
-    check_checkpoint(folder)
-    tensors = {file.stem: load_file(file) for file in sorted(folder.glob("*.safetensors"))}
+    files = check_checkpoint(folder)
+    tensors = {file.stem: load_file(file) for file in files if file.suffix == ".safetensors"}
     return tensors, json.loads((folder / "facts.json").read_text(encoding="utf-8"))
 
 
-def check_checkpoint(folder: Path) -> None:
-    """Compare every file with the manifest. Raises `InputError` where they differ."""
+def check_checkpoint(folder: Path) -> list[Path]:
+    """The files of the manifest, each compared with it. Raises `InputError` where they differ."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         hashes: dict[str, str] = dict(manifest["sha256"])
@@ -77,6 +77,7 @@ def check_checkpoint(folder: Path) -> None:
             raise InputError(f"{file}: missing, though the manifest lists it")
         if _sha256(file) != expected:
             raise InputError(f"{file}: damaged: its SHA-256 is not the one in the manifest")
+    return [folder / name for name in hashes]
 
 
 def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:

@@ -31,7 +31,7 @@ class _CrossEntropySum(torch.autograd.Function):
 
     With a vocabulary of thousands the logits are most of a small model's memory traffic. A few rows
     at a time stay in the processor's cache, and nothing as large as the logits is made but their
-    gradient (`benchmarks/results/cross_entropy.md`).
+    gradient (`benchmarks/results/parts.json`).
     """
 
     @staticmethod
@@ -49,7 +49,9 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor, None, None]:
         logits, chosen, counted, lse = ctx.saved_tensors
         smoothing: float = ctx.smoothing
         scale = grads[0] * counted

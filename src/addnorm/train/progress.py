@@ -1,7 +1,6 @@
 """The progress bar of a training run: loss, tokens per second, time left."""
 
 import time
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,7 +21,7 @@ class ProgressBar:
         self._task = self._bar.add_task("training", total=None, loss=float("nan"), speed=0.0)
         self._speed = _Speed()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "ProgressBar":
         self._bar.__enter__()
         return self
 

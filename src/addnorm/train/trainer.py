@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from addnorm.data.batching import Batch
-from addnorm.errors import InputError
+from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
 from addnorm.train.checkpoint import (
     Json,
@@ -33,6 +33,7 @@ from addnorm.train.precision import autocast, loss_scaler
 from addnorm.train.settings import TrainConfig
 
 
+@runtime_checkable
 class Batches(Protocol):
     """Where batches come from: a pure function of the epoch and the place in it."""
 
@@ -45,6 +46,7 @@ class Batches(Protocol):
         ...
 
 
+@runtime_checkable
 class Listener(Protocol):
     """What wants to hear how training goes: a progress bar, for one."""
 
@@ -59,18 +61,6 @@ class Validation:
     score: Callable[[nn.Module], dict[str, float]]
     metric: str = "loss"
     larger_is_better: bool = False
-
-
-class Interrupted(Exception):
-    """Training was asked to stop; everything up to `step` is saved."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"stopped after step {step}, which is saved")
-        self.step = step
-
-
-class NonFiniteError(ArithmeticError):
-    """A loss or a gradient is not a finite number; the update was not made."""
 
 
 @dataclass
@@ -259,8 +249,8 @@ class Trainer:
         """Keep the weights now in the model if no earlier validation was better."""
         assert self.validation is not None
         standing, sign = self.standing, 1 if self.validation.larger_is_better else -1
-        first = standing.best is None or math.isnan(standing.best)
-        if first or sign * value > sign * standing.best:
+        best = standing.best
+        if best is None or math.isnan(best) or sign * value > sign * best:
             standing.best, standing.best_step = value, standing.step
             standing.validations_since_best = 0
             save_weights(self.folder / "best.safetensors", weights_of(self.model))

@@ -1,0 +1,87 @@
+"""What pydantic found wrong with a recipe, said in the words and the place of who wrote it."""
+
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from pydantic_core import ErrorDetails
+
+from addnorm.errors import nearest
+
+Location = tuple[int | str, ...]
+"""Where pydantic met the error: keys, and the kinds chosen on the way, which are no keys."""
+
+Config = Any
+"""A configuration class."""
+
+
+def walk(root: Config, loc: Location) -> tuple[list[str], tuple[Config, ...]]:
+    """The keys of a location as they were written, and the classes that may stand there."""
+    path: list[str] = []
+    here: tuple[Config, ...] = (root,)
+    for key in loc:
+        chosen = tuple(c for c in here if len(here) > 1 and c.kind == key)
+        if not chosen:
+            path.append(str(key))
+            hints = get_type_hints(here[0], include_extras=True) if here else {}
+            chosen = classes_in(hints.get(str(key)))
+        here = chosen
+    return path, here
+
+
+def classes_in(annotation: Any) -> tuple[Config, ...]:
+    """The configuration classes that an annotation allows."""
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return (annotation,)
+    return tuple(c for part in get_args(annotation) for c in classes_in(part))
+
+
+def written_path(root: Config, error: ErrorDetails) -> list[str]:
+    """The keys, as they were written, of what is wrong."""
+    path, _ = walk(root, error["loc"])
+    return [*path, "kind"] if error["type"] == "union_tag_invalid" else path
+
+
+def explain(root: Config, error: ErrorDetails) -> str:
+    """One sentence on an error: what is wrong, and what would be right."""
+    path, here = walk(root, error["loc"])
+    name, context = ".".join(path), error.get("ctx", {})
+    given = _short(error["input"])
+    match error["type"]:
+        case "unexpected_keyword_argument":
+            _, around = walk(root, error["loc"][:-1])
+            valid = [field.name for field in fields(around[0])]
+            return f"{name} is not a field.{_choices(path[-1], valid)}"
+        case "union_tag_invalid":
+            tag = str(context["tag"])
+            return f"{name}.kind = {tag!r} does not exist.{_choices(tag, _kinds(here))}"
+        case "union_tag_not_found":
+            return f"{name}.kind is missing.{_choices('', _kinds(here))}"
+        case "model_attributes_type" | "dataclass_type":
+            return f"{name} = {given} is not a table.{_table(path[-1], given, len(here) > 1)}"
+        case "literal_error":
+            valid = re.findall(r"'([^']*)'", str(context["expected"]))
+            return f"{name} = {given} does not exist.{_choices(str(error['input']), valid)}"
+        case "missing":
+            return f"{name} is missing."
+        case "value_error":
+            return f"{name}: {context['error']}"
+        case _:
+            return f"{name} = {given}: {error['msg'][0].lower()}{error['msg'][1:]}."
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _kinds(classes: tuple[Config, ...]) -> list[str]:
+    return [c.kind for c in classes]
+
+
+def _table(key: str, given: str, has_kinds: bool) -> str:
+    return f" Write for example {key} = {{kind = {given}}}." if has_kinds else ""
+
+
+def _choices(name: str, valid: list[str]) -> str:
+    return f"{nearest(name, valid)} Valid: {', '.join(valid)}."

@@ -1,0 +1,48 @@
+"""`addnorm classify`: labels and tags, a line for each line."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RunOf = Callable[[str], Path]
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_a_label_for_each_line(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "in.txt").write_text("a fine day\n\nunheard of\n")
+    code, out, _ = addnorm("classify", run_of("classification"), tmp_path / "in.txt")
+    labels = out.splitlines()
+    assert code == 0
+    assert len(labels) == 3
+    assert set(labels) <= {"good", "bad"}
+    code, out, _ = addnorm("classify", run_of("classification"), tmp_path / "in.txt", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["label"] for row in rows] == labels
+    assert all(sum(row["probabilities"].values()) == pytest.approx(1) for row in rows)
+
+
+def test_a_tag_for_each_word(
+    run_of: RunOf, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "Anna  lives\tin\u00a0Bonn \n\n \nx\n"
+    for words in ([], ["-"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        code, out, _ = addnorm("classify", run_of("tagging"), *words)
+        assert code == 0
+        assert [len(line.split()) for line in out.split("\n")[:-1]] == [3, 0, 0, 1]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    _, out, _ = addnorm("classify", run_of("tagging"), "--json")
+    row = json.loads(out.splitlines()[0])
+    assert row["tokens"] == ["Anna", "lives", "in\u00a0Bonn"]
+    assert len(row["tags"]) == 3
+
+
+def test_a_writer_is_refused(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "in.txt").write_text("x\n")
+    for task in ("language", "translation"):
+        code, _, err = addnorm("classify", run_of(task), tmp_path / "in.txt")
+        assert (code, "use `addnorm generate`" in err) == (2, True)

@@ -1,0 +1,39 @@
+"""`addnorm evaluate`: figures as JSON on standard output, everything else beside it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+RunOf = Callable[[str], Path]
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_figures_and_predictions(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    file = tmp_path / "said.txt"
+    code, out, err = addnorm("evaluate", run_of("tagging"), "--predictions", file)
+    assert code == 0
+    assert json.loads(out)["examples"] == 2
+    assert "1 left out: longer than 60 tokens" in err
+    assert file.read_text().count("\n") == 3
+
+
+def test_fields_replace_those_of_the_run(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "other.txt").write_text("good a fine day\n")
+    run = run_of("classification")
+    code, out, _ = addnorm("evaluate", run, "--data.test", tmp_path / "other.txt")
+    assert code == 0
+    assert json.loads(out)["examples"] == 1
+
+
+def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    run = run_of("classification")
+    for words, expected in [
+        (["--data.tset", "x"], "Did you mean 'test'?"),
+        (["--data.test", "none.txt"], "does not exist"),
+        (["--model.d_model", "32"], "does not fit this model"),
+        (["--splt", "valid"], "Did you mean '--split'?"),
+        (["--predictions", tmp_path / "none" / "x"], "No such file"),
+    ]:
+        code, out, err = addnorm("evaluate", run, *words)
+        assert (code, out) == (2, "")
+        assert expected in err

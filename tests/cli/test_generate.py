@@ -1,0 +1,100 @@
+"""`addnorm generate`: a line for each line, JSON, prompts, several results, standard input."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+RunOf = Callable[[str], Path]
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_a_line_for_each_line(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a red cat\r\n\nno cat")
+    (tmp_path / "b.txt").write_text("\n")
+    files = (tmp_path / "a.txt", tmp_path / "b.txt")
+    code, out, _ = addnorm("generate", run_of("translation"), *files)
+    lines = out.split("\n")
+    assert (code, len(lines)) == (0, 5)
+    assert lines[1] == lines[3] == lines[4] == ""
+    assert lines[0]
+    code, out, _ = addnorm("generate", run_of("translation"), *files, "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["input"] for row in rows] == [1, 2, 3, 4]
+    assert [row["text"] for row in rows] == lines[:4]
+    assert set(rows[0]) == {"input", "text", "score", "finished"}
+
+
+def test_line_breaks_do_not_break_lines(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "in.txt").write_text("To be\n" * 300)  # more than one group
+    words = ("generate", run_of("language"), tmp_path / "in.txt", "--max-new-tokens", 30)
+    code, out, _ = addnorm(*words)
+    lines = out.split("\n")
+    assert (code, len(lines)) == (0, 301)
+    code, out, _ = addnorm(*words, "--json")
+    texts = [json.loads(line)["text"] for line in out.split("\n")[:-1]]
+    assert any("\n" in text for text in texts)
+    assert [text.replace("\n", "\\n") for text in texts] == lines[:-1]
+    assert len(set(texts)) > 250, "every line draws numbers of its own"
+
+
+def test_several_results_stand_together(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "in.txt").write_text("a red cat\n\nno cat\n")
+    words = ("generate", run_of("translation"), tmp_path / "in.txt", "--n-best", 3)
+    code, out, _ = addnorm(*words)
+    assert (code, out.count("\n")) == (0, 9)
+    assert out.split("\n")[3:6] == ["", "", ""]
+    code, out, _ = addnorm(*words, "--json")
+    inputs = [json.loads(line)["input"] for line in out.splitlines()]
+    assert inputs == [1, 1, 1, 2, 3, 3, 3]
+
+
+def test_a_prompt_is_streamed(run_of: RunOf, addnorm: Command) -> None:
+    words = ("generate", run_of("language"), "--prompt", "To be", "--max-new-tokens", 30)
+    words += ("--seed", 1)
+    code, out, _ = addnorm(*words)
+    assert code == 0
+    code, line, _ = addnorm(*words, "--json")
+    assert json.loads(line)["text"] + "\n" == out
+    assert len(out) > 1
+    code, stopped, _ = addnorm(*words, "--stop", out[0])
+    assert stopped == "\n", "the text ends before the stop string"
+    assert addnorm("generate", run_of("translation"), "--prompt", "a red cat")[0] == 0
+
+
+def test_nothing_in_nothing_out(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    assert addnorm("generate", run_of("language"), tmp_path / "empty.txt") == (0, "", "")
+
+
+def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"fine\nnot \xff fine\n")
+    run = run_of("language")
+    for words, expected in [
+        ([tmp_path / "none.txt"], "none.txt: No such file"),
+        ([tmp_path], "Is a directory"),
+        ([tmp_path / "bad.txt"], "bad.txt:2: not UTF-8 at byte 5"),
+        (["--prompt", "x", tmp_path / "bad.txt"], "not both"),
+        (["--prompt", "x", "--temperature", "0"], "temperature = 0.0"),
+        (["--prompt", "x", "--beams", "2", "--top-k", "2"], "leave out top_k"),
+        (["--prompt", "x", "--max-new-tokens", "0"], "at least 1"),
+        (["--prompt", "x", "--stop", ""], "stop"),
+        (["--prompt", "half \ud83d"], "surrogate"),
+    ]:
+        code, out, err = addnorm("generate", run, *words)
+        assert (code, out) == (2, "")
+        assert expected in err
+    code, _, err = addnorm("generate", run_of("tagging"), "--prompt", "x")
+    assert (code, "use `addnorm classify`" in err) == (2, True)
+
+
+def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "addnorm", "generate", str(run_of("translation"))],
+        input="zwölf\n\ncat\n".encode(),
+        capture_output=True,
+        env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.count(b"\n") == 3

@@ -1,0 +1,145 @@
+"""The command as a whole: its surface, its exit statuses, one message for each mistake."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from addnorm.cli import main, train
+from addnorm.cli.main import app, status
+from addnorm.errors import InputError, Interrupted, NonFiniteError
+
+RunOf = Callable[[str], Path]
+Command = Callable[..., tuple[int, str, str]]
+
+SURFACE = {
+    "demo": {"--to", "--out"},
+    "train": {"--recipe", "--out", "--resume", "--dry-run"},
+    "evaluate": {"--run", "--split", "--predictions"},
+    "generate": {
+        "--run", "--prompt", "--beams", "--n-best", "--temperature", "--top-k", "--top-p",
+        "--min-p", "--seed", "--max-new-tokens", "--stop", "--json",
+    },
+    "classify": {"--run", "--json"},
+    "info": {"--what"},
+}  # fmt: skip
+
+
+def test_the_surface_is_frozen() -> None:
+    """A change here is a change for everybody who uses the command."""
+    found = {
+        name: {
+            option
+            for argument in app[name].assemble_argument_collection()
+            for option in argument.names
+            if option.startswith("-")
+        }
+        for name in SURFACE
+    }
+    assert found == SURFACE
+    assert {name for name in app if not name.startswith("-")} == set(SURFACE)
+
+
+@pytest.mark.parametrize("name", ["", *SURFACE])
+def test_help_says_what_the_options_do(name: str, addnorm: Command) -> None:
+    code, out, _ = addnorm(*name.split(), "--help")
+    assert code == 0
+    for option in SURFACE.get(name, set(SURFACE)):
+        assert option.removeprefix("--") in out.lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["gen"], "Available commands"),
+        (["train"], "--recipe requires an argument"),
+        (["train", "none.toml"], "no such recipe"),
+        (["train", "r.toml", "--dryrun"], "Did you mean '--dry-run'?"),
+        (["generate", "none"], "not a run folder"),
+        (["generate", "none", "--beems", "5"], "Did you mean '--beams'?"),
+        (["generate", "none", "--beams", "five"], 'unable to convert "five" into int'),
+        (["evaluate", "none", "--split", "tset"], '"valid", "test"'),
+        (["classify", "none", "--jsn"], "Did you mean '--json'?"),
+        (["classify"], "--run requires an argument"),
+        (["info", "none"], "not a run folder"),
+    ],
+)
+def test_a_mistake_is_one_message(words: list[str], expected: str, addnorm: Command) -> None:
+    code, out, err = addnorm(*words)
+    assert code == 2
+    assert out == ""
+    assert expected in err
+    assert err.startswith("addnorm: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "expected"),
+    [
+        (InputError("wrong"), 2, "addnorm: wrong\n"),
+        (NonFiniteError("step 3: nan"), 3, "addnorm: step 3: nan\n"),
+        (Interrupted(7), 130, "addnorm: stopped after step 7, which is saved\n"),
+        (PermissionError(13, "Permission denied", "f"), 2, "addnorm: f: Permission denied\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_how_a_command_ends(
+    error: BaseException,
+    code: int,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+    assert status([]) == code
+    assert capsys.readouterr().err == expected
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(main, "app", fail)
+    with pytest.raises(KeyError):
+        status([])
+
+
+def test_an_interrupted_training_says_how_to_go_on(
+    tmp_path: Path, run_of: RunOf, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = run_of("language").parent / "language.toml"
+
+    def stop(*_: object, **__: object) -> None:
+        raise Interrupted(2)
+
+    monkeypatch.setattr("addnorm.runs.training.train_run", stop)
+    code, _, err = addnorm("train", recipe, "--out", tmp_path / "r")
+    assert code == 130
+    assert err == (
+        "addnorm: stopped after step 2, which is saved; "
+        f"go on with `addnorm train {recipe} --out {tmp_path / 'r'} --resume`\n"
+    )
+    assert train.Interrupted is Interrupted
+
+
+def test_python_m_and_a_reader_that_leaves(run_of: RunOf) -> None:
+    """`| head -1`: no traceback, and nothing said when the rest has nowhere to go."""
+    command = [sys.executable, "-m", "addnorm", "classify", str(run_of("classification")), "--json"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    process.stdin.write(b"a fine day\n" * 5000)
+    process.stdin.close()
+    assert process.stdout.readline().startswith(b'{"label"')
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0

@@ -1,0 +1,85 @@
+"""`addnorm train`: all tasks, resuming, the dry run, and short versions of our own recipes."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.runs.tiny import RECIPES, write_recipe
+
+Command = Callable[..., tuple[int, str, str]]
+OURS = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_train_evaluate_and_use(task: str, tmp_path: Path, addnorm: Command) -> None:
+    recipe, run = write_recipe(tmp_path, task), tmp_path / "r"
+    assert addnorm("train", recipe, "--out", run, "--train.lr", "3e-4")[0] == 0
+    assert json.loads((run / "config.json").read_text())["recipe"]["train"]["lr"] == 3e-4
+    code, out, _ = addnorm("evaluate", run, "--split", "valid")
+    assert code == 0
+    assert json.loads(out)["loss"] > 0
+    assert addnorm("info", run)[0] == 0
+    (tmp_path / "in.txt").write_text("a red cat\n\nno\n")
+    use = "generate" if task in ("language", "translation") else "classify"
+    code, out, _ = addnorm(use, run, tmp_path / "in.txt")
+    assert code == 0
+    assert out.count("\n") == 3
+
+
+def test_resume(tmp_path: Path, addnorm: Command) -> None:
+    recipe, run = write_recipe(tmp_path, "language"), tmp_path / "r"
+    assert addnorm("train", recipe, "--out", run, "--train.steps=2")[0] == 0
+    code, _, err = addnorm("train", recipe, "--out", run)
+    assert (code, "--resume" in err) == (2, True)
+    code, _, err = addnorm("train", recipe, "--out", run, "--resume", "--model.d_model", "32")
+    assert (code, "model.d_model is 16 there and 32 here" in err) == (2, True)
+    assert addnorm("train", recipe, "--out", run, "--resume")[0] == 0
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert sorted(set(steps)) == [1, 2, 3, 4]
+
+
+def test_the_dry_run_writes_nothing(
+    tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_recipe(tmp_path, "translation")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    code, _, err = addnorm("train", recipe, "--dry-run")
+    assert code == 0
+    for expected in ("left out", "parameters", "target tokens", "memory", "time"):
+        assert expected in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", OURS, ids=lambda path: path.stem)
+def test_our_recipes_on_slices(
+    recipe: Path, shared_data: Path, tmp_path: Path, addnorm: Command
+) -> None:
+    """The real files, their first lines alone, and a tiny model for a few steps."""
+    root = sliced(shared_data, recipe, tmp_path / "data")
+    words = [f"--data.root={root}", "--model.d_model=16", "--model.n_layers=1"]
+    words += ["--model.attention.n_heads=2", "--train.validate_every=2", "--train.save_every=2"]
+    text = recipe.read_text()
+    words += ["--train.steps=3"] if "\nsteps" in text else ["--train.epochs=1"]
+    if 'kind = "bpe"' in text:
+        words += ["--tokenizer.vocab_size=300"]
+    assert addnorm("train", recipe, "--out", tmp_path / "r", *words)[0] == 0
+    code, out, _ = addnorm("evaluate", tmp_path / "r", "--split", "valid")
+    assert code == 0
+    assert json.loads(out)["loss"] > 0
+
+
+def sliced(data: Path, recipe: Path, root: Path) -> Path:
+    """The files that a recipe names, cut after some lines; whole sentences where there are."""
+    for name in [part for part in recipe.read_text().split('"') if (data / part).is_file()]:
+        opener = gzip.open if name.endswith(".gz") else open
+        with opener(data / name, "rb") as file:
+            lines = file.read().split(b"\n")
+        end = 200 if "ner" not in name else lines.index(b"", 600)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        with opener(root / name, "wb") as file:
+            file.write(b"\n".join(lines[:end]) + b"\n")
+    return root

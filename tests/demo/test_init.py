@@ -1,0 +1,61 @@
+"""The demo, cut short: it trains, scores, translates, draws, and guards what is not its own."""
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import addnorm.demo as demo_module
+from addnorm.data.examples import Pair
+from addnorm.demo import clear, demo, varied
+from addnorm.errors import InputError
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few steps of the demo's own recipe."""
+    read = demo_module.read_recipe
+
+    def read_short(file: Path, overrides: dict[str, str]) -> object:
+        small = {"data.n_train": "400", "data.n_valid": "5", "data.n_test": "300"}
+        return read(file, overrides | small | {"train.steps": "3", "model.d_model": "16"})
+
+    monkeypatch.setattr(demo_module, "read_recipe", read_short)
+
+
+@pytest.mark.parametrize("to", ["de", "zh"])
+def test_a_short_demo_leaves_a_run_and_two_pictures(short: None, tmp_path: Path, to: str) -> None:
+    said = StringIO()
+    exact = demo(to, tmp_path / "run", Console(file=said, width=100))
+    assert 0 <= exact <= 100
+    assert {"model.safetensors", "recipe.toml", "attention.png", "positions.png"} <= {
+        p.name for p in (tmp_path / "run").iterdir()
+    }
+    assert "300 sentences" in said.getvalue()
+    assert "[data]" in said.getvalue()
+
+
+def test_an_earlier_demo_is_replaced(short: None, tmp_path: Path) -> None:
+    for _ in range(2):
+        demo("de", tmp_path / "run", Console(file=StringIO()))
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_another_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="other than an earlier demo"):
+        clear(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_an_unknown_language_costs_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="German"):
+        demo("German", tmp_path / "run", Console(file=StringIO()))
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_shown_is_varied() -> None:
+    sources = ["Friday, March 5, 2026", "March 5, 2026 at 7:45 PM", "four hundred", "7:45 PM"] * 4
+    shown = [pair.source for pair in varied([Pair(s, s) for s in sources])]
+    assert set(shown) == {"Friday, March 5, 2026", "March 5, 2026 at 7:45 PM", "four hundred"}

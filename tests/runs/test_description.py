@@ -1,0 +1,74 @@
+"""What `info` and `--dry-run` show."""
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+from tests.runs.tiny import RECIPES, write_recipe
+
+from addnorm.errors import InputError
+from addnorm.runs.description import describe, expectation
+from addnorm.runs.estimate import estimate
+from addnorm.runs.recipe import read_recipe
+from addnorm.runs.training import Prepared
+
+RunOf = Callable[[str], Path]
+
+
+def shown(what: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=150)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_a_run_and_its_recipe(task: str, run_of: RunOf) -> None:
+    text = shown(describe(run_of(task)))
+    for expected in (task, "parameters", "trained", "validation", "attention", "n_heads = 2"):
+        assert expected in text
+    assert ("good" in text) == (task == "classification")
+    text = shown(describe(run_of(task).parent / f"{task}.toml"))
+    assert task in text
+    assert "d_model = 16" in text
+    assert "max_len" not in text or task == "tagging", "what is at its default is not shown"
+
+
+def test_lists_are_no_markup(run_of: RunOf) -> None:
+    assert 'train = ["train.en", "train.de"]' in shown(describe(run_of("translation")))
+
+
+def test_an_unfinished_run_and_a_half_written_journal(run_of: RunOf, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(run_of("language"), tmp_path / "run"))
+    (run / "model.safetensors").unlink()
+    with (run / "metrics.jsonl").open("ab") as journal:
+        journal.write(b'[1]\n{"step": 9, "loss": "x"}\n\xff\n{"step": 5, "valid_lo')
+    text = shown(describe(run))
+    assert "training not finished" in text
+    assert "(after step 4)" in text
+    shutil.rmtree(run / "checkpoints")
+    (run / "metrics.jsonl").unlink()
+    text = shown(describe(run))
+    assert "none" in text
+    assert "validation" not in text
+
+
+def test_what_is_neither(tmp_path: Path) -> None:
+    (tmp_path / "folder.toml").mkdir()
+    for what in (tmp_path, tmp_path / "nothing", tmp_path / "no.toml", tmp_path / "folder.toml"):
+        with pytest.raises(InputError):
+            describe(what)
+
+
+def test_what_training_will_take(tmp_path: Path) -> None:
+    recipe = read_recipe(
+        write_recipe(tmp_path, "language"),
+        {"train.steps": "1000", "train.precision": "bfloat16", "train.device": "cpu"},
+    )
+    text = shown(expectation(recipe, estimate(Prepared(recipe), n_timed=1)))
+    for expected in ("1,000 (11 an epoch)", "a step", "MiB", "about", "on this cpu in bfloat16"):
+        assert expected in text
+    assert "decoder" in text

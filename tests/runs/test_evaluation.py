@@ -1,0 +1,115 @@
+"""Judging: figures by another way, what was left out, predictions line by line."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs.tiny import quiet, said
+
+from addnorm.data import Labelled, Pair, Tagged
+from addnorm.errors import InputError
+from addnorm.runs import metrics
+from addnorm.runs.evaluation import evaluate_run
+from addnorm.runs.folder import Run
+from addnorm.runs.use import classify, tag, write
+
+RunOf = Callable[[str], Path]
+
+
+def test_a_language_model(run_of: RunOf) -> None:
+    """The loss of the held-out text, token by token; its characters are all that is predicted."""
+    run = Run.open(run_of("language"))
+    scores = evaluate_run(run, "valid")
+    [document] = run.recipe.data.load().valid
+    tokenizer = run.tokenizers.source
+    ids = [tokenizer.bos_id, *tokenizer.encode(document.text), tokenizer.eos_id]
+    total, n = 0.0, len(ids) - 1
+    with torch.no_grad():
+        for start in range(0, n, 16):
+            window = torch.tensor(ids[start : min(start + 16, n)])
+            log_p = run.model(window[None])[0].log_softmax(-1)
+            gold = ids[start + 1 : start + 1 + len(window)]
+            total -= sum(float(row[i]) for row, i in zip(log_p, gold, strict=True))
+    assert scores["loss"] == pytest.approx(total / n, rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(math.exp(total / n), rel=1e-4)
+    bits = total / math.log(2) / len(document.text)
+    assert scores["bits_per_character"] == pytest.approx(bits, rel=1e-5)
+
+
+def test_characters_of_shortened_and_left_out_texts_do_not_count(run_of: RunOf) -> None:
+    lines = {"data.unit": "line", "data.valid_fraction": "0.3"}
+    batching = '{{kind = "tokens", tokens = 128, max_len = {}, longer = "{}"}}'
+    for max_len, longer, n in ((100, "leave_out", None), (8, "shorten", 8)):
+        fields = {**lines, "train.batching": batching.format(max_len, longer)}
+        run = Run.open(run_of("language"), fields)
+        scores = evaluate_run(run, "valid")
+        texts = [example.text for example in run.recipe.data.load().valid]
+        predicted = sum(min(len(text) + 1, n or 10**9) for text in texts)
+        characters = sum(min(len(text), n or 10**9) for text in texts)
+        bits = scores["loss"] * predicted / math.log(2) / characters
+        assert scores["bits_per_character"] == pytest.approx(bits, rel=1e-5)
+
+
+def test_a_translator(run_of: RunOf, tmp_path: Path) -> None:
+    run = Run.open(run_of("translation"))
+    scores = evaluate_run(run, "test", tmp_path / "said.txt")
+    pairs = [pair for pair in run.recipe.data.load().test if isinstance(pair, Pair)]
+    found = [
+        best[0].text for best in write(run, [p.source for p in pairs], run.recipe.eval.decoding)
+    ]
+    assert (tmp_path / "said.txt").read_text().split("\n") == [*found, ""]
+    expected = metrics.translation_scores(found, [pair.target for pair in pairs], "13a")
+    assert expected.items() <= scores.items()
+    assert scores["examples"] == 3
+
+
+def test_a_classifier(run_of: RunOf, tmp_path: Path) -> None:
+    run = Run.open(run_of("classification"))
+    scores = evaluate_run(run, "test", tmp_path / "said.txt")
+    examples = [e for e in run.recipe.data.load().test if isinstance(e, Labelled)]
+    labels = [one.label for one in classify(run, [e.text for e in examples])]
+    assert (tmp_path / "said.txt").read_text().splitlines() == labels
+    assert scores["accuracy"] == metrics.accuracy(labels, [e.label for e in examples])
+    assert scores["f1"] == metrics.macro_f1(labels, [e.label for e in examples])
+
+
+def test_a_tagger_and_a_sentence_too_long(run_of: RunOf, tmp_path: Path) -> None:
+    """The third sentence is left out: it is told, not counted, and its line is empty."""
+    run, console = Run.open(run_of("tagging")), quiet()
+    scores = evaluate_run(run, "test", tmp_path / "said.txt", console)
+    examples = [e for e in run.recipe.data.load().test if isinstance(e, Tagged)]
+    tags = tag(run, [e.tokens for e in examples[:2]])
+    lines = (tmp_path / "said.txt").read_text().split("\n")
+    assert lines == [*(" ".join(one) for one in tags), "", ""]
+    assert "3 read, 2 used, 1 left out: longer than 60 tokens" in said(console)
+    assert scores["examples"] == 2
+    gold = [list(e.tags) for e in examples[:2]]
+    assert metrics.entity_scores(tags, gold).items() <= scores.items()
+
+
+def test_words_cut_off_are_outside(run_of: RunOf, tmp_path: Path) -> None:
+    fields = {"train.batching.longer": "shorten"}
+    run = Run.open(run_of("tagging"), fields)
+    assert evaluate_run(run, "test", tmp_path / "said.txt")["examples"] == 3
+    last = (tmp_path / "said.txt").read_text().splitlines()[2].split()
+    assert len(last) == 60
+    assert last[-1] == "O"
+
+
+def test_what_cannot_be_evaluated(run_of: RunOf, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="leave predictions out"):
+        evaluate_run(Run.open(run_of("language")), "test", tmp_path / "said.txt")
+    (tmp_path / "other.txt").write_text("awful a day\n")
+    run = Run.open(run_of("classification"), {"data.test": str(tmp_path / "other.txt")})
+    with pytest.raises(InputError, match="'awful' never occurs"):
+        evaluate_run(run, "test")
+    data = f'{{kind = "lines", train = "train.txt", root = "{run_of("classification").parent}"}}'
+    run = Run.open(run_of("classification"), {"data": data})
+    for split in ("valid", "test"):
+        with pytest.raises(InputError, match=f"no {split} split"):
+            evaluate_run(run, split)
+    run = Run.open(run_of("translation"), {"data": data})
+    with pytest.raises(InputError, match="the data are for classification"):
+        evaluate_run(run, "test")

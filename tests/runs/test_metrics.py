@@ -1,0 +1,89 @@
+"""Figures against values worked out by hand, and against the libraries that define them."""
+
+import builtins
+import math
+from typing import Any
+
+import pytest
+import sacrebleu
+import seqeval.metrics
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.errors import InputError
+from addnorm.runs import metrics
+
+
+def test_perplexity_and_bits() -> None:
+    assert metrics.perplexity(math.log(8)) == pytest.approx(8)
+    assert math.isfinite(metrics.perplexity(1e6))
+    # 10 characters, each one of 4 equally likely: 2 bits each.
+    assert metrics.bits_per_character(10 * math.log(4), 10) == pytest.approx(2)
+    assert metrics.bits_per_character(0.0, 0) == 0
+
+
+def test_bleu_of_a_worked_example() -> None:
+    # Precisions 5/6, 3/5, 1/4 and 1/6 (for a count of 0, 1/2 is taken); nothing is too short.
+    scores = metrics.translation_scores(
+        ["the cat sat on a mat"], ["the cat sat in a mat"], tokenize="none"
+    )
+    assert scores["bleu"] == pytest.approx(100 * (5 / 6 * 3 / 5 * 1 / 4 * 0.5 / 3) ** 0.25)
+    assert scores["exact"] == 0
+
+
+def test_translation_scores_are_those_of_sacrebleu() -> None:
+    said = ["Ein Hund läuft.", "Zwei Katzen, ein Hund", "genau so"]
+    gold = ["Ein Hund rennt.", "Zwei Katzen und ein Hund", "genau so"]
+    scores = metrics.translation_scores(said, gold, tokenize="13a")
+    assert scores["bleu"] == sacrebleu.corpus_bleu(said, [gold]).score
+    assert scores["chrf"] == sacrebleu.corpus_chrf(said, [gold]).score
+    assert scores["exact"] == pytest.approx(100 / 3)
+    assert metrics.translation_scores(gold, gold, "none")["bleu"] == pytest.approx(100)
+
+
+def test_accuracy_and_macro_f1_by_hand() -> None:
+    gold, said = list("aaab"), list("aabb")
+    assert metrics.accuracy(said, gold) == 75
+    # a: 2 hits, 1 missed: 4/5; b: 1 hit, 1 false: 2/3.
+    assert metrics.macro_f1(said, gold) == pytest.approx(100 * (4 / 5 + 2 / 3) / 2)
+    assert metrics.macro_f1(list("cc"), list("ab")) == 0
+    assert metrics.accuracy([], []) == metrics.macro_f1([], []) == 0
+
+
+def test_entities_count_as_wholes() -> None:
+    gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-PER"]]
+    said = [["B-PER", "O", "O", "B-LOC"], ["B-PER", "B-PER"]]
+    # Three entities there, four said, two of them right.
+    scores = metrics.entity_scores(said, gold)
+    assert scores["precision"] == pytest.approx(50)
+    assert scores["recall"] == pytest.approx(200 / 3)
+    assert scores["f1"] == pytest.approx(400 / 7)
+    assert metrics.entity_scores([["O"]], [["O"]]) == {"f1": 0, "precision": 0, "recall": 0}
+
+
+TAGS = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"])
+
+
+@given(st.lists(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=6), min_size=1, max_size=4))
+def test_entity_scores_are_those_of_seqeval(rows: list[list[tuple[str, str]]]) -> None:
+    said, gold = ([[pair[i] for pair in row] for row in rows] for i in (0, 1))
+    assert metrics.entity_scores(said, gold) == {
+        "f1": pytest.approx(100 * seqeval.metrics.f1_score(gold, said, zero_division=0)),
+        "precision": pytest.approx(
+            100 * seqeval.metrics.precision_score(gold, said, zero_division=0)
+        ),
+        "recall": pytest.approx(100 * seqeval.metrics.recall_score(gold, said, zero_division=0)),
+    }
+
+
+def test_a_missing_seqeval_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("seqeval"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match=r"addnorm\[tagging\]"):
+        metrics.entity_scores([["O"]], [["O"]])

@@ -1,0 +1,83 @@
+"""Whatever is written in whatever field, the answer is a recipe or one message."""
+
+import copy
+import tomllib
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from tests.runs.tiny import RECIPES
+
+from addnorm.errors import InputError
+from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.runs.mistakes import classes_in, walk
+from addnorm.runs.recipe import Recipe, check_recipe
+
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    [],
+    ["x", 1],
+    {},
+    {"kind": "x"},
+    {"y": 1},
+]
+
+
+def fields_in(tree: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for key, value in tree.items():
+        found.append((*path, key))
+        if isinstance(value, dict):
+            found += fields_in(value, (*path, key))
+    return found
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_no_value_of_any_field_is_a_fault_of_ours(task: str) -> None:
+    tree = tomllib.loads(RECIPES[task])
+    tree["model"]["attention"]["qk_norm"] = {"kind": "rmsnorm", "eps": 1e-6}
+    tree["train"]["optimizer"] = {"kind": "muon", "adamw": {"weight_decay": 0.1}}
+    places: list[list[str]] = []
+
+    def place(path: list[str]) -> str:
+        places.append(path)
+        return "here"
+
+    assert check_recipe(copy.deepcopy(tree), place).train.optimizer.kind == "muon"
+    for path in fields_in(tree):
+        for odd in ODD:
+            changed = copy.deepcopy(tree)
+            here = changed
+            for key in path[:-1]:
+                here = here[key]
+            here[path[-1]] = odd
+            places.clear()
+            with suppress(InputError):
+                check_recipe(changed, place)
+            for where in places:  # the field, something within it, or what is around it
+                shared = min(len(path), len(where))
+                assert where[:shared] == list(path)[:shared] or len(where) < len(path)
+
+
+def test_a_location_is_walked_without_the_kinds() -> None:
+    path, classes = walk(Recipe, ("model", "decoder", "attention", "qk_norm", "rmsnorm", "eps"))
+    assert path == ["model", "attention", "qk_norm", "eps"]
+    assert classes == ()
+    # A field may have the name of its kind.
+    assert walk(Recipe, ("train", "batching", "tokens", "tokens"))[0] == [
+        "train",
+        "batching",
+        "tokens",
+    ]
+
+
+def test_the_classes_of_an_annotation() -> None:
+    assert classes_in(NormConfig | None) == (LayerNormConfig, RMSNormConfig)
+    assert classes_in(int | None) == ()

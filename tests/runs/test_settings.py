@@ -1,0 +1,24 @@
+"""The `[eval]` table."""
+
+import pytest
+from pydantic import ValidationError
+
+from addnorm.data.examples import TASKS
+from addnorm.runs.settings import MEASURED, EvalConfig
+
+
+def test_every_task_has_a_metric() -> None:
+    assert set(MEASURED) == set(TASKS.values())
+    assert MEASURED["language"][0] == MEASURED["translation"][0] == "loss"
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_a_metric_of_translations_needs_some(metric: str) -> None:
+    assert EvalConfig(metric=metric, valid_examples=3).metric == metric
+    with pytest.raises(ValidationError, match="needs valid_examples"):
+        EvalConfig(metric=metric)
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        EvalConfig(beams=3)

@@ -1,0 +1,138 @@
+"""The loss against torch's own, in every width, for every target that may come."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from addnorm.train import loss as loss_module
+from addnorm.train.loss import IGNORED, cross_entropy_sum
+
+TOLERANCE = {
+    torch.float64: {"rtol": 1e-12, "atol": 1e-12},
+    torch.float32: {"rtol": 1e-5, "atol": 1e-6},
+    torch.bfloat16: {"rtol": 1e-2, "atol": 1e-4},
+    torch.float16: {"rtol": 2e-3, "atol": 1e-5},
+}
+
+
+def some(rows: int, vocab: int, dtype: torch.dtype, ignored: float = 0.3) -> tuple[Tensor, Tensor]:
+    logits = (torch.randn(rows, vocab) * 3).to(dtype)
+    targets = torch.randint(vocab, (rows,))
+    return logits, targets.masked_fill(torch.rand(rows) < ignored, IGNORED)
+
+
+def check(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> None:
+    """Loss and gradient against torch in float64 on the same logits."""
+    ours = logits.clone().requires_grad_()
+    theirs = logits.double().requires_grad_()
+    found = cross_entropy_sum(ours, targets, smoothing)
+    expected = F.cross_entropy(
+        theirs.flatten(0, -2), targets.flatten(), reduction="sum", label_smoothing=smoothing
+    )
+    # The loss is kept in float32 at least, so only the gradient is as coarse as the logits.
+    wide = logits.dtype if logits.element_size() >= 4 else torch.float32
+    assert found.dtype == wide
+    torch.testing.assert_close(found.double(), expected, **TOLERANCE[wide])
+    (0.37 * found).backward()
+    (0.37 * expected).backward()
+    assert ours.grad is not None
+    assert ours.grad.dtype == logits.dtype
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, **TOLERANCE[logits.dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_as_torch(dtype: torch.dtype, smoothing: float) -> None:
+    check(*some(17, 11, dtype), smoothing)
+
+
+@settings(max_examples=25)
+@given(
+    shape=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    vocab=st.integers(1, 9),
+    smoothing=st.sampled_from([0.0, 0.3]),
+)
+def test_any_shape_even_an_empty_one(shape: list[int], vocab: int, smoothing: float) -> None:
+    logits = torch.randn(*shape, vocab, dtype=torch.float64)
+    targets = torch.randint(-1, vocab, shape)
+    check(logits, targets.where(targets >= 0, IGNORED), smoothing)
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7, 8, 14, 15])
+def test_at_the_edges_of_chunks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of seven rows; the real size is tested below."""
+
+    def sevens(x: Tensor, logits: Tensor | None = None) -> tuple[Tensor, ...]:
+        return x.split(7)
+
+    monkeypatch.setattr(loss_module, "_chunks", sevens)
+    check(*some(rows, 5, torch.float64), 0.1)
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_at_the_edge_of_a_real_chunk(extra: int) -> None:
+    vocab = 2**14
+    rows = 2**20 // vocab + extra
+    assert len(loss_module._chunks(torch.empty(rows, vocab))) == (2 if extra == 1 else 1)
+    check(*some(rows, vocab, torch.float32), 0.1)
+
+
+def test_a_vocabulary_wider_than_a_chunk() -> None:
+    check(*some(2, 2**20 + 1, torch.float32, ignored=0.0))
+
+
+def test_targets_that_are_all_ignored_cost_nothing_and_teach_nothing() -> None:
+    logits = torch.randn(3, 4, 5, requires_grad=True)
+    loss = cross_entropy_sum(logits, torch.full((3, 4), IGNORED), 0.1)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert logits.grad is not None
+    assert logits.grad.abs().max() == 0.0
+
+
+@pytest.mark.parametrize("size", [1e4, 1e30])
+def test_huge_logits_do_not_overflow(size: float) -> None:
+    logits, targets = some(5, 7, torch.float32)
+    check(logits * size, targets)
+    check((logits * 1e3).to(torch.bfloat16), targets)
+
+
+def test_what_stands_at_an_ignored_target_does_not_matter() -> None:
+    logits, targets = some(6, 5, torch.float32)
+    targets[2] = IGNORED
+    wild = logits.clone()
+    wild[2] = float("nan")
+    assert torch.equal(cross_entropy_sum(logits, targets), cross_entropy_sum(wild, targets))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_gradcheck(smoothing: float) -> None:
+    logits, targets = some(6, 5, torch.float64)
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: cross_entropy_sum(x, targets, smoothing), logits, atol=1e-6, rtol=1e-4
+    )
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+    logits, targets = some(6, 5, torch.float64)
+    logits.requires_grad_()
+    loss = cross_entropy_sum(logits, targets)
+    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"does not require grad|once_differentiable"):
+        gradient.square().sum().backward()
+
+
+def test_micro_batches_add_up() -> None:
+    logits, targets = some(20, 9, torch.float64)
+    parts = [cross_entropy_sum(logits[s], targets[s]) for s in (slice(0, 3), slice(3, 20))]
+    torch.testing.assert_close(sum(parts), cross_entropy_sum(logits, targets), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [7, 100])
+def test_a_target_outside_the_vocabulary_is_refused(wrong: int) -> None:
+    with pytest.raises((IndexError, RuntimeError)):
+        cross_entropy_sum(torch.randn(2, 7), torch.tensor([0, wrong]))

@@ -1,0 +1,49 @@
+"""The progress bar says where training stands."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from addnorm.train import progress
+from addnorm.train.progress import ProgressBar
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+
+
+def test_shows_step_loss_and_scores(console: Console) -> None:
+    with ProgressBar(console) as bar:
+        bar.stepped(3, 10, 1.23456, 100)
+        bar.validated(3, {"loss": 2.0, "bleu": 31.4159})
+        bar.stepped(4, 10, 1.0, 100)
+    shown = console.file.getvalue()
+    assert "4/10" in shown
+    assert "loss 1.000" in shown
+    assert "step      3 · valid loss 2 · bleu 31.42" in shown
+
+
+def test_counts_from_where_a_run_goes_on(console: Console) -> None:
+    with ProgressBar(console) as bar:
+        bar.stepped(9001, 10_000, 1.0, 1)
+    assert "9001/10000" in console.file.getvalue()
+
+
+def test_speed_is_that_of_the_last_steps_and_leaves_validation_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now)
+    speed = progress._Speed()
+    assert speed.after(0) == 0.0, "no time has passed"
+    for _ in range(300):
+        now += 0.5
+        last = speed.after(50)
+    assert last == pytest.approx(100)
+    now += 1000  # a validation
+    speed.restart()
+    now += 0.25
+    assert speed.after(50) == pytest.approx(200)
+    assert len(speed._marks) <= 100

@@ -1,0 +1,257 @@
+"""The loop: it adds up, ends when it should, and refuses what is not finite."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.train import tiny
+from tests.train.tiny import (
+    At,
+    crash,
+    everything,
+    journal,
+    same,
+    steps_of,
+)
+from torch import Tensor, nn
+
+from addnorm.errors import InputError
+from addnorm.train.average import weights_of
+from addnorm.train.checkpoint import checkpoints_in
+from addnorm.train.optim import AdamWConfig, MuonConfig
+from addnorm.train.trainer import (
+    NonFiniteError,
+    Trainer,
+    resolve_device,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+# Accumulation.
+
+
+def gradients(trainer: Trainer) -> dict[str, Tensor]:
+    return {k: p.grad.clone() for k, p in trainer.model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("model", ["translator", "decoder"])
+def test_micro_batches_give_the_loss_and_gradient_of_the_big_batch(tmp_path: Path, model) -> None:
+    small = tiny.trainer(tmp_path / "small", model, dropout=0.0, label_smoothing=0.1)
+    big = tiny.trainer(tmp_path / "big", model, dropout=0.0, label_smoothing=0.1)
+    group = list(small.batches.batches(0))
+    [whole] = tiny.Merged(tiny.batches(model), len(group)).batches(0)
+    assert len({batch.n_tokens for batch in group}) > 1, "ragged"
+    loss = sum(small.backward(batch, whole.n_tokens) for batch in group)
+    assert loss == pytest.approx(big.backward(whole, whole.n_tokens), rel=1e-6)
+    torch.testing.assert_close(gradients(small), gradients(big), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()], ids=["adamw", "muon"])
+def test_twenty_steps_of_micro_batches_are_those_of_big_batches(tmp_path: Path, optimizer) -> None:
+    settings = {"steps": 20, "save_every": 100, "optimizer": optimizer, "lr": 1e-3, "dropout": 0.0}
+    small = tiny.trainer(tmp_path / "small", accumulate=3, **settings)
+    big = tiny.trainer(tmp_path / "big", **settings)
+    big.batches = tiny.Merged(tiny.batches(), 3)
+    for trainer in (small, big):
+        if optimizer.kind == "muon":  # it rounds to bfloat16, where a last bit of float32 grows
+            trainer.model.double()
+        trainer.fit()
+    assert small.standing.epoch == big.standing.epoch > 2
+    for ours, theirs in zip(journal(small.folder), journal(big.folder), strict=True):
+        assert ours["tokens"] == theirs["tokens"]
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
+
+
+def test_a_batch_with_nothing_to_predict_is_no_disaster(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, dropout=0.0)
+    first, second = list(trainer.batches.batches(0))[:2]
+    trainer.update([tiny.all_ignored(first)])
+    before = weights_of(trainer.model)
+    assert all(w.isfinite().all() for w in before.values())
+    trainer.update([tiny.all_ignored(first), second])
+    assert [line["loss"] > 0 for line in journal(tmp_path)] == [False, True]
+
+
+# How long.
+
+
+class Seen:
+    """Notes the examples of every batch that is taken."""
+
+    def __init__(self) -> None:
+        self.inner = tiny.batches()
+        self.epochs: dict[int, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def batches(self, epoch: int, start: int = 0):
+        for batch in self.inner.batches(epoch, start):
+            self.epochs.setdefault(epoch, []).extend(batch.indices)
+            yield batch
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3, 100])
+def test_epochs_use_every_example_once_each(tmp_path: Path, accumulate: int) -> None:
+    trainer = tiny.trainer(tmp_path, epochs=3, accumulate=accumulate)
+    trainer.batches = seen = Seen()
+    trainer.fit()
+    assert trainer.standing.step == trainer.total_steps == 3 * math.ceil(len(seen) / accumulate)
+    assert (trainer.standing.epoch, trainer.standing.position) == (3, 0)
+    for epoch in range(3):
+        assert sorted(seen.epochs[epoch]) == list(range(23))
+    assert seen.epochs[0] != seen.epochs[1]
+
+
+@pytest.mark.parametrize("steps", [1, 12])
+def test_steps_are_steps(tmp_path: Path, steps: int) -> None:
+    trainer = tiny.trainer(tmp_path, steps=steps)
+    trainer.fit()
+    lines = journal(tmp_path)
+    assert [line["step"] for line in lines] == list(range(1, steps + 1))
+    assert all(math.isfinite(line["loss"]) and line["grad_norm"] > 0 for line in lines)
+
+
+def test_rates_follow_the_schedule_each_from_its_own_peak(tmp_path: Path) -> None:
+    trainer = tiny.trainer(
+        tmp_path,
+        optimizer=MuonConfig(lr=0.5),
+        lr=0.01,
+        steps=4,
+        schedule={"kind": "linear", "warmup": 2},
+    )
+    muon: list[float] = []
+    trainer.listener = At(0, crash)
+    trainer.listener.stepped = lambda *_: muon.append(trainer.optimizers[0].param_groups[0]["lr"])
+    trainer.fit()
+    assert muon == pytest.approx([0.25, 0.5, 0.5, 0.25])
+    assert [line["lr"] for line in journal(tmp_path)] == pytest.approx([0.005, 0.01, 0.01, 0.005])
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    """The same 23 pairs again and again."""
+    tiny.trainer(tmp_path, steps=120, save_every=1000, dropout=0.0).fit()
+    losses = [line["loss"] for line in journal(tmp_path)]
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("clip", [0.5, None])
+def test_the_gradient_is_clipped_and_reported_as_it_was(tmp_path: Path, clip) -> None:
+    trainer = tiny.trainer(tmp_path, clip=clip, dropout=0.0)
+    [batch, *_] = trainer.batches.batches(0)
+    trainer.backward(batch, batch.n_tokens)
+    raw = gradients(trainer)
+    norm = trainer.clip(1.0)
+    exact = math.sqrt(sum(float(g.double().square().sum()) for g in raw.values()))
+    assert norm == pytest.approx(exact, rel=1e-5)
+    assert norm > 0.5
+    factor = 1.0 if clip is None else clip / exact
+    for name, gradient in gradients(trainer).items():
+        torch.testing.assert_close(gradient, raw[name] * factor, rtol=1e-4, atol=1e-7)
+
+
+# What is not finite.
+
+
+def poison_gradient(trainer: Trainer, step: int, name: str) -> None:
+    def hook(gradient: Tensor) -> Tensor:
+        return gradient * float("nan") if trainer.standing.step == step - 1 else gradient
+
+    dict(trainer.model.named_parameters())[name].register_hook(hook)
+
+
+def poison_loss(trainer: Trainer, step: int, value: float) -> None:
+    def hook(_: nn.Module, __: object, logits: Tensor) -> Tensor:
+        return logits * value if trainer.standing.step == step - 1 else logits
+
+    trainer.model.register_forward_hook(hook)
+
+
+TENSOR = "encoder.blocks.0.feedforward.up_proj.weight"
+
+
+@pytest.mark.parametrize("where", ["gradient", "loss"])
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()], ids=["adamw", "muon"])
+def test_what_is_not_finite_stops_the_run_before_the_update(tmp_path, where, optimizer) -> None:
+    settings = {"ema": 0.9, "optimizer": optimizer, "accumulate": 2}
+    trainer = tiny.trainer(tmp_path, keep=1, save_every=3, **settings)
+    before: dict[str, Tensor] = {}
+    trainer.listener = At(7, lambda: before.update(everything(trainer)))
+    if where == "gradient":
+        poison_gradient(trainer, 8, TENSOR)
+    else:
+        poison_loss(trainer, 8, float("nan"))
+    with pytest.raises(NonFiniteError, match=r"step 8: ") as caught:
+        trainer.fit()
+    if where == "gradient":
+        assert f"that of {TENSOR}." in str(caught.value)
+    else:
+        assert "the loss is nan" in str(caught.value)
+        assert "that of source_embed.tokens.weight." in str(caught.value)
+    after = everything(trainer)
+    del before["cpu"], after["cpu"]  # the forward pass has drawn its dropout
+    same(after, before)
+    assert steps_of(tmp_path) == [6]
+    assert [line["step"] for line in journal(tmp_path)] == list(range(1, 8))
+    again = tiny.trainer(tmp_path, seed=4, **settings)
+    again.resume()
+    again.fit()
+    assert again.standing.step == 12
+
+
+# Precision and devices.
+
+
+def test_float16_is_refused_on_a_cpu_before_anything_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="float16"):
+        tiny.trainer(tmp_path, precision="float16").fit()
+    assert checkpoints_in(tmp_path / "checkpoints") == []
+
+
+def test_bfloat16_keeps_weights_and_state_in_float32(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, precision="bfloat16")
+    exact = tiny.trainer(tmp_path / "exact")
+    trainer.fit()
+    exact.fit()
+    for name, tensor in everything(trainer).items():
+        assert tensor.dtype in (torch.float32, torch.uint8) or name == "standing"
+    ours, theirs = journal(tmp_path), journal(tmp_path / "exact")
+    assert ours != theirs
+    assert ours[-1]["loss"] == pytest.approx(theirs[-1]["loss"], rel=0.1)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == torch.device("cpu")
+    with pytest.raises(InputError, match="no GPU here: use 'cpu' or 'auto'"):
+        resolve_device("cuda")
+
+
+COMPILED = """
+import sys; from pathlib import Path; from tests.train import tiny
+for compile in (False, True):
+    folder = Path(sys.argv[1], str(compile))
+    tiny.trainer(folder, steps=6, dropout=0.0, compile=compile).fit()
+"""
+
+
+@pytest.mark.slow
+def test_compiled_it_trains_the_same(tmp_path: Path) -> None:
+    """In a process of its own: the run-time checks of types are not for compilers."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    )
+    assert done.returncode == 0, done.stderr
+    eagers, compileds = (journal(tmp_path / name) for name in ("False", "True"))
+    for eager, compiled in zip(eagers, compileds, strict=True):
+        assert compiled == pytest.approx(eager, rel=1e-4)

@@ -1,0 +1,159 @@
+"""Two small models with dropout, data for them, and the trainers that the tests of training use."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.data.batching import Batch, Buckets
+from addnorm.data.encoding import Encoded, EncodedCorpus
+from addnorm.models import DecoderConfig, EncoderDecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.train.checkpoint import load_checkpoint
+from addnorm.train.optim import optimizer_tensors
+from addnorm.train.settings import TrainConfig
+from addnorm.train.trainer import Listener, Trainer, Validation, random_state
+
+VOCAB = 13
+ModelName = Literal["translator", "decoder"]
+
+
+def examples(n: int = 23, *, pairs: bool = True) -> EncodedCorpus:
+    """Sequences of one to nine tokens; with `pairs`, translations."""
+    rng = Random(0)
+
+    def ids() -> list[int]:
+        return [rng.randrange(4, VOCAB) for _ in range(rng.randrange(1, 10))]
+
+    if pairs:
+        train = [Encoded(i, [*ids(), 3], [*ids(), 3]) for i in range(n)]
+    else:
+        rows = [ids() for _ in range(n)]
+        train = [Encoded(i, [2, *row], [*row, 3]) for i, row in enumerate(rows)]
+    return EncodedCorpus("translation" if pairs else "language", bos_id=2, pad_id=0, train=train)
+
+
+def batches(model: ModelName = "translator") -> Buckets:
+    """Seven ragged batches, in another order every epoch."""
+    corpus = examples(pairs=model == "translator")
+    return Buckets(corpus, corpus.train, 30 if model == "translator" else 24, seed=5)
+
+
+def build(model: ModelName = "translator", *, dropout: float = 0.2, seed: int = 0) -> nn.Module:
+    """An untrained model, the embeddings tied."""
+    torch.manual_seed(seed)
+    kind = EncoderDecoderConfig if model == "translator" else DecoderConfig
+    attention = AttentionConfig(n_heads=2)
+    return kind(d_model=16, n_layers=1, dropout=dropout, attention=attention).build(VOCAB)
+
+
+def trainer(
+    folder: Path,
+    model: ModelName = "translator",
+    *,
+    validation: Validation | None = None,
+    listener: Listener | None = None,
+    seed: int = 0,
+    dropout: float = 0.2,
+    **settings: Any,
+) -> Trainer:
+    """A trainer of 12 steps that saves every 5, unless `settings` say otherwise."""
+    lasts = {} if "epochs" in settings else {"steps": 12}
+    config = TrainConfig(**{**lasts, "save_every": 5, "device": "cpu", "lr": 0.01, **settings})
+    net = build(model, dropout=dropout, seed=seed)
+    return Trainer(net, batches(model), config, folder, validation=validation, listener=listener)
+
+
+class At:
+    """Calls `do` when step `step` has just been made."""
+
+    def __init__(self, step: int, do: Callable[[], object]) -> None:
+        self.step = step
+        self.do = do
+
+    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
+        if step == self.step:
+            self.do()
+
+    def validated(self, step: int, scores: dict[str, float]) -> None: ...
+
+
+class Crash(Exception):
+    """Stands for whatever may end a process."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+def interrupt(number: int = signal.SIGINT) -> None:
+    os.kill(os.getpid(), number)
+
+
+class Merged:
+    """The batches of `inner`, `size` at a time as one big batch."""
+
+    def __init__(self, inner: Buckets, size: int) -> None:
+        self.inner = inner
+        self.size = size
+
+    def __len__(self) -> int:
+        return -(-len(self.inner) // self.size)
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        plan = self.inner.plan(epoch)
+        groups = [plan[i : i + self.size] for i in range(0, len(plan), self.size)]
+        return [[i for items in group for i in items] for group in groups]
+
+    def batches(self, epoch: int, start: int = 0):
+        return (self.inner.build(items) for items in self.plan(epoch)[start:])
+
+
+def everything(trainer: Trainer) -> dict[str, Tensor]:
+    """All that a resume must bring back, as tensors."""
+    average = {} if trainer.average is None else trainer.average.weights
+    standing = [v or 0 for v in vars(trainer.standing).values()]
+    return {
+        **{f"model.{k}": v.detach().clone() for k, v in trainer.model.named_parameters()},
+        **{f"optimizer.{k}": v.clone() for k, v in optimizer_tensors(trainer.optimizers).items()},
+        **{f"average.{k}": v.clone() for k, v in average.items()},
+        **random_state(trainer.device),
+        "standing": torch.tensor(standing, dtype=torch.float64),
+    }
+
+
+def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
+    """Equal bit for bit."""
+    assert a.keys() == b.keys()
+    for name, tensor in a.items():
+        assert torch.equal(tensor, b[name]), name
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`, by its path there."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def journal(folder: Path) -> list[dict[str, float]]:
+    """The lines of a run's `metrics.jsonl`."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def all_ignored(batch: Batch) -> Batch:
+    """The batch with nothing to predict."""
+    return replace(batch, targets=torch.full_like(batch.targets, -100), n_tokens=0)
+
+
+def steps_of(folder: Path) -> Sequence[int]:
+    """The steps of the checkpoints in a run folder, each of them loaded."""
+    return [
+        load_checkpoint(path)[1]["standing"]["step"]
+        for path in sorted((folder / "checkpoints").glob("step-*"))
+    ]
