@@ -15,8 +15,9 @@ import hypothesis
 import pytest
 import torch
 
-# Two workers with two threads each on two cores would wait for one another.
-torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1)
+# Workers with several threads each would wait for one another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
