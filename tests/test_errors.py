@@ -7,7 +7,12 @@ from addnorm.errors import InputError, Interrupted, nearest
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("rotory", " Did you mean 'rotary'?"), ("xyz", ""), ("", ""), ("none", " Did you mean 'none'?")],
+    [
+        ("rotory", " Did you mean 'rotary'?"),
+        ("xyz", ""),
+        ("", ""),
+        ("none", " Did you mean 'none'?"),
+    ],
 )
 def test_nearest(name: str, expected: str) -> None:
     assert nearest(name, ["rotary", "sinusoidal", "none"]) == expected

@@ -1,3 +1,3 @@
-"""AddNorm: transformers you can read, train and trust. Importing it is cheap: torch comes with the parts."""
+"""AddNorm: Transformers you can read, train and trust. Importing it is cheap: no torch yet."""
 
 __version__ = "0.1.0.dev0"

@@ -1,4 +1,4 @@
-"""The decorator that every configuration uses: a frozen, keyword-only dataclass that checks itself."""
+"""The decorator of every configuration: a frozen, keyword-only dataclass that checks itself."""
 
 from typing import Annotated, TypeVar, dataclass_transform
 

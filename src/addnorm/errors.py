@@ -25,6 +25,6 @@ class Interrupted(Exception):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """" Did you mean 'x'?" for the valid name closest to `name`, or an empty string."""
+    """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string."""
     matches = get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""

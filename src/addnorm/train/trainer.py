@@ -276,8 +276,13 @@ class Trainer:
         keep_latest(saved, max(self.config.keep, self.config.average))
 
     def resume(self) -> list[str]:
-        """Continue from the newest whole checkpoint, if any; return a line on each damaged one."""
+        """Continue from the newest whole checkpoint, if any; return a line on each damaged one.
+
+        Raises `InputError` where there are checkpoints and all of them are damaged.
+        """
         newest, problems = latest_checkpoint(self.folder / "checkpoints")
+        if newest is None and problems:
+            raise InputError(f"no checkpoint is whole: {'; '.join(problems)}")
         if newest is None:
             self.journal.cut(0)
             return problems
