@@ -17,4 +17,5 @@ def config(cls: type[T]) -> type[T]:
 
     Raises pydantic's `ValidationError` (a `ValueError`) when a value is impossible.
     """
-    return dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+    make = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+    return make(cls)  # pyright: ignore[reportReturnType]
