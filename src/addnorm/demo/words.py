@@ -36,10 +36,11 @@ def words_looked_at(run: Run, source: str) -> Panel:
 def words_of(pieces: list[str]) -> list[tuple[str, list[int]]]:
     """Words with the places of their pieces: a piece that begins with a space begins a word.
 
-    Where a text has no spaces, as in Chinese, every piece is a word of its own.
+    In writing without spaces, as in Chinese and Japanese, every piece is a word of its own.
     """
-    if not any(piece.startswith(" ") for piece in pieces):
-        return [(piece, [i]) for i, piece in enumerate(pieces)]
+    unspaced = any("\u3040" <= char <= "\u9fff" for piece in pieces for char in piece)
+    if unspaced or not any(piece.startswith(" ") for piece in pieces):
+        return [(piece.strip() or piece, [i]) for i, piece in enumerate(pieces)]
     words: list[tuple[str, list[int]]] = []
     for i, piece in enumerate(pieces):
         if piece.startswith(" ") or not words:

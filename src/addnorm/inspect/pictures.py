@@ -70,15 +70,16 @@ def attention_picture(
     heights = [max(len(p.target) for p in row) for row in rows]
     cell = min(0.34, max(0.15, 13 / sum(widths)))
     pieces = [piece for p in panels for piece in (*p.source, *p.target)]
-    margin = 0.35 + 0.075 * min(14, max(map(len, pieces)))
+    lettering = Lettering.of([title, *pieces, *(p.title for p in panels)])
+    beside = _room(lettering, (piece for p in panels for piece in p.target))
+    above = _room(lettering, (piece for p in panels for piece in p.source))
     figure = _blank(
-        cell * sum(widths) + margin * columns + 1.1,
-        cell * sum(heights) + (margin + 0.35) * len(rows) + 0.6,
+        cell * sum(widths) + beside * columns + 1.1,
+        cell * sum(heights) + (above + 0.35) * len(rows) + 0.6,
     )
     grid = figure.subplots(
         len(rows), columns, squeeze=False, width_ratios=widths, height_ratios=heights
     )
-    lettering = Lettering.of([title, *pieces, *(p.title for p in panels)])
     brightest = max(float(p.weights.detach().max()) for p in panels)
     axes: list[Axes] = list(grid.flat)
     for ax in axes[len(panels) :]:
@@ -181,6 +182,11 @@ def _upright() -> list[FontEntry]:
 @cache
 def _drawn_by(font_file: str) -> frozenset[str]:
     return frozenset(map(chr, FT2Font(font_file).get_charmap()))
+
+
+def _room(lettering: Lettering, pieces: Iterable[str]) -> float:
+    """Inches for the longest of some labels, as it will be drawn."""
+    return 0.35 + 0.085 * max(len(lettering.piece(piece)) for piece in pieces)
 
 
 def _attention(
