@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check build
+.PHONY: help setup demo test test-slow check docs build
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' Makefile | expand -t 20
@@ -29,6 +29,9 @@ check: setup  ## format, lint, types, import order
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+docs: setup  ## the documentation, into docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 build: setup  ## wheel and source archive into dist/
 	$(BIN)/python -m build

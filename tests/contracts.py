@@ -14,29 +14,100 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from addnorm.nn.attention import EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.attention import (
+    AdditiveConfig,
+    BilinearConfig,
+    BlocksPatternConfig,
+    DotConfig,
+    EagerCoreConfig,
+    FullPatternConfig,
+    ScaledDotConfig,
+    SDPACoreConfig,
+    WindowPatternConfig,
+)
 from addnorm.nn.context import Context
 from addnorm.nn.feedforward import ACTIVATIONS, FeedForwardConfig, GatedFeedForwardConfig
-from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig, TokenHeadConfig
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    HiddenHeadConfig,
+    PoolerHeadConfig,
+    TaggingHeadConfig,
+    TokenHeadConfig,
+)
 from addnorm.nn.masks import Causal, Full, Mask
-from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
-from addnorm.nn.positions import LearnedConfig, NoPositionConfig, RotaryConfig, SinusoidalConfig
-from addnorm.nn.residuals import PostNormConfig, PreNormConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import (
+    BatchNormConfig,
+    LayerNormConfig,
+    OffsetRMSNormConfig,
+    RMSNormConfig,
+    ScaleNormConfig,
+)
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    LearnedConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+from addnorm.nn.positions.position import Site
+from addnorm.nn.residuals import (
+    DeepNormConfig,
+    ParallelConfig,
+    PostNormConfig,
+    PreNormConfig,
+    SandwichNormConfig,
+)
 
-NORM_RECORDS = [LayerNormConfig(), LayerNormConfig(bias=False, eps=1e-3), RMSNormConfig()]
-RESIDUAL_RECORDS = [PostNormConfig(), PreNormConfig()]
+NORM_RECORDS = [
+    LayerNormConfig(),
+    LayerNormConfig(bias=False, eps=1e-3),
+    RMSNormConfig(),
+    OffsetRMSNormConfig(),
+    ScaleNormConfig(),
+    BatchNormConfig(),
+]
+RESIDUAL_RECORDS = [
+    PostNormConfig(),
+    PreNormConfig(),
+    SandwichNormConfig(),
+    DeepNormConfig(),
+    ParallelConfig(),
+    ParallelConfig(norms="each"),
+]
+SCORE_RECORDS = [ScaledDotConfig(), DotConfig(), BilinearConfig(), AdditiveConfig()]
+PATTERN_RECORDS = [
+    FullPatternConfig(),
+    WindowPatternConfig(size=2),
+    BlocksPatternConfig(size=2, local=0, n_global=1),
+]
 FEEDFORWARD_RECORDS = [
     *(FeedForwardConfig(activation=name, d_ff=5) for name in ACTIVATIONS),
     *(GatedFeedForwardConfig(activation=name, d_ff=5) for name in ACTIVATIONS),
     FeedForwardConfig(bias=False),
     GatedFeedForwardConfig(bias=True),
+    MixtureOfExpertsConfig(
+        n_experts=2, top_k=2, expert=FeedForwardConfig(d_ff=5, activation="gelu")
+    ),
 ]
-POSITION_RECORDS = [SinusoidalConfig(), LearnedConfig(), RotaryConfig(), NoPositionConfig()]
+POSITION_RECORDS = [
+    SinusoidalConfig(),
+    LearnedConfig(),
+    RotaryConfig(),
+    ALiBiConfig(),
+    T5BiasConfig(),
+    TransformerXLConfig(),
+    NoPositionConfig(),
+]
 CORE_RECORDS = [SDPACoreConfig(), EagerCoreConfig()]
 HEAD_RECORDS = [
     TokenHeadConfig(tied=False),
     *(ClassificationHeadConfig(pooling=pooling) for pooling in ("mean", "max", "first")),
     TaggingHeadConfig(),
+    PoolerHeadConfig(),
+    HiddenHeadConfig(),
 ]
 
 
@@ -52,7 +123,9 @@ def named(records: Sequence[Any]) -> list[Any]:
 
 def _name(record: Any) -> str:
     extras = [
-        str(getattr(record, f)) for f in ("activation", "pooling", "bias") if hasattr(record, f)
+        str(getattr(record, f))
+        for f in ("activation", "pooling", "bias", "norms")
+        if hasattr(record, f)
     ]
     return "-".join([record.kind, *extras])
 
@@ -142,6 +215,19 @@ class _Call(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.f(self.module, *inputs)
+
+
+def site(d_model: int, n_heads: int, *, max_len: int = 8, causal: bool = True) -> Site:
+    """A place for a position scheme in a model of this width."""
+    d_head = d_model // n_heads
+    return Site(
+        d_model=d_model,
+        max_len=max_len,
+        n_heads=n_heads,
+        d_head=d_head,
+        causal=causal,
+        scale=d_head**-0.5,
+    )
 
 
 def context(batch: int, seq: int, mask: Mask | None = None, **kwargs: Any) -> Context:

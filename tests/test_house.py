@@ -28,6 +28,7 @@ BANNED_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal
 BANNED_CALLS = {"eval", "exec", "compile", "torch.load", "yaml.load", "yaml.unsafe_load"}
 
 README = ROOT / "README.md"
+PAGES = sorted(p for p in (ROOT / "docs").glob("*.md") if "```python" in p.read_text("utf-8"))
 
 
 def _name(path: Path) -> str:
@@ -97,8 +98,9 @@ def _blocks(*languages: str, readme: Path = README) -> list[str]:
     return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def test_the_python_in_the_readme_runs(tmp_path: Path) -> None:
-    blocks = _blocks("python")
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    blocks = _blocks("python", readme=page)
     assert blocks
     (tmp_path / "readme.py").write_text("\n".join(blocks), encoding="utf-8")
     done = subprocess.run(

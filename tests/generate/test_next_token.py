@@ -12,7 +12,7 @@ from addnorm.generate import BeamConfig, Continuation, GreedyConfig, SampleConfi
 from addnorm.generate.decode import decode
 from addnorm.generate.next_token import evaluating, padded
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.positions import LearnedConfig, PositionConfig
 
 VOCAB, BOS = 13, 2
@@ -98,7 +98,11 @@ def test_batch_mates_change_nothing(position, rows, decoding, seed) -> None:
     [
         *({"position": position} for position in POSITIONS),
         {"attention": AttentionConfig(n_heads=4, n_kv_heads=2)},
-        {"attention": AttentionConfig(n_heads=4, n_kv_heads=1, window=5)},
+        {
+            "attention": AttentionConfig(
+                n_heads=4, n_kv_heads=1, pattern=WindowPatternConfig(size=5)
+            )
+        },
     ],
     ids=lambda fields: str(next(iter(fields.values()))).partition(", d_head")[0],
 )

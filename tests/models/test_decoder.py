@@ -13,13 +13,41 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.models import DecoderConfig, DecoderModel, ModelConfig
-from addnorm.nn.attention import AttentionConfig, EagerCoreConfig
+from addnorm.nn.attention import (
+    AdditiveConfig,
+    AttentionConfig,
+    BilinearConfig,
+    BlocksPatternConfig,
+    DotConfig,
+    EagerCoreConfig,
+    WindowPatternConfig,
+)
+from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
-from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
-from addnorm.nn.positions import LearnedConfig, NoPositionConfig, RotaryConfig
-from addnorm.nn.residuals import PreNormConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import (
+    BatchNormConfig,
+    LayerNormConfig,
+    OffsetRMSNormConfig,
+    RMSNormConfig,
+)
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    LearnedConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.residuals import (
+    DeepNormConfig,
+    ParallelConfig,
+    PreNormConfig,
+    SandwichNormConfig,
+)
 
 VOCAB = 13
 SMALL = DecoderConfig(
@@ -44,9 +72,52 @@ FAMILIES = {
     "mistral": dataclasses.replace(
         SMALL,
         position=RotaryConfig(),
-        attention=AttentionConfig(n_heads=2, n_kv_heads=1, window=4),
+        attention=AttentionConfig(n_heads=2, n_kv_heads=1, pattern=WindowPatternConfig(size=4)),
         residual=PreNormConfig(),
     ),
+    "bloom": dataclasses.replace(SMALL, position=ALiBiConfig(), residual=PreNormConfig()),
+    "t5": dataclasses.replace(
+        SMALL,
+        position=T5BiasConfig(),
+        attention=AttentionConfig(n_heads=2, score=DotConfig()),
+        norm=RMSNormConfig(),
+        residual=PreNormConfig(),
+    ),
+    "transformer_xl": dataclasses.replace(SMALL, position=TransformerXLConfig()),
+    "neox": dataclasses.replace(
+        SMALL,
+        position=RotaryConfig(fraction=0.5),
+        residual=ParallelConfig(norms="each"),
+    ),
+    "gemma": dataclasses.replace(
+        SMALL,
+        position=RotaryConfig(),
+        norm=OffsetRMSNormConfig(),
+        residual=SandwichNormConfig(),
+    ),
+    "deepnorm": dataclasses.replace(SMALL, residual=DeepNormConfig()),
+    "blocks": dataclasses.replace(
+        SMALL,
+        attention=AttentionConfig(
+            n_heads=2, pattern=BlocksPatternConfig(size=3, local=0, n_global=1)
+        ),
+    ),
+    "bahdanau": dataclasses.replace(
+        SMALL, attention=AttentionConfig(n_heads=2, score=AdditiveConfig())
+    ),
+    "luong": dataclasses.replace(
+        SMALL, attention=AttentionConfig(n_heads=2, n_kv_heads=1, score=BilinearConfig())
+    ),
+    "mixtral": dataclasses.replace(
+        SMALL,
+        feedforward=MixtureOfExpertsConfig(
+            n_experts=3, top_k=2, expert=GatedFeedForwardConfig(d_ff=5)
+        ),
+        residual=PreNormConfig(),
+    ),
+    "lstm": dataclasses.replace(SMALL, attention=RecurrentConfig(cell="lstm")),
+    "convolution": dataclasses.replace(SMALL, attention=ConvolutionConfig(kernel_size=(2, 3))),
+    "batchnorm": dataclasses.replace(SMALL, norm=BatchNormConfig(), residual=PreNormConfig()),
     "eager": dataclasses.replace(
         SMALL, attention=AttentionConfig(n_heads=2, core=EagerCoreConfig())
     ),
@@ -123,7 +194,10 @@ def test_the_future_changes_nothing(name: str, cuts: list[int]) -> None:
     with torch.no_grad():
         seen, unseen = chunks(model, rows, None, cuts), chunks(model, others, None, cuts)
         assert_close(seen, model(rows), rtol=0, atol=1e-5)
-    assert torch.equal(seen[before], unseen[before])
+    if name == "mixtral":  # an expert's share of the batch, and so its rounding, is the data's
+        assert_close(seen[before], unseen[before], rtol=0, atol=1e-6)
+    else:
+        assert torch.equal(seen[before], unseen[before])
     assert not torch.isclose(seen[~before], unseen[~before]).all(-1).any()
 
 

@@ -15,7 +15,13 @@ from torch.testing import assert_close
 from addnorm.models import EncoderConfig, EncoderModel, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, TokenHeadConfig
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    HeadConfig,
+    HiddenHeadConfig,
+    PoolerHeadConfig,
+    TokenHeadConfig,
+)
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig, NoPositionConfig
 
@@ -54,8 +60,10 @@ def test_gradients(head: HeadConfig) -> None:
 
 @every_head
 def test_shape_of_the_logits(head: HeadConfig) -> None:
-    outputs = VOCAB if isinstance(head, TokenHeadConfig) else LABELS
-    rows = (3,) if isinstance(head, ClassificationHeadConfig) else (3, 4)
+    vectors = isinstance(head, PoolerHeadConfig | HiddenHeadConfig)
+    labels = SMALL.d_model if vectors else LABELS
+    outputs = VOCAB if isinstance(head, TokenHeadConfig) else labels
+    rows = (3,) if isinstance(head, ClassificationHeadConfig | PoolerHeadConfig) else (3, 4)
     assert build(head)(TOKENS, VALID).shape == (*rows, outputs)
 
 

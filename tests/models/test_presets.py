@@ -2,25 +2,38 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from tests.contracts import check_config
 
-from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig, presets
+from addnorm.models import EncoderDecoderConfig, ModelConfig, presets
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 
-PRESETS = [presets.transformer_base, presets.transformer_big, presets.gpt2_small, presets.llama_7b]
+PRESETS = [
+    presets.bert_base,
+    presets.bert_large,
+    presets.distilbert_base,
+    presets.gpt2_small,
+    presets.llama_7b,
+    presets.roberta_base,
+    presets.t5_base,
+    presets.t5_small,
+    presets.transformer_base,
+    presets.transformer_big,
+    presets.transformer_xl_base,
+]
 
 
-def count(config: DecoderConfig | EncoderDecoderConfig, vocab_size: int) -> int:
+def count(config: Any, vocab_size: int) -> int:
     with torch.device("meta"):
         return sum(p.numel() for p in config.build(vocab_size).parameters())
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_round_trip(preset: Callable[[], DecoderConfig | EncoderDecoderConfig]) -> None:
+def test_round_trip(preset: Callable[[], Any]) -> None:
     check_config(preset(), ModelConfig)
 
 
@@ -65,6 +78,27 @@ def test_gpt3() -> None:
     }
     config = dataclasses.replace(presets.gpt2_small(), **shape)  # type: ignore[arg-type]
     assert count(config, 50_257) == pytest.approx(175e9, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("preset", "vocab", "expected"),
+    [
+        (presets.bert_base, 30_522, 109_482_240),
+        (presets.bert_large, 30_522, 335_141_888),
+        (presets.roberta_base, 50_265, 124_645_632),
+        (presets.distilbert_base, 30_522, 66_362_880),
+        (presets.t5_small, 32_128, 60_506_624),
+        (presets.t5_base, 32_128, 222_903_552),
+    ],
+)
+def test_exact_counts(preset: Callable[[], Any], vocab: int, expected: int) -> None:
+    """The published figures; encoders with pooler where they have one."""
+    assert count(preset(), vocab) == expected
+
+
+def test_transformer_xl() -> None:
+    """Dai et al. 2019, table 1: 151 M."""
+    assert count(presets.transformer_xl_base(), 267_735) == pytest.approx(151e6, rel=0.005)
 
 
 def test_llama() -> None:

@@ -7,13 +7,20 @@ from pydantic import TypeAdapter, ValidationError
 from tests.contracts import check_records
 
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import (
+    AdditiveConfig,
+    AttentionConfig,
+    BilinearConfig,
+    WindowPatternConfig,
+)
 from addnorm.nn.norms import LayerNorm
-from addnorm.nn.positions import RotaryConfig
+from addnorm.nn.positions import RotaryConfig, TransformerXLConfig
 
 RECORDS = [
     EncoderConfig(),
-    DecoderConfig(d_model=16, attention=AttentionConfig(n_heads=4, window=8)),
+    DecoderConfig(
+        d_model=16, attention=AttentionConfig(n_heads=4, pattern=WindowPatternConfig(size=8))
+    ),
     EncoderDecoderConfig(n_decoder_layers=2),
 ]
 
@@ -39,7 +46,7 @@ def test_from_plain_data() -> None:
     ("written", "match"),
     [
         ({"kind": "decodr"}, "decodr"),
-        ({"kind": "decoder", "norm": {"kind": "batchnorm"}}, "batchnorm"),
+        ({"kind": "decoder", "norm": {"kind": "groupnorm"}}, "groupnorm"),
         ({"kind": "decoder", "norm": {"kind": "rmsnorm", "bias": True}}, "bias"),
         ({"kind": "decoder", "d_model": 10, "attention": {"n_heads": 4}}, "d_model = 10"),
         ({"kind": "decoder", "attention": {"n_heads": 8, "n_kv_heads": 3}}, "n_kv_heads = 3"),
@@ -63,5 +70,14 @@ def test_sizes_flow_down(n_layers: int) -> None:
 
 
 def test_an_odd_head_width_cannot_turn() -> None:
-    with pytest.raises(ValueError, match="head width 3 must be even"):
+    with pytest.raises(ValueError, match="d_head = 3 turns 3 features, which must be even"):
         DecoderConfig(d_model=6, attention=AttentionConfig(n_heads=2), position=RotaryConfig())
+
+
+@pytest.mark.parametrize("position", [RotaryConfig(), TransformerXLConfig()])
+@pytest.mark.parametrize("score", [BilinearConfig(), AdditiveConfig()])
+def test_positions_of_dot_products_refuse_other_scores(
+    position: RotaryConfig | TransformerXLConfig, score: BilinearConfig | AdditiveConfig
+) -> None:
+    with pytest.raises(ValueError, match=f"{position.kind} positions .* with {score.kind} scores"):
+        DecoderConfig(position=position, attention=AttentionConfig(score=score))

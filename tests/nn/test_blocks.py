@@ -18,14 +18,14 @@ from torch.testing import assert_close
 
 from addnorm.models import DecoderConfig
 from addnorm.models.shape import Shape
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.blocks import Block, CrossBlock, Stack
 from addnorm.nn.context import Context
 from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.nn.masks import Causal, Full
-from addnorm.nn.norms import RMSNormConfig
-from addnorm.nn.positions import NoPosition, PositionConfig
-from addnorm.nn.residuals import PreNormConfig, ResidualConfig
+from addnorm.nn.masks import Causal, Full, Window
+from addnorm.nn.norms import NoNorm, RMSNormConfig
+from addnorm.nn.positions import NoPositionConfig, PositionConfig
+from addnorm.nn.residuals import Depth, PreNormConfig, ResidualConfig
 
 SMOOTH = FeedForwardConfig(activation="gelu", d_ff=5)
 
@@ -36,11 +36,10 @@ def shape(**parts: object) -> Shape:
 
 
 def stack(config: Shape, *, cross: bool) -> Stack:
-    position = config.build_position()
+    position = config.build_position(causal=True)
+    depth = Depth(decoder=config.n_layers, causal=True)
     return (
-        config.build_cross_stack(position, config.n_layers)
-        if cross
-        else config.build_stack(position)
+        config.build_cross_stack(position, depth) if cross else config.build_stack(position, depth)
     )
 
 
@@ -114,11 +113,16 @@ def test_no_norm_is_shared() -> None:
 @pytest.mark.parametrize("residual", named(RESIDUAL_RECORDS))
 def test_reach_of_a_window(n_layers: int, window: int, residual: ResidualConfig) -> None:
     """After L layers a token has seen exactly the last `L (w - 1) + 1`."""
-    attention = AttentionConfig(n_heads=2, window=window)
+    attention = AttentionConfig(n_heads=2, pattern=WindowPatternConfig(size=window))
     config = DecoderConfig(
-        d_model=8, n_layers=n_layers, attention=attention, residual=residual, dropout=0.0
+        d_model=8,
+        n_layers=n_layers,
+        position=NoPositionConfig(),
+        attention=attention,
+        residual=residual,
+        dropout=0.0,
     )
-    layers = config.build_stack(NoPosition()).double()
+    layers = stack(config, cross=False).double()
     x = torch.randn(1, 14, 8, dtype=torch.float64, requires_grad=True)
     layers(x, Context.over(torch.zeros(1, 14, dtype=torch.long), Causal()))[
         0, -1
@@ -131,16 +135,22 @@ def test_reach_of_a_window(n_layers: int, window: int, residual: ResidualConfig)
 
 def test_layers_may_differ_in_their_pattern() -> None:
     """Each pattern is evaluated for its own layers: a window in one, everything in the other."""
-    wide, narrow = (AttentionConfig(n_heads=2, window=w) for w in (None, 2))
+    wide = AttentionConfig(n_heads=2)
+    narrow = AttentionConfig(n_heads=2, pattern=WindowPatternConfig(size=2))
     blocks = []
     for attention in (narrow, wide):
         config = DecoderConfig(
-            d_model=4, n_layers=1, attention=attention, norm=RMSNormConfig(), dropout=0.0
+            d_model=4,
+            n_layers=1,
+            position=NoPositionConfig(),
+            attention=attention,
+            norm=RMSNormConfig(),
+            dropout=0.0,
         )
-        blocks.append(config.build_stack(NoPosition()).blocks[0])
+        blocks.append(stack(config, cross=False).blocks[0])
     assert all(isinstance(block, Block) for block in blocks)
-    layers = Stack([*blocks], nn.Identity())
+    layers = Stack([*blocks], NoNorm())
     x = torch.randn(1, 6, 4, requires_grad=True)
     ctx = Context.over(torch.zeros(1, 6, dtype=torch.long), Full())
-    expected = blocks[1](blocks[0](x, ctx.restrict(narrow.pattern)), ctx.restrict(Full()))
+    expected = blocks[1](blocks[0](x, ctx.restrict(Window(2))), ctx.restrict(Full()))
     assert_close(layers(x, ctx), expected)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.nn.cache import CrossCache, KVCache, SelfCache
+from addnorm.nn.cache import CrossCache, KVCache, SegmentMemory, SelfCache
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8))
@@ -15,18 +15,50 @@ def test_self_cache_returns_all_so_far(sizes: list[int]) -> None:
     for size in sizes:
         new, end = slice(end, end + size), end + size
         got_k, got_v = cache.append(k[:, :, new], v[:, :, new])
-        assert cache.length == end
         assert torch.equal(got_k, k[:, :, :end])
         assert torch.equal(got_v, v[:, :, :end])
 
 
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 20))
+def test_a_cache_that_looks_back_keeps_what_is_in_reach(sizes: list[int], back: int) -> None:
+    cache, k = SelfCache(back), torch.randn(2, 1, sum(sizes), 4)
+    end = 0
+    for size in sizes:
+        start, end = end, end + size
+        got, _ = cache.append(k[:, :, start:end], k[:, :, start:end])
+        assert torch.equal(got, k[:, :, max(0, start - back) : end])
+
+
+def test_a_cache_that_looks_back_stays_small() -> None:
+    cache, k = SelfCache(10), torch.randn(1, 1, 1, 4)
+    for _ in range(1000):
+        got, _ = cache.append(k, k)
+    assert got.untyped_storage().nbytes() <= 4 * (10 + 1) * 4 * 4
+
+
+def test_segment_memory_is_the_last_inputs_without_a_gradient() -> None:
+    memory = SegmentMemory(3)
+    first = torch.randn(1, 2, 4, requires_grad=True)
+    assert torch.equal(memory.source(first), first)
+    second = torch.randn(1, 2, 4, requires_grad=True)
+    whole = memory.source(second)
+    assert torch.equal(whole, torch.cat([first, second], 1))
+    whole.sum().backward()
+    assert first.grad is None
+    assert second.grad is not None
+    third = torch.randn(1, 1, 4)
+    assert torch.equal(memory.source(third), torch.cat([first[:, 1:], second, third], 1))
+
+
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=6))
 def test_select_reorders_repeats_and_drops_rows(rows: list[int]) -> None:
-    cache, k, v = KVCache(2), torch.randn(3, 1, 5, 4), torch.randn(3, 1, 5, 4)
+    cache = KVCache([SelfCache(), SelfCache()])
+    k, v = torch.randn(3, 1, 5, 4), torch.randn(3, 1, 5, 4)
     index = torch.tensor(rows)
     for layer in cache:
         layer.own.append(k[:, :, :4], v[:, :, :4])
         layer.memory.once(lambda: (k, v))
+    cache.advance(4)
     cache.select(index)
     assert cache.length == 4
     for layer in cache:
@@ -48,7 +80,7 @@ def test_selected_rows_go_their_own_ways() -> None:
 
 
 def test_an_empty_cache() -> None:
-    cache = KVCache(3)
+    cache = KVCache([SelfCache() for _ in range(3)])
     cache.select(torch.tensor([0, 0]))
     assert cache.length == 0
     assert len(list(cache)) == 3

@@ -1,20 +1,33 @@
-"""Feed-forward layers: the paper's formula in float64, shapes, gates and sizes."""
+"""Feed-forward layers: the paper's formula in float64, shapes, gates and sizes.
+
+The mixture of experts has a file of its own.
+"""
 
 import math
 
 import pytest
 import torch
-from tests.contracts import FEEDFORWARD_RECORDS, check_module, check_records, named, started
+from tests.contracts import (
+    FEEDFORWARD_RECORDS,
+    check_gradients,
+    check_module,
+    check_records,
+    named,
+    started,
+)
 from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.nn.feedforward import (
     ACTIVATIONS,
-    AnyFeedForwardConfig,
+    DenseFeedForwardConfig,
     FeedForwardConfig,
     GatedFeedForward,
     GatedFeedForwardConfig,
 )
+from addnorm.nn.moe import AnyFeedForwardConfig, MixtureOfExpertsConfig
+
+DENSE = [r for r in FEEDFORWARD_RECORDS if not isinstance(r, MixtureOfExpertsConfig)]
 
 PAPER = {
     "relu": lambda x: max(x, 0.0),
@@ -33,10 +46,16 @@ def test_every_feedforward_has_a_record() -> None:
     assert PAPER.keys() == ACTIVATIONS.keys()
 
 
-@pytest.mark.parametrize("config", named(FEEDFORWARD_RECORDS))
-def test_contract(config: AnyFeedForwardConfig) -> None:
+@pytest.mark.parametrize("config", named(DENSE))
+def test_contract(config: DenseFeedForwardConfig) -> None:
     x = torch.randn(2, 7, 4)
     check_module(lambda: config.build(4), lambda module, dtype: module(x.to(dtype)))
+
+
+@pytest.mark.parametrize("config", named(DENSE))
+def test_gradients(config: DenseFeedForwardConfig) -> None:
+    smooth = config.activation not in ("relu", "squared_relu")
+    check_gradients(config.build(3), lambda m, x: m(x), torch.randn(2, 3), twice=smooth)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -46,8 +65,8 @@ def test_activations(name: str) -> None:
     assert_close(ACTIVATIONS[name](x), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("config", named(FEEDFORWARD_RECORDS))
-def test_equals_the_formula(config: AnyFeedForwardConfig) -> None:
+@pytest.mark.parametrize("config", named(DENSE))
+def test_equals_the_formula(config: DenseFeedForwardConfig) -> None:
     module = started(config.build(4)).double()
     x = torch.randn(2, 3, 4, dtype=torch.float64)
 
@@ -66,6 +85,31 @@ def test_equals_the_formula(config: AnyFeedForwardConfig) -> None:
     assert_close(module(x), linear("down_proj", hidden), rtol=0, atol=1e-12)
 
 
+SHAZEER = {"sigmoid": "GLU", "gelu": "GEGLU", "silu": "SwiGLU", "relu": "ReGLU"}
+
+
+@pytest.mark.parametrize("activation", SHAZEER)
+def test_the_gated_forms_by_hand(activation: str) -> None:
+    """GLU, GEGLU, SwiGLU and ReGLU (Shazeer 2020, eq. 5 and 6), feature by feature."""
+    module = started(GatedFeedForwardConfig(d_ff=3, activation=activation).build(2)).double()
+    x = torch.tensor([0.7, -1.3], dtype=torch.float64)
+    gate, up, down = (
+        getattr(module, name).weight.tolist() for name in ("gate_proj", "up_proj", "down_proj")
+    )
+    hidden = [
+        PAPER[activation](sum(w * a for w, a in zip(g, x.tolist(), strict=True)))
+        * sum(w * a for w, a in zip(u, x.tolist(), strict=True))
+        for g, u in zip(gate, up, strict=True)
+    ]
+    expected = [sum(w * h for w, h in zip(row, hidden, strict=True)) for row in down]
+    assert_close(module(x), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_check_shapes_of_the_original() -> None:
+    module = FeedForwardConfig(d_ff=2048).build(512)
+    assert module(torch.randn(2, 10, 512)).shape == (2, 10, 512)
+
+
 def test_default_sizes() -> None:
     plain, gated = FeedForwardConfig().build(12), GatedFeedForwardConfig().build(12)
     assert plain.up_proj.out_features == 48
@@ -81,7 +125,7 @@ def test_tokens_do_not_meet() -> None:
 
 
 @pytest.mark.parametrize("config", [FeedForwardConfig, GatedFeedForwardConfig])
-def test_dropout_between_the_matrices(config: type[AnyFeedForwardConfig]) -> None:
+def test_dropout_between_the_matrices(config: type[DenseFeedForwardConfig]) -> None:
     module, x = config(dropout=0.5).build(16), torch.randn(2, 3, 16)
     assert not torch.allclose(module(x), module(x))
     assert torch.equal(module.eval()(x), module(x))
@@ -93,7 +137,7 @@ def test_dropout_between_the_matrices(config: type[AnyFeedForwardConfig]) -> Non
     [("d_ff", 0), ("d_ff", -4), ("activation", "rleu"), ("dropout", 1.0), ("dropout", -0.1)],
 )
 def test_impossible_values_are_refused(
-    config: type[AnyFeedForwardConfig], field: str, value: object
+    config: type[DenseFeedForwardConfig], field: str, value: object
 ) -> None:
     with pytest.raises(ValueError, match=field):
         config(**{field: value})

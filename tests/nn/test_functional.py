@@ -70,10 +70,35 @@ def test_norms_by_hand() -> None:
     assert_close(functional.rms_norm(X[:1], gain, eps=0.0), X[:1] / root * gain)
 
 
+def test_batch_norm_by_hand() -> None:
+    mean, variance = functional.moments(X)
+    assert_close(mean, torch.tensor([2.5, 3.5, 4.5]))
+    assert_close(variance, torch.full((3,), 2.25))
+    ones = torch.tensor([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
+    assert_close(functional.batch_norm(X, mean, variance, eps=0.0), ones)
+    gain, shift = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.5, 0.5])
+    assert_close(functional.batch_norm(X, mean, variance, gain, shift, eps=0.0)[1], gain + shift)
+
+
+def test_moments_never_read_padding() -> None:
+    x = torch.stack((X, torch.full_like(X, math.nan)))
+    valid = torch.tensor([[True, True], [False, False]])
+    assert_close(functional.moments(x, valid), functional.moments(X))
+    nothing = functional.moments(x, torch.zeros_like(valid))
+    assert_close(nothing, (torch.zeros(3), torch.zeros(3)))
+
+
+def test_scale_norm_by_hand() -> None:
+    x, gain = torch.tensor([[3.0, 4.0], [0.0, 0.3]]), torch.tensor(10.0)
+    assert_close(functional.scale_norm(x, gain), torch.tensor([[6.0, 8.0], [0.0, 10.0]]))
+    assert_close(functional.scale_norm(x, gain, eps=1.0)[1], torch.tensor([0.0, 3.0]))
+
+
 def test_epsilon_stands_inside_the_root() -> None:
     x = torch.tensor([[1.0, -1.0]])
     assert_close(functional.layer_norm(x, eps=3.0), x / 2)
     assert_close(functional.rms_norm(x, eps=3.0), x / 2)
+    assert_close(functional.batch_norm(x, torch.zeros(2), torch.ones(2), eps=3.0), x / 2)
 
 
 def test_squared_relu() -> None:

@@ -19,6 +19,8 @@ from addnorm.nn.heads import (
     ClassificationHead,
     ClassificationHeadConfig,
     HeadConfig,
+    HiddenHeadConfig,
+    PoolerHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
 )
@@ -35,9 +37,12 @@ def test_every_head_has_a_record() -> None:
 @pytest.mark.parametrize("valid", [None, VALID], ids=["whole", "padded"])
 def test_contract(config: HeadConfig, valid: Tensor | None) -> None:
     x, ctx = torch.randn(3, 3, 4), context(3, 3, valid=valid)
-    check_module(lambda: config.build(4, 5), lambda head, dtype: head(x.to(dtype), ctx))
-    out = config.build(4, 5)(x, ctx)
-    assert out.shape == ((3, 5) if isinstance(config, ClassificationHeadConfig) else (3, 3, 5))
+    check_module(
+        lambda: config.build(4, 5), lambda head, dtype: head(x.to(dtype).requires_grad_(), ctx)
+    )
+    whole = isinstance(config, ClassificationHeadConfig | PoolerHeadConfig)
+    width = 4 if isinstance(config, HiddenHeadConfig | PoolerHeadConfig) else 5
+    assert config.build(4, 5)(x, ctx).shape == ((3, width) if whole else (3, 3, width))
 
 
 @pytest.mark.parametrize("config", named(HEAD_RECORDS))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from addnorm.nn.masks import Causal, Dense, Full, Mask, Padding, Segments, Window
+from addnorm.nn.masks import Blocks, Causal, Dense, Full, Mask, Padding, Prefix, Segments, Window
 
 VALID = torch.tensor([[True, True, False, False], [False, True, True, True]])
 IDS = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2]])
@@ -33,6 +33,10 @@ RULES = {
     "window 1": (Window(1), lambda b, i, j: i == j),
     "padding": (Padding(VALID), lambda b, i, j: VALID[b, j]),
     "segments": (Segments(IDS), lambda b, i, j: IDS[b, i] == IDS[b, j]),
+    "blocks": (Blocks(2, 0), lambda b, i, j: i // 2 == j // 2),
+    "neighbouring blocks": (Blocks(1, 1), lambda b, i, j: abs(i - j) <= 1),
+    "global block": (Blocks(2, 0, 1), lambda b, i, j: i // 2 == j // 2 or min(i, j) < 2),
+    "prefix": (Prefix(torch.tensor([2, 3])), lambda b, i, j: j <= i or j < (2, 3)[b]),
     "sliding window": (Causal() & Window(3), lambda b, i, j: i - 3 < j <= i),
 }
 
@@ -78,6 +82,22 @@ def test_cached_chunks_see_what_they_would_see_uncached(past: int, new: int, win
             assert past == 0
         got = form.allowed if isinstance(form, Dense) else form.dense(slots[past:], slots, 1)
         assert torch.equal(got, whole)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_nothing_beyond_its_reach_is_allowed(name: str) -> None:
+    mask, _ = RULES[name]
+    back, ahead = mask.reach
+    far = (SLOTS[:, None] - back > SLOTS) | (SLOTS[:, None] + ahead < SLOTS)
+    assert not bool((table(mask) & far).any())
+
+
+@pytest.mark.parametrize("mask", [Blocks(2, 0, 1), Prefix(torch.tensor([2, 2]))])
+def test_masks_that_count_follow_the_text_and_not_the_padding(mask: Mask) -> None:
+    """With two slots of padding before it, a text of four sees what it saw without them."""
+    padded = mask.at(torch.tensor([[0, 0, 0, 1, 2, 3]]))
+    slots = torch.arange(6)
+    assert torch.equal(table(padded, slots, slots)[:, 2:, 2:], table(mask))
 
 
 def test_a_dense_mask_says_what_it_holds() -> None:

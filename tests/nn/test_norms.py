@@ -1,8 +1,12 @@
-"""Norms: the paper's formula in float64, invariances, and statistics that keep their digits."""
+"""Norms: the paper's formula in float64, invariances, and statistics that keep their digits.
+
+Tests named after a *check* hold a line of the definitions: batch norm's and layer norm's golden
+rows, what depends on the batch and what does not, and the invariances.
+"""
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts import (
     NORM_RECORDS,
@@ -15,23 +19,63 @@ from tests.contracts import (
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from addnorm.nn.norms import LayerNorm, LayerNormConfig, NormConfig, RMSNorm, RMSNormConfig
+from addnorm.nn.norms import (
+    BatchNorm,
+    BatchNormConfig,
+    LayerNorm,
+    LayerNormConfig,
+    NoNorm,
+    Norm,
+    NormConfig,
+    OffsetRMSNorm,
+    OffsetRMSNormConfig,
+    RMSNorm,
+    RMSNormConfig,
+    ScaleNorm,
+    ScaleNormConfig,
+)
+
+CONFIGS = (
+    LayerNormConfig,
+    RMSNormConfig,
+    OffsetRMSNormConfig,
+    ScaleNormConfig,
+    BatchNormConfig,
+)
+PER_TOKEN = [record for record in NORM_RECORDS if not isinstance(record, BatchNormConfig)]
 
 
-def paper(norm: LayerNorm | RMSNorm, x: Tensor) -> Tensor:
-    """Ba et al. 2016, eq. 3, and Zhang & Sennrich 2019, eq. 4, token by token in float64."""
+def paper(norm: Norm, x: Tensor) -> Tensor:
+    """The formulas of the four norms per token, one token at a time in float64."""
     rows = []
     for row in x.double().reshape(-1, x.shape[-1]):
-        if isinstance(norm, LayerNorm):
-            mean = sum(row) / len(row)
-            variance = sum((a - mean) ** 2 for a in row) / len(row)
-            row = (row - mean) / (variance + norm.eps) ** 0.5
-        else:
-            row = row / (sum(a * a for a in row) / len(row) + norm.eps) ** 0.5
-        row = row * norm.weight.double()
-        bias = norm.bias if isinstance(norm, LayerNorm) else None
-        rows.append(row if bias is None else row + bias.double())
-    return torch.stack(rows).view(x.shape)
+        mean = sum(row) / len(row)
+        root_mean_square = (sum(a * a for a in row) / len(row) + norm.eps) ** 0.5
+        match norm:
+            case LayerNorm(weight=gain, bias=bias):
+                variance = sum((a - mean) ** 2 for a in row) / len(row)
+                row = (row - mean) / (variance + norm.eps) ** 0.5 * gain
+                row = row if bias is None else row + bias
+            case RMSNorm(weight=gain):
+                row = row / root_mean_square * gain
+            case OffsetRMSNorm(weight=offset):
+                row = row / root_mean_square * (1 + offset)
+            case ScaleNorm(weight=g):
+                row = g * row / max(sum(a * a for a in row) ** 0.5, norm.eps)
+        rows.append(row)
+    return torch.stack(rows).view(x.shape).double()
+
+
+def batch_paper(norm: BatchNorm, x: Tensor, valid: Tensor) -> Tensor:
+    """Ioffe & Szegedy 2015, alg. 1, feature by feature in float64, over the real tokens."""
+    out = torch.zeros_like(x, dtype=torch.float64)
+    for feature in range(x.shape[-1]):
+        real = [x[i, t, feature].double() for i, t in valid.nonzero()]
+        mean = sum(real) / len(real)
+        variance = sum((a - mean) ** 2 for a in real) / len(real)
+        scale = norm.weight[feature].double() / (variance + norm.eps) ** 0.5
+        out[..., feature] = scale * (x[..., feature].double() - mean) + norm.bias[feature].double()
+    return out
 
 
 def test_every_norm_has_a_record() -> None:
@@ -45,65 +89,113 @@ def test_contract(config: NormConfig) -> None:
 
 
 @pytest.mark.parametrize("config", named(NORM_RECORDS))
-def test_gradients(config: NormConfig) -> None:
-    check_gradients(config.build(4), lambda norm, x: norm(x), torch.randn(2, 4), twice=True)
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients(config: NormConfig, training: bool) -> None:
+    norm = config.build(4).train(training)
+    check_gradients(norm, lambda norm, x: norm(x), torch.randn(3, 4), twice=True)
 
 
-@pytest.mark.parametrize("config", named(NORM_RECORDS))
+@pytest.mark.parametrize("config", named(PER_TOKEN))
 @pytest.mark.parametrize("shape", [(5,), (1, 1), (3, 5), (2, 3, 5), (2, 2, 3, 7)])
 def test_equals_the_formula(config: NormConfig, shape: tuple[int, ...]) -> None:
     norm = started(config.build(shape[-1]))
     x = 3 * torch.randn(shape) + 1
     assert_close(norm(x).double(), paper(norm, x), rtol=1e-5, atol=1e-5)
-    assert_close(norm.double()(x.double()), paper(norm, x), rtol=1e-12, atol=1e-12)
+    norm.double()
+    assert_close(norm(x.double()), paper(norm, x), rtol=1e-12, atol=1e-12)
 
 
 def test_parity_with_torch() -> None:
     x = torch.randn(4, 7, dtype=torch.float64)
     assert_close(LayerNorm(7).double()(x), nn.LayerNorm(7).double()(x), rtol=0, atol=1e-12)
-    assert_close(RMSNorm(7).double()(x), nn.RMSNorm(7, eps=1e-6).double()(x), rtol=0, atol=1e-12)
+    theirs = nn.RMSNorm(7, eps=1e-6).double()(x)
+    assert_close(RMSNorm(7).double()(x), theirs, rtol=0, atol=1e-12)
+    assert_close(OffsetRMSNorm(7).double()(x), theirs, rtol=0, atol=1e-12)
 
 
-def test_without_epsilon_rows_one_two_three_become_the_same() -> None:
+def test_a_new_scale_norm_is_a_new_rms_norm() -> None:
+    x = torch.randn(2, 3, 7, dtype=torch.float64)
+    norm = ScaleNorm(7).double()
+    assert_close(norm(x), RMSNorm(7, eps=0.0).double()(x), rtol=1e-6, atol=1e-7)
+    assert sum(p.numel() for p in norm.parameters()) == 1
+
+
+def test_an_offset_gain_keeps_what_a_narrow_gain_loses() -> None:
+    """Half a step of bfloat16 at one: `1 + γ` there would round it away."""
+    norm = OffsetRMSNorm(4).bfloat16()
+    nn.init.constant_(norm.weight, 2.0**-9)
+    assert norm.weight.eq(2.0**-9).all()
+    assert (1 + norm.weight).eq(1).all()
+    x = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.bfloat16)
+    wide = norm(x.double() * (1 + 2.0**-8))
+    assert_close(wide, x.double() * (1 + 2.0**-9), rtol=0, atol=1e-6)
+
+
+# The checks of the definitions.
+
+
+def test_check_golden_rows() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     expected = torch.tensor([-1.2247, 0.0, 1.2247]).expand(2, 3)
     assert_close(LayerNorm(3, eps=0.0)(x), expected, rtol=0, atol=1e-4)
+    ones = torch.tensor([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])
+    assert_close(BatchNorm(3, eps=0.0)(x), ones, rtol=0, atol=1e-6)
 
 
-@given(shift=st.floats(-50, 50), scale=st.floats(0.5, 50), seed=st.integers(0, 99))
-def test_shift_and_scale_change_nothing(shift: float, scale: float, seed: int) -> None:
-    x = torch.randn(2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    layer, rms = LayerNorm(8, eps=1e-12).double(), RMSNorm(8, eps=1e-12).double()
-    assert_close(layer(scale * x + shift), layer(x), rtol=0, atol=1e-8)
-    assert_close(rms(scale * x), rms(x), rtol=0, atol=1e-8)
-
-
-def test_rms_norm_does_see_a_shift() -> None:
-    x = torch.randn(2, 8)
-    assert not torch.allclose(RMSNorm(8)(x + 1), RMSNorm(8)(x), atol=1e-2)
-
-
-@pytest.mark.parametrize("config", named(NORM_RECORDS))
-def test_a_sentence_is_normed_alone(config: NormConfig) -> None:
+@pytest.mark.parametrize("config", named(PER_TOKEN))
+def test_check_a_sentence_is_normed_alone(config: NormConfig) -> None:
     norm, x = started(config.build(6)), torch.randn(5, 3, 6)
     alone = torch.cat([norm(row[None]) for row in x])
     assert_close(norm(x), alone, rtol=0, atol=1e-6)
     assert torch.equal(norm.train()(x), norm.eval()(x))
+    valid = torch.rand(5, 3) > 0.5
+    assert torch.equal(norm(x, valid), norm(x))
+
+
+def test_check_batch_norm_depends_on_the_batch_and_on_the_mode() -> None:
+    norm, x = BatchNorm(6), torch.randn(5, 3, 6)
+    together = norm(x)
+    assert not torch.allclose(together[:1], norm(x[:1]), atol=1e-2)
+    assert not torch.allclose(together, norm.eval()(x), atol=1e-2)
+    assert_close(norm(x)[:1], norm(x[:1]), rtol=0, atol=0)
+
+
+@settings(max_examples=20)
+@given(shift=st.floats(-50, 50), scale=st.floats(0.5, 50), seed=st.integers(0, 99))
+def test_check_shift_and_scale_change_nothing(shift: float, scale: float, seed: int) -> None:
+    x = torch.randn(2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    for config in CONFIGS:
+        norm = config(eps=1e-12).build(8).double()
+        assert_close(norm(scale * x), norm(x), rtol=0, atol=1e-8)
+        if config in (LayerNormConfig, BatchNormConfig):
+            assert_close(norm(scale * x + shift), norm(x), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("config", [RMSNormConfig, OffsetRMSNormConfig, ScaleNormConfig])
+def test_norms_without_a_mean_do_see_a_shift(config: type[NormConfig]) -> None:
+    x, norm = torch.randn(2, 8), config().build(8)
+    assert not torch.allclose(norm(x + 1), norm(x), atol=1e-2)
 
 
 @pytest.mark.parametrize("config", named(NORM_RECORDS))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [1.0, 500.0])
-def test_statistics_keep_float32(config: NormConfig, dtype: torch.dtype, scale: float) -> None:
+def test_check_statistics_keep_float32(
+    config: NormConfig, dtype: torch.dtype, scale: float
+) -> None:
     """Squares of 500 overflow float16, and a bfloat16 sum of 4,096 terms stalls long before."""
     norm = config.build(4096).to(dtype)
     x = (scale * (torch.randn(2, 4096) + 1)).to(dtype)
+    if isinstance(norm, BatchNorm):  # as many tokens to a statistic as there are features else
+        norm, x = config.build(2).to(dtype), x.T
     out = norm(x)
     assert out.dtype == dtype
     half_step = torch.finfo(dtype).eps
-    wide = x.double()
-    centred = wide - wide.mean(-1, keepdim=True) if isinstance(norm, LayerNorm) else wide
-    expected = centred * (centred.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+    wide, axis = x.double(), 0 if isinstance(norm, BatchNorm) else -1
+    centred = isinstance(norm, LayerNorm | BatchNorm)
+    wide = wide - wide.mean(axis, keepdim=True) if centred else wide
+    eps = 0.0 if isinstance(norm, ScaleNorm) else norm.eps
+    expected = wide * (wide.square().mean(axis, keepdim=True) + eps).rsqrt()
     assert_close(out.double(), expected, rtol=half_step, atol=half_step)
 
 
@@ -119,6 +211,7 @@ def test_under_autocast(config: NormConfig) -> None:
     narrow.float().sum().backward()
     assert norm.weight.grad is not None
     assert norm.weight.grad.dtype == torch.float32
+    assert all(buffer.dtype == torch.float32 for buffer in norm.buffers())
 
 
 @pytest.mark.parametrize("config", named(NORM_RECORDS))
@@ -131,14 +224,130 @@ def test_zeros_stay_finite(config: NormConfig) -> None:
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("config", [LayerNormConfig, RMSNormConfig])
+@pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("eps", [0.0, -1e-5])
 def test_impossible_epsilon_is_refused(config: type[NormConfig], eps: float) -> None:
     with pytest.raises(ValueError, match="eps"):
         config(eps=eps)
 
 
+@pytest.mark.parametrize("momentum", [0.0, -0.1, 1.1])
+def test_impossible_momentum_is_refused(momentum: float) -> None:
+    with pytest.raises(ValueError, match="momentum"):
+        BatchNormConfig(momentum=momentum)
+
+
 @pytest.mark.parametrize("config", named(NORM_RECORDS))
 def test_a_wrong_width_is_refused(config: NormConfig) -> None:
+    if isinstance(config, ScaleNormConfig):
+        pytest.skip("one gain fits every width")
     with pytest.raises((RuntimeError, TypeError, ValueError), match=r"shape|d_model|size"):
         config.build(4)(torch.randn(2, 5))
+
+
+def test_no_norm_is_nothing() -> None:
+    x = torch.randn(2, 3, 4)
+    assert NoNorm()(x) is x
+    assert NoNorm()(x, torch.ones(2, 3, dtype=torch.bool)) is x
+    assert not NoNorm().state_dict()
+
+
+# Batch norm.
+
+
+def ragged(batch: int, seq: int) -> Tensor:
+    """Real tokens on the left, at least one a row."""
+    return torch.arange(seq) < torch.randint(1, seq + 1, (batch, 1))
+
+
+def torchs(norm: BatchNorm) -> nn.BatchNorm1d:
+    """Torch's own with the same parameters."""
+    theirs = nn.BatchNorm1d(len(norm.weight), eps=norm.eps, momentum=norm.momentum)
+    theirs.load_state_dict(norm.state_dict(), strict=False)
+    return theirs.to(norm.weight.dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tight"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=["single", "double"]
+)
+@pytest.mark.parametrize("padded", [False, True])
+def test_batch_norm_is_torchs_over_the_real_tokens(
+    dtype: torch.dtype, tight: float, padded: bool
+) -> None:
+    """In training and at inference, gradients and running statistics too."""
+    ours = started(BatchNorm(5, eps=1e-3, momentum=0.3)).to(dtype)
+    theirs = torchs(ours)
+    for step in range(4):
+        valid = ragged(4, 6) if padded else torch.ones(4, 6, dtype=torch.bool)
+        x = (2 * torch.randn(4, 6, 5) + step).to(dtype)
+        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+        found, expected = ours(a, valid if padded else None)[valid], theirs(b[valid])
+        assert_close(found, expected, rtol=tight, atol=3 * tight)
+        g = torch.randn_like(expected)
+        (found * g).sum().backward()
+        (expected * g).sum().backward()
+        assert_close(a.grad, b.grad, rtol=10 * tight, atol=10 * tight)
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert_close(p.grad, q.grad, rtol=10 * tight, atol=30 * tight)
+    assert_close(ours.running_mean, theirs.running_mean, rtol=tight, atol=tight)
+    assert_close(ours.running_var, theirs.running_var, rtol=tight, atol=tight)
+    x = torch.randn(2, 3, 5).to(dtype)
+    expected = theirs.eval()(x.flatten(0, 1)).view_as(x)
+    assert_close(ours.eval()(x), expected, rtol=tight, atol=tight)
+
+
+def test_batch_norm_equals_the_formula() -> None:
+    norm, x, valid = started(BatchNorm(3)), 3 * torch.randn(3, 4, 3) + 1, ragged(3, 4)
+    expected = batch_paper(norm, x, valid)[valid]
+    assert_close(norm(x, valid)[valid].double(), expected, rtol=1e-5, atol=1e-5)
+    found = norm.double()(x.double(), valid)[valid]
+    assert_close(found, batch_paper(norm, x, valid)[valid], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("garbage", [1e4, float("nan"), float("inf")])
+def test_padding_changes_neither_output_nor_statistics_nor_gradient(garbage: float) -> None:
+    x, valid = torch.randn(3, 4, 5), torch.tensor([3, 1, 4])[:, None] > torch.arange(4)
+    seen = []
+    for inputs in (x, x.masked_fill(~valid[..., None], garbage)):
+        norm, inputs = BatchNorm(5), inputs.clone().requires_grad_()
+        norm(inputs, valid)[valid].square().sum().backward()
+        assert inputs.grad is not None
+        assert torch.equal(inputs.grad[~valid], torch.zeros(4, 5))
+        seen.append((norm(inputs, valid)[valid], *norm.buffers(), inputs.grad, norm.weight.grad))
+    assert_close(seen[0], seen[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("real", [0, 1])
+def test_too_few_tokens_for_a_variance_leave_the_running_statistics_alone(real: int) -> None:
+    norm, x = started(BatchNorm(4)), torch.randn(2, 3, 4, requires_grad=True)
+    norm(torch.randn(2, 3, 4))
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    valid = torch.arange(6).view(2, 3) < real
+    out = norm(x, valid)
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    for name, buffer in norm.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+
+
+def test_statistics_are_buffers_that_inference_reads_and_leaves() -> None:
+    norm = started(BatchNorm(4)).eval()
+    assert list(norm.state_dict()) == ["weight", "bias", "running_mean", "running_var"]
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    x = torch.randn(2, 3, 4)
+    expected = norm.weight * x / (1 + norm.eps) ** 0.5 + norm.bias
+    assert_close(norm(x), expected, rtol=1e-6, atol=1e-6)
+    assert_close(dict(norm.named_buffers()), before, rtol=0, atol=0)
+
+
+def test_several_processes_are_refused_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm, x = BatchNorm(4), torch.randn(2, 3, 4)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+    with pytest.raises(ValueError, match=r"3 processes .* one process only"):
+        norm(x)
+    assert norm.eval()(x).isfinite().all()
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    assert norm.train()(x).isfinite().all()

@@ -14,9 +14,23 @@ from tests.contracts import (
 from torch import nn
 from torch.testing import assert_close
 
-from addnorm.nn.feedforward import AnyFeedForwardConfig, FeedForwardConfig
-from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
-from addnorm.nn.residuals import PostNorm, PostNormConfig, PreNorm, PreNormConfig, ResidualConfig
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.moe import AnyFeedForwardConfig
+from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, RMSNormConfig
+from addnorm.nn.residuals import (
+    Branch,
+    DeepNormConfig,
+    Depth,
+    ParallelConfig,
+    PostNormConfig,
+    PreNormConfig,
+    Residual,
+    ResidualConfig,
+    SandwichNormConfig,
+    deepnorm_constants,
+)
+
+DEPTH = Depth(decoder=3, causal=True)
 
 
 def test_every_placement_has_a_record() -> None:
@@ -27,48 +41,69 @@ def test_every_placement_has_a_record() -> None:
 def test_contract(config: ResidualConfig) -> None:
     x = torch.randn(2, 3, 6)
     check_module(
-        lambda: config.build(6, LayerNormConfig(), 0.1),
+        lambda: config.build(6, LayerNormConfig(), 0.1, DEPTH),
         lambda residual, dtype: residual(x.to(dtype), torch.tanh),
     )
 
 
 def test_the_placement_is_the_formula() -> None:
     x, norm = torch.randn(2, 3, 6), LayerNormConfig().build(6)
-    post = PostNormConfig().build(6, LayerNormConfig(), 0.0)
-    pre = PreNormConfig().build(6, LayerNormConfig(), 0.0)
+    post = PostNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
+    pre = PreNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
     assert torch.equal(post(x, torch.sin), norm(x + x.sin()))
     assert torch.equal(pre(x, torch.sin), x + norm(x).sin())
+    sandwich = SandwichNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
+    assert torch.equal(sandwich(x, torch.sin), x + norm(norm(x).sin()))
+    deep = DeepNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
+    assert torch.equal(deep(x, torch.sin), norm(6**0.25 * x + x.sin()))
+    branch = ParallelConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
+    assert torch.equal(branch(x, torch.sin), norm(x).sin())
 
 
-def test_only_pre_norm_ends_its_stack_with_a_norm() -> None:
-    assert isinstance(PostNormConfig().build_final(6, RMSNormConfig()), nn.Identity)
-    final = PreNormConfig().build_final(6, RMSNormConfig())
-    assert isinstance(final, type(RMSNormConfig().build(6)))
+@pytest.mark.parametrize(
+    ("depth", "alpha", "beta"),
+    [
+        (Depth(encoder=12), 24**0.25, 96**-0.25),
+        (Depth(decoder=12, causal=True), 24**0.25, 96**-0.25),
+        (Depth(encoder=18, decoder=6), 0.81 * (18**4 * 6) ** 0.0625, 0.87 / (18**4 * 6) ** 0.0625),
+        (Depth(encoder=18, decoder=6, causal=True), 18**0.25, 72**-0.25),
+    ],
+)
+def test_the_constants_of_deepnorm(depth: Depth, alpha: float, beta: float) -> None:
+    """Wang et al. 2022, fig. 2, right."""
+    assert deepnorm_constants(depth) == pytest.approx((alpha, beta), rel=1e-12)
+
+
+@pytest.mark.parametrize("config", named(RESIDUAL_RECORDS))
+def test_a_residual_stream_without_a_norm_ends_in_one(config: ResidualConfig) -> None:
+    final = config.build_final(6, RMSNormConfig())
+    normed = isinstance(config, PostNormConfig | DeepNormConfig)
+    assert isinstance(final, NoNorm if normed else type(RMSNormConfig().build(6)))
 
 
 def test_pre_norm_has_an_identity_path() -> None:
     """`y = x + F(x)`, so `dy/dx = 1 + dF/dx`: with F = 0 the gradient passes untouched."""
     x = torch.randn(2, 3, 4, requires_grad=True)
     grad = torch.randn(2, 3, 4)
-    PreNormConfig().build(4, LayerNormConfig(), 0.0)(x, torch.zeros_like).backward(grad)
+    PreNormConfig().build(4, LayerNormConfig(), 0.0, DEPTH)(x, torch.zeros_like).backward(grad)
     assert torch.equal(x.grad, grad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("config", named(RESIDUAL_RECORDS))
 def test_dropout_acts_on_the_sublayer_in_training_alone(config: ResidualConfig) -> None:
-    residual = config.build(64, LayerNormConfig(), 0.5)
-    x = torch.randn(1, 8, 64)
+    residual = config.build(64, LayerNormConfig(), 0.5, DEPTH)
+    x, noise = torch.randn(1, 8, 64), torch.randn(1, 8, 64)
     kept = residual(x, torch.zeros_like)
-    dropped = residual(x, torch.ones_like)
+    dropped = residual(x, lambda h: noise)
     assert_close(kept, residual.eval()(x, torch.zeros_like))  # the residual itself is never dropped
-    assert not torch.allclose(dropped, residual(x, torch.ones_like))
-    assert torch.equal(residual(x, torch.ones_like), residual(x, torch.ones_like))
+    assert not torch.allclose(dropped, residual(x, lambda h: noise))
+    assert torch.equal(residual(x, lambda h: noise), residual(x, lambda h: noise))
 
 
 @pytest.mark.parametrize("config", named(RESIDUAL_RECORDS))
 @pytest.mark.parametrize("norm", named(NORM_RECORDS))
 def test_gradients_around_each_norm(config: ResidualConfig, norm: NormConfig) -> None:
-    residual = config.build(4, norm, 0.0)
+    residual = config.build(4, norm, 0.0, DEPTH)
     x = torch.randn(1, 2, 4)
     check_gradients(residual, lambda m, x: m(x, torch.tanh), x, twice=True)
 
@@ -76,7 +111,7 @@ def test_gradients_around_each_norm(config: ResidualConfig, norm: NormConfig) ->
 class Sublayer(nn.Module):
     """A feed-forward layer in its residual."""
 
-    def __init__(self, residual: PostNorm | PreNorm, feedforward: nn.Module) -> None:
+    def __init__(self, residual: Residual | Branch, feedforward: nn.Module) -> None:
         super().__init__()
         self.residual = residual
         self.feedforward = feedforward
@@ -90,13 +125,14 @@ class Sublayer(nn.Module):
 def test_gradients_around_each_feedforward(
     config: ResidualConfig, feedforward: AnyFeedForwardConfig
 ) -> None:
-    module = Sublayer(config.build(4, LayerNormConfig(), 0.0), feedforward.build(4))
-    smooth = feedforward.activation not in ("relu", "squared_relu")
+    module = Sublayer(config.build(4, LayerNormConfig(), 0.0, DEPTH), feedforward.build(4))
+    smooth = feedforward.kind == "moe" or feedforward.activation not in ("relu", "squared_relu")
     check_gradients(module, lambda m, x: m(x), torch.randn(1, 2, 4), twice=smooth)
 
 
 def test_shapes_of_the_original() -> None:
     module = Sublayer(
-        PostNormConfig().build(512, LayerNormConfig(), 0.1), FeedForwardConfig(d_ff=2048).build(512)
+        PostNormConfig().build(512, LayerNormConfig(), 0.1, DEPTH),
+        FeedForwardConfig(d_ff=2048).build(512),
     )
     assert module(torch.randn(2, 10, 512)).shape == (2, 10, 512)

@@ -15,7 +15,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.masks import Causal, Full
 from addnorm.nn.positions import NoPosition
-from addnorm.nn.residuals import PostNormConfig, PreNormConfig
+from addnorm.nn.residuals import Depth, PostNormConfig, PreNormConfig
 
 pytestmark = pytest.mark.parity
 D, HEADS, LAYERS = 16, 4, 2
@@ -87,9 +87,9 @@ def ours(theirs: nn.Module, *, pre: bool, activation: str, cross: bool) -> Stack
         dropout=0.0,
     )
     stack = (
-        config.build_cross_stack(NoPosition(), LAYERS)
+        config.build_cross_stack(NoPosition(), Depth(decoder=LAYERS, causal=True))
         if cross
-        else config.build_stack(NoPosition())
+        else config.build_stack(NoPosition(), Depth(encoder=LAYERS))
     )
     stack.load_state_dict(translated(theirs, cross=cross), strict=True)
     return stack

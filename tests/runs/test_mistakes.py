@@ -6,10 +6,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.contracts import members
 from tests.runs.tiny import RECIPES
 
 from addnorm.errors import InputError
-from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig
 from addnorm.runs.mistakes import classes_in, walk
 from addnorm.runs.recipe import Recipe, check_recipe
 
@@ -79,5 +82,7 @@ def test_a_location_is_walked_without_the_kinds() -> None:
 
 
 def test_the_classes_of_an_annotation() -> None:
-    assert classes_in(NormConfig | None) == (LayerNormConfig, RMSNormConfig)
+    assert set(classes_in(NormConfig | None)) == members(NormConfig)
+    assert LayerNormConfig in classes_in(MixerConfig | NormConfig)
+    assert AttentionConfig in classes_in(MixerConfig | None)
     assert classes_in(int | None) == ()

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from tests.train import tiny
+from torch import nn
 
+from addnorm.nn.norms import BatchNorm
 from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
 
 
@@ -93,3 +95,46 @@ def test_tied_weights_are_there_once_and_stay_tied() -> None:
     copy_into(model, weights_of(other))
     assert model.head.weight is model.source_embed.tokens.weight
     tiny.same(model.state_dict(), other.state_dict())
+
+
+# Running statistics.
+
+
+def with_statistics() -> nn.Module:
+    """A batch norm that has seen a batch, and a buffer that no checkpoint wants."""
+    model = nn.Sequential(nn.Linear(3, 3), BatchNorm(3))
+    model.register_buffer("table", torch.zeros(2), persistent=False)
+    model(torch.randn(2, 4, 3))
+    return model
+
+
+def test_running_statistics_are_weights() -> None:
+    model = with_statistics()
+    names = [*dict(model.named_parameters()), "1.running_mean", "1.running_var"]
+    assert list(weights_of(model)) == names
+    assert model[1].running_mean.abs().max() > 0
+    other = with_statistics()
+    copy_into(other, weights_of(model))
+    tiny.same(weights_of(other), weights_of(model))
+    inputs = torch.randn(2, 4, 3)
+    assert torch.equal(other.eval()(inputs), model.eval()(inputs))
+
+
+def test_running_statistics_are_averaged_and_swapped() -> None:
+    model = with_statistics()
+    average = MovingAverage(model, 0.0)
+    model(torch.randn(2, 4, 3) + 5)
+    average.update(model)
+    tiny.same(average.weights, weights_of(model))
+    sets = [{k: w.clone() for k, w in weights_of(with_statistics()).items()} for _ in range(2)]
+    middle = (sets[0]["1.running_var"] + sets[1]["1.running_var"]) / 2
+    torch.testing.assert_close(mean(sets)["1.running_var"], middle)
+    with swapped(model, sets[0]):
+        tiny.same(weights_of(model), sets[0])
+    tiny.same(weights_of(model), average.weights)
+
+
+def test_a_tied_buffer_is_there_once() -> None:
+    norm = BatchNorm(3)
+    model = nn.ModuleList([norm, norm])
+    assert list(weights_of(model)) == ["0.weight", "0.bias", "0.running_mean", "0.running_var"]

@@ -4,11 +4,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.train import loss as loss_module
-from addnorm.train.loss import IGNORED, cross_entropy_sum
+from addnorm.train.loss import (
+    IGNORED,
+    balance_loss,
+    cross_entropy_sum,
+    exits_cross_entropy_sum,
+    listening,
+    mixtures_of,
+)
 
 TOLERANCE = {
     torch.float64: {"rtol": 1e-12, "atol": 1e-12},
@@ -136,3 +144,87 @@ def test_micro_batches_add_up() -> None:
 def test_a_target_outside_the_vocabulary_is_refused(wrong: int) -> None:
     with pytest.raises((IndexError, RuntimeError)):
         cross_entropy_sum(torch.randn(2, 7), torch.tensor([0, wrong]))
+
+
+# Early exits.
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_exits_count_alike(smoothing: float) -> None:
+    exits = [some(6, 5, torch.float64)[0].requires_grad_() for _ in range(3)]
+    _, targets = some(6, 5, torch.float64)
+    loss = exits_cross_entropy_sum(iter(exits), targets, smoothing)
+    alone = [cross_entropy_sum(logits, targets, smoothing) for logits in exits]
+    torch.testing.assert_close(loss, sum(alone) / 3, rtol=0, atol=1e-12)
+    loss.backward()
+    for logits, own in zip(exits, alone, strict=True):
+        (expected,) = torch.autograd.grad(own / 3, logits)
+        torch.testing.assert_close(logits.grad, expected, rtol=0, atol=1e-12)
+
+
+def test_one_exit_is_the_plain_loss() -> None:
+    logits, targets = some(6, 5, torch.float32)
+    assert torch.equal(
+        exits_cross_entropy_sum([logits], targets), cross_entropy_sum(logits, targets)
+    )
+
+
+def test_no_exits_are_refused() -> None:
+    with pytest.raises(ValueError, match="no exits"):
+        exits_cross_entropy_sum([], torch.zeros(2, dtype=torch.long))
+
+
+# Mixtures of experts.
+
+
+class Two(nn.Module):
+    """Stands for a model of two stacks with a mixture each, and one that asks for no balance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.extra = (
+            nn.Sequential(MixtureOfExperts(4, [nn.Linear(4, 4) for _ in range(3)], **settings))
+            for settings in ({"top_k": 1, "balance": 0.5}, {"top_k": 2}, {"top_k": 2, "balance": 0})
+        )
+
+    def forward(self, source: Tensor, target: Tensor, **_: Tensor) -> Tensor:
+        return self.extra(self.encoder(source).mean(1, keepdim=True) + self.decoder(target))
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_load_of_each_stack_has_its_own_mask(masked: bool) -> None:
+    """Source and target of one shape: only the names of the stacks tell their masks apart."""
+    model, inputs = Two(), {"source": torch.randn(2, 3, 4), "target": torch.randn(2, 3, 4)}
+    valid = {f"{side}_valid": torch.rand(2, 3) > 0.4 for side in inputs} if masked else {}
+    mixtures = mixtures_of(model)
+    assert list(mixtures) == ["encoder.0", "decoder.0"]
+    with listening(mixtures) as said:
+        model(**inputs)
+    found = balance_loss(mixtures, said, inputs | valid)
+    source = load_balance(model.encoder[0].router(inputs["source"]), 1, valid.get("source_valid"))
+    target = load_balance(model.decoder[0].router(inputs["target"]), 2, valid.get("target_valid"))
+    torch.testing.assert_close(found, 0.5 * source + 0.01 * target)
+
+
+def test_nobody_listens_afterwards() -> None:
+    model = Two()
+    with listening(mixtures_of(model)) as said:
+        model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
+    assert len(said) == 2
+    said.clear()
+    model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
+    assert not said
+
+
+def test_a_model_of_one_stack_has_one_mask_where_it_fits() -> None:
+    mixture = MixtureOfExperts(4, [nn.Linear(4, 4) for _ in range(3)], top_k=1, balance=1.0)
+    logits, valid = torch.randn(2, 3, 3), torch.tensor([[True, False, True], [True, True, False]])
+    found = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid})
+    assert torch.equal(found, load_balance(logits, 1, valid))
+    found = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid[:, :2]})
+    assert torch.equal(found, load_balance(logits, 1))
+
+
+def test_without_mixtures_there_is_nothing_to_balance() -> None:
+    assert mixtures_of(nn.Linear(2, 2)) == {}
+    assert balance_loss({}, {}, {}) == 0.0

@@ -22,6 +22,9 @@ from tests.train.tiny import (
     steps_of,
 )
 
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import BatchNormConfig
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.optim import MuonConfig
 from addnorm.train.trainer import (
@@ -39,6 +42,8 @@ RUNS = {
     "all at once": {"optimizer": MuonConfig(), "ema": 0.5, "accumulate": 3, "label_smoothing": 0.1},
     "bfloat16": {"precision": "bfloat16"},
     "epochs": {"epochs": 2, "save_every": None},
+    "batchnorm": {"parts": {"norm": BatchNormConfig()}, "ema": 0.9},
+    "moe": {"parts": {"feedforward": MixtureOfExpertsConfig(expert=FeedForwardConfig(d_ff=5))}},
 }
 
 

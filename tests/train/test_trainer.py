@@ -20,8 +20,12 @@ from tests.train.tiny import (
 from torch import Tensor, nn
 
 from addnorm.errors import InputError
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.moe import MixtureOfExperts, MixtureOfExpertsConfig, load_balance
+from addnorm.nn.norms import BatchNormConfig
 from addnorm.train.average import weights_of
 from addnorm.train.checkpoint import checkpoints_in
+from addnorm.train.loss import cross_entropy_sum, listening
 from addnorm.train.optim import AdamWConfig, MuonConfig
 from addnorm.train.trainer import (
     NonFiniteError,
@@ -76,6 +80,71 @@ def test_a_batch_with_nothing_to_predict_is_no_disaster(tmp_path: Path) -> None:
     assert all(w.isfinite().all() for w in before.values())
     trainer.update([tiny.all_ignored(first), second])
     assert [line["loss"] > 0 for line in journal(tmp_path)] == [False, True]
+
+
+def test_statistics_of_micro_batches_are_refused(tmp_path: Path) -> None:
+    parts = {"norm": BatchNormConfig()}
+    with pytest.raises(InputError, match=r"train\.accumulate = 2 with batchnorm .* accumulate = 1"):
+        tiny.trainer(tmp_path, accumulate=2, parts=parts)
+    tiny.trainer(tmp_path, accumulate=1, parts=parts)
+
+
+# Mixtures of experts.
+
+
+def experts(balance: float) -> dict[str, MixtureOfExpertsConfig]:
+    expert = FeedForwardConfig(d_ff=5)
+    return {"feedforward": MixtureOfExpertsConfig(n_experts=4, expert=expert, balance=balance)}
+
+
+def balances(trainer: Trainer, batch) -> dict[str, Tensor]:
+    """The load-balance loss of each mixture, the padding of its own side left out."""
+    modules = trainer.model.named_modules()
+    mixtures = {name: m for name, m in modules if isinstance(m, MixtureOfExperts)}
+    with listening(mixtures) as said:
+        trainer.model(**batch.inputs)
+    masks = {"encoder": "source_valid", "decoder": "target_valid"}
+    return {
+        name: load_balance(logits, 2, batch.inputs.get(masks[name.split(".")[0]]))
+        for name, logits in said.items()
+    }
+
+
+def test_the_loss_has_the_load_of_every_mixture(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, parts=experts(0.3), dropout=0.0)
+    batch = next(b for b in trainer.batches.batches(0) if len(b.inputs) == 4)
+    found = trainer.backward(batch, batch.n_tokens)
+    ours = gradients(trainer)
+    trainer.model.zero_grad()
+    parts = balances(trainer, batch)
+    assert list(parts) == ["encoder.blocks.0.feedforward", "decoder.blocks.0.feedforward"]
+    loss = cross_entropy_sum(trainer.model(**batch.inputs), batch.targets) / batch.n_tokens
+    expected = loss + 0.3 * sum(parts.values())
+    expected.backward()
+    assert found == pytest.approx(expected.item(), rel=1e-6)
+    torch.testing.assert_close(gradients(trainer), ours, rtol=1e-5, atol=1e-6)
+
+
+def test_micro_batches_weigh_their_loads_by_their_tokens(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, parts=experts(0.3), dropout=0.0)
+    a, b, *_ = trainer.batches.batches(0)
+    n_tokens = a.n_tokens + b.n_tokens
+    found = sum(trainer.backward(batch, n_tokens) for batch in (a, b))
+    alone = [trainer.backward(batch, batch.n_tokens) * batch.n_tokens for batch in (a, b)]
+    assert found == pytest.approx(sum(alone) / n_tokens, rel=1e-6)
+
+
+def test_training_with_balance_spreads_the_load(tmp_path: Path) -> None:
+    left: dict[float, float] = {}
+    for balance in (0.0, 0.3):
+        settings = {"steps": 60, "save_every": 1000, "dropout": 0.0}
+        trainer = tiny.trainer(tmp_path / str(balance), parts=experts(balance), **settings)
+        trainer.fit()
+        with torch.no_grad():
+            seen = [balances(trainer, batch).values() for batch in trainer.batches.batches(0)]
+        left[balance] = torch.tensor([list(values) for values in seen]).mean().item()
+    assert left[0.3] < 1.1
+    assert left[0.0] > 1.2
 
 
 # How long.
@@ -235,17 +304,25 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 COMPILED = """
 import sys; from pathlib import Path; from tests.train import tiny
+from addnorm.nn.moe import MixtureOfExpertsConfig; from addnorm.nn.norms import BatchNormConfig
+parts = {
+    "plain": {},
+    "experts": {"feedforward": MixtureOfExpertsConfig(n_experts=3, balance=0.3)},
+    "batchnorm": {"norm": BatchNormConfig()},
+}[sys.argv[2]]
 for compile in (False, True):
     folder = Path(sys.argv[1], str(compile))
-    tiny.trainer(folder, steps=6, dropout=0.0, compile=compile).fit()
+    tiny.trainer(folder, steps=6, dropout=0.0, compile=compile, parts=parts).fit()
 """
 
 
 @pytest.mark.slow
-def test_compiled_it_trains_the_same(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("parts", ["plain", "experts", "batchnorm"])
+def test_compiled_it_trains_the_same(tmp_path: Path, parts: str) -> None:
     """In a process of its own: the run-time checks of types are not for compilers."""
     done = subprocess.run(
-        [sys.executable, "-c", COMPILED, tmp_path],
+        [sys.executable, "-c", COMPILED, tmp_path, parts],
         cwd=ROOT,
         capture_output=True,
         text=True,

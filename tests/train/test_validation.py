@@ -10,7 +10,8 @@ from tests.train.tiny import At, everything, interrupt, journal, same, steps_of
 from torch import Tensor, nn
 
 from addnorm.errors import InputError
-from addnorm.train.average import mean, weights_of
+from addnorm.nn.norms import BatchNormConfig
+from addnorm.train.average import copy_into, mean, weights_of
 from addnorm.train.checkpoint import checkpoints_in, load_checkpoint, load_weights
 from addnorm.train.trainer import Interrupted, Validation
 
@@ -85,6 +86,21 @@ def test_the_best_weights_are_kept_and_chosen(tmp_path: Path, larger: bool) -> N
     same(best, {name: snapshots[4][f"model.{name}"] for name in best})
     [*_, newest] = checkpoints_in(tmp_path / "checkpoints")
     assert not torch.equal(load_checkpoint(newest)[0]["model"][TENSOR], best[TENSOR])
+
+
+def test_weights_kept_and_loaded_have_their_running_statistics(tmp_path: Path) -> None:
+    parts = {"norm": BatchNormConfig()}
+    validation = scripted(2.0, 1.0, 3.0)
+    trainer = tiny.trainer(
+        tmp_path, validation=validation, steps=6, validate_every=2, select="best", parts=parts
+    )
+    trainer.fit()
+    kept = load_weights(tmp_path / "best.safetensors")
+    assert sum(name.endswith("running_var") for name in kept) == 5
+    other = tiny.build(seed=1, **parts).eval()
+    copy_into(other, kept)
+    inputs = next(tiny.batches().batches(0)).inputs
+    assert torch.equal(other(**inputs), trainer.model.eval()(**inputs))
 
 
 def test_a_score_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from addnorm.data.batching import Batch, Buckets
 from addnorm.data.encoding import Encoded, EncodedCorpus
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.train.average import weights_of
 from addnorm.train.checkpoint import load_checkpoint
 from addnorm.train.optim import optimizer_tensors
 from addnorm.train.settings import TrainConfig
@@ -46,12 +47,15 @@ def batches(model: ModelName = "translator") -> Buckets:
     return Buckets(corpus, corpus.train, 30 if model == "translator" else 24, seed=5)
 
 
-def build(model: ModelName = "translator", *, dropout: float = 0.2, seed: int = 0) -> nn.Module:
-    """An untrained model, the embeddings tied."""
+def build(
+    model: ModelName = "translator", *, dropout: float = 0.2, seed: int = 0, **parts: Any
+) -> nn.Module:
+    """An untrained model, the embeddings tied; `parts` are fields of its configuration."""
     torch.manual_seed(seed)
     kind = EncoderDecoderConfig if model == "translator" else DecoderConfig
     attention = AttentionConfig(n_heads=2)
-    return kind(d_model=16, n_layers=1, dropout=dropout, attention=attention).build(VOCAB)
+    config = kind(d_model=16, n_layers=1, dropout=dropout, attention=attention, **parts)
+    return config.build(VOCAB)
 
 
 def trainer(
@@ -62,12 +66,13 @@ def trainer(
     listener: Listener | None = None,
     seed: int = 0,
     dropout: float = 0.2,
+    parts: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Trainer:
     """A trainer of 12 steps that saves every 5, unless `settings` say otherwise."""
     lasts = {} if "epochs" in settings else {"steps": 12}
     config = TrainConfig(**{**lasts, "save_every": 5, "device": "cpu", "lr": 0.01, **settings})
-    net = build(model, dropout=dropout, seed=seed)
+    net = build(model, dropout=dropout, seed=seed, **(parts or {}))
     return Trainer(net, batches(model), config, folder, validation=validation, listener=listener)
 
 
@@ -121,7 +126,7 @@ def everything(trainer: Trainer) -> dict[str, Tensor]:
     average = {} if trainer.average is None else trainer.average.weights
     standing = [v or 0 for v in vars(trainer.standing).values()]
     return {
-        **{f"model.{k}": v.detach().clone() for k, v in trainer.model.named_parameters()},
+        **{f"model.{k}": v.clone() for k, v in weights_of(trainer.model).items()},
         **{f"optimizer.{k}": v.clone() for k, v in optimizer_tensors(trainer.optimizers).items()},
         **{f"average.{k}": v.clone() for k, v in average.items()},
         **random_state(trainer.device),

@@ -19,7 +19,7 @@ app = App(
     exit_on_error=False,
     print_error=False,
 )
-for name in ("demo", "train", "evaluate", "generate", "classify", "info"):
+for name in ("demo", "train", "evaluate", "generate", "classify", "info", "parts", "check"):
     app.command(f"addnorm.cli.{name}:{name}", name=name)
 
 
@@ -33,13 +33,14 @@ def main() -> None:
 def status(words: Sequence[str]) -> int:
     """Run a command; return its exit status.
 
-    0 done, 2 wrong input or a file that cannot be read or written, 3 training met a number that is
-    not finite, 130 stopped by Ctrl-C. A fault of AddNorm's own keeps its traceback.
+    0 done, 1 a check found something wrong, 2 wrong input or a file that cannot be read or
+    written, 3 training met a number that is not finite, 130 stopped by Ctrl-C. A fault of
+    AddNorm's own keeps its traceback.
     """
     try:
-        app(words)
+        code: int | None = app(words)
         sys.stdout.flush()
-        return 0
+        return code or 0
     except BrokenPipeError:
         # The reader of our output went away, as `head` does: nothing is wrong. What is still to be
         # written when Python ends goes nowhere.

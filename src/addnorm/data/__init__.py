@@ -8,8 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from addnorm.data.dates import DatesConfig
-from addnorm.data.examples import Corpus, Example, Labelled, Pair, Report, Tagged, Text
+from addnorm.data.examples import Corpus, Example, Image, Labelled, Pair, Report, Tagged, Text
 from addnorm.data.hub import DatasetConfig
+from addnorm.data.images import ImagesConfig
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import TableConfig
 
@@ -20,7 +21,8 @@ DataConfig = Annotated[
     | LinesConfig
     | TableConfig
     | ConllConfig
-    | DatasetConfig,
+    | DatasetConfig
+    | ImagesConfig,
     Field(discriminator="kind"),
 ]
 
@@ -31,6 +33,8 @@ __all__ = [
     "DatasetConfig",
     "DatesConfig",
     "Example",
+    "Image",
+    "ImagesConfig",
     "Labelled",
     "LinesConfig",
     "Pair",

@@ -1,4 +1,4 @@
-"""Batches of examples of similar length, and the list of every way to make batches."""
+"""Batches of texts of similar length, and the list of every way to make batches."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -10,6 +10,7 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.data.batch import Batch, Loader, Loaders, dice, padded, tensors, with_valid
 from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Longer
+from addnorm.data.images import ExamplesConfig, Images
 from addnorm.data.windows import Packed, PackedConfig, Windows, WindowsConfig
 from addnorm.errors import InputError
 
@@ -17,6 +18,8 @@ __all__ = [
     "Batch",
     "BatchingConfig",
     "Buckets",
+    "ExamplesConfig",
+    "Images",
     "Loader",
     "Loaders",
     "Packed",
@@ -80,7 +83,8 @@ class Buckets(Loader[int]):
     def build(self, items: Sequence[int]) -> Batch:
         """The examples as the task's model takes them."""
         examples = [self.examples[i] for i in items]
-        read = self.padded("tokens", "valid", [e.tokens for e in examples])
+        name = "tokens" if self.corpus.task == "language" else "inputs"
+        read = self.padded(name, "valid", [e.tokens for e in examples])
         targets = [e.targets for e in examples]
         indices = [e.index for e in examples]
         if self.corpus.task == "classification":
@@ -113,7 +117,12 @@ class TokensConfig:
     longer: Longer = "leave_out"
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of a corpus; raise `InputError` where an example is longer than a batch."""
+        """The loaders of a corpus of text; raise `InputError` for images.
+
+        And where an example is longer than a batch.
+        """
+        if corpus.reads == "images":
+            raise InputError('batching kind = "tokens" is for text; images need kind = "examples"')
         if self.max_len is not None:
             corpus = corpus.within(self.max_len, self.longer)
         return Loaders(
@@ -130,4 +139,6 @@ class TokensConfig:
         return Buckets(corpus, examples, self.tokens, seed=seed, pad_to=self.pad_to)
 
 
-BatchingConfig = Annotated[TokensConfig | WindowsConfig | PackedConfig, Field(discriminator="kind")]
+BatchingConfig = Annotated[
+    TokensConfig | WindowsConfig | PackedConfig | ExamplesConfig, Field(discriminator="kind")
+]

@@ -1,13 +1,17 @@
-"""From a corpus of text to one of ids: what a model of each task reads, and what it has to say."""
+"""From a corpus to numbers: what a model of each task reads, and what it has to say."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from jaxtyping import UInt8
+from torch import Tensor
+
 from addnorm.data.examples import (
     Corpus,
     Example,
+    Image,
     Report,
     Task,
     labels_of,
@@ -68,16 +72,22 @@ class Encoded:
     | translation    | source eos      | target eos; the decoder reads them shifted after bos |
     | classification | bos text eos    | the number of the class                              |
     | tagging        | bos words eos   | the number of the tag at each word's first piece     |
+
+    An image has `pixels` and no tokens; its target is the number of its class.
     """
 
     index: int
     tokens: list[int]
     targets: list[int]
+    pixels: UInt8[Tensor, "channels height width"] | None = None
 
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """Encoded examples of one task in three splits, with the reports on them."""
+    """Encoded examples of one task in three splits, with the reports on them.
+
+    `bos_id` and `pad_id` mean nothing for images.
+    """
 
     task: Task
     bos_id: int
@@ -91,6 +101,11 @@ class EncodedCorpus:
     def splits(self) -> dict[str, Sequence[Encoded]]:
         """The three splits by name, empty ones too."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
+
+    @property
+    def reads(self) -> Literal["text", "images"]:
+        """What the examples are made of."""
+        return "text" if not self.train or self.train[0].pixels is None else "images"
 
     def length(self, example: Encoded) -> int:
         """How many positions of a model an example takes: the longer side of a pair."""
@@ -146,13 +161,15 @@ def _keep_last(ids: list[int], n: int) -> list[int]:
 
 
 def encode(
-    corpus: Corpus, tokenizers: Tokenizers, labels: Sequence[str] | None = None
+    corpus: Corpus, tokenizers: Tokenizers | None, labels: Sequence[str] | None = None
 ) -> EncodedCorpus:
     """Encode every example; `labels` numbers the classes or tags, by default those of the corpus.
 
-    Raises `InputError` for a label that is not among them.
+    Images alone have no tokenizers. Raises `InputError` for a label that is not among them.
     """
     number = {label: n for n, label in enumerate(corpus.labels if labels is None else labels)}
+    if tokenizers is None:
+        return _images(corpus, number)
     splits = {
         split: _ENCODE[corpus.task](examples, tokenizers, number)
         for split, examples in corpus.splits.items()
@@ -167,6 +184,19 @@ def encode(
         },
         reports=corpus.reports,
     )
+
+
+def _images(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
+    splits = {
+        split: [
+            Encoded(i, [], _numbers(example, number), example.pixels)
+            for i, example in enumerate(examples)
+            if isinstance(example, Image)
+        ]
+        for split, examples in corpus.splits.items()
+    }
+    assert len(splits["train"]) == len(corpus.train), "a text needs a tokenizer"
+    return EncodedCorpus("classification", bos_id=0, pad_id=0, **splits, reports=corpus.reports)
 
 
 def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

@@ -1,9 +1,12 @@
-"""What a corpus is made of: four kinds of example, three splits, an account of every row read."""
+"""What a corpus is made of: five kinds of example, three splits, an account of every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
+
+from jaxtyping import UInt8
+from torch import Tensor
 
 from addnorm.errors import InputError
 
@@ -41,13 +44,22 @@ class Tagged:
     tags: tuple[str, ...]
 
 
-Example = Text | Pair | Labelled | Tagged
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """A picture, 0 black and 255 white, and its class."""
+
+    pixels: UInt8[Tensor, "channels height width"]
+    label: str
+
+
+Example = Text | Pair | Labelled | Tagged | Image
 
 TASKS: dict[type[Example], Task] = {
     Text: "language",
     Pair: "translation",
     Labelled: "classification",
     Tagged: "tagging",
+    Image: "classification",
 }
 
 
@@ -127,7 +139,7 @@ class Corpus:
 def labels_of(example: Example) -> tuple[str, ...]:
     """The class or the tags of an example."""
     match example:
-        case Labelled(_, label):
+        case Labelled(_, label) | Image(_, label):
             return (label,)
         case Tagged(_, tags):
             return tags
@@ -136,7 +148,7 @@ def labels_of(example: Example) -> tuple[str, ...]:
 
 
 def source_text(example: Example) -> str:
-    """The text that the model reads; words are joined with spaces."""
+    """The text that the model reads: words joined with spaces, and nothing of an image."""
     match example:
         case Text(text) | Labelled(text, _):
             return text
@@ -144,6 +156,8 @@ def source_text(example: Example) -> str:
             return source
         case Tagged(tokens, _):
             return " ".join(tokens)
+        case Image():
+            return ""
 
 
 def target_text(example: Example) -> str:

@@ -4,7 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from addnorm.data.examples import Corpus, Example, Labelled, Pair, Report, Tagged, Text, labels_of
+from addnorm.data.examples import (
+    Corpus,
+    Example,
+    Image,
+    Labelled,
+    Pair,
+    Report,
+    Tagged,
+    Text,
+    labels_of,
+)
 from addnorm.errors import InputError, nearest
 
 Placed = tuple[str, Example]
@@ -104,3 +114,5 @@ def lowered(example: Example) -> Example:
             return Labelled(text.lower(), label)
         case Tagged(tokens, tags):
             return Tagged(tuple(token.lower() for token in tokens), tags)
+        case Image():
+            return example

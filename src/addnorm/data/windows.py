@@ -210,6 +210,7 @@ class PackedConfig:
 def only_language(corpus: EncodedCorpus, kind: str) -> None:
     """Raise `InputError` for a corpus of another task."""
     if corpus.task != "language":
+        other = "tokens" if corpus.reads == "text" else "examples"
         raise InputError(
-            f'batching kind = "{kind}" is for language models; {corpus.task} needs kind = "tokens"'
+            f'batching kind = "{kind}" is for language models; {corpus.task} needs kind = "{other}"'
         )

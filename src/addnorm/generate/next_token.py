@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.models.inputs import Input
 from addnorm.nn.cache import KVCache
 from addnorm.nn.embed import Embedding
-from addnorm.nn.positions.learned import Learned
 
 Ids = Sequence[int]
 Logits = Float[Tensor, "rows vocab"]
@@ -138,13 +138,14 @@ class Translation:
             )
 
 
-def positions_for(embed: Embedding, i: int, ids: Ids) -> int:
+def positions_for(embed: Input, i: int, ids: Ids) -> int:
     """How many positions `embed` knows; a number beyond all need where it knows no bound.
 
     Raises `InputError` where it cannot embed `ids`, which the message calls prompt number `i`.
     """
-    n_tokens, position = embed.tokens.num_embeddings, embed.position
-    known = position.table.num_embeddings if isinstance(position, Learned) else maxsize
+    if not isinstance(embed, Embedding):
+        raise InputError(f"prompt {i} is text, and this model reads none")
+    n_tokens, known = embed.tokens.num_embeddings, embed.position.max_len or maxsize
     if not 0 < len(ids) <= known:
         raise InputError(
             f"prompt {i} has {len(ids)} tokens: this model reads at least 1"

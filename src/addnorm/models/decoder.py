@@ -13,7 +13,8 @@ from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import TokenHead, TokenHeadConfig
 from addnorm.nn.init import initialise
-from addnorm.nn.masks import Causal
+from addnorm.nn.masks import Causal, Prefix
+from addnorm.nn.residuals import Depth
 
 
 class DecoderModel(nn.Module):
@@ -31,21 +32,27 @@ class DecoderModel(nn.Module):
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
         segments: Int[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
+        prefix: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
         """Next-token logits.
 
         With a `cache`, `tokens` are the new ones alone; `valid` and `segments` cover the cached
-        ones too.
+        ones too. The first `prefix` tokens of a row are seen from everywhere (prefix-LM).
         """
         past = 0 if cache is None else cache.length
-        ctx = Context.over(tokens, Causal(), valid=valid, segments=segments, past=past)
+        mask = Causal() if prefix is None else Prefix(prefix)
+        ctx = Context.over(tokens, mask, valid=valid, segments=segments, past=past)
         x = self.embed(tokens, ctx)
         x = self.stack(x, ctx, cache)
         return self.head(x, ctx)
 
     def new_cache(self) -> KVCache:
         """An empty cache for this model."""
-        return KVCache(len(self.stack.blocks))
+        return self.stack.new_cache()
+
+    def new_memory(self, size: int) -> KVCache:
+        """An empty memory of the last `size` tokens, carried from segment to segment."""
+        return self.stack.new_memory(size)
 
 
 @config
@@ -56,10 +63,11 @@ class DecoderConfig(Shape):
     head: TokenHeadConfig = TokenHeadConfig()
 
     def build(self, vocab_size: int) -> DecoderModel:
-        position = self.build_position()
+        position = self.build_position(causal=True)
         embed = self.build_embedding(vocab_size, position)
         head = self.head.build(self.d_model, vocab_size)
-        model = DecoderModel(embed, self.build_stack(position), head)
+        depth = Depth(decoder=self.n_layers, causal=True)
+        model = DecoderModel(embed, self.build_stack(position, depth), head)
         initialise(model, self.init)
         if self.head.tied:
             head.tie(embed.tokens)

@@ -1,24 +1,30 @@
-"""The encoder-only Transformer: every token sees every other (BERT); three heads."""
+"""The encoder-only Transformer: every position sees every other (BERT, ViT)."""
 
 from typing import Literal
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from addnorm.config import config
+from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_input, embedded
 from addnorm.models.shape import Shape
 from addnorm.nn.blocks import Stack
-from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
-from addnorm.nn.heads import HeadConfig, TokenHead, TokenHeadConfig
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    HeadConfig,
+    TaggingHeadConfig,
+    TokenHead,
+    TokenHeadConfig,
+)
 from addnorm.nn.init import initialise
-from addnorm.nn.masks import Full
+from addnorm.nn.residuals import Depth
 
 
 class EncoderModel(nn.Module):
     """`head(stack(embed(tokens)))` without a causal mask (Devlin et al. 2019, §3)."""
 
-    def __init__(self, embed: Embedding, stack: Stack, head: nn.Module) -> None:
+    def __init__(self, embed: Input, stack: Stack, head: nn.Module) -> None:
         super().__init__()
         self.embed = embed
         self.stack = stack
@@ -26,31 +32,43 @@ class EncoderModel(nn.Module):
 
     def forward(
         self,
-        tokens: Int[Tensor, "batch seq"],
-        valid: Bool[Tensor, "batch seq"] | None = None,
+        inputs: Shaped[Tensor, "batch *input"],
+        valid: Bool[Tensor, "batch input_seq"] | None = None,
     ) -> Float[Tensor, "batch *outputs"]:
         """Logits: `batch classes` from a classification head, else `batch seq outputs`."""
-        ctx = Context.over(tokens, Full(), valid=valid)
-        return self.head(self.stack(self.embed(tokens, ctx), ctx), ctx)
+        x, ctx = embedded(self.embed, inputs, valid)
+        return self.head(self.stack(x, ctx), ctx)
 
 
 @config
 class EncoderConfig(Shape):
-    """An encoder-only model with the head of its task."""
+    """An encoder-only model with the head of its task; `input` says what it reads."""
 
     kind: Literal["encoder"] = "encoder"
+    input: InputConfig = TokenInputConfig()
     head: HeadConfig = TokenHeadConfig()
 
-    def build(self, vocab_size: int, n_labels: int | None = None) -> EncoderModel:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head == TokenHeadConfig(tied=True) and not isinstance(self.input, TokenInputConfig):
+            raise ValueError(
+                f"a tied head shares the table of tokens, and {self.input.kind} have none: "
+                "give model.head another kind, or tied = false"
+            )
+
+    def build(self, vocab_size: int = 0, n_labels: int | None = None) -> EncoderModel:
         """The model; `n_labels` is the number of classes or tags, and unused by a token head."""
-        position = self.build_position()
-        embed = self.build_embedding(vocab_size, position)
+        position = self.build_position(causal=False)
+        embed = build_input(self.input, self, position, vocab_size)
         tokens = isinstance(self.head, TokenHeadConfig)
-        if not tokens and n_labels is None:
+        labels = isinstance(self.head, ClassificationHeadConfig | TaggingHeadConfig)
+        if labels and n_labels is None:
             raise ValueError(f"a {self.head.kind} head needs n_labels")
         head = self.head.build(self.d_model, vocab_size if tokens else n_labels or 0)
-        model = EncoderModel(embed, self.build_stack(position), head)
+        model = EncoderModel(embed, self.build_stack(position, Depth(encoder=self.n_layers)), head)
         initialise(model, self.init)
-        if isinstance(head, TokenHead) and self.head == TokenHeadConfig(tied=True):
+        if self.head == TokenHeadConfig(tied=True):
+            assert isinstance(head, TokenHead)
+            assert isinstance(embed, Embedding)
             head.tie(embed.tokens)
         return model

@@ -1,13 +1,22 @@
 """The encoder–decoder Transformer: the decoder looks back at the encoded source (the original)."""
 
+from dataclasses import replace
 from typing import Literal
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.errors import InputError
+from addnorm.models.inputs import (
+    Input,
+    InputConfig,
+    TokenInputConfig,
+    build_input,
+    embedded,
+    valid_positions,
+)
 from addnorm.models.shape import Shape
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
@@ -15,7 +24,8 @@ from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding, zero_padding
 from addnorm.nn.heads import TokenHead, TokenHeadConfig
 from addnorm.nn.init import initialise
-from addnorm.nn.masks import Causal, Full
+from addnorm.nn.masks import Causal
+from addnorm.nn.residuals import Depth
 
 
 class EncoderDecoderModel(nn.Module):
@@ -24,7 +34,7 @@ class EncoderDecoderModel(nn.Module):
     def __init__(
         self,
         *,
-        source_embed: Embedding,
+        source_embed: Input,
         encoder: Stack,
         target_embed: Embedding,
         decoder: Stack,
@@ -39,9 +49,9 @@ class EncoderDecoderModel(nn.Module):
 
     def forward(
         self,
-        source: Int[Tensor, "batch memory_seq"],
+        source: Shaped[Tensor, "batch *input"],
         target: Int[Tensor, "batch seq"],
-        source_valid: Bool[Tensor, "batch memory_seq"] | None = None,
+        source_valid: Bool[Tensor, "batch source_seq"] | None = None,
         target_valid: Bool[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
         """Logits of the token after each one of `target`."""
@@ -50,67 +60,77 @@ class EncoderDecoderModel(nn.Module):
 
     def encode(
         self,
-        source: Int[Tensor, "batch memory_seq"],
-        valid: Bool[Tensor, "batch memory_seq"] | None = None,
+        source: Shaped[Tensor, "batch *input"],
+        valid: Bool[Tensor, "batch source_seq"] | None = None,
     ) -> Float[Tensor, "batch memory_seq d_model"]:
-        """The memory: the source, each token having seen every other."""
-        ctx = Context.over(source, Full(), valid=valid)
-        return zero_padding(self.encoder(self.source_embed(source, ctx), ctx), valid)
+        """The memory: the source, each position having seen every other."""
+        x, ctx = embedded(self.source_embed, source, valid)
+        return zero_padding(self.encoder(x, ctx), ctx.valid)
 
     def decode(
         self,
         target: Int[Tensor, "batch seq"],
         memory: Float[Tensor, "batch memory_seq d_model"],
-        source_valid: Bool[Tensor, "batch memory_seq"] | None = None,
+        source_valid: Bool[Tensor, "batch source_seq"] | None = None,
         target_valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
-        """Next-token logits given the memory.
+        """Next-token logits given the memory; `source_valid` is that of the source itself.
 
         With a `cache`, `target` holds the new tokens alone, and `target_valid` the cached ones too.
         """
         past = 0 if cache is None else cache.length
         ctx = Context.over(target, Causal(), valid=target_valid, past=past)
-        ctx = ctx.attending(memory, source_valid)
+        ctx = ctx.attending(memory, valid_positions(self.source_embed, source_valid))
         return self.head(self.decoder(self.target_embed(target, ctx), ctx, cache), ctx)
 
     def new_cache(self) -> KVCache:
         """An empty cache for the decoder."""
-        return KVCache(len(self.decoder.blocks))
+        return self.decoder.new_cache()
 
 
 @config
 class EncoderDecoderConfig(Shape):
-    """`share_embeddings` uses one table for source and target, which then share a vocabulary."""
+    """`input` says what the encoder reads; the decoder writes tokens.
+
+    Where both are tokens, `share_embeddings` uses one table for source and target, which then share
+    a vocabulary.
+    """
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
+    input: InputConfig = TokenInputConfig()
     n_decoder_layers: PositiveInt | None = None
     share_embeddings: bool = True
     head: TokenHeadConfig = TokenHeadConfig()
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
-        """The model; `target_vocab_size` defaults to `vocab_size`.
+        """The model; `target_vocab_size` defaults to `vocab_size`, which only tokens need.
 
         Raises `InputError` where two vocabularies are to share one table.
         """
         n_target = target_vocab_size or vocab_size
-        if self.share_embeddings and n_target != vocab_size:
+        share = self.share_embeddings and isinstance(self.input, TokenInputConfig)
+        if share and n_target != vocab_size:
             raise InputError(
                 f"one table cannot embed a source vocabulary of {vocab_size} and a target "
                 f"vocabulary of {n_target}: set model.share_embeddings = false, "
                 "or tokenizer.joint = true"
             )
-        position, target_position = self.build_position(), self.build_position()
+        position = self.build_position(causal=False)
+        target_position = self.build_position(causal=True)
+        n_decoder = self.n_decoder_layers or self.n_layers
+        depth = Depth(encoder=self.n_layers, decoder=n_decoder)
         model = EncoderDecoderModel(
-            source_embed=self.build_embedding(vocab_size, position),
-            encoder=self.build_stack(position),
+            source_embed=build_input(self.input, self, position, vocab_size),
+            encoder=self.build_stack(position, depth),
             target_embed=self.build_embedding(n_target, target_position),
-            decoder=self.build_cross_stack(target_position, self.n_decoder_layers or self.n_layers),
+            decoder=self.build_cross_stack(target_position, replace(depth, causal=True)),
             head=self.head.build(self.d_model, n_target),
         )
         initialise(model, self.init)
         if self.head.tied:
             model.head.tie(model.target_embed.tokens)
-        if self.share_embeddings:
+        if share:
+            assert isinstance(model.source_embed, Embedding)
             model.source_embed.tokens.weight = model.target_embed.tokens.weight
         return model

@@ -1,14 +1,126 @@
 """Published models as functions that return their configuration."""
 
+from dataclasses import replace
+
 from addnorm.models.decoder import DecoderConfig
+from addnorm.models.encoder import EncoderConfig
 from addnorm.models.encoder_decoder import EncoderDecoderConfig
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, DotConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
-from addnorm.nn.heads import TokenHeadConfig
-from addnorm.nn.norms import RMSNormConfig
-from addnorm.nn.positions import LearnedConfig, RotaryConfig
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    HiddenHeadConfig,
+    PoolerHeadConfig,
+    TokenHeadConfig,
+)
+from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
+from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.nn.positions import (
+    LearnedConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
 from addnorm.nn.residuals import PreNormConfig
+
+
+def bert_base() -> EncoderConfig:
+    """BERT-base (Devlin et al. 2019, §3): 109,482,240 parameters with its vocabulary of 30,522."""
+    return EncoderConfig(
+        d_model=768,
+        n_layers=12,
+        max_len=512,
+        position=LearnedConfig(),
+        attention=AttentionConfig(n_heads=12, dropout=0.1),
+        feedforward=FeedForwardConfig(activation="gelu"),
+        norm=LayerNormConfig(eps=1e-12),
+        embedding=EmbeddingConfig(scale="one", norm=LayerNormConfig(eps=1e-12), n_types=2),
+        head=PoolerHeadConfig(),
+        init="bert",
+    )
+
+
+def bert_large() -> EncoderConfig:
+    """BERT-large: 335,141,888 parameters with its vocabulary of 30,522."""
+    heads = AttentionConfig(n_heads=16, dropout=0.1)
+    return replace(bert_base(), d_model=1024, n_layers=24, attention=heads)
+
+
+def roberta_base() -> EncoderConfig:
+    """RoBERTa-base (Liu et al. 2019): 124,645,632 parameters with its vocabulary of 50,265.
+
+    The first two of its 514 positions are never used.
+    """
+    base = bert_base()
+    return replace(base, max_len=514, embedding=replace(base.embedding, n_types=1))
+
+
+def distilbert_base() -> EncoderConfig:
+    """DistilBERT-base (Sanh et al. 2019, §2): 66,362,880 parameters with BERT's vocabulary."""
+    base = bert_base()
+    embedding = replace(base.embedding, n_types=0)
+    return replace(base, n_layers=6, embedding=embedding, head=HiddenHeadConfig())
+
+
+def vit_b16() -> EncoderConfig:
+    """ViT-B/16 (Dosovitskiy et al. 2021, table 1): 86,567,656 parameters with 1,000 classes.
+
+    For images of 224 × 224; the positions of patches are learned with them.
+    """
+    return EncoderConfig(
+        d_model=768,
+        n_layers=12,
+        position=NoPositionConfig(),
+        attention=AttentionConfig(n_heads=12),
+        feedforward=FeedForwardConfig(activation="gelu"),
+        norm=LayerNormConfig(eps=1e-6),
+        residual=PreNormConfig(),
+        input=PatchEmbeddingConfig(size=(224, 224), channels=3, patch=16),
+        head=ClassificationHeadConfig(pooling="first"),
+        init="bert",
+    )
+
+
+def t5_small() -> EncoderDecoderConfig:
+    """T5-small (Raffel et al. 2020, §3.1.1): 60,506,624 parameters with a vocabulary of 32,128."""
+    return EncoderDecoderConfig(
+        d_model=512,
+        n_layers=6,
+        position=T5BiasConfig(),
+        attention=AttentionConfig(n_heads=8, bias=False, dropout=0.1, score=DotConfig()),
+        feedforward=FeedForwardConfig(d_ff=2048, bias=False, dropout=0.1),
+        norm=RMSNormConfig(),
+        residual=PreNormConfig(),
+        embedding=EmbeddingConfig(scale="one"),
+    )
+
+
+def t5_base() -> EncoderDecoderConfig:
+    """T5-base: 222,903,552 parameters with a vocabulary of 32,128."""
+    return replace(
+        t5_small(),
+        d_model=768,
+        n_layers=12,
+        attention=AttentionConfig(n_heads=12, bias=False, dropout=0.1, score=DotConfig()),
+        feedforward=FeedForwardConfig(d_ff=3072, bias=False, dropout=0.1),
+    )
+
+
+def transformer_xl_base() -> DecoderConfig:
+    """Transformer-XL base for WikiText-103 (Dai et al. 2019, table 1), about 151 M parameters.
+
+    With its vocabulary of 267,735. The original's adaptive softmax saves time, and no parameters:
+    its table is as wide for rare words as for frequent ones, and tied.
+    """
+    return DecoderConfig(
+        d_model=410,
+        n_layers=16,
+        position=TransformerXLConfig(),
+        attention=AttentionConfig(n_heads=10, bias=False),
+        feedforward=FeedForwardConfig(d_ff=2100, dropout=0.1),
+    )
 
 
 def transformer_base() -> EncoderDecoderConfig:

@@ -1,17 +1,34 @@
 """What every model configuration has in common, and how its embedding and stack are built."""
 
+from typing import Any
+
 from pydantic import PositiveInt
 
 from addnorm.config import Probability, config
-from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.blocks import Block, CrossBlock, Stack
+from addnorm.nn.attention import AdditiveConfig, AttentionConfig, BilinearConfig
+from addnorm.nn.blocks import (
+    AnyBlock,
+    Block,
+    CrossBlock,
+    Mixer,
+    ParallelBlock,
+    ParallelCrossBlock,
+    Stack,
+)
 from addnorm.nn.embed import Embedding, EmbeddingConfig
-from addnorm.nn.feedforward import AnyFeedForwardConfig, FeedForwardConfig
+from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.init import InitName
+from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig
-from addnorm.nn.positions import PositionConfig, RotaryConfig, SinusoidalConfig
-from addnorm.nn.positions.position import Position
-from addnorm.nn.residuals import PostNormConfig, ResidualConfig
+from addnorm.nn.positions import (
+    PositionConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    TransformerXLConfig,
+)
+from addnorm.nn.positions.position import Position, Site
+from addnorm.nn.residuals import Depth, ParallelConfig, PostNormConfig, ResidualConfig
 
 
 @config
@@ -26,7 +43,8 @@ class Shape:
     n_layers: PositiveInt = 6
     max_len: PositiveInt = 1024
     position: PositionConfig = SinusoidalConfig()
-    attention: AttentionConfig = AttentionConfig()
+    attention: MixerConfig = AttentionConfig()
+    cross_attention: AttentionConfig | None = None
     feedforward: AnyFeedForwardConfig = FeedForwardConfig()
     norm: NormConfig = LayerNormConfig()
     residual: ResidualConfig = PostNormConfig()
@@ -35,42 +53,93 @@ class Shape:
     init: InitName = "xavier"
 
     def __post_init__(self) -> None:
-        d_head = self.attention.heads(self.d_model).d_head
-        if isinstance(self.position, RotaryConfig) and d_head % 2:
-            raise ValueError(f"rotary positions turn pairs: the head width {d_head} must be even")
+        refuse(self.d_model, self.position, self.attention)
 
     def build_embedding(self, vocab_size: int, position: Position) -> Embedding:
         return self.embedding.build(vocab_size, self.d_model, position, self.dropout)
 
-    def build_position(self) -> Position:
-        return self.position.build(self.d_model, self.max_len)
+    def build_position(self, *, causal: bool) -> Position:
+        """The scheme of one stack."""
+        heads = self.attending.heads(self.d_model)
+        site = Site(
+            d_model=self.d_model,
+            max_len=self.max_len,
+            n_heads=heads.n_heads,
+            d_head=heads.d_head,
+            causal=causal,
+            scale=self.attending.score.scale(heads.d_head),
+        )
+        return self.position.build(site)
 
-    def build_stack(self, position: Position) -> Stack:
-        """Blocks of self-attention and feed-forward."""
-        blocks = [
-            Block(
-                attention=self.attention.build(self.d_model, position.in_layer(i)),
-                attention_residual=self.residual.build(self.d_model, self.norm, self.dropout),
-                feedforward=self.feedforward.build(self.d_model),
-                feedforward_residual=self.residual.build(self.d_model, self.norm, self.dropout),
-                pattern=self.attention.pattern,
+    @property
+    def attending(self) -> AttentionConfig:
+        """The attention of this model: of its blocks, or else of what looks at a memory."""
+        own = self.attention if isinstance(self.attention, AttentionConfig) else None
+        return self.cross_attention or own or AttentionConfig()
+
+    def build_stack(self, position: Position, depth: Depth) -> Stack:
+        """Blocks of self-attention, or what stands in its place, and feed-forward."""
+        block = ParallelBlock if isinstance(self.residual, ParallelConfig) else Block
+        blocks: list[AnyBlock] = []
+        for i in range(depth.decoder if depth.causal else depth.encoder):
+            first, second = self.build_residuals(2, depth)
+            blocks.append(
+                block(
+                    attention=self.build_mixer(position.in_layer(i), depth),
+                    attention_residual=first,
+                    feedforward=self.feedforward.build(self.d_model),
+                    feedforward_residual=second,
+                )
             )
-            for i in range(self.n_layers)
-        ]
         return Stack(blocks, self.residual.build_final(self.d_model, self.norm))
 
-    def build_cross_stack(self, position: Position, n_layers: int) -> Stack:
+    def build_cross_stack(self, position: Position, depth: Depth) -> Stack:
         """Blocks that also look at a memory."""
-        blocks = [
-            CrossBlock(
-                attention=self.attention.build(self.d_model, position.in_layer(i)),
-                attention_residual=self.residual.build(self.d_model, self.norm, self.dropout),
-                cross_attention=self.attention.build_cross(self.d_model),
-                cross_attention_residual=self.residual.build(self.d_model, self.norm, self.dropout),
-                feedforward=self.feedforward.build(self.d_model),
-                feedforward_residual=self.residual.build(self.d_model, self.norm, self.dropout),
-                pattern=self.attention.pattern,
+        block = ParallelCrossBlock if isinstance(self.residual, ParallelConfig) else CrossBlock
+        blocks: list[AnyBlock] = []
+        for i in range(depth.decoder):
+            first, second, third = self.build_residuals(3, depth)
+            blocks.append(
+                block(
+                    attention=self.build_mixer(position.in_layer(i), depth),
+                    attention_residual=first,
+                    cross_attention=self.attending.build_cross(self.d_model),
+                    cross_attention_residual=second,
+                    feedforward=self.feedforward.build(self.d_model),
+                    feedforward_residual=third,
+                )
             )
-            for i in range(n_layers)
-        ]
         return Stack(blocks, self.residual.build_final(self.d_model, self.norm))
+
+    def build_mixer(self, position: Position, depth: Depth) -> Mixer:
+        return self.attention.build(self.d_model, position, depth.causal)
+
+    def build_residuals(self, n: int, depth: Depth) -> list[Any]:
+        """The placement of each sublayer of a block; one for all where they share a norm."""
+        shared = isinstance(self.residual, ParallelConfig) and self.residual.norms == "one"
+        built = [
+            self.residual.build(self.d_model, self.norm, self.dropout, depth)
+            for _ in range(1 if shared else n)
+        ]
+        return built * n if shared else built
+
+
+def refuse(d_model: int, position: PositionConfig, attention: MixerConfig) -> None:
+    """Raise `ValueError` for parts that make no sense together; the list of them is here alone."""
+    if not isinstance(attention, AttentionConfig):
+        return
+    d_head = attention.heads(d_model).d_head
+    if isinstance(position, RotaryConfig):
+        position.width(d_head)
+    if isinstance(position, TransformerXLConfig) and d_model % 2:
+        raise ValueError(
+            f"transformer_xl positions encode distances in pairs: d_model = {d_model} must be "
+            f"even, such as {d_model + 1}"
+        )
+    if isinstance(position, RotaryConfig | TransformerXLConfig) and isinstance(
+        attention.score, BilinearConfig | AdditiveConfig
+    ):
+        raise ValueError(
+            f"{position.kind} positions are defined for dot products: with {attention.score.kind} "
+            "scores use 'sinusoidal', 'learned', 'alibi', 't5' or 'none'"
+        )

@@ -1,42 +1,47 @@
 """The Transformer block, the block with cross-attention, and the stack of either."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from addnorm.nn.attention.multihead import CrossAttention, SelfAttention
-from addnorm.nn.cache import KVCache, LayerCache
+from addnorm.nn.cache import KVCache, LayerCache, SegmentMemory
 from addnorm.nn.context import Context
+from addnorm.nn.convolution import Convolution
 from addnorm.nn.masks import Mask
-from addnorm.nn.residuals import Residual
+from addnorm.nn.recurrent import Recurrent
+from addnorm.nn.residuals import Branch, Residual
 
 Hidden = Float[Tensor, "batch seq d_model"]
+Mixer = SelfAttention | Recurrent | Convolution
+"""What lets tokens of one text see each other."""
 
 
 class Block(nn.Module):
-    """Self-attention, then feed-forward, each inside its residual (Vaswani et al. 2017, §3.1)."""
+    """Self-attention, then feed-forward, each inside its residual (Vaswani et al. 2017, §3.1).
+
+    Another mixer may stand where attention does.
+    """
 
     def __init__(
         self,
         *,
-        attention: SelfAttention,
+        attention: Mixer,
         attention_residual: Residual,
         feedforward: nn.Module,
         feedforward_residual: Residual,
-        pattern: Mask,
     ) -> None:
         super().__init__()
         self.attention = attention
         self.attention_residual = attention_residual
         self.feedforward = feedforward
         self.feedforward_residual = feedforward_residual
-        self.pattern = pattern
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
         own = None if cache is None else cache.own
-        x = self.attention_residual(x, lambda h: self.attention(h, ctx, own))
-        return self.feedforward_residual(x, self.feedforward)
+        x = self.attention_residual(x, lambda h: self.attention(h, ctx, own), ctx.valid)
+        return self.feedforward_residual(x, self.feedforward, ctx.valid)
 
 
 class CrossBlock(nn.Module):
@@ -45,13 +50,12 @@ class CrossBlock(nn.Module):
     def __init__(
         self,
         *,
-        attention: SelfAttention,
+        attention: Mixer,
         attention_residual: Residual,
         cross_attention: CrossAttention,
         cross_attention_residual: Residual,
         feedforward: nn.Module,
         feedforward_residual: Residual,
-        pattern: Mask,
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -60,27 +64,101 @@ class CrossBlock(nn.Module):
         self.cross_attention_residual = cross_attention_residual
         self.feedforward = feedforward
         self.feedforward_residual = feedforward_residual
-        self.pattern = pattern
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
         own, memory = (None, None) if cache is None else (cache.own, cache.memory)
-        x = self.attention_residual(x, lambda h: self.attention(h, ctx, own))
-        x = self.cross_attention_residual(x, lambda h: self.cross_attention(h, ctx, memory))
-        return self.feedforward_residual(x, self.feedforward)
+        x = self.attention_residual(x, lambda h: self.attention(h, ctx, own), ctx.valid)
+        x = self.cross_attention_residual(
+            x, lambda h: self.cross_attention(h, ctx, memory), ctx.valid
+        )
+        return self.feedforward_residual(x, self.feedforward, ctx.valid)
+
+
+class ParallelBlock(nn.Module):
+    """`x + attention(norm(x)) + feedforward(norm(x))` (GPT-J, PaLM, GPT-NeoX)."""
+
+    def __init__(
+        self,
+        *,
+        attention: Mixer,
+        attention_residual: Branch,
+        feedforward: nn.Module,
+        feedforward_residual: Branch,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.attention_residual = attention_residual
+        self.feedforward = feedforward
+        self.feedforward_residual = feedforward_residual
+
+    def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
+        own = None if cache is None else cache.own
+        attended = self.attention_residual(x, lambda h: self.attention(h, ctx, own), ctx.valid)
+        return x + attended + self.feedforward_residual(x, self.feedforward, ctx.valid)
+
+
+class ParallelCrossBlock(nn.Module):
+    """`x + attention(norm(x)) + cross_attention(norm(x)) + feedforward(norm(x))`."""
+
+    def __init__(
+        self,
+        *,
+        attention: Mixer,
+        attention_residual: Branch,
+        cross_attention: CrossAttention,
+        cross_attention_residual: Branch,
+        feedforward: nn.Module,
+        feedforward_residual: Branch,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.attention_residual = attention_residual
+        self.cross_attention = cross_attention
+        self.cross_attention_residual = cross_attention_residual
+        self.feedforward = feedforward
+        self.feedforward_residual = feedforward_residual
+
+    def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
+        own, memory = (None, None) if cache is None else (cache.own, cache.memory)
+        attended = self.attention_residual(x, lambda h: self.attention(h, ctx, own), ctx.valid)
+        crossed = self.cross_attention_residual(
+            x, lambda h: self.cross_attention(h, ctx, memory), ctx.valid
+        )
+        return x + attended + crossed + self.feedforward_residual(x, self.feedforward, ctx.valid)
+
+
+AnyBlock = Block | CrossBlock | ParallelBlock | ParallelCrossBlock
 
 
 class Stack(nn.Module):
     """Blocks one after another, then the final norm that the placement asks for."""
 
-    def __init__(self, blocks: Sequence[Block | CrossBlock], norm: nn.Module) -> None:
+    def __init__(self, blocks: Sequence[AnyBlock], norm: nn.Module) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
-        self.patterns = [block.pattern for block in blocks]
+        self.mixers = [block.attention for block in blocks]
+        self.patterns: list[Mask] = [mixer.pattern for mixer in self.mixers]
 
     def forward(self, x: Hidden, ctx: Context, cache: KVCache | None = None) -> Hidden:
+        for hidden in self.each(x, ctx, cache):
+            x = hidden
+        return self.norm(x, ctx.valid)
+
+    def each(self, x: Hidden, ctx: Context, cache: KVCache | None = None) -> Iterator[Hidden]:
+        """The hidden states after each block, computed as they are asked for."""
         seen = {pattern: ctx.restrict(pattern) for pattern in self.patterns}
         for i, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layers[i]
             x = block(x, seen[self.patterns[i]], layer)
-        return self.norm(x)
+            yield x
+        if cache is not None:
+            cache.advance(x.shape[1])
+
+    def new_cache(self) -> KVCache:
+        """An empty cache: each mixer keeps what it will need."""
+        return KVCache([mixer.new_cache() for mixer in self.mixers])
+
+    def new_memory(self, size: int) -> KVCache:
+        """An empty segment memory: each layer keeps its last `size` inputs (Transformer-XL)."""
+        return KVCache([SegmentMemory(size) for _ in self.blocks], limit=size)

@@ -1,45 +1,96 @@
-"""KVCache: the keys and values of tokens already read, so that decoding never reads them again."""
+"""KVCache: what each layer keeps of tokens already read, so that decoding reads them once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 Held = Float[Tensor, "batch kv_heads kv_seq d_head"]
 KeysValues = tuple[Held, Held]
+Hidden = Float[Tensor, "batch seq d_model"]
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What a mixer keeps of earlier tokens; each kind of mixer knows its own."""
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these batch rows, in this order, repeats allowed."""
+        ...
 
 
 class SelfCache:
-    """One layer's keys and values in a contiguous buffer that doubles when it is full."""
+    """One layer's keys and values in a contiguous buffer that doubles when it is full.
 
-    def __init__(self) -> None:
-        self.length = 0
+    With `back`, a query looks back that many slots at most, and no more are kept: when the buffer
+    is full, the last `back` slots move to its front. Memory is then O(back), not O(tokens).
+    """
+
+    def __init__(self, back: float = inf) -> None:
+        self.back = back
+        self._first = self._end = 0
         self._buffers: list[Tensor] = []
+
+    def source(self, x: Hidden) -> Hidden:
+        """What keys and values are projected from: the new tokens alone."""
+        return x
 
     def append(
         self,
         k: Float[Tensor, "batch kv_heads seq d_head"],
         v: Float[Tensor, "batch kv_heads seq d_head"],
     ) -> KeysValues:
-        """Store the new keys and values; return all so far, as views."""
-        end = self.length + k.shape[2]
-        if not self._buffers or end > self._buffers[0].shape[2]:
-            self._buffers = [self._grown(i, new, end) for i, new in enumerate((k, v))]
+        """Store the new keys and values; return those within reach of the new tokens, as views."""
+        self._first = int(max(self._first, self._end - self.back))
+        if not self._buffers or self._end + k.shape[2] > self._buffers[0].shape[2]:
+            self._buffers = [self._moved(i, new) for i, new in enumerate((k, v))]
+            self._first, self._end = 0, self._end - self._first
+        begin, self._end = self._end, self._end + k.shape[2]
         for buffer, new in zip(self._buffers, (k, v), strict=True):
-            buffer[:, :, self.length : end] = new
-        self.length = end
-        return self._buffers[0][:, :, :end], self._buffers[1][:, :, :end]
+            buffer[:, :, begin : self._end] = new
+        held = slice(self._first, self._end)
+        return self._buffers[0][:, :, held], self._buffers[1][:, :, held]
 
-    def _grown(self, i: int, new: Tensor, end: int) -> Tensor:
-        batch, heads, _, width = new.shape
-        buffer = new.new_empty(batch, heads, max(16, 2 * self.length, end), width)
+    def _moved(self, i: int, new: Tensor) -> Tensor:
+        """What is still needed at the front of a buffer with room for as much again."""
+        batch, heads, added, width = new.shape
+        held = self._end - self._first
+        buffer = new.new_empty(batch, heads, max(16, 2 * held, held + added), width)
         if self._buffers:
-            buffer[:, :, : self.length] = self._buffers[i][:, :, : self.length]
+            buffer[:, :, :held] = self._buffers[i][:, :, self._first : self._end]
         return buffer
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order, repeats allowed."""
         self._buffers = [buffer.index_select(0, rows) for buffer in self._buffers]
+
+
+class SegmentMemory:
+    """One layer's inputs of the last `size` tokens, as Transformer-XL keeps them from segment to
+    segment: `h̃ = [SG(m); h]`, keys and values come from `h̃`, queries from `h` (Dai et al. 2019,
+    §3.2). No gradient flows into the memory itself.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._kept: Tensor | None = None
+
+    def source(self, x: Hidden) -> Float[Tensor, "batch kv_seq d_model"]:
+        """The memory and the new tokens; the last `size` of both are the next memory."""
+        whole = x if self._kept is None else torch.cat([self._kept, x], dim=1)
+        self._kept = whole.detach()[:, max(whole.shape[1] - self.size, 0) :]
+        return whole
+
+    def append(self, k: Held, v: Held) -> KeysValues:
+        """All there is: the memory's keys and values were projected anew."""
+        return k, v
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these batch rows, in this order, repeats allowed."""
+        self._kept = None if self._kept is None else self._kept.index_select(0, rows)
 
 
 class CrossCache:
@@ -64,24 +115,28 @@ class CrossCache:
 class LayerCache:
     """What one block keeps: its own tokens, and the memory where it has cross-attention."""
 
-    def __init__(self) -> None:
-        self.own = SelfCache()
+    def __init__(self, own: Cache) -> None:
+        self.own = own
         self.memory = CrossCache()
 
 
 class KVCache:
-    """The caches of all layers; one argument of `forward`, filled as it runs."""
+    """The caches of all layers; one argument of `forward`, filled as it runs.
 
-    def __init__(self, n_layers: int) -> None:
-        self.layers = [LayerCache() for _ in range(n_layers)]
+    `length` counts the slots before the new tokens: all those read, or the last `limit` of them.
+    """
 
-    @property
-    def length(self) -> int:
-        """Slots held so far."""
-        return self.layers[0].own.length
+    def __init__(self, layers: Sequence[Cache], limit: float = inf) -> None:
+        self.layers = [LayerCache(own) for own in layers]
+        self.limit = limit
+        self.length = 0
 
     def __iter__(self) -> Iterator[LayerCache]:
         return iter(self.layers)
+
+    def advance(self, n_tokens: int) -> None:
+        """Count tokens that every layer has read."""
+        self.length = int(min(self.length + n_tokens, self.limit))
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows in every layer, so that the cache follows the surviving beams."""

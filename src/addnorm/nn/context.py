@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from addnorm.nn.masks import Dense, Full, Mask, Padding, Segments
+from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Segments
 
 
 @dataclass(frozen=True)
@@ -14,29 +14,35 @@ class Memory:
     """An encoder's output, and which of it may be looked at."""
 
     hidden: Float[Tensor, "batch memory_seq d_model"]
-    mask: Full | Dense
+    mask: Evaluated
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """Positions, mask and memory of one forward pass over `seq` new tokens of `kv_seq` in all.
 
-    `positions` is what a position scheme sees: it skips padding and restarts with every segment.
     Slots are plain indices into the sequence as stored (see `masks`); the new tokens are its last.
+    `kv_positions` is what a position scheme sees, slot by slot: the place in the text, where
+    padding is skipped and every segment begins anew.
     """
 
     batch: int
-    positions: Int[Tensor, "#batch seq"]
+    kv_positions: Int[Tensor, "#batch kv_seq"]
     q_slots: Int[Tensor, " seq"]
     kv_slots: Int[Tensor, " kv_seq"]
     mask: Mask
     valid: Bool[Tensor, "batch seq"] | None = None
     memory: Memory | None = None
 
+    @property
+    def positions(self) -> Int[Tensor, "#batch seq"]:
+        """The positions of the new tokens."""
+        return self.kv_positions[:, len(self.kv_slots) - len(self.q_slots) :]
+
     @classmethod
     def over(
         cls,
-        tokens: Int[Tensor, "batch seq"],
+        tokens: Shaped[Tensor, "batch seq *features"],
         mask: Mask,
         *,
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
@@ -48,7 +54,7 @@ class Context:
         `valid` marks the real tokens among all slots, the cached ones included. Raises
         `ValueError` where the shapes do not agree.
         """
-        batch, seq = tokens.shape
+        batch, seq = tokens.shape[:2]
         kv_slots = torch.arange(past + seq, device=tokens.device)
         if valid is not None:
             _same_shape("valid", valid, (batch, past + seq))
@@ -56,19 +62,30 @@ class Context:
         if segments is not None:
             _same_shape("segments", segments, (batch, past + seq))
             mask = mask & Segments(segments)
+        positions = positions_of(kv_slots, valid, segments)
         return cls(
             batch=batch,
-            positions=positions_of(kv_slots, valid, segments)[:, past:],
+            kv_positions=positions,
             q_slots=kv_slots[past:],
             kv_slots=kv_slots,
-            mask=mask,
+            mask=mask.at(positions),
             valid=None if valid is None else valid[:, past:],
         )
 
     def restrict(self, pattern: Mask) -> "Context":
-        """This context with its mask narrowed by `pattern` and evaluated, once for many layers."""
-        mask = (self.mask & pattern).on(self.q_slots, self.kv_slots, self.batch)
-        return replace(self, mask=mask)
+        """This context with its mask narrowed by `pattern` and evaluated, once for many layers.
+
+        Of the slots, those stay that the pattern can reach from the new ones, as a cache keeps.
+        """
+        mask = self.mask & pattern.at(self.kv_positions)
+        n_kv = int(min(len(self.kv_slots), pattern.reach[0] + len(self.q_slots)))
+        first = len(self.kv_slots) - n_kv
+        return replace(
+            self,
+            mask=mask.on(self.q_slots, self.kv_slots[first:], self.batch),
+            kv_slots=self.kv_slots[first:],
+            kv_positions=self.kv_positions[:, first:],
+        )
 
     def attending(
         self,
@@ -83,8 +100,9 @@ class Context:
         if valid is None:
             return replace(self, memory=Memory(memory, Full()))
         _same_shape("valid", valid, memory.shape[:2])
-        allowed = valid[:, None, None].expand(-1, 1, len(self.q_slots), -1)
-        return replace(self, memory=Memory(memory, Dense(allowed)))
+        slots = torch.arange(valid.shape[1], device=valid.device)
+        mask = Padding(valid).on(self.q_slots, slots, self.batch)
+        return replace(self, memory=Memory(memory, mask))
 
 
 def positions_of(

@@ -5,19 +5,22 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.norms import NormConfig
+from addnorm.nn.norms import NoNorm, NormConfig
 from addnorm.nn.positions.position import Position
 
 
 class Embedding(nn.Module):
     """`drop(norm(position(scale · drop_word(E[tokens]))))`, and zero at padding.
 
-    `word_dropout` hides whole words (Iyyer et al. 2015, §4.1), `dropout` single features.
+    `word_dropout` hides whole words (Iyyer et al. 2015, §4.1), `dropout` single features. `n_types`
+    adds a learned vector for the sentence that a token is in (Devlin et al. 2019, §3), by default
+    that of the first.
 
     The zero keeps whatever stands in the padding, NaN included, out of every later product.
     """
@@ -32,21 +35,28 @@ class Embedding(nn.Module):
         norm: nn.Module | None = None,
         dropout: float = 0.0,
         word_dropout: float = 0.0,
+        n_types: int = 0,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, d_model)
+        self.types = nn.Embedding(n_types, d_model) if n_types else None
         self.position = position
         self.scale = scale
-        self.norm = norm or nn.Identity()
+        self.norm = norm or NoNorm()
         self.dropout = Dropout(dropout)
         self.word_dropout = Dropout(word_dropout)
 
     def forward(
-        self, tokens: Int[Tensor, "batch seq"], ctx: Context
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        ctx: Context,
+        types: Int[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
         kept = self.word_dropout(self.tokens.weight.new_ones(*tokens.shape, 1))
         x = self.position.embed(self.tokens(tokens) * (self.scale * kept), ctx)
-        return zero_padding(self.dropout(self.norm(x)), ctx.valid)
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(tokens) if types is None else types)
+        return zero_padding(self.dropout(self.norm(x, ctx.valid)), ctx.valid)
 
 
 @config
@@ -56,6 +66,7 @@ class EmbeddingConfig:
     scale: Literal["one", "sqrt"] = "sqrt"
     norm: NormConfig | None = None
     word_dropout: Probability = 0.0
+    n_types: NonNegativeInt = 0
 
     def build(self, vocab_size: int, d_model: int, position: Position, dropout: float) -> Embedding:
         return Embedding(
@@ -66,6 +77,7 @@ class EmbeddingConfig:
             norm=None if self.norm is None else self.norm.build(d_model),
             dropout=dropout,
             word_dropout=self.word_dropout,
+            n_types=self.n_types,
         )
 
 

@@ -110,7 +110,7 @@ class GatedFeedForwardConfig:
         )
 
 
-AnyFeedForwardConfig = Annotated[
+DenseFeedForwardConfig = Annotated[
     FeedForwardConfig | GatedFeedForwardConfig, Field(discriminator="kind")
 ]
-"""Every feed-forward layer there is."""
+"""The feed-forward layers that every token passes whole; `moe` has the union of all."""

@@ -56,6 +56,50 @@ def rms_norm(
     return (y if weight is None else y * weight).to(x.dtype)
 
 
+def moments(
+    x: Float[Tensor, "*tokens d_model"], valid: Bool[Tensor, "*tokens"] | None = None
+) -> tuple[Float[Tensor, " d_model"], Float[Tensor, " d_model"]]:
+    """Mean and biased variance of each feature over all real tokens, in at least float32.
+
+    Both are zero where no token is real. What stands in the padding is never read.
+    """
+    wide = (x if x.dtype == torch.float64 else x.float()).reshape(-1, x.shape[-1])
+    if valid is None:
+        mean = wide.mean(0)
+        return mean, (wide - mean).square().mean(0)
+    real = valid.flatten()[:, None]
+    n = real.sum().clamp(min=1)
+    mean = torch.where(real, wide, 0.0).sum(0) / n
+    return mean, torch.where(real, wide - mean, 0.0).square().sum(0) / n
+
+
+def batch_norm(
+    x: Float[Tensor, "*tokens d_model"],
+    mean: Float[Tensor, " d_model"],
+    variance: Float[Tensor, " d_model"],
+    weight: Float[Tensor, " d_model"] | None = None,
+    bias: Float[Tensor, " d_model"] | None = None,
+    eps: float = 1e-5,
+) -> Float[Tensor, "*tokens d_model"]:
+    """`γ (x - μ) / √(σ² + ε) + β` per feature (Ioffe & Szegedy 2015, alg. 1).
+
+    In training μ and σ² are the batch's `moments`, at inference their running estimates.
+    """
+    wide = x if x.dtype == torch.float64 else x.float()
+    y = (wide - mean) * torch.rsqrt(variance.to(wide.dtype) + eps)
+    y = y if weight is None else y * weight
+    return (y if bias is None else y + bias).to(x.dtype)
+
+
+def scale_norm(
+    x: Float[Tensor, "*batch d_model"], gain: Float[Tensor, ""], eps: float = 1e-5
+) -> Float[Tensor, "*batch d_model"]:
+    """`g x / max(‖x‖, ε)`: every token on a sphere (Nguyen & Salazar 2019, §2.2)."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    return (gain * wide / length.clamp(min=eps)).to(x.dtype)
+
+
 def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """`max(x, 0)²` (So et al. 2021, Primer, §4)."""
     return torch.relu(x).square()

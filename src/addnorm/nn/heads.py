@@ -1,4 +1,4 @@
-"""Heads: hidden states to the logits of tokens, of a class, or of a tag per token."""
+"""Heads: hidden states to the logits of tokens, of a class, of tags, or to vectors themselves."""
 
 from typing import Annotated, Literal
 
@@ -98,8 +98,52 @@ class TaggingHeadConfig:
         return TaggingHead(d_model, n_outputs, dropout=self.dropout)
 
 
+class PoolerHead(nn.Module):
+    """`tanh(W x_first + b)`: one vector for the whole sequence (BERT's pooler)."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch d_model"]:
+        valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
+        return self.proj(_first(x, valid[..., None])).tanh()
+
+
+@config
+class PoolerHeadConfig:
+    """A vector of the first token."""
+
+    kind: Literal["pooler"] = "pooler"
+
+    def build(self, d_model: int, n_outputs: int) -> PoolerHead:
+        return PoolerHead(d_model)
+
+
+class HiddenHead(nn.Module):
+    """`x`: the hidden states as they are."""
+
+    def forward(self, x: Hidden, ctx: Context) -> Hidden:
+        return x
+
+
+@config
+class HiddenHeadConfig:
+    """No head: a vector for every token."""
+
+    kind: Literal["hidden"] = "hidden"
+
+    def build(self, d_model: int, n_outputs: int) -> HiddenHead:
+        return HiddenHead()
+
+
 HeadConfig = Annotated[
-    TokenHeadConfig | ClassificationHeadConfig | TaggingHeadConfig, Field(discriminator="kind")
+    TokenHeadConfig
+    | ClassificationHeadConfig
+    | TaggingHeadConfig
+    | PoolerHeadConfig
+    | HiddenHeadConfig,
+    Field(discriminator="kind"),
 ]
 """Every head there is."""
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from addnorm.nn.blocks import Stack
 from addnorm.nn.heads import TokenHead
+from addnorm.nn.residuals import DeepNorm
 
 Fill = Callable[[Tensor, int], object]
 """Fills a weight in place; told how many sublayers write to the residual stream."""
@@ -69,6 +70,7 @@ SCHEMES: dict[str, Scheme] = {
 InitName = Literal["xavier", "gpt2", "bert", "kaiming", "zero_output"]
 
 OUTPUTS = ("out_proj", "down_proj")
+SCALED = (*OUTPUTS, "v_proj", "up_proj", "gate_proj")
 
 
 def initialise(model: nn.Module, scheme: InitName) -> None:
@@ -88,3 +90,14 @@ def initialise(model: nn.Module, scheme: InitName) -> None:
             fill(module.weight.data, n_sublayers)
             for bias in (p for p in module.parameters(recurse=False) if p.ndim == 1):
                 nn.init.zeros_(bias.data)
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+        for block in stack.blocks:
+            _scale(block)
+
+
+def _scale(block: nn.Module) -> None:
+    """Multiply a DeepNorm block's value, output and feed-forward weights by its gain β."""
+    gain = next((r.gain for r in block.children() if isinstance(r, DeepNorm)), 1.0)
+    for name, module in block.named_modules():
+        if gain != 1.0 and isinstance(module, nn.Linear) and name.endswith(SCALED):
+            module.weight.data.mul_(gain)

@@ -7,10 +7,20 @@ tokens included: query slot `q` may attend to key slot `kv` of batch row `batch`
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+
+DENSE_LIMIT = 2**25
+"""Pairs of slots up to which a mask is evaluated whole; a larger one is evaluated tile by tile."""
+
+TILE = 128
+"""Queries to a tile, at least, where a mask is narrow."""
+
+Queries = Int[Tensor, " q_seq"]
+Keys = Int[Tensor, " kv_seq"]
 
 
 class Mask(ABC):
@@ -20,13 +30,25 @@ class Mask(ABC):
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         """The verdict for index tensors that broadcast; the form of FlexAttention's `mask_mod`."""
 
+    @property
+    def reach(self) -> tuple[float, float]:
+        """How many slots back and how many ahead of itself a query may look at most."""
+        return inf, inf
+
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> "Mask":
+        """The mask where slot `s` of a row holds position `positions[row, s]` of its text.
+
+        Only masks that count from the start of a text, not between two slots, are changed by it.
+        """
+        return self
+
     def __and__(self, other: "Mask") -> "Mask":
         if isinstance(other, Full) or self == other:
             return self
         return other if isinstance(self, Full) else And(self, other)
 
     def dense(
-        self, q_slots: Int[Tensor, " q_seq"], kv_slots: Int[Tensor, " kv_seq"], batch: int
+        self, q_slots: Queries, kv_slots: Keys, batch: int
     ) -> Bool[Tensor, "#batch 1 q_seq kv_seq"]:
         """The verdict for every pair of slots, ready to broadcast over heads."""
         rows = torch.arange(batch, device=q_slots.device)
@@ -34,13 +56,15 @@ class Mask(ABC):
         allowed = allowed.expand(*allowed.shape[:-2], len(q_slots), len(kv_slots))
         return allowed[None, None] if allowed.ndim == 2 else allowed[:, None]
 
-    def on(
-        self, q_slots: Int[Tensor, " q_seq"], kv_slots: Int[Tensor, " kv_seq"], batch: int
-    ) -> "Full | Causal | Dense":
-        """The mask on these slots in one of the three forms that an attention core knows.
+    def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
+        """The mask on these slots in one of the four forms that an attention core knows.
 
         `q_slots` must be the last of `kv_slots`, as they are in self-attention with a cache.
         """
+        whole = len(q_slots) * len(kv_slots)
+        narrow = len(q_slots) * 4 * (TILE + sum(self.reach))
+        if whole * batch > DENSE_LIMIT or whole > narrow:
+            return Tiled(self, q_slots, kv_slots, batch)
         return Dense(self.dense(q_slots, kv_slots, batch))
 
 
@@ -51,7 +75,7 @@ class Full(Mask):
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return torch.ones_like(q + kv, dtype=torch.bool)
 
-    def on(self, q_slots: Tensor, kv_slots: Tensor, batch: int) -> "Full | Causal | Dense":
+    def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
         return self
 
 
@@ -62,10 +86,14 @@ class Causal(Mask):
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return kv <= q
 
-    def on(self, q_slots: Tensor, kv_slots: Tensor, batch: int) -> "Full | Causal | Dense":
+    @property
+    def reach(self) -> tuple[float, float]:
+        return inf, 0
+
+    def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
         if len(q_slots) == len(kv_slots):
             return self
-        return Full() if len(q_slots) == 1 else Dense(self.dense(q_slots, kv_slots, batch))
+        return Full() if len(q_slots) == 1 else super().on(q_slots, kv_slots, batch)
 
 
 @dataclass(frozen=True)
@@ -83,6 +111,46 @@ class Window(Mask):
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return (q - kv).abs() < self.size
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        return self.size - 1, self.size - 1
+
+
+@dataclass(frozen=True)
+class Blocks(Mask):
+    """Block-sparse: a text falls into blocks of `size`; a query sees its own block, `local` on
+    either side of it, and the first `n_global` ones, which see everything themselves.
+
+    The pattern of ETC and BigBird without its random blocks (Zaheer et al. 2020, §2).
+    """
+
+    size: int
+    local: int = 1
+    n_global: int = 0
+
+    def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        q, kv = q // self.size, kv // self.size
+        return ((q - kv).abs() <= self.local) | (torch.minimum(q, kv) < self.n_global)
+
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return At(self, positions)
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix(Mask):
+    """Prefix-LM: causal, but the first `lengths` tokens of a row are seen from everywhere.
+
+    They see each other in both directions, as in an encoder (Raffel et al. 2020, §3.2.1).
+    """
+
+    lengths: Int[Tensor, " batch"]
+
+    def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return (kv <= q) | (kv < self.lengths[batch])
+
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return At(self, positions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +174,18 @@ class Segments(Mask):
 
 
 @dataclass(frozen=True, eq=False)
+class At(Mask):
+    """A mask that counts positions, asked about slots: slot `s` holds `positions[row, s]`."""
+
+    mask: Mask
+    positions: Int[Tensor, "#batch kv_seq"]
+
+    def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        row = batch if len(self.positions) > 1 else batch * 0
+        return self.mask.allows(batch, self.positions[row, q], self.positions[row, kv])
+
+
+@dataclass(frozen=True, eq=False)
 class Dense(Mask):
     """A mask already evaluated, the same for every head."""
 
@@ -113,6 +193,27 @@ class Dense(Mask):
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return self.allowed[batch if len(self.allowed) > 1 else batch * 0, 0, q, kv]
+
+
+@dataclass(frozen=True, eq=False)
+class Tiled(Mask):
+    """A mask on its slots that is too large, or too narrow, to be evaluated whole."""
+
+    mask: Mask
+    q_slots: Queries
+    kv_slots: Keys
+    batch: int
+
+    def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return self.mask.allows(batch, q, kv)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        return self.mask.reach
+
+    def tile(self, rows: slice, keys: slice) -> Dense:
+        """The verdict for some of the queries and some of the keys."""
+        return Dense(self.mask.dense(self.q_slots[rows], self.kv_slots[keys], self.batch))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,3 +225,15 @@ class And(Mask):
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return self.first.allows(batch, q, kv) & self.second.allows(batch, q, kv)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        (back, ahead), (back_2, ahead_2) = self.first.reach, self.second.reach
+        return min(back, back_2), min(ahead, ahead_2)
+
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self.first.at(positions) & self.second.at(positions)
+
+
+Evaluated = Full | Causal | Dense | Tiled
+"""The forms in which an attention core takes a mask."""

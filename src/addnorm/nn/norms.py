@@ -1,14 +1,22 @@
-"""Normalisation: LayerNorm and RMSNorm, statistics in float32 whatever the input's type."""
+"""Normalisation, statistics in float32 whatever the input's type.
 
+Every norm takes the hidden states and which of the tokens are real; BatchNorm alone looks at those.
+"""
+
+import math
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Field, PositiveFloat
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from addnorm.config import config
+from addnorm.nn.functional import batch_norm, moments, scale_norm
+
+Tokens = Float[Tensor, "*tokens d_model"]
+Valid = Bool[Tensor, "*tokens"]
 
 
 class LayerNorm(nn.Module):
@@ -23,7 +31,7 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
 
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
         weight = self.weight.to(x.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, weight.shape, weight, bias, self.eps)
@@ -49,7 +57,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model))
 
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
@@ -64,5 +72,135 @@ class RMSNormConfig:
         return RMSNorm(d_model, eps=self.eps)
 
 
-NormConfig = Annotated[LayerNormConfig | RMSNormConfig, Field(discriminator="kind")]
+class OffsetRMSNorm(nn.Module):
+    """`(1 + γ) x / √(mean(x²) + ε)`, γ from zero: Gemma (Gemma Team 2024).
+
+    Kept as its distance from one, the gain stays exact in narrow types, and weight decay pulls it
+    towards one, not zero.
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+        wide = x if x.dtype == torch.float64 else x.float()
+        gain = 1.0 + self.weight.to(wide.dtype)
+        return F.rms_norm(wide, gain.shape, gain, self.eps).to(x.dtype)
+
+
+@config
+class OffsetRMSNormConfig:
+    """RMSNorm whose gain is learned as its distance from one."""
+
+    kind: Literal["offset_rmsnorm"] = "offset_rmsnorm"
+    eps: PositiveFloat = 1e-6
+
+    def build(self, d_model: int) -> OffsetRMSNorm:
+        return OffsetRMSNorm(d_model, eps=self.eps)
+
+
+class ScaleNorm(nn.Module):
+    """`g x / max(‖x‖, ε)` with one learned g for all features (Nguyen & Salazar 2019, §2.2).
+
+    g starts at √d_model, which is RMSNorm with a gain of one.
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.tensor(math.sqrt(d_model)))
+
+    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+        return scale_norm(x, self.weight, self.eps)
+
+
+@config
+class ScaleNormConfig:
+    """One length for all tokens."""
+
+    kind: Literal["scalenorm"] = "scalenorm"
+    eps: PositiveFloat = 1e-5
+
+    def build(self, d_model: int) -> ScaleNorm:
+        return ScaleNorm(d_model, eps=self.eps)
+
+
+class BatchNorm(nn.Module):
+    """`γ (x - μ) / √(σ² + ε) + β` per feature, over all real tokens of the batch.
+
+    Ioffe & Szegedy 2015, alg. 1 and 2. In training μ and σ² (biased) are those of the batch,
+    padding left out; at inference running estimates of them (of σ², the unbiased) that each batch
+    moves by `momentum`; one of fewer than two real tokens does not. So in training a token's
+    output depends on its batch-mates and, even under a causal mask, on later tokens. Padding
+    counts as zero. Raises `ValueError` in training on more than one process.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, d_model: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps = eps
+        self.momentum = momentum
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.register_buffer("running_mean", torch.zeros(d_model))
+        self.register_buffer("running_var", torch.ones(d_model))
+
+    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+        x = x if valid is None else torch.where(valid[..., None], x, 0.0)
+        mean, variance = self.running_mean, self.running_var
+        if self.training:
+            mean, variance = self.observe(x, valid)
+        return batch_norm(x, mean, variance, self.weight, self.bias, self.eps)
+
+    def observe(self, x: Tokens, valid: Valid | None) -> tuple[Tensor, Tensor]:
+        """The batch's own statistics, after moving the running ones towards them."""
+        if (n_processes := _world_size()) > 1:
+            raise ValueError(
+                f"batchnorm on {n_processes} processes would normalise by the statistics of one "
+                "process only, not of the batch: train on 1, or choose a norm per token"
+            )
+        mean, variance = moments(x, valid)
+        n = x.new_ones(x.shape[:-1], dtype=torch.bool).sum() if valid is None else valid.sum()
+        unbiased = variance.detach() * n / (n - 1).clamp(min=1)
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+            moved = running.lerp(new.detach().to(running.dtype), self.momentum)
+            running.copy_(torch.where(n > 1, moved, running))
+        return mean, variance
+
+
+def _world_size() -> int:
+    known = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if known else 1
+
+
+@config
+class BatchNormConfig:
+    """Statistics over the batch; `momentum` is the share of the newest in the running ones."""
+
+    kind: Literal["batchnorm"] = "batchnorm"
+    eps: PositiveFloat = 1e-5
+    momentum: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+
+    def build(self, d_model: int) -> BatchNorm:
+        return BatchNorm(d_model, eps=self.eps, momentum=self.momentum)
+
+
+class NoNorm(nn.Module):
+    """`x`: what stands where a norm could, and none is asked for."""
+
+    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+        return x
+
+
+Norm = LayerNorm | RMSNorm | OffsetRMSNorm | ScaleNorm | BatchNorm | NoNorm
+"""A norm, built."""
+
+NormConfig = Annotated[
+    LayerNormConfig | RMSNormConfig | OffsetRMSNormConfig | ScaleNormConfig | BatchNormConfig,
+    Field(discriminator="kind"),
+]
 """Every norm there is."""

@@ -1,17 +1,30 @@
 """Where the norm stands around a sublayer and its residual: the placement, one line each."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.norms import NormConfig
+from addnorm.nn.norms import NoNorm, NormConfig
 
-Sublayer = Callable[[Float[Tensor, "batch seq d_model"]], Float[Tensor, "batch seq d_model"]]
+Hidden = Float[Tensor, "batch seq d_model"]
+Valid = Bool[Tensor, "batch seq"]
+Sublayer = Callable[[Hidden], Hidden]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth:
+    """How many layers the model has, and in which of its stacks this one is."""
+
+    encoder: int = 0
+    decoder: int = 0
+    causal: bool = False
+    """The stack is the decoder."""
 
 
 class PostNorm(nn.Module):
@@ -22,10 +35,8 @@ class PostNorm(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, x: Float[Tensor, "batch seq d_model"], f: Sublayer
-    ) -> Float[Tensor, "batch seq d_model"]:
-        return self.norm(x + self.dropout(f(x)))
+    def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
+        return self.norm(x + self.dropout(f(x)), valid)
 
 
 @config
@@ -34,12 +45,12 @@ class PostNormConfig:
 
     kind: Literal["post"] = "post"
 
-    def build(self, d_model: int, norm: NormConfig, dropout: float) -> PostNorm:
+    def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> PostNorm:
         return PostNorm(norm.build(d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """What follows the last layer: nothing, for every sublayer already ends in a norm."""
-        return nn.Identity()
+        return NoNorm()
 
 
 class PreNorm(nn.Module):
@@ -50,10 +61,8 @@ class PreNorm(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, x: Float[Tensor, "batch seq d_model"], f: Sublayer
-    ) -> Float[Tensor, "batch seq d_model"]:
-        return x + self.dropout(f(self.norm(x)))
+    def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
+        return x + self.dropout(f(self.norm(x, valid)))
 
 
 @config
@@ -62,7 +71,7 @@ class PreNormConfig:
 
     kind: Literal["pre"] = "pre"
 
-    def build(self, d_model: int, norm: NormConfig, dropout: float) -> PreNorm:
+    def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> PreNorm:
         return PreNorm(norm.build(d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
@@ -70,8 +79,120 @@ class PreNormConfig:
         return norm.build(d_model)
 
 
-Residual = PostNorm | PreNorm
+class SandwichNorm(nn.Module):
+    """`x + drop(norm_out(f(norm_in(x))))`: CogView (Ding et al. 2021, §2.4), Gemma 2."""
+
+    def __init__(self, norm_in: nn.Module, norm_out: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm_in = norm_in
+        self.norm_out = norm_out
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
+        return x + self.dropout(self.norm_out(f(self.norm_in(x, valid)), valid))
+
+
+@config
+class SandwichNormConfig:
+    """A norm before the sublayer and one after it, both inside the residual."""
+
+    kind: Literal["sandwich"] = "sandwich"
+
+    def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> SandwichNorm:
+        return SandwichNorm(norm.build(d_model), norm.build(d_model), dropout)
+
+    def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
+        """What follows the last layer: one norm, for the residual stream itself has none."""
+        return norm.build(d_model)
+
+
+class DeepNorm(nn.Module):
+    """`norm(α x + drop(f(x)))`, stable to a thousand layers (Wang et al. 2022, fig. 2).
+
+    `gain` is the β by which `initialise` multiplies value, output and feed-forward weights.
+    """
+
+    def __init__(
+        self, norm: nn.Module, dropout: float = 0.0, *, alpha: float = 1.0, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+        self.alpha = alpha
+        self.gain = gain
+
+    def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
+        return self.norm(self.alpha * x + self.dropout(f(x)), valid)
+
+
+@config
+class DeepNormConfig:
+    """Post-norm with a wider residual; α and β follow from the number of layers.
+
+    | stack                 | α                    | β                     |
+    |-----------------------|----------------------|-----------------------|
+    | encoder or decoder of N layers alone | (2N)^¼ | (8N)^-¼             |
+    | encoder beside a decoder of M layers | 0.81 (N⁴M)^(1/16) | 0.87 (N⁴M)^(-1/16) |
+    | decoder beside an encoder            | (3M)^¼ | (12M)^-¼            |
+    """
+
+    kind: Literal["deepnorm"] = "deepnorm"
+
+    def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> DeepNorm:
+        alpha, beta = deepnorm_constants(depth)
+        return DeepNorm(norm.build(d_model), dropout, alpha=alpha, gain=beta)
+
+    def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
+        """What follows the last layer: nothing, for every sublayer already ends in a norm."""
+        return NoNorm()
+
+
+def deepnorm_constants(depth: Depth) -> tuple[float, float]:
+    """α and β of Wang et al. 2022, fig. 2, by the depth of the model."""
+    n, m = depth.encoder, depth.decoder
+    if not n or not m:
+        return (2 * (n or m)) ** 0.25, (8 * (n or m)) ** -0.25
+    if depth.causal:
+        return (3 * m) ** 0.25, (12 * m) ** -0.25
+    return 0.81 * (n**4 * m) ** 0.0625, 0.87 * (n**4 * m) ** -0.0625
+
+
+class Branch(nn.Module):
+    """`drop(f(norm(x)))`: one of the sublayers that a parallel block adds up."""
+
+    def __init__(self, norm: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
+        return self.dropout(f(self.norm(x, valid)))
+
+
+@config
+class ParallelConfig:
+    """`x + attention(norm(x)) + feedforward(norm(x))`: the sublayers side by side.
+
+    `norms = "one"` shares a norm (GPT-J, PaLM: Chowdhery et al. 2022, §2), `"each"` gives every
+    sublayer its own (GPT-NeoX: Black et al. 2022, §2.1).
+    """
+
+    kind: Literal["parallel"] = "parallel"
+    norms: Literal["one", "each"] = "one"
+
+    def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> Branch:
+        return Branch(norm.build(d_model), dropout)
+
+    def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
+        """What follows the last layer: one norm, for the residual stream itself has none."""
+        return norm.build(d_model)
+
+
+Residual = PostNorm | PreNorm | SandwichNorm | DeepNorm
 """A placement, built."""
 
-ResidualConfig = Annotated[PostNormConfig | PreNormConfig, Field(discriminator="kind")]
+ResidualConfig = Annotated[
+    PostNormConfig | PreNormConfig | SandwichNormConfig | DeepNormConfig | ParallelConfig,
+    Field(discriminator="kind"),
+]
 """Every placement there is."""

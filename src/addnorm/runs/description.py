@@ -32,13 +32,14 @@ def describe(what: Path) -> RenderableType:
 def describe_run(folder: Path) -> RenderableType:
     """The facts of a run, then its recipe."""
     recipe, tokenizers, labels = read_settings(folder)
-    sizes = dict.fromkeys((tokenizers.source.vocab_size, tokenizers.target.vocab_size))
     rows = {
         "run": str(folder),
         "task": task_of(recipe),
         "parameters": f"{count(build_model(recipe, tokenizers, labels)):,}",
-        "vocabulary": " and ".join(f"{n:,}" for n in sizes),
     }
+    if tokenizers is not None:
+        sizes = dict.fromkeys((tokenizers.source.vocab_size, tokenizers.target.vocab_size))
+        rows["vocabulary"] = " and ".join(f"{n:,}" for n in sizes)
     if labels:
         rows["labels"] = f"{len(labels)}: {', '.join(labels)}"
     rows |= progress(folder)

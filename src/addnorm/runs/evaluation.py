@@ -15,6 +15,7 @@ from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Tokenizers, en
 from addnorm.data.examples import (
     Corpus,
     Example,
+    Image,
     Labelled,
     Pair,
     Tagged,
@@ -51,7 +52,7 @@ class Judge:
     examples: Sequence[Example]
     encoded: Sequence[Encoded]
     loader: Loader[Any]
-    tokenizers: Tokenizers
+    tokenizers: Tokenizers | None
     labels: Sequence[str]
     settings: EvalConfig
 
@@ -63,7 +64,7 @@ class Judge:
         encoded: EncodedCorpus,
         loaders: Loaders,
         *,
-        tokenizers: Tokenizers,
+        tokenizers: Tokenizers | None,
         labels: Sequence[str],
         settings: EvalConfig,
     ) -> "Judge | None":
@@ -89,7 +90,7 @@ class Judge:
                 scores["perplexity"] = metrics.perplexity(scores["loss"])
                 said = self._translations(model, n_translated)
                 return Judged(scores | self._translated(said), said)
-            case Labelled():
+            case Labelled() | Image():
                 return self._classification(scores, outputs)
             case Tagged():
                 return self._tagging(scores, outputs)
@@ -116,12 +117,14 @@ class Judge:
         }
 
     def _n_characters(self, one: Encoded) -> int:
+        assert self.tokenizers is not None
         tokenizer = self.tokenizers.source
         shortened = one.targets[-1] != tokenizer.eos_id
         text = tokenizer.decode(one.targets) if shortened else source_text(self.examples[one.index])
         return len(text)
 
     def _translations(self, model: EncoderDecoderModel, n: int | None) -> dict[int, str]:
+        assert self.tokenizers is not None
         chosen = self.encoded[:n]
         found = translate(
             model,
@@ -192,14 +195,14 @@ def evaluate_run(
         )
     corpus = run.recipe.data.load()
     check_task(run.recipe, corpus)
-    encoded = encode(corpus, run.tokenizers, run.labels)
+    encoded = encode(corpus, run.text, run.labels)
     loaders = run.recipe.train.batching.build(encoded)
     judge = Judge.of(
         split,
         corpus,
         encoded,
         loaders,
-        tokenizers=run.tokenizers,
+        tokenizers=run.text,
         labels=run.labels,
         settings=run.recipe.eval,
     )

@@ -1,6 +1,6 @@
 """The run folder: recipe, tokenisers, labels and weights on disk, and back as a usable model.
 
-config.json, tokenizer.json (or source. and target.), labels.json, model.safetensors,
+config.json, tokenizer.json (or source. and target., or none), labels.json, model.safetensors,
 metrics.jsonl, checkpoints/
 """
 
@@ -26,10 +26,10 @@ FORMAT = 1
 
 
 class Saved(NamedTuple):
-    """All of a run but its weights."""
+    """All of a run but its weights; a model of images has no tokenizers."""
 
     recipe: Recipe
-    tokenizers: Tokenizers
+    tokenizers: Tokenizers | None
     labels: tuple[str, ...]
 
 
@@ -39,7 +39,8 @@ class Run:
 
     folder: Path
     recipe: Recipe
-    tokenizers: Tokenizers
+    text: Tokenizers | None
+    """The tokenizers, where the model has to do with text."""
     labels: tuple[str, ...]
     model: Model
 
@@ -69,6 +70,13 @@ class Run:
         """What the model is for."""
         return task_of(self.recipe)
 
+    @property
+    def tokenizers(self) -> Tokenizers:
+        """What makes ids of text. Raises `InputError` for a model of images."""
+        if self.text is None:
+            raise InputError(f"{self.folder}: this model reads images, not text")
+        return self.text
+
 
 def is_run(folder: Path) -> bool:
     """Whether `write_settings` has finished in this folder."""
@@ -76,13 +84,14 @@ def is_run(folder: Path) -> bool:
 
 
 def write_settings(
-    folder: Path, recipe: Recipe, tokenizers: Tokenizers, labels: Sequence[str]
+    folder: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
 ) -> None:
     """Write all of a run but its weights; `config.json` comes last, so with it all is there."""
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in (*folder.glob("*tokenizer.json"), folder / "labels.json"):
         earlier.unlink(missing_ok=True)
-    tokenizers.save(folder)
+    if tokenizers is not None:
+        tokenizers.save(folder)
     if labels:
         write_atomically(folder / "labels.json", json.dumps(labels, ensure_ascii=False))
     write_recipe(folder, recipe)
@@ -113,7 +122,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
         return f"--{given[-1]}" if given else str(file)
 
     recipe = check_recipe(tree, place)
-    return Saved(recipe, Tokenizers.load(folder), _read_labels(folder, recipe))
+    tokenizers = None if recipe.tokenizer is None else Tokenizers.load(folder)
+    return Saved(recipe, tokenizers, _read_labels(folder, recipe))
 
 
 def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
@@ -144,9 +154,10 @@ def _fields(tree: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def build_model(recipe: Recipe, tokenizers: Tokenizers, labels: Sequence[str]) -> Model:
+def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]) -> Model:
     """The untrained model of a recipe, sized for its vocabularies and labels."""
-    source, target = tokenizers.source.vocab_size, tokenizers.target.vocab_size
+    sides = (tokenizers.source, tokenizers.target) if tokenizers else ()
+    source, target = [side.vocab_size for side in sides] or (0, 0)
     match recipe.model:
         case EncoderDecoderConfig() as model:
             return model.build(source, target)

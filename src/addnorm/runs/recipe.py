@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.config import config
-from addnorm.data import Corpus, DataConfig
+from addnorm.data import Corpus, DataConfig, ImagesConfig
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
@@ -23,10 +23,10 @@ from addnorm.train.settings import TrainConfig
 
 @config
 class Recipe:
-    """The five tables of a recipe."""
+    """The five tables of a recipe; images alone have no tokenizer."""
 
     data: DataConfig
-    tokenizer: TokenizerConfig
+    tokenizer: TokenizerConfig | None = None
     model: ModelConfig
     train: TrainConfig
     eval: EvalConfig = EvalConfig()
@@ -88,12 +88,44 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
 def check_recipe(tree: dict[str, Any], place: Place) -> Recipe:
     """The recipe that `tree` describes. Raises `InputError` about the first thing wrong with it."""
     try:
-        return RECIPE.validate_python(tree)
+        recipe = RECIPE.validate_python(tree)
     except ValidationError as error:
         # A field that is missing may only be misspelt: what is there and wrong comes first.
         first = min(error.errors(include_url=False), key=lambda e: e["type"] == "missing")
         where = place(written_path(Recipe, first))
         raise InputError(f"{where}: {explain(Recipe, first)}") from error
+    _check_input(recipe, place)
+    return recipe
+
+
+def _check_input(recipe: Recipe, place: Place) -> None:
+    """Raise `InputError` where data, tokenizer, model and batches are not all for the same."""
+    images = isinstance(recipe.data, ImagesConfig)
+    model, batching = recipe.model, recipe.train.batching
+    reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
+    kind = f"data.kind = {recipe.data.kind!r}"
+    needed = "patches" if images else "tokens"
+    rules = [
+        (
+            reads != needed,
+            "model.input.kind",
+            f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
+        ),
+        (recipe.tokenizer is None and not images, "tokenizer", "tokenizer is missing."),
+        (
+            recipe.tokenizer is not None and images,
+            "tokenizer",
+            f"images have no tokenizer: leave [tokenizer] out beside {kind}",
+        ),
+        (
+            images and batching.kind != "examples",
+            "train.batching.kind",
+            f"train.batching.kind = {batching.kind!r} is for text: {kind} needs 'examples'",
+        ),
+    ]
+    for wrong, path, message in rules:
+        if wrong:
+            raise InputError(f"{place(path.split('.'))}: {message}")
 
 
 def _check_task(recipe: Recipe, place: Place) -> None:

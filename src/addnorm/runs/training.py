@@ -61,9 +61,7 @@ class Prepared:
         check_task(recipe, self.corpus)
         if self.corpus.task == "tagging":
             entity_scores([["O"]], [["O"]])  # says so now if its package is missing
-        self.tokenizers = (
-            saved.tokenizers if saved else Tokenizers.train(recipe.tokenizer, self.corpus)
-        )
+        self.tokenizers = saved.tokenizers if saved else learnt(recipe, self.corpus)
         self.labels = saved.labels if saved else self.corpus.labels
         self.encoded: EncodedCorpus = encode(self.corpus, self.tokenizers, self.labels)
         self.loaders: Loaders = recipe.train.batching.build(self.encoded, seed=recipe.train.seed)
@@ -95,6 +93,11 @@ class Prepared:
             return judge.judge(self.model, settings.valid_examples).scores
 
         return Validation(score, metric, larger_is_better=metric != "loss")
+
+
+def learnt(recipe: Recipe, corpus: Corpus) -> Tokenizers | None:
+    """The tokenizers that a recipe learns from its corpus; none for images."""
+    return None if recipe.tokenizer is None else Tokenizers.train(recipe.tokenizer, corpus)
 
 
 def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Run:

@@ -2,16 +2,20 @@
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 Weights = dict[str, Tensor]
+"""All that a model has learned, by name: parameters, and the running statistics of batch norms."""
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """The parameters of `model` by name, tied ones once."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """The parameters and persistent buffers of `model` by name, tied ones once."""
+    kept = model.state_dict().keys()
+    named = chain(model.named_parameters(), model.named_buffers())
+    return {name: tensor.detach() for name, tensor in named if name in kept}
 
 
 class MovingAverage:
@@ -66,6 +70,6 @@ def swapped(model: nn.Module, weights: Weights | None) -> Generator[None]:
 
 @torch.no_grad()
 def copy_into(model: nn.Module, weights: Weights) -> None:
-    """Copy `weights` into the parameters of the same names. Raises `KeyError` if one is missing."""
-    for name, parameter in model.named_parameters():
-        parameter.copy_(weights[name])
+    """Copy `weights` into those of the same names. Raises `KeyError` if one is missing."""
+    for name, own in weights_of(model).items():
+        own.copy_(weights[name])

@@ -1,11 +1,16 @@
-"""The training loss: cross-entropy summed over the targets that count."""
+"""The training loss: cross-entropy summed over the targets that count, and what is added to it."""
 
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.hooks import RemovableHandle
+
+from addnorm.nn.moe import MixtureOfExperts, load_balance
 
 IGNORED = -100
 """The target of a token that predicts nothing."""
@@ -24,6 +29,77 @@ def cross_entropy_sum(
     return _CrossEntropySum.apply(  # pyright: ignore[reportReturnType]
         logits.flatten(0, -2), targets.flatten(), label_smoothing
     )
+
+
+def exits_cross_entropy_sum(
+    outputs: Iterable[Float[Tensor, "*batch vocab"]],
+    targets: Int[Tensor, "*batch"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """The mean of `cross_entropy_sum` over the logits of every exit of a model, the last included.
+
+    Every exit learns at once and counts alike (Teerapittayanon et al. 2016, §III.B with equal
+    weights; Schwartz et al. 2020, §3). Raises `ValueError` where there are none.
+    """
+    losses = [cross_entropy_sum(logits, targets, label_smoothing) for logits in outputs]
+    if not losses:
+        raise ValueError("the loss of no exits is undefined: a model has at least its last")
+    return torch.stack(losses).mean()
+
+
+Mixtures = Mapping[str, MixtureOfExperts]
+"""The mixtures of experts in a model, by the name of each."""
+
+MASKS = {"encoder": "source_valid", "decoder": "target_valid"}
+"""Which argument says what is real in the two stacks of a model; in one of one stack, `valid`."""
+
+
+def mixtures_of(model: nn.Module) -> Mixtures:
+    """The mixtures of experts whose load training has to balance."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, MixtureOfExperts) and module.balance
+    }
+
+
+@contextmanager
+def listening(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
+    """The logits of every router, by the name of its mixture, as the model runs inside."""
+    said: dict[str, Tensor] = {}
+
+    def hear(name: str) -> RemovableHandle:
+        def note(_: nn.Module, __: Any, logits: Tensor) -> None:
+            said[name] = logits
+
+        return mixtures[name].router.register_forward_hook(note)
+
+    handles = [hear(name) for name in mixtures]
+    try:
+        yield said
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def balance_loss(
+    mixtures: Mixtures, said: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+) -> Tensor | float:
+    """`Σ balance · load_balance` over the mixtures that were heard, padding left out; per token."""
+    return sum(
+        (
+            mixtures[name].balance
+            * load_balance(logits, mixtures[name].top_k, _real(name, logits, inputs))
+            for name, logits in said.items()
+        ),
+        start=0.0,
+    )
+
+
+def _real(name: str, logits: Tensor, inputs: Mapping[str, Tensor]) -> Bool[Tensor, "..."] | None:
+    """Which tokens of this layer are real; None, all, where the inputs' mask is of another kind."""
+    valid = inputs.get(MASKS.get(name.partition(".")[0], "valid"))
+    return valid if valid is not None and valid.shape == logits.shape[:-1] else None
 
 
 class _CrossEntropySum(torch.autograd.Function):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from addnorm.data.batching import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError
+from addnorm.nn.norms import BatchNorm
 from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
 from addnorm.train.checkpoint import (
     Json,
@@ -27,7 +28,7 @@ from addnorm.train.checkpoint import (
     save_weights,
 )
 from addnorm.train.journal import Journal
-from addnorm.train.loss import cross_entropy_sum
+from addnorm.train.loss import balance_loss, cross_entropy_sum, listening, mixtures_of
 from addnorm.train.optim import optimizer_tensors, restore_optimizers
 from addnorm.train.precision import autocast, loss_scaler
 from addnorm.train.settings import TrainConfig
@@ -94,6 +95,12 @@ class Trainer:
     ) -> None:
         if validation is None and (config.select == "best" or config.patience is not None):
             raise InputError("train.select = 'best' and train.patience need validation data")
+        if config.accumulate > 1 and any(isinstance(m, BatchNorm) for m in model.modules()):
+            raise InputError(
+                f"train.accumulate = {config.accumulate} with batchnorm would normalise by the "
+                "statistics of micro-batches, not of the batch: use accumulate = 1 and larger "
+                "batches, or another norm"
+            )
         self.config = config
         self.device = resolve_device(config.device)
         self.model = model.to(self.device)
@@ -104,6 +111,7 @@ class Trainer:
         self.optimizers = config.optimizer.build(model, config.lr)
         self.peaks = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
         self.scaler = loss_scaler(config.precision, self.device)
+        self.mixtures = mixtures_of(model)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
         self.journal = Journal(folder, tensorboard=config.tensorboard)
         self.standing = Standing()
@@ -152,9 +160,15 @@ class Trainer:
         self.report(loss, norm, n_tokens)
 
     def backward(self, batch: Batch, n_tokens: int) -> float:
-        """Add this micro-batch's gradient of the loss per token; return its part of that loss."""
-        with autocast(self.config.precision, self.device):
-            loss = self.loss_of(batch.inputs, batch.targets) / max(n_tokens, 1)
+        """Add this micro-batch's gradient of the loss per token; return its part of that loss.
+
+        It includes the load-balance loss of mixtures of experts: that of each micro-batch, weighed
+        by its tokens.
+        """
+        with autocast(self.config.precision, self.device), listening(self.mixtures) as routers:
+            loss = self.loss_of(batch.inputs, batch.targets)
+            loss = loss + batch.n_tokens * balance_loss(self.mixtures, routers, batch.inputs)
+            loss = loss / max(n_tokens, 1)
         self.scaler.scale(loss).backward()
         return loss.item()
 

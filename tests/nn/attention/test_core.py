@@ -7,12 +7,14 @@ from functools import cache, partial
 import pytest
 import torch
 from tests.contracts import CORE_RECORDS, check_records, named
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig
+from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
+from addnorm.nn.positions.position import Bias
 
 BATCH, HEADS, WIDTH = 2, 4, 8
 VALID = torch.tensor(
@@ -54,6 +56,16 @@ def formula(allowed: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | Non
     return torch.stack(rows).view(*q.shape[:3], -1)
 
 
+def built(core: CoreConfig, dropout: float = 0.0) -> nn.Module:
+    """The core with scaled dot products of heads of the width used here."""
+    return core.build(dropout, DotProduct(WIDTH**-0.5))
+
+
+def tiles(bias: Tensor | None) -> Bias | None:
+    """A bias at hand, in the form in which a core asks for it."""
+    return None if bias is None else lambda rows, keys: bias[:, :, rows, keys]
+
+
 Problem = tuple[list[Tensor], Full | Causal | Dense, list[Tensor]]
 
 
@@ -90,9 +102,9 @@ def test_every_core_has_a_record() -> None:
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
 def test_equals_the_formula(core: CoreConfig, name: str, kv_heads: int, biased: bool) -> None:
     inputs, mask, wanted = problem(name, kv_heads, biased)
-    module = core.build(0.0)
+    module = built(core)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
-        got = run(lambda q, k, v, bias=None: module(q, k, v, mask, bias), inputs, dtype)
+        got = run(lambda q, k, v, bias=None: module(q, k, v, mask, tiles(bias)), inputs, dtype)
         assert len(got) == len(wanted) == 1 + len(inputs)
         for a, b in zip(got, wanted, strict=True):
             assert a.dtype == dtype
@@ -111,7 +123,7 @@ def test_a_row_with_nothing_to_see_is_zero(
     bias = torch.randn(1, 4, q_seq, 64).to(dtype).requires_grad_() if biased else None
     allowed = torch.rand(2, 1, q_seq, 64) > 0.5
     allowed[0, 0, 0] = allowed[1] = False
-    out = core.build(0.0)(q, *kv, Dense(allowed), bias)
+    out = built(core)(q, *kv, Dense(allowed), tiles(bias))
     assert torch.equal(out[0, :, 0], torch.zeros_like(out[0, :, 0]))
     assert torch.equal(out[1], torch.zeros_like(out[1]))
     out.sum().backward()
@@ -129,7 +141,7 @@ def test_masked_keys_and_values_change_no_bit(core: CoreConfig, garbage: float) 
     q, k, v = torch.randn(3, BATCH, HEADS, 6, WIDTH)
     mask = (Causal() & Padding(VALID)).on(ALL, ALL, BATCH)
     hidden = ~VALID[:, None, :, None]
-    module = core.build(0.0)
+    module = built(core)
     dirty = module(q, k.masked_fill(hidden, garbage), v.masked_fill(hidden, garbage), mask)
     assert torch.equal(dirty, module(q, k, v, mask))
 
@@ -144,15 +156,15 @@ def test_gradients(core: CoreConfig, mask: Full | Causal | Dense) -> None:
         for heads in (2, 1, 1)
     ]
     bias = torch.randn(1, 2, 6, 6, dtype=torch.float64, requires_grad=True)
-    module = core.build(0.0)
+    module = built(core)
     tight = {"atol": 1e-6, "rtol": 1e-4}
     assert torch.autograd.gradcheck(
-        lambda *x: module(*x[:3], mask, x[3]), (*tensors, bias), **tight
+        lambda *x: module(*x[:3], mask, tiles(x[3])), (*tensors, bias), **tight
     )
     assert torch.autograd.gradcheck(lambda *x: module(*x, mask), tensors, **tight)
     if isinstance(core, EagerCoreConfig):  # fused kernels have no second derivative
         assert torch.autograd.gradgradcheck(
-            lambda *x: module(*x[:3], mask, x[3]), (*tensors, bias), fast_mode=True, **tight
+            lambda *x: module(*x[:3], mask, tiles(x[3])), (*tensors, bias), fast_mode=True, **tight
         )
 
 
@@ -166,17 +178,17 @@ def test_eager_weights_are_shares() -> None:
 
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
 def test_dropout_of_weights_in_training_alone(core: CoreConfig) -> None:
-    module = core.build(0.5)
+    module = built(core, 0.5)
     q = torch.randn(1, 1, 64, 8)
     assert not torch.allclose(module(q, q, q, Full()), module(q, q, q, Full()))
-    assert_close(module.eval()(q, q, q, Full()), core.build(0.0)(q, q, q, Full()))
+    assert_close(module.eval()(q, q, q, Full()), built(core)(q, q, q, Full()))
 
 
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
 @pytest.mark.parametrize("mask", [Full(), Causal()])
 def test_scores_far_apart_stay_finite(core: CoreConfig, mask: Full | Causal) -> None:
     q = (1e3 * torch.randn(1, 2, 5, 8)).requires_grad_()
-    out = core.build(0.0)(q, q, q, mask)
+    out = built(core)(q, q, q, mask)
     out.sum().backward()
     assert out.isfinite().all()
     assert q.grad is not None
@@ -192,7 +204,7 @@ def test_scores_far_apart_stay_finite(core: CoreConfig, mask: Full | Causal) -> 
 def test_cuda_kernels_equal_the_formula(backend: str, name: str) -> None:
     inputs, mask, wanted = problem(name, 4, biased=False)
     mask = Dense(mask.allowed.cuda()) if isinstance(mask, Dense) else mask
-    module = CORE_RECORDS[0].build(0.0)
+    module = built(CORE_RECORDS[0])
     try:
         with sdpa_kernel(SDPBackend.__members__[backend]):
             got = run(

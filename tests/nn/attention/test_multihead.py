@@ -13,32 +13,46 @@ from tests.contracts import (
     check_module,
     context,
     named,
+    site,
     started,
 )
 from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.nn.attention import (
+    AdditiveConfig,
     AttentionConfig,
     CoreConfig,
     CrossAttention,
+    FullPatternConfig,
     HeadShape,
+    SDPACoreConfig,
     SelfAttention,
+    WindowPatternConfig,
 )
 from addnorm.nn.cache import CrossCache, SelfCache
 from addnorm.nn.context import Context
-from addnorm.nn.masks import Causal, Full, Padding, Window
-from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
-from addnorm.nn.positions import NoPosition, Position, PositionConfig, Rotary
+from addnorm.nn.masks import Causal, Padding
+from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, RMSNormConfig
+from addnorm.nn.positions import NoPosition, Position, PositionConfig, RotaryConfig, Site
+from addnorm.nn.positions.position import Bias
 
 VALID = torch.tensor([[True, True, True, False], [False, True, True, True]])
 CONFIGS = [
     AttentionConfig(n_heads=2),
     AttentionConfig(n_heads=4, n_kv_heads=2, bias=False),
     AttentionConfig(n_heads=4, n_kv_heads=1, qk_norm=RMSNormConfig()),
-    AttentionConfig(n_heads=3, d_head=6, qk_norm=LayerNormConfig(), window=2),
+    AttentionConfig(
+        n_heads=3, d_head=6, qk_norm=LayerNormConfig(), pattern=WindowPatternConfig(size=2)
+    ),
 ]
 NAMES = ["mha", "gqa", "mqa", "wide"]
+
+
+def rotary(config: AttentionConfig = CONFIGS[0]) -> Position:
+    """Rotary positions for heads of a width of 8 features in all."""
+    d_head = config.heads(8).d_head
+    return RotaryConfig().build(site(d_head, 1))
 
 
 def paper(m: SelfAttention | CrossAttention, x: Tensor, y: Tensor, allowed: Tensor) -> Tensor:
@@ -62,8 +76,8 @@ def test_contract(config: AttentionConfig) -> None:
     check_config(config, AttentionConfig)
     x, memory = torch.randn(2, 4, 8), torch.randn(2, 5, 8)
     check_module(
-        lambda: config.build(8, Rotary()),
-        lambda m, dtype: m(x.to(dtype), context(2, 4, Causal() & config.pattern)),
+        lambda: config.build(8, rotary(config), True),
+        lambda m, dtype: m(x.to(dtype), context(2, 4, Causal() & config.pattern.build())),
     )
     check_module(
         lambda: config.build_cross(8),
@@ -76,8 +90,8 @@ def test_contract(config: AttentionConfig) -> None:
 def test_equals_the_formula(config: AttentionConfig, core: CoreConfig) -> None:
     config = dataclasses.replace(config, core=core)
     x, memory = torch.randn(2, 4, 8).double(), torch.randn(2, 5, 8).double()
-    own = started(config.build(8, NoPosition())).double()
-    mask = Causal() & Padding(VALID) & config.pattern
+    own = started(config.build(8, NoPosition(), True)).double()
+    mask = Causal() & Padding(VALID) & config.pattern.build()
     allowed = mask.dense(torch.arange(4), torch.arange(4), 2)[:, 0]
     # A row with nothing to see gives zeros, hence the bias of the output alone.
     assert_close(
@@ -91,7 +105,7 @@ def test_equals_the_formula(config: AttentionConfig, core: CoreConfig) -> None:
 
 def test_first_projection() -> None:
     """`torch.manual_seed(168)`, `torch.rand(3, 3)`: `[0.25, 0.87, 0.66] W`."""
-    attention = AttentionConfig(n_heads=1, bias=False).build(3, NoPosition())
+    attention = AttentionConfig(n_heads=1, bias=False).build(3, NoPosition(), True)
     torch.manual_seed(168)
     with torch.no_grad():
         attention.q_proj.weight.copy_(torch.rand(3, 3).T)
@@ -102,12 +116,12 @@ def test_first_projection() -> None:
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
 def test_a_rotation_turns_queries_and_keys_alike(core: CoreConfig) -> None:
     """Moving the whole text changes nothing; moving a part of it does."""
-    attention = AttentionConfig(n_heads=2, core=core).build(8, Rotary()).double()
+    attention = AttentionConfig(n_heads=2, core=core).build(8, rotary(), True).double()
     x, ctx = torch.randn(1, 5, 8).double(), context(1, 5)
     here = attention(x, ctx)
-    moved = attention(x, dataclasses.replace(ctx, positions=ctx.positions + 37))
+    moved = attention(x, dataclasses.replace(ctx, kv_positions=ctx.positions + 37))
     torn = attention(
-        x, dataclasses.replace(ctx, positions=ctx.positions + torch.tensor([0, 0, 1, 1, 1]))
+        x, dataclasses.replace(ctx, kv_positions=ctx.positions + torch.tensor([0, 0, 1, 1, 1]))
     )
     assert_close(moved, here, rtol=0, atol=1e-10)
     assert not torch.allclose(torn, here, rtol=0, atol=1e-4)
@@ -116,16 +130,19 @@ def test_a_rotation_turns_queries_and_keys_alike(core: CoreConfig) -> None:
 class Distance(Position):
     """`-|i - j|` added to the scores of every head."""
 
-    def score_bias(self, q: Tensor, k: Tensor, ctx: Context) -> Tensor:
-        far = (ctx.q_slots[:, None] - ctx.kv_slots).abs()
-        return -far.to(q.dtype).expand(1, q.shape[1], -1, -1)
+    def score_bias(self, q: Tensor, ctx: Context) -> Bias:
+        def tile(rows: slice, keys: slice) -> Tensor:
+            far = (ctx.q_slots[rows, None] - ctx.kv_slots[keys]).abs()
+            return -far.to(q.dtype).expand(1, q.shape[1], -1, -1)
+
+        return tile
 
 
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
 def test_a_score_bias_reaches_the_scores_cached_or_not(core: CoreConfig) -> None:
     config = AttentionConfig(n_heads=2, core=core)
     attention, x, ctx = (
-        config.build(8, Distance()).double(),
+        config.build(8, Distance(), True).double(),
         torch.randn(2, 5, 8).double(),
         context(2, 5),
     )
@@ -147,9 +164,9 @@ def test_a_score_bias_reaches_the_scores_cached_or_not(core: CoreConfig) -> None
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
 def test_grouped_heads_equal_repeated_weights(kv_heads: int, core: CoreConfig) -> None:
     grouped = started(
-        AttentionConfig(n_heads=4, n_kv_heads=kv_heads, core=core).build(16, Rotary())
+        AttentionConfig(n_heads=4, n_kv_heads=kv_heads, core=core).build(16, rotary(), True)
     )
-    full = AttentionConfig(n_heads=4, core=core).build(16, Rotary())
+    full = AttentionConfig(n_heads=4, core=core).build(16, rotary(), True)
     weights = grouped.state_dict()
     for name in ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"):
         heads = weights[name].unflatten(0, (kv_heads, 4))
@@ -166,11 +183,19 @@ def test_grouped_heads_equal_repeated_weights(kv_heads: int, core: CoreConfig) -
 def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
     for core in CORE_RECORDS:
         config = dataclasses.replace(config, core=core)
-        attention = config.build(
-            4 if config.d_head or config.n_heads == 2 else 8, position.build(8, 4)
+        d_model = 4 if config.d_head or config.n_heads == 2 else 8
+        heads = config.heads(d_model)
+        place = Site(
+            d_model=d_model,
+            max_len=8,
+            n_heads=heads.n_heads,
+            d_head=heads.d_head,
+            causal=True,
+            scale=heads.d_head**-0.5,
         )
+        attention = config.build(d_model, position.build(place).in_layer(0), True)
         x = torch.randn(1, 3, attention.q_proj.in_features)
-        ctx = context(1, 3, Causal() & config.pattern)
+        ctx = context(1, 3, Causal() & config.pattern.build())
         check_gradients(attention, lambda m, x, ctx=ctx: m(x, ctx), x, twice=core.kind == "eager")
 
 
@@ -188,7 +213,7 @@ def test_gradients_across(core: CoreConfig) -> None:
 
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
 def test_a_row_with_nothing_to_see(core: CoreConfig) -> None:
-    attention = started(AttentionConfig(n_heads=2, core=core).build(8, Rotary()))
+    attention = started(AttentionConfig(n_heads=2, core=core).build(8, rotary(), True))
     x = torch.randn(2, 3, 8, requires_grad=True)
     valid = torch.tensor([[False, True, True], [False, False, False]])
     out = attention(x, context(2, 3, valid=valid))
@@ -202,12 +227,15 @@ def test_a_row_with_nothing_to_see(core: CoreConfig) -> None:
 
 @pytest.mark.parametrize("window", [None, 1, 3])
 def test_chunks_through_a_cache(window: int | None) -> None:
-    config = AttentionConfig(n_heads=2, window=window)
-    attention, x, cache = config.build(8, Rotary()), torch.randn(2, 7, 8), SelfCache()
-    mask = Causal() & config.pattern
+    pattern = FullPatternConfig() if window is None else WindowPatternConfig(size=window)
+    config = AttentionConfig(n_heads=2, pattern=pattern)
+    attention, x = config.build(8, rotary(config), True), torch.randn(2, 7, 8)
+    cache = attention.new_cache()
+    mask = Causal() & config.pattern.build()
     chunks = []
     for start, end in ((0, 3), (3, 4), (4, 7)):
-        ctx = context(2, end - start, mask, past=start)
+        new = torch.zeros(2, end - start, dtype=torch.long)
+        ctx = Context.over(new, Causal(), past=start).restrict(pattern.build())
         chunks.append(attention(x[:, start:end], ctx, cache))
     assert_close(torch.cat(chunks, 1), attention(x, context(2, 7, mask)), rtol=0, atol=1e-6)
 
@@ -236,12 +264,14 @@ def test_heads() -> None:
         AttentionConfig(n_heads=4, n_kv_heads=3).heads(16)
 
 
-def test_pattern() -> None:
-    assert AttentionConfig().pattern == Full()
-    assert AttentionConfig(window=3).pattern == Window(3)
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"additive.*eager"):
+        AttentionConfig(score=AdditiveConfig(), core=SDPACoreConfig())
+    with pytest.raises(ValueError, match="qk_norm"):
+        AttentionConfig(qk_norm=BatchNormConfig())
 
 
-@pytest.mark.parametrize("field", ["n_heads", "n_kv_heads", "d_head", "window"])
+@pytest.mark.parametrize("field", ["n_heads", "n_kv_heads", "d_head"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_impossible_values_are_refused(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=field):

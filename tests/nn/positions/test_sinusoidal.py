@@ -6,11 +6,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts import context
+from tests.contracts import context, site
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.nn.positions.sinusoidal import Sinusoidal, frequencies, phases, sinusoidal_encoding
+from addnorm.nn.positions.sinusoidal import (
+    Sinusoidal,
+    SinusoidalConfig,
+    frequencies,
+    sinusoidal_encoding,
+    waves,
+)
 
 
 def paper(p: int, width: int) -> Tensor:
@@ -24,17 +30,25 @@ def paper(p: int, width: int) -> Tensor:
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 128, 512])
 def test_equals_the_formula(width: int) -> None:
     positions = [0, 1, 2, 17, 999, 131_071]
-    got = sinusoidal_encoding(torch.tensor(positions), width)
-    assert got.dtype == torch.float32
-    assert_close(got.double(), torch.stack([paper(p, width) for p in positions]), rtol=0, atol=1e-6)
+    expected = torch.stack([paper(p, width) for p in positions])
+    for dtype, near in ((torch.float32, 1e-6), (torch.float64, 1e-9)):
+        got = sinusoidal_encoding(torch.tensor(positions), width, dtype=dtype)
+        assert got.dtype == dtype
+        assert_close(got.double(), expected, rtol=0, atol=near)
 
 
 def test_numbers_for_width_four() -> None:
+    """science.md §1: `PE(0)`, `PE(1)`, and the two words they are added to."""
     expected = torch.tensor([[0.0, 1.0, 0.0, 1.0], [0.8415, 0.5403, 0.0100, 0.99995]])
     assert_close(sinusoidal_encoding(torch.tensor([0, 1]), 4), expected, rtol=0, atol=5e-5)
+    hello_world = torch.tensor([[[0.5, 1.0, 0.3, 0.7], [0.8, 0.6, 0.4, 0.9]]])
+    added = torch.tensor([[[0.5, 2.0, 0.3, 1.7], [1.6415, 1.1403, 0.4100, 1.89995]]])
+    got = SinusoidalConfig().build(site(4, 2)).embed(hello_world, context(1, 2))
+    assert_close(got, added, rtol=0, atol=5e-5)
 
 
 def test_bounded_and_no_two_alike() -> None:
+    """science.md §1: within [-1, 1], and the first 10,000 positions at D = 128 all differ."""
     table = sinusoidal_encoding(torch.arange(10_000), 128)
     assert table.abs().max() <= 1
     assert len(table.unique(dim=0)) == 10_000
@@ -46,6 +60,7 @@ def test_bounded_and_no_two_alike() -> None:
 
 
 def test_wavelengths_are_geometric() -> None:
+    """science.md §1: from 2π towards 10000 · 2π."""
     waves = 2 * math.pi / frequencies(512)
     ratios = waves[1:] / waves[:-1]
     assert waves[0].item() == pytest.approx(2 * math.pi)
@@ -55,7 +70,7 @@ def test_wavelengths_are_geometric() -> None:
 
 @given(k=st.integers(0, 5000), width=st.sampled_from([2, 8, 64]))
 def test_one_linear_map_moves_every_position(k: int, width: int) -> None:
-    """`M_k` of 2 × 2 turns by `k ω_i` gives `PE(p + k) = M_k PE(p)` at all p."""
+    """science.md §1: `M_k` of 2 × 2 turns by `k ω_i` gives `PE(p + k) = M_k PE(p)` at all p."""
     angles = k * frequencies(width)
     turns = [
         torch.stack((torch.stack((a.cos(), a.sin())), torch.stack((-a.sin(), a.cos()))))
@@ -75,5 +90,14 @@ def test_far_positions_in_a_bfloat16_model() -> None:
     got = position.embed(torch.zeros(1, 131_072, 64, dtype=torch.bfloat16), ctx)[0, -1]
     assert got.dtype == torch.bfloat16
     assert_close(got.double(), paper(131_071, 64), rtol=0, atol=1e-2)
-    assert phases(torch.tensor([131_071]), 64).dtype == torch.float64
     assert not [*position.buffers(), *position.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_waves_are_exact_far_away(dtype: torch.dtype) -> None:
+    positions = torch.tensor([[0, 131_071, -131_071, 10_000_000]])
+    cos, sin = waves(positions, frequencies(8), dtype)
+    for s, p in enumerate(positions[0].tolist()):
+        for i, omega in enumerate(frequencies(8).tolist()):
+            near = pytest.approx((math.cos(p * omega), math.sin(p * omega)), abs=1e-7)
+            assert (cos[0, s, i].item(), sin[0, s, i].item()) == near

@@ -1,4 +1,4 @@
-"""Attention: the multi-head modules and the cores that they call."""
+"""Attention: the multi-head modules, the scores and patterns they take, and the cores they call."""
 
 from addnorm.nn.attention.core import (
     CoreConfig,
@@ -8,15 +8,37 @@ from addnorm.nn.attention.core import (
     SDPACoreConfig,
 )
 from addnorm.nn.attention.multihead import AttentionConfig, CrossAttention, HeadShape, SelfAttention
+from addnorm.nn.attention.patterns import (
+    BlocksPatternConfig,
+    FullPatternConfig,
+    PatternConfig,
+    WindowPatternConfig,
+)
+from addnorm.nn.attention.scores import (
+    AdditiveConfig,
+    BilinearConfig,
+    DotConfig,
+    ScaledDotConfig,
+    ScoreConfig,
+)
 
 __all__ = [
+    "AdditiveConfig",
     "AttentionConfig",
+    "BilinearConfig",
+    "BlocksPatternConfig",
     "CoreConfig",
     "CrossAttention",
+    "DotConfig",
     "EagerCore",
     "EagerCoreConfig",
+    "FullPatternConfig",
     "HeadShape",
+    "PatternConfig",
     "SDPACore",
     "SDPACoreConfig",
+    "ScaledDotConfig",
+    "ScoreConfig",
     "SelfAttention",
+    "WindowPatternConfig",
 ]

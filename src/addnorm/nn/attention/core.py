@@ -2,7 +2,8 @@
 
 A core maps projected heads to mixed heads, `core(q, k, v, mask, bias)`. It gets the mask already
 evaluated, shares each key/value head among `heads / kv_heads` query heads, and gives zeros, with
-zero gradient, to a query that may attend to nothing.
+zero gradient, to a query that may attend to nothing. A mask or a bias that would need memory
+quadratic in the length is evaluated tile by tile (see `tiles`).
 """
 
 from typing import Annotated, Literal
@@ -14,26 +15,42 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn import functional
+from addnorm.nn.attention.scores import Additive, DotProduct, Score
+from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.masks import Causal, Dense, Full
+from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
+from addnorm.nn.positions.position import Bias
 
 Queries = Float[Tensor, "batch heads q_seq d_head"]
 Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
-Bias = Float[Tensor, "#batch #heads q_seq kv_seq"]
+BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
+
+EVERYTHING = slice(None)
 
 
 class SDPACore(nn.Module):
-    """`softmax(q kᵀ / √d_head + bias) v` by torch's fused kernels, linear in memory mostly."""
+    """`softmax(scale · kᵀ W q + bias) v` by torch's fused kernels, linear in memory mostly."""
 
-    def __init__(self, *, dropout: float = 0.0) -> None:
+    def __init__(self, score: DotProduct | None = None, *, dropout: float = 0.0) -> None:
         super().__init__()
+        self.score = score
         self.dropout = dropout
 
     def forward(
-        self, q: Queries, k: Keys, v: Keys, mask: Full | Causal | Dense, bias: Bias | None = None
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
     ) -> Queries:
+        q = q if self.score is None else self.score.queries(q)
+        if is_tiled(q, k, mask, bias):
+            return in_tiles(self.attend, q, k, v, mask, bias)
+        return self.attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
+
+    def attend(
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: BiasTensor | None
+    ) -> Queries:
+        """One call of the kernel, on queries that the score has already mapped."""
         causal = isinstance(mask, Causal) and bias is None
         allowed = None if causal else _allowed(mask, q, k)
+        bias = None if bias is None else bias.to(q.dtype)
         if bias is not None and allowed is not None:
             allowed = bias.masked_fill(~allowed, float("-inf"))
         return F.scaled_dot_product_attention(
@@ -43,39 +60,62 @@ class SDPACore(nn.Module):
             attn_mask=bias if allowed is None else allowed,
             is_causal=causal,
             dropout_p=self.dropout if self.training else 0.0,
+            scale=None if self.score is None else self.score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
 
 
 @config
 class SDPACoreConfig:
-    """torch's fused kernels."""
+    """torch's fused kernels; for scores that are dot products."""
 
     kind: Literal["sdpa"] = "sdpa"
 
-    def build(self, dropout: float) -> SDPACore:
-        return SDPACore(dropout=dropout)
+    def build(self, dropout: float, score: Score) -> SDPACore:
+        if not isinstance(score, DotProduct):
+            raise ValueError(
+                "no fused kernel computes additive scores: leave core unset, or use kind = 'eager'"
+            )
+        return SDPACore(score, dropout=dropout)
 
 
 class EagerCore(nn.Module):
-    """`softmax(q kᵀ / √d_head + bias) v` in plain products: the reference; it shows its weights."""
+    """`softmax(score(q, k) + bias) v` in plain products: the reference; it shows its weights.
 
-    def __init__(self, *, dropout: float = 0.0) -> None:
+    Without a `score` it is the scaled dot product.
+    """
+
+    def __init__(self, score: Score | None = None, *, dropout: float = 0.0) -> None:
         super().__init__()
+        self.score = functional.scaled_dot_scores if score is None else score
         self.weights_dropout = Dropout(dropout)
 
     def forward(
-        self, q: Queries, k: Keys, v: Keys, mask: Full | Causal | Dense, bias: Bias | None = None
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
     ) -> Queries:
-        weights = self.weights_dropout(self.weights(q, k, mask, bias))
+        width = q.shape[-1] if isinstance(self.score, Additive) else 1
+        if is_tiled(q, k, mask, bias, width):
+            return in_tiles(self.attend, q, k, v, mask, bias, width)
+        return self.attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
+
+    def attend(
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: BiasTensor | None
+    ) -> Queries:
+        """The definition, all at once."""
+        weights = self.weights_dropout(self._weights(q, k, mask, bias))
         return weights @ _shared(v, q.shape[1])
 
     def weights(
-        self, q: Queries, k: Keys, mask: Full | Causal | Dense, bias: Bias | None = None
+        self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None
     ) -> Float[Tensor, "batch heads q_seq kv_seq"]:
         """How much each query looks at each key: rows sum to one, or to zero if all is masked."""
-        scores = functional.scaled_dot_scores(q, _shared(k, q.shape[1]))
-        scores = scores if bias is None else scores + bias
+        return self._weights(q, k, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
+
+    def _weights(
+        self, q: Queries, k: Keys, mask: Evaluated, bias: BiasTensor | None
+    ) -> Float[Tensor, "batch heads q_seq kv_seq"]:
+        scores = self.score(q, _shared(k, q.shape[1]))
+        scores = scores if bias is None else scores + bias.to(scores.dtype)
         return functional.masked_softmax(scores, _allowed(mask, q, k))
 
 
@@ -85,15 +125,15 @@ class EagerCoreConfig:
 
     kind: Literal["eager"] = "eager"
 
-    def build(self, dropout: float) -> EagerCore:
-        return EagerCore(dropout=dropout)
+    def build(self, dropout: float, score: Score) -> EagerCore:
+        return EagerCore(score, dropout=dropout)
 
 
 CoreConfig = Annotated[SDPACoreConfig | EagerCoreConfig, Field(discriminator="kind")]
 """Every attention core there is."""
 
 
-def _allowed(mask: Full | Causal | Dense, q: Queries, k: Keys) -> Tensor | None:
+def _allowed(mask: Evaluated, q: Queries, k: Keys) -> Tensor | None:
     """The evaluated mask as a tensor, or None where everything is allowed."""
     match mask:
         case Full():
@@ -102,6 +142,8 @@ def _allowed(mask: Full | Causal | Dense, q: Queries, k: Keys) -> Tensor | None:
             return q.new_ones(q.shape[2], k.shape[2]).tril().bool()
         case Dense(allowed):
             return allowed
+        case Tiled():
+            return mask.tile(EVERYTHING, EVERYTHING).allowed
 
 
 def _shared(kv: Keys, n_heads: int) -> Float[Tensor, "batch heads kv_seq d_head"]:

@@ -1,17 +1,20 @@
 """Multi-head attention, self and cross: MHA, GQA and MQA by the number of key/value heads."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
-from addnorm.nn.attention.core import CoreConfig, SDPACoreConfig
-from addnorm.nn.cache import CrossCache, KeysValues, SelfCache
+from addnorm.nn.attention.core import CoreConfig, EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig
+from addnorm.nn.attention.scores import AdditiveConfig, ScaledDotConfig, ScoreConfig
+from addnorm.nn.cache import CrossCache, KeysValues, SegmentMemory, SelfCache
 from addnorm.nn.context import Context, Memory
-from addnorm.nn.masks import Full, Mask, Window
-from addnorm.nn.norms import NormConfig
+from addnorm.nn.masks import Full, Mask
+from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig
 from addnorm.nn.positions.position import Position
 
 Hidden = Float[Tensor, "batch seq d_model"]
@@ -57,15 +60,15 @@ class MultiHead(nn.Module):
         self.k_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.v_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.out_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, bias=bias)
-        self.q_norm = nn.Identity() if qk_norm is None else qk_norm.build(heads.d_head)
-        self.k_norm = nn.Identity() if qk_norm is None else qk_norm.build(heads.d_head)
+        self.q_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
+        self.k_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
         self.core = core
 
     def queries(self, x: Hidden) -> Heads:
         """The queries of every head, `norm(x W_q)`."""
         return self.q_norm(self.split(self.q_proj(x)))
 
-    def keys_values(self, y: Hidden) -> KeysValues:
+    def keys_values(self, y: Float[Tensor, "batch kv_seq d_model"]) -> KeysValues:
         """The keys and values of every key/value head, `norm(y W_k)` and `y W_v`."""
         return self.k_norm(self.split(self.k_proj(y))), self.split(self.v_proj(y))
 
@@ -79,7 +82,10 @@ class MultiHead(nn.Module):
 
 
 class SelfAttention(MultiHead):
-    """A sequence looks at itself: `core(rotate(q), rotate(k), v, mask, score_bias)`."""
+    """A sequence looks at itself: `core(rotate(q), rotate(k), v, mask, score_bias)`.
+
+    `pattern` is the mask that this layer adds to that of the pass.
+    """
 
     def __init__(
         self,
@@ -90,15 +96,24 @@ class SelfAttention(MultiHead):
         core: nn.Module,
         bias: bool = True,
         qk_norm: NormConfig | None = None,
+        pattern: Mask | None = None,
     ) -> None:
         super().__init__(d_model, heads, core=core, bias=bias, qk_norm=qk_norm)
         self.position = position
+        self.pattern = pattern or Full()
 
-    def forward(self, x: Hidden, ctx: Context, cache: SelfCache | None = None) -> Hidden:
-        q, (k, v) = self.queries(x), self.keys_values(x)
+    def forward(
+        self, x: Hidden, ctx: Context, cache: SelfCache | SegmentMemory | None = None
+    ) -> Hidden:
+        q, (k, v) = self.queries(x), self.keys_values(x if cache is None else cache.source(x))
         q, k = self.position.rotate(q, k, ctx)
         k, v = (k, v) if cache is None else cache.append(k, v)
-        return self.merge(self.core(q, k, v, ctx.mask, self.position.score_bias(q, k, ctx)))
+        q, k = self.position.rotate_all(q, k, ctx)
+        return self.merge(self.core(q, k, v, ctx.mask, self.position.score_bias(q, ctx)))
+
+    def new_cache(self) -> SelfCache:
+        """An empty cache that keeps as much as the pattern can reach."""
+        return SelfCache(self.pattern.reach[0])
 
 
 class CrossAttention(MultiHead):
@@ -119,36 +134,52 @@ class CrossAttention(MultiHead):
 class AttentionConfig:
     """Attention with `n_heads` heads; `n_kv_heads` = `n_heads` is MHA, 1 is MQA, between is GQA.
 
-    `d_head` defaults to d_model / n_heads. `window` lets self-attention see that many slots only.
+    `d_head` defaults to d_model / n_heads. `pattern` narrows what self-attention sees. `core`
+    defaults to torch's fused kernels, and to the eager core where no kernel knows the score.
     """
 
+    kind: Literal["attention"] = "attention"
     n_heads: PositiveInt = 8
     n_kv_heads: PositiveInt | None = None
     d_head: PositiveInt | None = None
     bias: bool = True
     dropout: Probability = 0.0
     qk_norm: NormConfig | None = None
-    window: PositiveInt | None = None
-    core: CoreConfig = SDPACoreConfig()
+    score: ScoreConfig = ScaledDotConfig()
+    pattern: PatternConfig = FullPatternConfig()
+    core: CoreConfig | None = None
 
-    def build(self, d_model: int, position: Position) -> SelfAttention:
+    def __post_init__(self) -> None:
+        if isinstance(self.score, AdditiveConfig) and isinstance(self.core, SDPACoreConfig):
+            raise ValueError(
+                "no fused kernel computes additive scores: leave core unset, or use kind = 'eager'"
+            )
+        if isinstance(self.qk_norm, BatchNormConfig):
+            raise ValueError("qk_norm normalises each head of each token: batchnorm cannot")
+
+    def build(self, d_model: int, position: Position, causal: bool) -> SelfAttention:
+        heads = self.heads(d_model)
         return SelfAttention(
             d_model,
-            self.heads(d_model),
+            heads,
             position=position,
-            core=self.core.build(self.dropout),
+            core=self.build_core(heads),
             bias=self.bias,
             qk_norm=self.qk_norm,
+            pattern=self.pattern.build(),
         )
 
     def build_cross(self, d_model: int) -> CrossAttention:
+        heads = self.heads(d_model)
         return CrossAttention(
-            d_model,
-            self.heads(d_model),
-            core=self.core.build(self.dropout),
-            bias=self.bias,
-            qk_norm=self.qk_norm,
+            d_model, heads, core=self.build_core(heads), bias=self.bias, qk_norm=self.qk_norm
         )
+
+    def build_core(self, heads: HeadShape) -> nn.Module:
+        """The core with its score."""
+        plain = isinstance(self.score, AdditiveConfig)
+        core = self.core or (EagerCoreConfig() if plain else SDPACoreConfig())
+        return core.build(self.dropout, self.score.build(heads.n_heads, heads.d_head))
 
     def heads(self, d_model: int) -> HeadShape:
         """The head counts and width for this model width. Raises `ValueError` where they clash."""
@@ -160,11 +191,6 @@ class AttentionConfig:
         return HeadShape(
             self.n_heads, self.n_kv_heads or self.n_heads, self.d_head or d_model // self.n_heads
         )
-
-    @property
-    def pattern(self) -> Mask:
-        """The mask that these layers add to that of the pass."""
-        return Full() if self.window is None else Window(self.window)
 
 
 def _divisors(n: int) -> list[int]:

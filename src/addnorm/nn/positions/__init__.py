@@ -4,27 +4,61 @@ from typing import Annotated
 
 from pydantic import Field
 
+from addnorm.nn.positions.alibi import ALiBi, ALiBiConfig
 from addnorm.nn.positions.learned import Learned, LearnedConfig
 from addnorm.nn.positions.none import NoPosition, NoPositionConfig
-from addnorm.nn.positions.position import Position
-from addnorm.nn.positions.rotary import Rotary, RotaryConfig
+from addnorm.nn.positions.position import Bias, Position, Site
+from addnorm.nn.positions.rotary import DynamicRotary, Rotary, RotaryConfig
+from addnorm.nn.positions.scaling import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    ScalingConfig,
+    YaRNScaling,
+)
 from addnorm.nn.positions.sinusoidal import Sinusoidal, SinusoidalConfig, sinusoidal_encoding
+from addnorm.nn.positions.t5 import T5Bias, T5BiasConfig
+from addnorm.nn.positions.transformer_xl import RelativeScores, TransformerXL, TransformerXLConfig
 
 PositionConfig = Annotated[
-    SinusoidalConfig | LearnedConfig | RotaryConfig | NoPositionConfig, Field(discriminator="kind")
+    SinusoidalConfig
+    | LearnedConfig
+    | RotaryConfig
+    | ALiBiConfig
+    | T5BiasConfig
+    | TransformerXLConfig
+    | NoPositionConfig,
+    Field(discriminator="kind"),
 ]
 """Every position scheme there is."""
 
 __all__ = [
+    "ALiBi",
+    "ALiBiConfig",
+    "Bias",
+    "DynamicRotary",
+    "DynamicScaling",
     "Learned",
     "LearnedConfig",
+    "LinearScaling",
+    "Llama3Scaling",
+    "NTKScaling",
     "NoPosition",
     "NoPositionConfig",
     "Position",
     "PositionConfig",
+    "RelativeScores",
     "Rotary",
     "RotaryConfig",
+    "ScalingConfig",
     "Sinusoidal",
     "SinusoidalConfig",
+    "Site",
+    "T5Bias",
+    "T5BiasConfig",
+    "TransformerXL",
+    "TransformerXLConfig",
+    "YaRNScaling",
     "sinusoidal_encoding",
 ]

@@ -8,7 +8,7 @@ from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.nn.context import Context
 from addnorm.nn.positions.none import NoPosition
-from addnorm.nn.positions.position import Embedded, Position
+from addnorm.nn.positions.position import Embedded, Position, Site
 
 
 class Learned(Position):
@@ -22,17 +22,21 @@ class Learned(Position):
         self.table = nn.Embedding(max_len, d_model)
 
     def embed(self, x: Embedded, ctx: Context) -> Embedded:
-        max_len = self.table.num_embeddings
+        known = self.max_len
         # Slots bound positions, so the values themselves are read only when there are too many.
-        if len(ctx.kv_slots) > max_len and (last := int(ctx.positions.max())) >= max_len:
+        if len(ctx.kv_slots) > known and (last := int(ctx.positions.max())) >= known:
             raise InputError(
-                f"position {last} is past the learned table: this model knows {max_len} positions "
-                f"(0 to {max_len - 1}). Shorten the input, or train with a larger max_len."
+                f"position {last} is past the learned table: this model knows {known} positions "
+                f"(0 to {known - 1}). Shorten the input, or train with a larger max_len."
             )
         return x + self.table(ctx.positions)
 
     def in_layer(self, layer: int) -> Position:
         return NoPosition()
+
+    @property
+    def max_len(self) -> int:
+        return self.table.num_embeddings
 
 
 @config
@@ -41,5 +45,5 @@ class LearnedConfig:
 
     kind: Literal["learned"] = "learned"
 
-    def build(self, d_model: int, max_len: int) -> Learned:
-        return Learned(max_len, d_model)
+    def build(self, site: Site) -> Learned:
+        return Learned(site.max_len, site.d_model)

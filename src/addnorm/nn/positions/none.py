@@ -3,7 +3,7 @@
 from typing import Literal
 
 from addnorm.config import config
-from addnorm.nn.positions.position import Position
+from addnorm.nn.positions.position import Position, Site
 
 
 class NoPosition(Position):
@@ -16,5 +16,5 @@ class NoPositionConfig:
 
     kind: Literal["none"] = "none"
 
-    def build(self, d_model: int, max_len: int) -> NoPosition:
+    def build(self, site: Site) -> NoPosition:
         return NoPosition()

@@ -1,4 +1,7 @@
-"""Position: the three places where a scheme may act, each doing nothing unless a scheme says so."""
+"""Position: the places where a scheme may act, each doing nothing unless a scheme says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -9,6 +12,25 @@ Embedded = Float[Tensor, "batch seq d_model"]
 Queries = Float[Tensor, "batch heads q_seq d_head"]
 Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
 
+Bias = Callable[[slice, slice], Float[Tensor, "#batch heads q_seq kv_seq"]]
+"""What is added to the scaled scores before the softmax, evaluated tile by tile.
+
+The slices pick the rows and the keys among those of the pass, so `tile(slice(None), slice(None))`
+is the whole. A tile may be in a wider type than the queries.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a scheme is to work: the sizes around it, and what scores multiply `q·k` by."""
+
+    d_model: int
+    max_len: int
+    n_heads: int
+    d_head: int
+    causal: bool
+    scale: float
+
 
 class Position(nn.Module):
     """A scheme overrides the hooks that it acts on; the others stay as they are here."""
@@ -18,15 +40,25 @@ class Position(nn.Module):
         return x
 
     def rotate(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
-        """Act on the new tokens' queries and keys, before the keys enter a cache."""
+        """Act on queries and keys before the keys enter a cache.
+
+        `q` and `k` are those of the last `q.shape[2]` and `k.shape[2]` of `ctx.kv_positions`.
+        """
         return q, k
 
-    def score_bias(
-        self, q: Queries, k: Keys, ctx: Context
-    ) -> Float[Tensor, "#batch heads q_seq kv_seq"] | None:
-        """What is added to the scores of `q` against all of `k`, or None."""
+    def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
+        """Act on the queries and on all keys, the cached ones included."""
+        return q, k
+
+    def score_bias(self, q: Queries, ctx: Context) -> Bias | None:
+        """What is added to the scores of `q`, as `rotate` left it, against all keys; or None."""
         return None
 
     def in_layer(self, layer: int) -> "Position":
         """The scheme as the attention of this layer holds it: itself, if it acts there at all."""
         return self
+
+    @property
+    def max_len(self) -> int | None:
+        """How many positions the scheme knows; None where there is no bound."""
+        return None

@@ -1,55 +1,150 @@
 """Rotary positions (RoPE): queries and keys turn, so that scores see the offset alone."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import PositiveFloat
+from pydantic import Field
 from torch import Tensor
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import Keys, Position, Queries
-from addnorm.nn.positions.sinusoidal import phases
+from addnorm.nn.positions.position import Keys, Position, Queries, Site
+from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig
+from addnorm.nn.positions.sinusoidal import frequencies, waves
+
+Turned = Float[Tensor, "*batch seq width"]
+Waves = Float[Tensor, "*#batch seq half"]
+Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def turn(
-    x: Float[Tensor, "*batch seq d_head"],
-    cos: Float[Tensor, "*#batch seq half"],
-    sin: Float[Tensor, "*#batch seq half"],
-) -> Float[Tensor, "*batch seq d_head"]:
-    """Turn each pair `(x_i, x_{i + d/2})` counter-clockwise (Su et al. 2021, eq. 34)."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
+def turn_half(x: Turned, cos: Waves, sin: Waves) -> Turned:
+    """Turn each pair `(x_i, x_{i + half})` counter-clockwise; features past the pairs stay."""
+    half = cos.shape[-1]
+    a, b, rest = x.tensor_split((half, 2 * half), dim=-1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos, rest), dim=-1).to(x.dtype)
+
+
+def turn_interleaved(x: Turned, cos: Waves, sin: Waves) -> Turned:
+    """Turn each pair `(x_{2i}, x_{2i+1})` counter-clockwise; features past the pairs stay."""
+    turning, rest = x.tensor_split((2 * cos.shape[-1],), dim=-1)
+    a, b = turning.unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    return torch.cat((turned, rest), dim=-1).to(x.dtype)
+
+
+LAYOUTS: dict[str, Turn] = {
+    # LLaMA, GPT-NeoX: a pair is half the turned width apart.
+    "half": turn_half,
+    # RoFormer (Su et al. 2021, eq. 34), GPT-J: a pair is two neighbours.
+    "interleaved": turn_interleaved,
+}
+
+Layout = Literal["half", "interleaved"]
 
 
 class Rotary(Position):
-    """`q ← R_p q`, `k ← R_p k` where `R_p` turns pair `i` by `p θ^(-2i/d_head)` (Su et al. 2021).
+    """`q ← R_p q`, `k ← R_p k` where `R_p` turns pair `i` by `p ω_i` (Su et al. 2021, §3.2.2).
 
-    Pairs are `(i, i + d_head/2)`, as in LLaMA. Angles are exact in float64 and their sines and
-    cosines are never below float32, whatever the model's type. Raises `ValueError` for an odd
-    head width.
+    Turns the first `2 · len(frequencies)` features of a head and leaves the others. Angles are
+    float64, their sines and cosines never below float32, whatever the model's type. `temperature`
+    multiplies what is turned, as YaRN wants it.
     """
 
-    def __init__(self, *, theta: float = 10000.0) -> None:
+    def __init__(
+        self,
+        frequencies: Float[Tensor, " half"],
+        *,
+        layout: Layout = "half",
+        temperature: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.theta = theta
+        self.frequencies = frequencies  # no buffer: it must not follow the model into bfloat16
+        self.turn = LAYOUTS[layout]
+        self.temperature = temperature
 
     def rotate(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
-        if q.shape[-1] % 2:
-            raise ValueError(f"rotary positions turn pairs: d_head must be even, got {q.shape[-1]}")
-        angles = phases(ctx.positions, q.shape[-1], self.theta)[:, None]
+        positions = ctx.kv_positions[:, -k.shape[2] :]
+        cos, sin = waves(positions, self.frequencies, torch.promote_types(q.dtype, torch.float32))
+        return _turned(self.turn, q, k, cos * self.temperature, sin * self.temperature)
+
+
+class DynamicRotary(Position):
+    """Rotary positions whose frequencies follow the length of the text so far (`DynamicScaling`).
+
+    A row's length is its largest position and one: other rows and padding do not count, and texts
+    packed into one row go by the longest. Keys enter the cache unturned and turn after it, all by
+    the frequencies of this pass, so attention over the same keys is the same with and without a
+    cache. Past `original_max_len` that holds for one layer only: a pass over the whole text turns
+    its earlier tokens by the final length, a cache has what they were at their own.
+    """
+
+    def __init__(
+        self, width: int, *, theta: float, scaling: DynamicScaling, layout: Layout = "half"
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.theta = theta
+        self.scaling = scaling
+        self.turn = LAYOUTS[layout]
+
+    def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
+        length = ctx.kv_positions.amax(-1) + 1
+        current = self.scaling.frequencies(self.width, self.theta, length)
         wide = torch.promote_types(q.dtype, torch.float32)
-        cos, sin = angles.cos().to(wide), angles.sin().to(wide)
-        return turn(q, cos, sin), turn(k, cos, sin)
+        return _turned(self.turn, q, k, *waves(ctx.kv_positions, current, wide))
+
+
+def _turned(
+    turn: Turn,
+    q: Queries,
+    k: Keys,
+    cos: Float[Tensor, "#batch kv_seq half"],
+    sin: Float[Tensor, "#batch kv_seq half"],
+) -> tuple[Queries, Keys]:
+    """Keys turned by the angles of their positions, queries by the last of them."""
+    cos, sin, new = cos[:, None], sin[:, None], slice(-q.shape[2], None)
+    return turn(q, cos[:, :, new], sin[:, :, new]), turn(k, cos, sin)
 
 
 @config
 class RotaryConfig:
-    """`theta` is the base of the frequencies, in LLaMA-3 500,000."""
+    """`theta` is the base of the frequencies `θ^(-2i/width)`, in LLaMA-3 500,000.
+
+    `fraction` turns that much of every head and leaves the rest, as GPT-J and GPT-NeoX do.
+    """
 
     kind: Literal["rotary"] = "rotary"
-    theta: PositiveFloat = 10000.0
+    theta: Annotated[float, Field(gt=1.0)] = 10000.0
+    layout: Layout = "half"
+    fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    scaling: ScalingConfig | None = None
 
-    def build(self, d_model: int, max_len: int) -> Rotary:
-        return Rotary(theta=self.theta)
+    def width(self, d_head: int) -> int:
+        """How many features of a head turn. Raises `ValueError` where they make no pairs."""
+        width = self.fraction * d_head
+        nearest = min(max(2, 2 * round(width / 2)), d_head - d_head % 2)
+        if nearest == 0 or abs(width - nearest) > 1e-6:
+            valid = (
+                f"fraction = {nearest / d_head:.6g} turns {nearest}" if nearest else "d_head = 2"
+            )
+            raise ValueError(
+                f"rotary positions turn pairs: fraction = {self.fraction:g} of d_head = {d_head} "
+                f"turns {width:g} features, which must be even; the nearest is {valid}"
+            )
+        return nearest
+
+    def build(self, site: Site) -> Rotary | DynamicRotary:
+        width = self.width(site.d_head)
+        match self.scaling:
+            case None:
+                return Rotary(frequencies(width, self.theta), layout=self.layout)
+            case DynamicScaling() as scaling:
+                return DynamicRotary(width, theta=self.theta, scaling=scaling, layout=self.layout)
+            case scaling:
+                return Rotary(
+                    scaling.frequencies(width, self.theta),
+                    layout=self.layout,
+                    temperature=scaling.temperature,
+                )

@@ -10,28 +10,43 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.positions.none import NoPosition
-from addnorm.nn.positions.position import Embedded, Position
+from addnorm.nn.positions.position import Embedded, Position, Site
 
 
 def frequencies(width: int, theta: float = 10000.0) -> Float[Tensor, " half"]:
     """`ω_i = θ^(-2i/width)` for `i = 0 … width/2 - 1`, in float64, radians per position."""
-    return theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return theta ** (-torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
 
 
-def phases(
-    positions: Int[Tensor, "*batch seq"], width: int, theta: float = 10000.0
-) -> Float[Tensor, "*batch seq half"]:
-    """The angles `p ω_i` in float64, so that their sines are exact far beyond any context."""
-    return positions[..., None].double() * frequencies(width, theta).to(positions.device)
+def waves(
+    positions: Int[Tensor, "*batch seq"],
+    frequencies: Float[Tensor, "*#batch half"],
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, "*batch seq half"], Float[Tensor, "*batch seq half"]]:
+    """`cos(p ω_i)` and `sin(p ω_i)`, exact to `dtype` far beyond any context.
+
+    The angles are float64: at position 131,071 a float32 angle is off by up to 0.004.
+    """
+    exact = in_float64(positions)
+    angles = exact[..., None] * frequencies.to(exact.device)[..., None, :]
+    device = positions.device
+    return angles.cos().to(dtype).to(device), angles.sin().to(dtype).to(device)
+
+
+def in_float64(x: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """`x` in float64: on the CPU where the device has no such type, as Apple's MPS."""
+    return (x.cpu() if x.device.type == "mps" else x).double()
 
 
 def sinusoidal_encoding(
-    positions: Int[Tensor, "*batch seq"], d_model: int, theta: float = 10000.0
+    positions: Int[Tensor, "*batch seq"],
+    d_model: int,
+    theta: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "*batch seq d_model"]:
-    """`PE(p, 2i) = sin(p ω_i)`, `PE(p, 2i+1) = cos(p ω_i)` (Vaswani et al. 2017, §3.5), float32."""
-    angles = phases(positions, d_model, theta)
-    waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-    return waves[..., :d_model].float()
+    """`PE(p, 2i) = sin(p ω_i)`, `PE(p, 2i+1) = cos(p ω_i)` (Vaswani et al. 2017, §3.5)."""
+    cos, sin = waves(positions, frequencies(d_model, theta), dtype)
+    return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :d_model]
 
 
 class Sinusoidal(Position):
@@ -42,7 +57,7 @@ class Sinusoidal(Position):
         self.theta = theta
 
     def embed(self, x: Embedded, ctx: Context) -> Embedded:
-        return x + sinusoidal_encoding(ctx.positions, x.shape[-1], self.theta).to(x.dtype)
+        return x + sinusoidal_encoding(ctx.positions, x.shape[-1], self.theta, x.dtype)
 
     def in_layer(self, layer: int) -> Position:
         return NoPosition()
@@ -55,5 +70,5 @@ class SinusoidalConfig:
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: PositiveFloat = 10000.0
 
-    def build(self, d_model: int, max_len: int) -> Sinusoidal:
+    def build(self, site: Site) -> Sinusoidal:
         return Sinusoidal(theta=self.theta)

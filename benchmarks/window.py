@@ -1,0 +1,128 @@
+"""What a sliding window costs as texts grow, beside full attention: time and memory, per length.
+
+    python benchmarks/window.py > benchmarks/results/window.json
+
+Trains (forward and backward) and decodes one attention layer with a window of 256 and without one;
+medians of alternating runs; memory is the peak that torch's allocator saw on top of the inputs (on
+a CPU: the sum of live tensors that the profiler counted at the peak).
+"""
+
+import json
+import platform
+import statistics
+import time
+from datetime import date
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from addnorm.nn.attention import AttentionConfig, PatternConfig, WindowPatternConfig
+from addnorm.nn.attention.patterns import FullPatternConfig
+from addnorm.nn.cache import SelfCache
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Causal
+from addnorm.nn.positions import ALiBiConfig, NoPositionConfig, PositionConfig
+from addnorm.nn.positions.position import Site
+
+WINDOW, WIDTH, HEADS, REPEATS = 256, 128, 4, 3
+SITE = Site(d_model=WIDTH, max_len=1, n_heads=HEADS, d_head=WIDTH // HEADS, causal=True, scale=1.0)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Layer:
+    """One attention layer, timed on texts of a length."""
+
+    def __init__(self, pattern: PatternConfig, position: PositionConfig) -> None:
+        config = AttentionConfig(n_heads=HEADS, pattern=pattern)
+        self.attention = config.build(WIDTH, position.build(SITE), True).to(DEVICE)
+
+    def train(self, length: int) -> None:
+        """One forward and backward pass."""
+        x = torch.randn(1, length, WIDTH, device=DEVICE, requires_grad=True)
+        ctx = Context.over(x, Causal()).restrict(self.attention.pattern)
+        self.attention(x, ctx).sum().backward()
+
+    @torch.inference_mode()
+    def decode(self, length: int, steps: int = 32) -> None:
+        """Some tokens after a text of that length."""
+        cache: SelfCache = self.attention.new_cache()
+        x = torch.randn(1, 1, WIDTH, device=DEVICE)
+        past = torch.randn(1, HEADS, length, WIDTH // HEADS, device=DEVICE)
+        cache.append(past, past)
+        for step in range(steps):
+            ctx = Context.over(x, Causal(), past=length + step).restrict(self.attention.pattern)
+            self.attention(x, ctx, cache)
+
+
+def seconds(work: object, *args: int) -> float:
+    """How long a piece of work takes."""
+    start = time.perf_counter()
+    work(*args)  # type: ignore[operator]
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def peak_bytes(layer: Layer, length: int) -> int:
+    """The most that tensors took at once during a training step."""
+    if DEVICE == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        layer.train(length)
+        return torch.cuda.max_memory_allocated()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        layer.train(length)
+    live = peak = 0
+    for event in record.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    return peak
+
+
+def main() -> None:
+    """Print a table as JSON."""
+    layers = {
+        "full": Layer(FullPatternConfig(), NoPositionConfig()),
+        "full, alibi": Layer(FullPatternConfig(), ALiBiConfig()),
+        "window": Layer(WindowPatternConfig(size=WINDOW), NoPositionConfig()),
+        "window, alibi": Layer(WindowPatternConfig(size=WINDOW), ALiBiConfig()),
+    }
+    rows = []
+    for length in (1024, 2048, 4096, 8192, 16384):
+        for layer in layers.values():
+            layer.train(256)
+        times: dict[str, dict[str, list[float]]] = {
+            name: {"train": [], "decode": []} for name in layers
+        }
+        for _ in range(REPEATS):
+            for name, layer in layers.items():
+                times[name]["train"].append(seconds(layer.train, length))
+                times[name]["decode"].append(seconds(layer.decode, length))
+        for name, layer in layers.items():
+            rows.append(
+                {
+                    "length": length,
+                    "layer": name,
+                    "train_ms": round(1e3 * statistics.median(times[name]["train"]), 2),
+                    "decode_ms_per_token": round(
+                        1e3 * statistics.median(times[name]["decode"]) / 32, 3
+                    ),
+                    "peak_mib": round(peak_bytes(layer, length) / 2**20, 1),
+                }
+            )
+    facts = {
+        "command": "python benchmarks/window.py",
+        "date": str(date.today()),
+        "device": torch.cuda.get_device_name()
+        if DEVICE == "cuda"
+        else platform.processor() or "CPU",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "window": WINDOW,
+        "rows": rows,
+    }
+    print(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()

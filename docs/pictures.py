@@ -1,0 +1,184 @@
+"""The pictures of the documentation, each drawn by the code that it shows."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Blocks, Causal, Full, Mask, Padding, Prefix, Segments, Window
+from addnorm.nn.positions import ALiBiConfig, RotaryConfig, T5BiasConfig, sinusoidal_encoding
+from addnorm.nn.positions.position import Site
+from addnorm.nn.residuals import (
+    DeepNormConfig,
+    ParallelConfig,
+    PostNormConfig,
+    PreNormConfig,
+    ResidualConfig,
+    SandwichNormConfig,
+)
+
+LENGTH = 48
+HEADS = 8
+WIDTH = 32
+
+
+def draw_all(folder: Path) -> None:
+    """Every picture of the pages, as PNG files in `folder`."""
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    for draw in (positions, biases, rotary, masks, norms, gradients):
+        figure = draw()
+        figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
+        plt.close(figure)
+
+
+def positions() -> plt.Figure:
+    """The sinusoidal encoding, and how alike any two positions are."""
+    waves = sinusoidal_encoding(torch.arange(100), 64)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+    image = left.imshow(waves.T, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+    left.set(xlabel="position", ylabel="feature", title="PE(p)")
+    figure.colorbar(image, ax=left)
+    image = right.imshow(waves @ waves.T, cmap="viridis")
+    right.set(xlabel="position", ylabel="position", title="PE(p) · PE(q): the offset alone")
+    figure.colorbar(image, ax=right)
+    return figure
+
+
+def biases() -> plt.Figure:
+    """What ALiBi adds to the scores of three heads, and how T5 sorts distances into buckets."""
+    ctx = _context(LENGTH)
+    q = torch.zeros(1, HEADS, LENGTH, WIDTH // 4)
+    alibi = ALiBiConfig().build(_site()).score_bias(q, ctx)
+    assert alibi is not None
+    table = alibi(slice(None), slice(None))[0]
+    figure, axes = plt.subplots(1, 4, figsize=(13, 3.1))
+    for axis, head in zip(axes, (0, 2, 5), strict=False):
+        image = axis.imshow(table[head].tril(), cmap="magma")
+        axis.set(title=f"ALiBi, head {head + 1} of {HEADS}", xlabel="key", ylabel="query")
+        figure.colorbar(image, ax=axis, shrink=0.8)
+    t5 = T5BiasConfig().build(_site())
+    with torch.no_grad():
+        t5.table.weight.copy_(torch.arange(32.0)[:, None].expand(-1, HEADS))
+        long = _context(160)
+        bias = t5.score_bias(torch.zeros(1, HEADS, 160, WIDTH // 4), long)
+        assert bias is not None
+        buckets = bias(slice(159, 160), slice(None))[0, 0, 0]
+    axes[3].step(torch.arange(159, -1, -1), buckets)
+    axes[3].set(title="T5: bucket by distance", xlabel="tokens back", ylabel="bucket")
+    return figure
+
+
+def rotary() -> plt.Figure:
+    """The score of one query and one key as the key moves away, for two bases."""
+    figure, axis = plt.subplots(figsize=(6, 3))
+    length, width = 400, 64
+    for theta in (10_000.0, 500_000.0):
+        site = Site(d_model=width, max_len=length, n_heads=1, d_head=width, causal=True, scale=1.0)
+        ones = torch.ones(1, 1, length, width)
+        q, k = RotaryConfig(theta=theta).build(site).rotate(ones, ones, _context(length))
+        axis.plot((q[0, 0, -1] @ k[0, 0].T).flip(0), label=f"θ = {theta:,.0f}")
+    axis.set(xlabel="distance", ylabel="q·k of equal vectors", title="Rotary positions")
+    axis.legend()
+    return figure
+
+
+MASKS: dict[str, Mask] = {
+    "Causal()": Causal(),
+    "Window(5)": Window(5),
+    "Causal() & Window(5)": Causal() & Window(5),
+    "Prefix(8)": Prefix(torch.tensor([8])),
+    "Segments": Causal() & Segments((torch.arange(24) // 9)[None]),
+    "Padding": Full() & Padding((torch.arange(24) >= 4)[None]),
+    "Blocks(4)": Blocks(4),
+    "Causal() & Blocks(4, 0, 1)": Causal() & Blocks(4, 0, 1),
+}
+
+
+def masks() -> plt.Figure:
+    """Which keys (across) each query (down) may look at."""
+    figure, axes = plt.subplots(2, 4, figsize=(12, 6.4))
+    slots = torch.arange(24)
+    for axis, (name, mask) in zip(axes.flat, MASKS.items(), strict=True):
+        axis.imshow(mask.dense(slots, slots, 1)[0, 0], cmap="Greens", vmin=0, vmax=1.3)
+        axis.set(title=name, xticks=[], yticks=[])
+    axes[0, 0].set(xlabel="key", ylabel="query")
+    return figure
+
+
+def norms() -> plt.Figure:
+    """What each norm averages over: tokens down, features across, two texts and some padding."""
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.2))
+    padding = torch.zeros(12, 10, dtype=torch.bool)
+    padding[10:] = True  # the second text is two tokens shorter
+    regions: dict[str, Callable[[Tensor], None]] = {
+        "LayerNorm, RMSNorm: a token": lambda cells: cells[3].fill_(1),
+        "BatchNorm: a feature": lambda cells: cells[:10, 4].fill_(1),
+        "QK-norm: a head of a token": lambda cells: cells[3, :5].fill_(1),
+    }
+    for axis, (name, fill) in zip(axes, regions.items(), strict=True):
+        cells = torch.zeros(12, 10)
+        fill(cells)
+        cells[padding] = 0.35
+        axis.imshow(cells, cmap="Blues", vmin=0, vmax=1.4)
+        axis.axhline(5.5, color="black", linewidth=1)
+        axis.set(title=name, xlabel="feature", ylabel="token", xticks=[], yticks=[])
+    figure.text(0.5, -0.04, "grey: padding, left out; the line parts two texts", ha="center")
+    return figure
+
+
+def gradients() -> plt.Figure:
+    """The gradient that reaches each of 24 layers at the start, per placement."""
+    figure, axis = plt.subplots(figsize=(7, 3.4))
+    placements: list[ResidualConfig] = [
+        PostNormConfig(),
+        PreNormConfig(),
+        SandwichNormConfig(),
+        DeepNormConfig(),
+        ParallelConfig(),
+    ]
+    for residual in placements:
+        _plot_gradients(axis, residual)
+    axis.set(yscale="log", xlabel="layer", ylabel="‖∂loss/∂W‖ of down_proj")
+    axis.set_title("Gradient by depth, at initialisation")
+    axis.legend()
+    return figure
+
+
+def _plot_gradients(axis: Axes, residual: ResidualConfig) -> None:
+    torch.manual_seed(1)
+    config = DecoderConfig(
+        d_model=64,
+        n_layers=24,
+        attention=AttentionConfig(n_heads=4),
+        residual=residual,
+        dropout=0.0,
+    )
+    model = config.build(50)
+    tokens = torch.randint(50, (8, 32))
+    logits = model(tokens)
+    torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+    ).backward()
+    sizes = [float(block.feedforward.down_proj.weight.grad.norm()) for block in model.stack.blocks]
+    axis.plot(range(1, 25), sizes, marker=".", label=residual.kind)
+
+
+def _site() -> Site:
+    return Site(
+        d_model=WIDTH * 2, max_len=512, n_heads=HEADS, d_head=WIDTH // 4, causal=True, scale=1.0
+    )
+
+
+def _context(length: int) -> Context:
+    return Context.over(torch.zeros(1, length, dtype=torch.long), Causal())

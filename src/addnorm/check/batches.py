@@ -1,0 +1,53 @@
+"""Batches: texts put side by side with padding, cut into pieces, and read back."""
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+VOCABULARY = 11
+
+Side = Literal["right", "left"]
+SIDES: tuple[Side, ...] = ("right", "left")
+
+Text = list[int]
+Tokens = Int[Tensor, "batch seq"]
+
+
+def padded(
+    texts: Sequence[Text], side: Side, draw: random.Random
+) -> tuple[Tokens, Bool[Tensor, "batch seq"]]:
+    """A batch with random tokens for padding on one side, and which tokens are real."""
+    width = max(len(text) for text in texts)
+    rows: list[Text] = []
+    valid: list[list[bool]] = []
+    for text in texts:
+        padding = drawn(width - len(text), draw)
+        real, unreal = [True] * len(text), [False] * len(padding)
+        rows.append([*text, *padding] if side == "right" else [*padding, *text])
+        valid.append([*real, *unreal] if side == "right" else [*unreal, *real])
+    return torch.tensor(rows), torch.tensor(valid)
+
+
+def row(text: Sequence[int]) -> Tokens:
+    """A batch of one text."""
+    return torch.tensor([list(text)])
+
+
+def flat(texts: Sequence[Text]) -> Text:
+    """The tokens of all texts, one after another; so are those of a batch where `valid`."""
+    return [token for text in texts for token in text]
+
+
+def drawn(n: int, draw: random.Random) -> Text:
+    """`n` random tokens."""
+    return [draw.randrange(VOCABULARY) for _ in range(n)]
+
+
+def pieces(n: int, draw: random.Random) -> list[slice]:
+    """`n` tokens in a random number of pieces, each at least one long."""
+    cuts = sorted(draw.sample(range(1, n), draw.randrange(1, n)))
+    return [slice(a, b) for a, b in zip([0, *cuts], [*cuts, n], strict=True)]

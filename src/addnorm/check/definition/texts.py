@@ -1,0 +1,92 @@
+"""Texts: several texts in one row of tokens, and who of them may look at whom."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """Token `n` stands at `place[n]` of text `text[n]`; places count from 0 in every text.
+
+    The first `prefix[t]` tokens of text `t` are seen from everywhere in it. `segment[n]` is the
+    segment in which the token is read, where a text is read in several: a query then looks back at
+    `memory` tokens before its own segment, and no gradient flows into them.
+    """
+
+    text: Sequence[int]
+    place: Sequence[int]
+    prefix: Sequence[int] = ()
+    segment: Sequence[int] = ()
+    memory: int = 0
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], prefix: Sequence[int] = ()) -> "Texts":
+        """Texts of these lengths, one after another."""
+        return cls(
+            text=[t for t, n in enumerate(lengths) for _ in range(n)],
+            place=[p for n in lengths for p in range(n)],
+            prefix=prefix,
+        )
+
+    def in_segments(self, segments: Sequence[slice], memory: int) -> "Texts":
+        """The tokens read in these pieces, with a memory of this many tokens."""
+        segment = [i for i, part in enumerate(segments) for _ in range(part.start, part.stop)]
+        return replace(self, segment=segment, memory=memory)
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def tokens(self, text: int) -> list[int]:
+        """The tokens of a text, in order."""
+        return [n for n, t in enumerate(self.text) if t == text]
+
+    def sees(self, query: int, key: int, *, causal: bool, pattern: Any) -> bool:
+        """Whether the token `query` may look at the token `key`."""
+        i, j = self.place[query], self.place[key]
+        if self.text[query] != self.text[key]:
+            return False
+        in_prefix = bool(self.prefix) and j < self.prefix[self.text[key]]
+        if causal and j > i and not in_prefix:
+            return False
+        return _near(pattern, i, j) and self._remembered(query, key)
+
+    def _remembered(self, query: int, key: int) -> bool:
+        """Whether the key is in the query's segment, or among the last `memory` before it."""
+        if not self.segment or self.segment[query] == self.segment[key]:
+            return True
+        own = [p for p, s in zip(self.place, self.segment, strict=True) if s == self.segment[query]]
+        return self.segment[key] < self.segment[query] and self.place[key] >= min(own) - self.memory
+
+    def seen(self, *, causal: bool, pattern: Any) -> Bool[Tensor, "q_seq kv_seq"]:
+        """`sees` for every pair."""
+        n = range(len(self))
+        return torch.tensor(
+            [[self.sees(i, j, causal=causal, pattern=pattern) for j in n] for i in n]
+        )
+
+    def same_text(self, other: "Texts") -> Bool[Tensor, "q_seq kv_seq"]:
+        """Which tokens of `other` belong to the text of each token here."""
+        return torch.tensor([[a == b for b in other.text] for a in self.text])
+
+    def is_latest(self) -> Bool[Tensor, " seq"]:
+        """Which tokens are in the last segment; all, where there is but one."""
+        last = max(self.segment, default=0)
+        return torch.tensor([s == last for s in self.segment or [0] * len(self)])
+
+
+def _near(pattern: Any, i: int, j: int) -> bool:
+    match pattern.kind:
+        case "full":
+            return True
+        case "window":  # Beltagy et al. 2020, §3.1
+            return abs(i - j) < pattern.size
+        case "blocks":  # Zaheer et al. 2020, §2, without random blocks
+            a, b = i // pattern.size, j // pattern.size
+            return abs(a - b) <= pattern.local or min(a, b) < pattern.n_global
+        case _:
+            raise NotImplementedError(pattern.kind)

@@ -1,0 +1,30 @@
+"""`addnorm parts`: what a model can be made of."""
+
+import json as json_
+
+
+def parts(family: str | None = None, /, *, json: bool = False) -> None:
+    """List every part with its equation, its source and the file that it is written in.
+
+    Parameters
+    ----------
+    family
+        Only this family: positions, norms, placements, scores, patterns, …
+    json
+        One JSON array instead of a table.
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from addnorm.check.parts import parts as parts_of
+
+    found = parts_of(family)
+    if json:
+        print(json_.dumps([asdict(part) for part in found], indent=1, ensure_ascii=False))
+        return
+    table = Table("family", "kind", "equation", "source", "file", box=None, pad_edge=False)
+    for part in found:
+        table.add_row(part.family, part.kind, part.equation, part.source, part.file)
+    Console(highlight=False, markup=False).print(table)

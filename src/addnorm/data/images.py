@@ -1,0 +1,204 @@
+"""Images in the arrays of an .npz file, and batches of them, moved a little where that is asked."""
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+from torch.nn import functional as F
+
+from addnorm.config import Probability, config
+from addnorm.data.batch import Batch, Loader, Loaders, chunks, dice
+from addnorm.data.encoding import Encoded, EncodedCorpus
+from addnorm.data.examples import Corpus, Image
+from addnorm.data.reading import find, given
+from addnorm.data.rows import Row, assemble
+from addnorm.errors import InputError, nearest
+
+Array = NDArray[Any]
+Pixels = UInt8[Tensor, "images channels height width"]
+
+
+@config
+class ImagesConfig:
+    """Classification of images in an .npz file: whole numbers from 0, black, to 255, white.
+
+    `train`, `valid` and `test` name two arrays: the images, `n × height × width`, with
+    `× channels` where they have colours, and their classes, `n` numbers from 0. `valid_fraction`
+    holds out a random share of train, by `seed`. `pool` averages squares of that side;
+    `permute_seed` then shuffles the pixels, those of every image in the same way. A relative
+    `file` starts at `root`, else at $ADDNORM_DATA, else in the current folder.
+    """
+
+    kind: Literal["images"] = "images"
+    root: Path | None = None
+    file: Path
+    train: tuple[str, str] = ("x_train", "y_train")
+    valid: tuple[str, str] | None = None
+    test: tuple[str, str] | None = ("x_test", "y_test")
+    valid_fraction: Probability = 0.0
+    seed: int = 0
+    pool: PositiveInt = 1
+    permute_seed: int | None = None
+
+    def load(self) -> Corpus:
+        """Read every array and check it; `InputError` at the first fault, with its place."""
+        full = find(self.file, self.root)
+        names = given(self.train, self.valid, self.test)
+        arrays = read_arrays(full, [name for both in names.values() for name in both])
+        images = {split: images_in(full, x, arrays[x]) for split, (x, _) in names.items()}
+        sizes = {tuple(pixels.shape[1:]) for pixels in images.values()}
+        if len(sizes) > 1:
+            found = " and ".join(" × ".join(map(str, size)) for size in sorted(sizes))
+            raise InputError(f"{full}: the images of the splits differ in size: {found}")
+        rows = {
+            split: rows_of(f"{full}: {x}", self.arranged(images[split]), f"{full}: {y}", arrays[y])
+            for split, (x, y) in names.items()
+        }
+        return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+
+    def arranged(self, images: Pixels) -> UInt8[Tensor, "images channels rows columns"]:
+        """The images pooled, and their pixels in the order that `permute_seed` says."""
+        height, width = images.shape[-2:]
+        if height % self.pool or width % self.pool:
+            sides = [n for n in range(1, height + 1) if height % n == width % n == 0]
+            raise InputError(
+                f"data.pool = {self.pool} does not divide images of {height} × {width}: "
+                f"it must be one of {sides}"
+            )
+        if self.pool > 1:  # a few thousand at a time, for they take four times the memory here
+            some = (F.avg_pool2d(part.float(), self.pool) for part in images.split(4096))
+            images = torch.cat([part.round().to(torch.uint8) for part in some])
+        if self.permute_seed is None:
+            return images
+        n = images.shape[-2] * images.shape[-1]
+        order = Random(f"permute {self.permute_seed}").sample(range(n), n)
+        return images.flatten(2)[:, :, order].view_as(images)
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
+    """The arrays of these names. Raises `InputError` for a damaged file and for a missing name."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            known = [member.removesuffix(".npy") for member in file.namelist()]
+            missing = [name for name in names if name not in known]
+            if not missing:
+                return {name: _array(file, name) for name in names}
+    except (ValueError, OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not an .npz file, or is damaged: {error}") from error
+    except MemoryError as error:
+        raise InputError(f"{path}: its arrays do not fit into memory") from error
+    raise InputError(
+        f"{path}: no array {missing[0]!r} among {', '.join(known)}.{nearest(missing[0], known)}"
+    )
+
+
+def _array(file: zipfile.ZipFile, name: str) -> Array:
+    # np.load would hand out as bytes what is no array, and pass over the checksum at the end.
+    with file.open(f"{name}.npy") as member:
+        array = np.lib.format.read_array(member, allow_pickle=False)
+        member.read()
+        return array
+
+
+def images_in(path: Path, name: str, array: Array) -> Pixels:
+    """The images of an array, channels first. Raises `InputError` where it holds none."""
+    if array.dtype != np.uint8 or array.ndim not in (3, 4) or not array.size:
+        raise InputError(
+            f"{path}: {name} holds {array.dtype} of shape {array.shape}: images are whole numbers "
+            "of 8 bits (uint8), n × height × width or n × height × width × channels"
+        )
+    images = torch.from_numpy(np.ascontiguousarray(array))
+    return images[:, None] if images.ndim == 3 else images.movedim(-1, 1).contiguous()
+
+
+def rows_of(place: str, images: Pixels, labels_place: str, labels: Array) -> Iterator[Row]:
+    """An example for each image. Raises `InputError` where there is not one class for each."""
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+        raise InputError(
+            f"{labels_place} holds {labels.dtype} of shape {labels.shape}: "
+            f"{place} needs {len(images):,} classes, whole numbers"
+        )
+    for i, (pixels, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        if label < 0:
+            raise InputError(f"{labels_place}[{i}] = {label}: classes are numbers from 0")
+        yield Row(f"{labels_place}[{i}]", Image(pixels, str(label)))
+
+
+Moved = tuple[int, int, int]
+"""The number of an example, and how far it is moved down and to the right."""
+
+
+class Images(Loader[Moved]):
+    """Batches of `size` images, each moved by up to `shift` pixels up or down and to either side.
+
+    Order and moves are functions of seed, epoch and example. Without a seed nothing is moved.
+    """
+
+    def __init__(
+        self, examples: Sequence[Encoded], size: int, *, seed: int | None = None, shift: int = 0
+    ) -> None:
+        self.examples = examples
+        self.size = size
+        self.seed = seed
+        self.shift = shift
+
+    def plan(self, epoch: int) -> list[Sequence[Moved]]:
+        """Numbers of examples with their moves, in a new order every epoch."""
+        rng = dice(self.seed, epoch)
+        if rng is None:
+            return chunks([(i, 0, 0) for i in range(len(self.examples))], self.size)
+        reach = range(-self.shift, self.shift + 1)
+        moves = [(i, rng.choice(reach), rng.choice(reach)) for i in range(len(self.examples))]
+        rng.shuffle(moves)
+        return chunks(moves, self.size)
+
+    def build(self, items: Sequence[Moved]) -> Batch:
+        """The images as numbers from -1, black, to 1, white."""
+        examples = [self.examples[i] for i, _, _ in items]
+        pixels = [
+            moved(one.pixels, down, right)
+            for one, (_, down, right) in zip(examples, items, strict=True)
+            if one.pixels is not None
+        ]
+        images: Float[Tensor, "batch channels height width"] = torch.stack(pixels).float()
+        targets = torch.tensor([label for one in examples for label in one.targets])
+        return Batch.of({"inputs": images / 127.5 - 1}, targets, [one.index for one in examples])
+
+
+def moved(
+    image: UInt8[Tensor, "channels height width"], down: int, right: int
+) -> UInt8[Tensor, "channels height width"]:
+    """The image moved within its frame; what comes in is black."""
+    return F.pad(image, (right, -right, down, -down)) if down or right else image
+
+
+@config
+class ExamplesConfig:
+    """For images: `size` of them to a batch, in training moved at random by up to `shift` pixels.
+
+    Leave pixels that are shuffled, by `data.permute_seed`, where they are.
+    """
+
+    kind: Literal["examples"] = "examples"
+    size: PositiveInt = 128
+    shift: NonNegativeInt = 0
+
+    def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
+        """The loaders of a corpus of images; raise `InputError` for text."""
+        if corpus.reads == "text":
+            raise InputError('batching kind = "examples" is for images; text needs kind = "tokens"')
+        return Loaders(
+            Images(corpus.train, self.size, seed=seed, shift=self.shift),
+            Images(corpus.valid, self.size) if corpus.valid else None,
+            Images(corpus.test, self.size) if corpus.test else None,
+            corpus.reports,
+        )

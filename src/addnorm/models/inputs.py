@@ -1,0 +1,69 @@
+"""Inputs: what an encoder may read, token ids or not, and how it becomes a sequence."""
+
+from typing import Annotated, Literal
+
+from jaxtyping import Bool, Shaped
+from pydantic import Field
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.models.shape import Shape
+from addnorm.nn.audio import LogMelEmbedding, LogMelEmbeddingConfig
+from addnorm.nn.context import Context
+from addnorm.nn.embed import Embedding
+from addnorm.nn.masks import Full
+from addnorm.nn.patches import (
+    Hidden,
+    PatchEmbedding,
+    PatchEmbeddingConfig,
+    SeriesEmbedding,
+    SeriesEmbeddingConfig,
+)
+from addnorm.nn.positions.position import Position
+
+Input = Embedding | PatchEmbedding | LogMelEmbedding | SeriesEmbedding
+"""An embedding of any kind of input, built."""
+
+
+@config
+class TokenInputConfig:
+    """Token ids, embedded as `model.embedding` says."""
+
+    kind: Literal["tokens"] = "tokens"
+
+
+InputConfig = Annotated[
+    TokenInputConfig | PatchEmbeddingConfig | LogMelEmbeddingConfig | SeriesEmbeddingConfig,
+    Field(discriminator="kind"),
+]
+"""Every kind of input there is."""
+
+
+def build_input(kind: InputConfig, shape: Shape, position: Position, vocab_size: int) -> Input:
+    """The embedding of this kind of input in a model of that shape."""
+    if not isinstance(kind, TokenInputConfig):
+        return kind.build(shape.d_model, position, shape.dropout)
+    if not vocab_size:
+        raise ValueError("a model that reads tokens needs vocab_size")
+    return shape.build_embedding(vocab_size, position)
+
+
+def embedded(
+    embed: Input,
+    inputs: Shaped[Tensor, "batch *input"],
+    valid: Bool[Tensor, "batch input_seq"] | None,
+) -> tuple[Hidden, Context]:
+    """The sequence that the inputs become, and its context in a stack without a causal mask."""
+    if not isinstance(embed, Embedding):
+        return embed(inputs, valid)
+    ctx = Context.over(inputs, Full(), valid=valid)
+    return embed(inputs, ctx), ctx
+
+
+def valid_positions(
+    embed: Input, valid: Bool[Tensor, "batch input_seq"] | None
+) -> Bool[Tensor, "batch seq"] | None:
+    """Which positions of the embedded sequence are real, where `valid` says it of the inputs."""
+    if valid is None or isinstance(embed, Embedding | PatchEmbedding):
+        return valid
+    return embed.valid_positions(valid)

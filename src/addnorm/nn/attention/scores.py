@@ -1,0 +1,127 @@
+"""Scores: how well a query and a key agree, in the four ways of the literature."""
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from addnorm.config import config
+
+Queries = Float[Tensor, "batch heads q_seq d_head"]
+Keys = Float[Tensor, "batch heads kv_seq d_head"]
+Scores = Float[Tensor, "batch heads q_seq kv_seq"]
+
+
+class Score(nn.Module, ABC):
+    """`score(q, k)` for every pair of a head's queries and keys."""
+
+    @abstractmethod
+    def forward(self, q: Queries, k: Keys) -> Scores: ...
+
+
+class DotProduct(Score):
+    """`scale · kᵀ W q`: dot, scaled dot and bilinear scores, which fused kernels know.
+
+    Without `weight`, `W` is the identity. `scale = 1/√d_head` keeps the variance of the scores of
+    unit-normal vectors at one (Vaswani et al. 2017, §3.2.1), `scale = 1` lets it grow to `d_head`.
+    The bilinear form is that of Luong et al. 2015, §3.1 ("general"), one matrix for each head.
+    """
+
+    def __init__(self, scale: float, weight: Float[Tensor, "heads d_head d_head"] | None = None):
+        super().__init__()
+        self.scale = scale
+        self.weight = None if weight is None else nn.Parameter(weight)
+
+    def queries(self, q: Queries) -> Queries:
+        """`W q`: what remains is a plain dot product with the keys, and the scale."""
+        return q if self.weight is None else q @ self.weight.mT.to(q.dtype)
+
+    def forward(self, q: Queries, k: Keys) -> Scores:
+        return self.queries(q) @ k.transpose(-2, -1) * self.scale
+
+
+class Additive(Score):
+    """`vᵀ tanh(W k + U q)` (Bahdanau et al. 2015, appendix A.1.2), one `v, W, U` for each head.
+
+    Takes `d_head` times the memory of the scores, and no fused kernel knows it.
+    """
+
+    def __init__(self, n_heads: int, d_head: int) -> None:
+        super().__init__()
+        self.key = nn.Parameter(_normal(n_heads, d_head, d_head, std=d_head**-0.5))
+        self.query = nn.Parameter(_normal(n_heads, d_head, d_head, std=d_head**-0.5))
+        self.vector = nn.Parameter(_normal(n_heads, d_head, 1, std=d_head**-0.5))
+
+    def forward(self, q: Queries, k: Keys) -> Scores:
+        keys, queries = k @ self.key.to(k.dtype), q @ self.query.to(q.dtype)
+        both = torch.tanh(queries[:, :, :, None] + keys[:, :, None])
+        return (both @ self.vector.to(q.dtype)[:, None]).squeeze(-1)
+
+
+def _normal(*shape: int, std: float) -> Tensor:
+    return torch.empty(*shape).normal_(std=std)
+
+
+@config
+class ScaledDotConfig:
+    """`q·k / √d_head`."""
+
+    kind: Literal["scaled_dot"] = "scaled_dot"
+
+    def scale(self, d_head: int) -> float:
+        """What products of queries and keys are multiplied by."""
+        return d_head**-0.5
+
+    def build(self, n_heads: int, d_head: int) -> DotProduct:
+        return DotProduct(self.scale(d_head))
+
+
+@config
+class DotConfig:
+    """`q·k`, as T5 has it."""
+
+    kind: Literal["dot"] = "dot"
+
+    def scale(self, d_head: int) -> float:
+        """What products of queries and keys are multiplied by."""
+        return 1.0
+
+    def build(self, n_heads: int, d_head: int) -> DotProduct:
+        return DotProduct(1.0)
+
+
+@config
+class BilinearConfig:
+    """`kᵀ W q`; `W` starts so that scores of unit-normal vectors have variance one."""
+
+    kind: Literal["bilinear"] = "bilinear"
+
+    def scale(self, d_head: int) -> float:
+        """What products of queries and keys are multiplied by."""
+        return 1.0
+
+    def build(self, n_heads: int, d_head: int) -> DotProduct:
+        return DotProduct(1.0, _normal(n_heads, d_head, d_head, std=1 / d_head))
+
+
+@config
+class AdditiveConfig:
+    """`vᵀ tanh(W k + U q)`."""
+
+    kind: Literal["additive"] = "additive"
+
+    def scale(self, d_head: int) -> float:
+        """What products of queries and keys are multiplied by, where a scheme has any."""
+        return 1.0
+
+    def build(self, n_heads: int, d_head: int) -> Additive:
+        return Additive(n_heads, d_head)
+
+
+ScoreConfig = Annotated[
+    ScaledDotConfig | DotConfig | BilinearConfig | AdditiveConfig, Field(discriminator="kind")
+]
+"""Every score there is."""

@@ -1,0 +1,116 @@
+"""Convolution over time as a mixer: a few neighbours with fixed weights where attention stands."""
+
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from addnorm.config import config
+from addnorm.nn.context import Context
+from addnorm.nn.feedforward import ACTIVATIONS, Activation
+from addnorm.nn.masks import Full, Mask
+from addnorm.nn.positions.position import Position
+from addnorm.nn.recurrent import Runs, StateCache, before_row, put, unbroken
+
+Hidden = Float[Tensor, "batch seq d_model"]
+
+
+class Convolution(nn.Module):
+    """`act(concat_k(b_k + Σ_o x_{t+o} W_{k,o})) W_o` over the offsets `o` of each kernel size `k`.
+
+    Causal: `-k < o ≤ 0`; otherwise centred: `-⌊k/2⌋ ≤ o < ⌈k/2⌉`, so that an even kernel has one
+    more tap on the left. `L` causal layers of width `k` reach `L (k - 1) + 1` tokens. A convolution
+    of every channel with every other (Gehring et al. 2017, §3.1, with an activation for their gated
+    linear unit); several sizes side by side as in Kim 2014, §2. Offsets are places in the token's
+    own text: beyond its ends, and whatever stands beside it, a tap sees zero. The output at padding
+    is zero. Raises `ValueError` for a cache where later tokens still change what is known of
+    earlier ones.
+    """
+
+    pattern: Mask = Full()
+
+    def __init__(
+        self,
+        d_model: int,
+        kernel_sizes: tuple[int, ...],
+        *,
+        causal: bool,
+        activation: Activation = "relu",
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.causal = causal
+        self.conv = nn.ModuleList(nn.Conv1d(d_model, d_model, k, bias=bias) for k in kernel_sizes)
+        self.taps = [(k - 1, 0) if causal else (k // 2, (k - 1) // 2) for k in kernel_sizes]
+        self.left = max(left for left, _ in self.taps)
+        self.right = max(right for _, right in self.taps)
+        self.activation = ACTIVATIONS[activation]
+        self.out_proj = nn.Linear(len(kernel_sizes) * d_model, d_model, bias=bias)
+
+    def forward(self, x: Hidden, ctx: Context, cache: StateCache | None = None) -> Hidden:
+        if cache is not None and not self.causal:
+            raise ValueError("a centred convolution has no use for a cache: it looks ahead")
+        if not x.numel():
+            return x
+        past = self.new_cache().state(x) if cache is None else cache.state(x)
+        if unbroken(ctx):
+            ahead = x.new_zeros(len(x), self.right, x.shape[2])
+            line = torch.cat([before_row(ctx, past), x, ahead], dim=1)
+            y = self.out_proj(self.convolve(line))
+            state = line[:, line.shape[1] - self.left :]
+        else:
+            y, state = self._by_runs(x, Runs.of(ctx), past)
+        if cache is not None:
+            cache.keep(state)
+        return y
+
+    def convolve(
+        self, line: Float[Tensor, "batch line d_model"]
+    ) -> Float[Tensor, "batch seq width"]:
+        """`act(concat_k(…))` for all of the line but the `left` first and `right` last tokens."""
+        channels, size = line.mT, line.shape[1]
+        maps = [
+            conv(channels[..., self.left - left : size - self.right + right])
+            for conv, (left, right) in zip(self.conv, self.taps, strict=True)
+        ]
+        return self.activation(torch.cat(maps, dim=1)).mT
+
+    def _by_runs(self, x: Hidden, runs: Runs, past: Tensor) -> tuple[Tensor, Tensor]:
+        """All runs in one line, each after the `left` inputs before it, which are zero or kept."""
+        before = torch.arange(self.left, device=x.device)
+        gaps = torch.arange(len(runs), device=x.device) * self.left
+        places = torch.arange(len(runs.slot), device=x.device) + gaps[runs.run]
+        size = len(runs.slot) + len(runs) * self.left
+        if not size:
+            return torch.zeros_like(x), past
+        line = put(runs.gather(x), places + self.left, size + self.right)
+        kept = ((runs.start + gaps)[:, None] + before).flatten()
+        line = line.index_copy(0, kept, runs.before(past).flatten(0, 1))
+        y = self.out_proj(self.convolve(line[None])[0].index_select(0, places))
+        ends = line[(runs.start + runs.length + gaps)[:, None] + before]
+        return runs.scatter(y), runs.after(past, ends)
+
+    def new_cache(self) -> StateCache:
+        """An empty cache: the inputs that the next token still sees."""
+        return StateCache(self.left, self.out_proj.out_features)
+
+
+@config
+class ConvolutionConfig:
+    """`kernel_size` may be several, as in `[3, 4, 5]`: each gives d_model features, then joined.
+
+    Positions are left to the taps.
+    """
+
+    kind: Literal["convolution"] = "convolution"
+    kernel_size: PositiveInt | Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = 3
+    activation: Activation = "relu"
+    bias: bool = True
+
+    def build(self, d_model: int, position: Position, causal: bool) -> Convolution:
+        sizes = self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size,)
+        return Convolution(
+            d_model, sizes, causal=causal, activation=self.activation, bias=self.bias
+        )

@@ -1,0 +1,79 @@
+"""Early exits: heads on lower layers, and answers taken from the first that is confident."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from addnorm.nn.context import Context
+
+Logits = Float[Tensor, "*rows outputs"]
+
+
+class ExitHead(nn.Module):
+    """`head(norm(x))` after a lower layer: a norm and a head of its own.
+
+    Schwartz et al. 2020, §3; Teerapittayanon et al. 2016 (BranchyNet), §III.
+    """
+
+    def __init__(self, norm: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.head = head
+
+    def forward(
+        self, x: Float[Tensor, "batch seq d_model"], ctx: Context
+    ) -> Float[Tensor, "batch *outputs"]:
+        return self.head(self.norm(x, ctx.valid), ctx)
+
+
+def exit_heads(
+    layers: Sequence[int], n_layers: int, build: Callable[[], ExitHead]
+) -> nn.ModuleDict:
+    """An exit after each of these layers, counted from one, by the layer's number.
+
+    Raises `ValueError` unless they rise from 1 to at most `n_layers - 1`: the last layer has the
+    model's own head.
+    """
+    if any(not 1 <= layer < n_layers for layer in layers):
+        raise ValueError(
+            f"exits = {list(layers)} must lie between 1 and {n_layers - 1}: "
+            f"of n_layers = {n_layers} the last has the model's own head"
+        )
+    rising = sorted(set(layers))
+    if list(layers) != rising:
+        raise ValueError(f"exits = {list(layers)} must rise: give {rising}")
+    return nn.ModuleDict({str(layer): build() for layer in layers})
+
+
+def confidence(logits: Logits) -> Float[Tensor, "*rows"]:
+    """`max_c softmax(logits)_c`, in at least float32 (Schwartz et al. 2020, §3)."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return wide.softmax(-1).amax(-1)
+
+
+def first_confident(
+    outputs: Iterable[Logits], threshold: float, valid: Bool[Tensor, "*rows"] | None = None
+) -> tuple[Logits, Int[Tensor, "*rows"]]:
+    """The logits of the first exit that is confident of each row, and which exit that was, from 0.
+
+    A row is whatever has logits of its own: a text, or a token. One of which no exit is confident
+    has the last one's. No more is asked of `outputs` once every row (of those that are `valid`) has
+    its answer, so what an iterator has not computed by then is never computed. Raises `ValueError`
+    for a threshold outside [0, 1], and where there are no outputs.
+    """
+    if not 0.0 <= threshold <= 1.0:
+        raise ValueError(f"threshold = {threshold} is no probability: give 0 to 1")
+    rest = iter(outputs)
+    if (answer := next(rest, None)) is None:
+        raise ValueError("no exit has no answer: a model has at least its last")
+    taken = torch.zeros(answer.shape[:-1], dtype=torch.long, device=answer.device)
+    # `~(a >= b)`, for what is no number is not confident.
+    waiting = torch.ones_like(taken, dtype=torch.bool) if valid is None else valid
+    waiting = waiting & ~(confidence(answer) >= threshold)
+    while bool(waiting.any()) and (logits := next(rest, None)) is not None:
+        answer = torch.where(waiting[..., None], logits, answer)
+        taken = taken + waiting
+        waiting = waiting & ~(confidence(logits) >= threshold)
+    return answer, taken

@@ -1,0 +1,122 @@
+"""Mixture of experts: every token goes to a few of many feed-forward layers.
+
+The union of all feed-forward layers stands at the end of this file, for this one holds others.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor, nn
+
+from addnorm.config import config
+from addnorm.nn.feedforward import DenseFeedForwardConfig, FeedForwardConfig, GatedFeedForwardConfig
+
+Hidden = Float[Tensor, "*tokens d_model"]
+Logits = Float[Tensor, "*tokens n_experts"]
+
+
+class MixtureOfExperts(nn.Module):
+    """`Σ_{e in top-k} g_e(x) E_e(x)`, `g` and the choice from `softmax(x W_r)`: see `route`.
+
+    Shazeer et al. 2017, eq. 1; the router is linear and without noise (Fedus et al. 2022, §2.1;
+    Jiang et al. 2024, §2.1). Each expert reads its own tokens alone, so a token costs k experts
+    however many there are. An expert has no capacity and drops nothing: batch-mates never change a
+    result. Nothing here evens out the load: training adds `balance` times `load_balance`.
+    """
+
+    def __init__(
+        self, d_model: int, experts: Sequence[nn.Module], *, top_k: int, balance: float = 0.01
+    ) -> None:
+        super().__init__()
+        if not 1 <= top_k <= len(experts):
+            raise ValueError(_refusal(top_k, len(experts)))
+        self.router = nn.Linear(d_model, len(experts), bias=False)
+        self.experts = nn.ModuleList(experts)
+        self.top_k = top_k
+        self.balance = balance
+
+    def forward(self, x: Hidden) -> Hidden:
+        mix: Any = self.mix
+        if torch.compiler.is_compiling():  # no compiler knows its sizes: they are the data's
+            mix = torch.compiler.disable(mix)
+        return mix(x)
+
+    def mix(self, x: Hidden) -> Hidden:
+        """The sum, computed expert by expert on the tokens that each was given."""
+        gates, chosen = route(self.router(x), self.top_k)
+        order = chosen.flatten().argsort(stable=True)  # (token, choice) pairs, expert by expert
+        counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()
+        groups = x.reshape(-1, x.shape[-1])[order // self.top_k].split(counts)
+        y = torch.cat([expert(group) for expert, group in zip(self.experts, groups, strict=True)])
+        y = y[order.argsort()].view(*chosen.shape, x.shape[-1])
+        return (gates.to(y.dtype)[..., None] * y).sum(-2)
+
+
+def route(
+    logits: Logits, top_k: int
+) -> tuple[Float[Tensor, "*tokens top_k"], Int[Tensor, "*tokens top_k"]]:
+    """The gates and the numbers of the `top_k` most probable experts, best first.
+
+    `g_e = p_e / Σ_{top-k} p`, `p = softmax(logits)` in at least float32 (Jiang et al. 2024, §2.1).
+    One expert alone has `g_e = p_e` (Fedus et al. 2022, eq. 2): divided by itself it would always
+    be one, and the router would learn nothing.
+    """
+    probabilities, chosen = _probabilities(logits).topk(top_k)
+    if top_k == 1:
+        return probabilities, chosen
+    return probabilities / probabilities.sum(-1, keepdim=True), chosen
+
+
+def load_balance(
+    logits: Logits, top_k: int, valid: Bool[Tensor, "*tokens"] | None = None
+) -> Float[Tensor, ""]:
+    """`n_experts Σ_e f_e P_e`: one where all experts serve equally, up to `n_experts / top_k`.
+
+    Fedus et al. 2022, eq. 4–6: `f_e` is the share of choices that fell on expert e, `P_e` its mean
+    probability, both over the real tokens. Only `P` has a gradient. Zero where no token is real.
+    """
+    real = logits.reshape(-1, logits.shape[-1]) if valid is None else logits[valid]
+    probabilities = _probabilities(real)
+    n_tokens, n_experts = probabilities.shape
+    choices = probabilities.topk(top_k).indices.flatten().bincount(minlength=n_experts)
+    scale = n_experts / (max(n_tokens, 1) ** 2 * top_k)
+    return scale * (choices * probabilities.sum(0)).sum()
+
+
+def _probabilities(logits: Logits) -> Logits:
+    return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
+
+
+def _refusal(top_k: int, n_experts: int) -> str:
+    return f"top_k = {top_k} of n_experts = {n_experts} is impossible: give 1 to {n_experts}"
+
+
+@config
+class MixtureOfExpertsConfig:
+    """`n_experts` layers of the kind `expert`, of which every token takes `top_k`.
+
+    `balance` weighs the load-balance loss in training. `expert.d_ff` is the width of one expert.
+    """
+
+    kind: Literal["moe"] = "moe"
+    n_experts: Annotated[int, Field(ge=2)] = 8
+    top_k: PositiveInt = 2
+    expert: DenseFeedForwardConfig = GatedFeedForwardConfig()
+    balance: NonNegativeFloat = 0.01
+
+    def __post_init__(self) -> None:
+        if self.top_k > self.n_experts:
+            raise ValueError(_refusal(self.top_k, self.n_experts))
+
+    def build(self, d_model: int) -> MixtureOfExperts:
+        experts = [self.expert.build(d_model) for _ in range(self.n_experts)]
+        return MixtureOfExperts(d_model, experts, top_k=self.top_k, balance=self.balance)
+
+
+AnyFeedForwardConfig = Annotated[
+    FeedForwardConfig | GatedFeedForwardConfig | MixtureOfExpertsConfig, Field(discriminator="kind")
+]
+"""Every feed-forward layer there is."""

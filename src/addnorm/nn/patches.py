@@ -1,0 +1,275 @@
+"""Patches: images and time series cut into pieces, each of which becomes one vector."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from addnorm.config import config
+from addnorm.errors import InputError
+from addnorm.nn.context import Context
+from addnorm.nn.dropout import Dropout
+from addnorm.nn.embed import zero_padding
+from addnorm.nn.masks import Full
+from addnorm.nn.positions.position import Position
+
+Hidden = Float[Tensor, "batch seq d_model"]
+
+
+class PatchEmbedding(nn.Module):
+    """`drop(position([class; W patches + b] + positions))`: an image, row by row of its patches.
+
+    Dosovitskiy et al. 2021, eq. 1. `grid` is the rows and columns of patches that `positions` are
+    learned for, None leaves them out; for an image of another size they are interpolated
+    (bicubic, §3.2). `position` is the model's own scheme, which acts besides; ViT's does not.
+
+    Raises `InputError` for an image of other channels, or whose sides are no multiples of `patch`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        channels: int,
+        patch: int,
+        grid: tuple[int, int] | None,
+        class_token: bool,
+        position: Position,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.patch = patch
+        self.grid = grid
+        self.position = position
+        self.proj = nn.Conv2d(channels, d_model, kernel_size=patch, stride=patch)
+        self.class_token = nn.Parameter(torch.zeros(d_model)) if class_token else None
+        n_rows = 0 if grid is None else grid[0] * grid[1] + class_token
+        table = nn.init.trunc_normal_(torch.empty(n_rows, d_model), std=0.02)
+        self.positions = None if grid is None else nn.Parameter(table)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        images: Float[Tensor, "batch channels height width"],
+        valid: Bool[Tensor, "batch seq"] | None = None,
+    ) -> tuple[Hidden, Context]:
+        """The class token and the patches, with their context; an image has no padding."""
+        self.check(images, valid)
+        patches = self.proj(images.to(self.proj.weight.dtype)).to(self.proj.weight.dtype)
+        x = patches.flatten(2).transpose(1, 2)
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], dim=1)
+        if self.positions is not None:
+            x = x + self.positions_of(patches.shape[-2], patches.shape[-1])
+        return as_sequence(x, self.position, self.dropout)
+
+    def check(self, images: Tensor, valid: Tensor | None) -> None:
+        """Raise `InputError` for what cannot be cut into patches."""
+        if valid is not None:
+            raise InputError("an image has no padding: valid must be None")
+        channels = self.proj.in_channels
+        if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
+            raise InputError(
+                f"images must be numbers with a point of shape (batch, {channels}, height, width), "
+                f"got {images.dtype} of shape {tuple(images.shape)}"
+            )
+        height, width = images.shape[-2:]
+        check_divides((height, width), self.patch)
+
+    def positions_of(self, rows: int, columns: int) -> Float[Tensor, "seq d_model"]:
+        """The learned positions for that many patches; those of the class token never change."""
+        table = self.positions
+        assert table is not None
+        assert self.grid is not None
+        if (rows, columns) == self.grid:
+            return table
+        n_patches = self.grid[0] * self.grid[1]
+        first, patches = table.split([len(table) - n_patches, n_patches])
+        wide = patches if patches.dtype == torch.float64 else patches.float()
+        image = wide.T.unflatten(1, self.grid)[None]
+        image = F.interpolate(image, size=(rows, columns), mode="bicubic", align_corners=False)
+        return torch.cat([first, image[0].flatten(1).T.to(table.dtype)])
+
+
+def check_divides(size: tuple[int, int], patch: int) -> None:
+    """Raise `InputError`, with the nearest valid size, where patches do not cover the image."""
+    height, width = size
+    rows, columns = (max(1, round(side / patch)) for side in size)
+    if (rows * patch, columns * patch) != size:
+        raise InputError(
+            f"an image of {height} × {width} does not divide into patches of {patch} × {patch}: "
+            f"the nearest size that does is {rows * patch} × {columns * patch}"
+        )
+
+
+@config
+class PatchEmbeddingConfig:
+    """Images in square patches. `positions` are learned for images of `size` (height, width)."""
+
+    kind: Literal["patches"] = "patches"
+    size: tuple[PositiveInt, PositiveInt] = (224, 224)
+    channels: PositiveInt = 3
+    patch: PositiveInt = 16
+    class_token: bool = True
+    positions: Literal["learned", "none"] = "learned"
+
+    def __post_init__(self) -> None:
+        check_divides(self.size, self.patch)
+
+    def build(self, d_model: int, position: Position, dropout: float) -> PatchEmbedding:
+        height, width = self.size
+        return PatchEmbedding(
+            d_model,
+            channels=self.channels,
+            patch=self.patch,
+            grid=(height // self.patch, width // self.patch)
+            if self.positions == "learned"
+            else None,
+            class_token=self.class_token,
+            position=position,
+            dropout=dropout,
+        )
+
+
+class SeriesEmbedding(nn.Module):
+    """`drop(position(W p_i + b))`: patch `p_i` is the steps from `i · stride` on, `patch` of them.
+
+    PatchTST (Nie et al. 2023, §3.1). The last value is repeated until it fills the last patch (the
+    paper repeats it `stride` times, which adds a patch where the steps would fit), so no step is
+    lost and a short series makes one patch. A patch holds all channels; the paper's channel
+    independence is a batch with a row for each. `norm = "instance"` takes the mean of each
+    channel's real steps from it and divides by its deviation (Kim et al. 2022, eq. 1 and 2).
+
+    Raises `InputError` for other channels, and for padding that is not on the right.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        *,
+        channels: int,
+        patch: int,
+        stride: int,
+        norm: Literal["none", "instance"],
+        position: Position,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.patch = patch
+        self.stride = stride
+        self.norm = NORMS[norm]
+        self.position = position
+        self.proj = nn.Conv1d(channels, d_model, kernel_size=patch, stride=stride)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        series: Float[Tensor, "batch channels time"],
+        valid: Bool[Tensor, "batch time"] | None = None,
+    ) -> tuple[Hidden, Context]:
+        """The patches, with their context; `valid` marks the real steps."""
+        check_frames(series, self.proj.in_channels, valid)
+        real = series.new_ones(series[:, 0].shape, dtype=torch.bool) if valid is None else valid
+        series = torch.where(real[:, None], series, 0.0).to(self.proj.weight.dtype)
+        patches = self.proj(self.filled(self.norm(series, real[:, None]), real))
+        x = patches.transpose(1, 2).to(self.proj.weight.dtype)
+        fewer = None if valid is None else self.valid_positions(valid)
+        return as_sequence(x, self.position, self.dropout, fewer)
+
+    def filled(
+        self, series: Float[Tensor, "batch channels time"], valid: Bool[Tensor, "batch time"]
+    ) -> Float[Tensor, "batch channels filled"]:
+        """The series with its last real value wherever a patch reaches beyond it."""
+        width = (self.n_patches(series.shape[-1]) - 1) * self.stride + self.patch
+        last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
+        steps = torch.arange(width, device=series.device).minimum(last)
+        return series.gather(-1, steps[:, None].expand(-1, series.shape[1], -1))
+
+    def n_patches(self, n_steps: int) -> int:
+        """How many patches it takes to hold so many steps."""
+        return 1 + max(0, -(-(n_steps - self.patch) // self.stride))
+
+    def valid_positions(self, valid: Bool[Tensor, "batch time"]) -> Bool[Tensor, "batch seq"]:
+        """Which patches are real: those that hold a real step which no earlier patch does."""
+        slots = torch.arange(self.n_patches(valid.shape[1]), device=valid.device)
+        held_before = (slots * self.stride + self.patch - self.stride) * (slots > 0)
+        return held_before < valid.sum(-1, keepdim=True)
+
+
+def _unchanged(series: Tensor, valid: Tensor) -> Tensor:
+    return series
+
+
+def standardised(
+    series: Float[Tensor, "batch channels time"],
+    valid: Bool[Tensor, "batch 1 time"],
+    eps: float = 1e-5,
+) -> Float[Tensor, "batch channels time"]:
+    """`(x - μ) / √(σ² + ε)` over the real steps of each channel, biased (Kim et al. 2022)."""
+    wide = series if series.dtype == torch.float64 else series.float()
+    n = valid.sum(-1, keepdim=True).clamp(min=1)
+    centred = torch.where(valid, wide - wide.sum(-1, keepdim=True) / n, 0.0)
+    variance = centred.square().sum(-1, keepdim=True) / n
+    return (centred * torch.rsqrt(variance + eps)).to(series.dtype)
+
+
+NORMS = {"none": _unchanged, "instance": standardised}
+
+
+@config
+class SeriesEmbeddingConfig:
+    """Time series in patches of `patch` steps, a new one every `stride` (by default end to end)."""
+
+    kind: Literal["series"] = "series"
+    channels: PositiveInt = 1
+    patch: PositiveInt = 16
+    stride: PositiveInt | None = None
+    norm: Literal["none", "instance"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.stride is not None and self.stride > self.patch:
+            raise ValueError(
+                f"stride = {self.stride} leaves out steps between patches of {self.patch}: "
+                f"at most stride = {self.patch}"
+            )
+
+    def build(self, d_model: int, position: Position, dropout: float) -> SeriesEmbedding:
+        return SeriesEmbedding(
+            d_model,
+            channels=self.channels,
+            patch=self.patch,
+            stride=self.stride or self.patch,
+            norm=self.norm,
+            position=position,
+            dropout=dropout,
+        )
+
+
+# What every input has in common.
+
+
+def as_sequence(
+    x: Hidden, position: Position, dropout: Dropout, valid: Bool[Tensor, "batch seq"] | None = None
+) -> tuple[Hidden, Context]:
+    """`drop(position(x))`, zero at padding, and its context in a stack without a causal mask."""
+    ctx = Context.over(x, Full(), valid=valid)
+    return zero_padding(dropout(position.embed(x, ctx)), valid), ctx
+
+
+def check_frames(frames: Tensor, channels: int, valid: Tensor | None) -> None:
+    """Raise `InputError` for another shape, and for padding that is not on the right."""
+    shape = tuple(frames.shape)
+    if len(shape) != 3 or shape[1] != channels or not shape[2] or not frames.is_floating_point():
+        raise InputError(
+            f"the input must be numbers with a point of shape (batch, {channels}, time), "
+            f"got {frames.dtype} of shape {shape}"
+        )
+    if valid is None:
+        return
+    if tuple(valid.shape) != (shape[0], shape[2]):
+        raise InputError(f"valid must have shape {(shape[0], shape[2])}, got {tuple(valid.shape)}")
+    if bool((valid[:, 1:] & ~valid[:, :-1]).any()):
+        raise InputError("padding must stand on the right: real steps first, then valid = False")

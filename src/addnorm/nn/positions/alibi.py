@@ -1,0 +1,55 @@
+"""ALiBi: attention falls off linearly with distance, at a slope of each head's own."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.nn.context import Context
+from addnorm.nn.positions.position import Bias, Position, Queries, Site
+
+
+def slopes(n_heads: int) -> Float[Tensor, " heads"]:
+    """`m_h = 2^(-8h/H)` for `h = 1 … H`, in float64 (Press et al. 2022, §3).
+
+    Where H is no power of two: the slopes for the power below, then every other one of the power
+    above, as in the authors' code.
+    """
+    power = 1 << (n_heads.bit_length() - 1)
+    steps = [*range(1, power + 1), *(h + 0.5 for h in range(n_heads - power))]
+    return 2 ** (-8 * torch.tensor(steps, dtype=torch.float64, device="cpu") / power)
+
+
+class ALiBi(Position):
+    """Adds `-m_h |i - j|` to the score of position `i` against `j` (Press et al. 2022, §3).
+
+    The paper has `-m_h (i - j)`, which is the same under its causal mask; the distance serves
+    bidirectional attention too. Has no parameters. Computed in float32, or float64 where the
+    queries are.
+    """
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.slopes = slopes(n_heads)  # no buffer: it must not follow the model into bfloat16
+
+    def score_bias(self, q: Queries, ctx: Context) -> Bias:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        falls = -self.slopes.to(wide).to(q.device)[:, None, None]
+
+        def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
+            offsets = ctx.positions[:, None, rows, None] - ctx.kv_positions[:, None, None, keys]
+            return falls * offsets.abs()
+
+        return tile
+
+
+@config
+class ALiBiConfig:
+    """Linear biases; nothing to choose."""
+
+    kind: Literal["alibi"] = "alibi"
+
+    def build(self, site: Site) -> ALiBi:
+        return ALiBi(site.n_heads)

@@ -1,0 +1,162 @@
+"""Scaling of rotary frequencies: how a model reads further than it was trained.
+
+Every scaling slows some of the pairs down, so that far positions turn them no further than near
+ones did in training. Frequencies are float64, radians per position, fastest first.
+"""
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.nn.positions.sinusoidal import frequencies, in_float64
+
+Frequencies = Float[Tensor, " half"]
+Factor = Annotated[float, Field(ge=1.0)]
+
+
+@config
+class LinearScaling:
+    """Position interpolation: `ω_i / s` (Chen et al. 2023, eq. 4)."""
+
+    kind: Literal["linear"] = "linear"
+    factor: Factor
+
+    def frequencies(self, width: int, theta: float) -> Frequencies:
+        return frequencies(width, theta) / self.factor
+
+    @property
+    def temperature(self) -> float:
+        return 1.0
+
+
+@config
+class NTKScaling:
+    """NTK-aware: the base becomes `θ s^(d/(d-2))`, so `ω_0` stays and the slowest becomes `ω / s`.
+
+    From bloc97's note on "NTK-Aware Scaled RoPE" (2023); Peng et al. 2024 (YaRN), §3.1.
+    """
+
+    kind: Literal["ntk"] = "ntk"
+    factor: Factor
+
+    def frequencies(self, width: int, theta: float) -> Frequencies:
+        return frequencies(width, theta) * self.factor ** -_ramp(width)
+
+    @property
+    def temperature(self) -> float:
+        return 1.0
+
+
+@config
+class DynamicScaling:
+    """NTK-aware by `s(l) = s l / L - (s - 1)`, where `l` is the current length and at least `L`.
+
+    Nothing changes up to the `original_max_len` L of the training (Peng et al. 2024, §3.3, with
+    `s(l)` as in Hugging Face transformers).
+    """
+
+    kind: Literal["dynamic"] = "dynamic"
+    factor: Factor
+    original_max_len: PositiveInt
+
+    def frequencies(
+        self, width: int, theta: float, length: Int[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch half"]:
+        """The frequencies at each of the lengths."""
+        longer = in_float64(length).clamp(min=self.original_max_len) / self.original_max_len
+        stretch = self.factor * longer - (self.factor - 1)
+        own, ramp = frequencies(width, theta), _ramp(width)
+        return own.to(stretch.device) * stretch[..., None] ** -ramp.to(stretch.device)
+
+
+@config
+class YaRNScaling:
+    """`γ_i ω_i + (1 - γ_i) ω_i / s`, where γ falls from 1 to 0 along the pairs.
+
+    Pairs that turn more than `beta_fast` times in `original_max_len` positions keep their
+    frequency, those that turn less than `beta_slow` times are interpolated (Peng et al. 2024,
+    §3.2). Cosines and sines are multiplied by `√(1/t) = 0.1 ln(s) + 1` (§3.4), which divides the
+    scores by the temperature `t`.
+    """
+
+    kind: Literal["yarn"] = "yarn"
+    factor: Factor
+    original_max_len: PositiveInt
+    beta_fast: PositiveFloat = 32.0
+    beta_slow: PositiveFloat = 1.0
+
+    def __post_init__(self) -> None:
+        _ordered("beta_slow", self.beta_slow, "beta_fast", self.beta_fast)
+
+    def frequencies(self, width: int, theta: float) -> Frequencies:
+        # As in the authors' code, the ends are rounded outwards and kept among the features.
+        first = max(math.floor(self._pair(self.beta_fast, width, theta)), 0)
+        last = min(math.ceil(self._pair(self.beta_slow, width, theta)), width - 1)
+        pairs = torch.arange(width // 2, dtype=torch.float64, device="cpu")
+        kept = 1 - ((pairs - first) / max(last - first, 0.001)).clamp(0, 1)
+        return _blend(frequencies(width, theta), kept, self.factor)
+
+    def _pair(self, turns: float, width: int, theta: float) -> float:
+        """Which pair turns that many times in `original_max_len` positions."""
+        return width * math.log(self.original_max_len / (turns * 2 * math.pi)) / 2 / math.log(theta)
+
+    @property
+    def temperature(self) -> float:
+        return 0.1 * math.log(self.factor) + 1
+
+
+@config
+class Llama3Scaling:
+    """`γ_i ω_i + (1 - γ_i) ω_i / s`, where γ rises with the turns `n_i = L ω_i / 2π` of the pair.
+
+    `γ = (n - low) / (high - low)` within [0, 1]: what turns less than `low_freq_factor` times in
+    `original_max_len` positions is slowed in full (Llama 3.1 model code; Grattafiori et al. 2024).
+    """
+
+    kind: Literal["llama3"] = "llama3"
+    factor: Factor = 8.0
+    low_freq_factor: PositiveFloat = 1.0
+    high_freq_factor: PositiveFloat = 4.0
+    original_max_len: PositiveInt = 8192
+
+    def __post_init__(self) -> None:
+        _ordered("low_freq_factor", self.low_freq_factor, "high_freq_factor", self.high_freq_factor)
+
+    def frequencies(self, width: int, theta: float) -> Frequencies:
+        own = frequencies(width, theta)
+        turns = self.original_max_len * own / (2 * math.pi)
+        low, high = self.low_freq_factor, self.high_freq_factor
+        return _blend(own, ((turns - low) / (high - low)).clamp(0, 1), self.factor)
+
+    @property
+    def temperature(self) -> float:
+        return 1.0
+
+
+FixedScaling = LinearScaling | NTKScaling | YaRNScaling | Llama3Scaling
+"""The scalings under which every pass has the same frequencies."""
+
+ScalingConfig = Annotated[
+    LinearScaling | NTKScaling | DynamicScaling | YaRNScaling | Llama3Scaling,
+    Field(discriminator="kind"),
+]
+"""Every scaling of rotary frequencies there is."""
+
+
+def _ramp(width: int) -> Frequencies:
+    """`2i / (width - 2)`: from 0 at the fastest pair to 1 at the slowest."""
+    return torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / max(width - 2, 1)
+
+
+def _blend(own: Frequencies, kept: Frequencies, factor: float) -> Frequencies:
+    return own * (kept + (1 - kept) / factor)
+
+
+def _ordered(low_name: str, low: float, high_name: str, high: float) -> None:
+    if low >= high:
+        raise ValueError(f"{low_name} = {low} must be less than {high_name} = {high}")

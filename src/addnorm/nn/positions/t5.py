@@ -1,0 +1,88 @@
+"""T5 bias: one learned number per head for every range of distances."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from addnorm.config import config
+from addnorm.nn.context import Context
+from addnorm.nn.positions.position import Bias, Position, Queries, Site
+
+
+def bucket(
+    offset: Int[Tensor, "*shape"], *, buckets: int, max_distance: int, causal: bool
+) -> Int[Tensor, "*shape"]:
+    """Which bucket the offset `key - query` falls into (Raffel et al. 2020, §2.1).
+
+    Half of the buckets hold one distance each, the others ranges that grow logarithmically up to
+    `max_distance`; all that is further shares the last. Unless `causal`, keys ahead have the
+    second half of the buckets to themselves; if so, keys ahead count as distance 0.
+    """
+    n = buckets if causal else buckets // 2
+    distance = (-offset).clamp(min=0) if causal else offset.abs()
+    exact = n // 2
+    share = (distance.clamp(min=exact) / exact).log() / math.log(max_distance / exact)
+    ranged = (exact + (share * (n - exact)).long()).clamp(max=n - 1)
+    side = 0 if causal else n * (offset > 0)
+    return torch.where(distance < exact, distance, ranged) + side
+
+
+class T5Bias(Position):
+    """Adds `table[bucket(j - i)]` to the score of position `i` against `j` (Raffel et al. 2020).
+
+    One table of a number for each bucket and head, shared by all layers (§2.1).
+    """
+
+    def __init__(
+        self, n_heads: int, *, buckets: int = 32, max_distance: int = 128, causal: bool
+    ) -> None:
+        super().__init__()
+        self.table = nn.Embedding(buckets, n_heads)
+        self.max_distance = max_distance
+        self.causal = causal
+
+    def score_bias(self, q: Queries, ctx: Context) -> Bias:
+        def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
+            offset = ctx.kv_positions[:, None, keys] - ctx.positions[:, rows, None]
+            ranges = bucket(
+                offset,
+                buckets=self.table.num_embeddings,
+                max_distance=self.max_distance,
+                causal=self.causal,
+            )
+            return self.table(ranges).movedim(-1, 1)
+
+        return tile
+
+
+@config
+class T5BiasConfig:
+    """`buckets` ranges of distance, the last of which begins before `max_distance`."""
+
+    kind: Literal["t5"] = "t5"
+    buckets: PositiveInt = 32
+    max_distance: PositiveInt = 128
+
+    def __post_init__(self) -> None:
+        if self.buckets < 4 or self.buckets % 2:
+            nearest = max(4, self.buckets - self.buckets % 2)
+            raise ValueError(
+                f"buckets = {self.buckets} must be even and at least 4: the nearest is {nearest}"
+            )
+        if self.max_distance <= self.buckets // 2:
+            raise ValueError(
+                f"max_distance = {self.max_distance} must be more than half of "
+                f"buckets = {self.buckets}: at least {self.buckets // 2 + 1}"
+            )
+
+    def build(self, site: Site) -> T5Bias:
+        return T5Bias(
+            site.n_heads,
+            buckets=self.buckets,
+            max_distance=self.max_distance,
+            causal=site.causal,
+        )

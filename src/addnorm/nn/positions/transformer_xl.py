@@ -1,0 +1,75 @@
+"""Transformer-XL positions: scores of content and of distance, each with a bias of its own."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from addnorm.config import config
+from addnorm.nn.context import Context
+from addnorm.nn.positions.position import Bias, Keys, Position, Queries, Site
+from addnorm.nn.positions.rotary import turn_interleaved
+from addnorm.nn.positions.sinusoidal import frequencies, sinusoidal_encoding, waves
+
+
+class TransformerXL(Position):
+    """The scheme, which acts in the layers alone: each has its own `RelativeScores`."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+
+    def in_layer(self, layer: int) -> Position:
+        site = self.site
+        return RelativeScores(site.d_model, site.n_heads, site.d_head, scale=site.scale)
+
+
+class RelativeScores(Position):
+    """`((q + u)·k + (q + v)·W_R R_{i-j}) · scale`, one layer's part (Dai et al. 2019, §3.3).
+
+    `R` is the sinusoidal encoding of the distance, `u` and `v` are one vector for each head, and
+    `W_R` maps `d_model` to heads. Since `R_{i-j}` is `R_{-j}` with each of its pairs turned by
+    `-i ω`, the second term is `turn_i(W_Rᵀ (q + v)) · R_{-j}`: a plain product, at any positions,
+    with nothing that is kept for each pair of tokens but the result. Raises `ValueError` for an
+    odd `d_model`, whose last sine has no cosine.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, d_head: int, *, scale: float) -> None:
+        super().__init__()
+        if d_model % 2:
+            raise ValueError(
+                f"Transformer-XL needs sines and cosines in pairs: d_model = {d_model} must be "
+                f"even; the nearest are {d_model - 1} and {d_model + 1}"
+            )
+        self.u = nn.Parameter(0.02 * torch.randn(n_heads, d_head))
+        self.v = nn.Parameter(0.02 * torch.randn(n_heads, d_head))
+        self.r_proj = nn.Linear(d_model, n_heads * d_head, bias=False)
+        self.scale = scale
+
+    def rotate(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
+        return q + self.u.to(q.dtype)[:, None], k
+
+    def score_bias(self, q: Queries, ctx: Context) -> Bias:
+        d_model = self.r_proj.in_features
+        q = q + (self.v - self.u).to(q.dtype)[:, None]
+        to_heads = self.r_proj.weight.to(q.dtype).unflatten(0, self.u.shape)
+
+        def tile(rows: slice, keys: slice) -> Float[Tensor, "batch heads q_seq kv_seq"]:
+            wide = torch.promote_types(q.dtype, torch.float32)
+            cos, sin = waves(ctx.positions[:, rows], frequencies(d_model), wide)
+            turned = turn_interleaved(q[:, :, rows] @ to_heads, cos[:, None], sin[:, None])
+            r = sinusoidal_encoding(-ctx.kv_positions[:, keys], d_model, dtype=q.dtype)
+            return turned @ r[:, None].mT * self.scale
+
+        return tile
+
+
+@config
+class TransformerXLConfig:
+    """Relative positions in every layer; nothing to choose."""
+
+    kind: Literal["transformer_xl"] = "transformer_xl"
+
+    def build(self, site: Site) -> TransformerXL:
+        return TransformerXL(site)

@@ -1,0 +1,262 @@
+"""Recurrent mixers (RNN, LSTM, GRU), and the runs of text that mixers without a mask read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from addnorm.config import config
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Full, Mask
+from addnorm.nn.positions.position import Position
+
+Hidden = Float[Tensor, "batch seq d_model"]
+Tokens = Float[Tensor, "tokens width"]
+State = Float[Tensor, "batch slots d_state"]
+
+Cell = Literal["rnn", "lstm", "gru"]
+CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+
+_SPARSE = 2
+"""How many slots per token a padded grid may have and still be faster than packed steps (CPU)."""
+
+
+class StateCache:
+    """What a mixer carries on from the tokens read so far: some vectors for every batch row."""
+
+    def __init__(self, slots: int, width: int) -> None:
+        self.slots = slots
+        self.width = width
+        self._state: Tensor | None = None
+
+    def state(self, x: Hidden) -> State:
+        """The state before the new tokens `x`: zero if they are the first."""
+        if self._state is None:
+            return x.new_zeros(len(x), self.slots, self.width)
+        return self._state
+
+    def keep(self, state: State) -> None:
+        """Go on from this state."""
+        self._state = state
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these batch rows, in this order, repeats allowed."""
+        self._state = None if self._state is None else self._state.index_select(0, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """The real tokens of a pass, numbered row by row, and the runs of them that are one text each.
+
+    A run begins where a text does (position 0) and where a batch row goes on with the text that it
+    read before. Padding belongs to no run and breaks none.
+    """
+
+    shape: tuple[int, int]
+    slot: Int[Tensor, " tokens"]
+    """Where each token stands in the flattened batch."""
+    run: Int[Tensor, " tokens"]
+    start: Int[Tensor, " runs"]
+    length: Int[Tensor, " runs"]
+    row: Int[Tensor, " runs"]
+    """The batch row of each run."""
+    fresh: Bool[Tensor, " runs"]
+    """Whether the run begins a text, rather than going on with one."""
+
+    @classmethod
+    def of(cls, ctx: Context) -> "Runs":
+        """The runs of this pass."""
+        shape = (ctx.batch, ctx.positions.shape[1])
+        positions = ctx.positions.expand(shape).flatten()
+        slot = torch.arange(len(positions), device=positions.device)
+        slot = slot if ctx.valid is None else slot[ctx.valid.flatten()]
+        row, fresh = slot // shape[1], positions[slot] == 0
+        begins = fresh.clone()
+        begins[:1] = True
+        begins[1:] |= row[1:] != row[:-1]
+        start = begins.nonzero().squeeze(1)
+        return cls(
+            shape=shape,
+            slot=slot,
+            run=begins.cumsum(0) - 1,
+            start=start,
+            length=start.diff(append=start.new_tensor([len(slot)])),
+            row=row[start],
+            fresh=fresh[start],
+        )
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def place(self) -> Int[Tensor, " tokens"]:
+        """The place of each token in its run, from 0."""
+        return torch.arange(len(self.slot), device=self.slot.device) - self.start[self.run]
+
+    def gather(self, x: Hidden) -> Tokens:
+        """The tokens out of the batch."""
+        return x.flatten(0, 1).index_select(0, self.slot)
+
+    def scatter(self, tokens: Tokens) -> Hidden:
+        """The tokens back in the batch, and zero at padding."""
+        batch, seq = self.shape
+        return put(tokens, self.slot, batch * seq).unflatten(0, self.shape)
+
+    def turn(self, tokens: Tokens) -> Tokens:
+        """The tokens of every run from last to first."""
+        return tokens.index_select(0, (self.start + self.length - 1)[self.run] - self.place)
+
+    def before(self, state: State) -> Float[Tensor, "runs slots d_state"]:
+        """The state in which each run begins: its row's, or zero at the beginning of a text."""
+        return state.index_select(0, self.row).masked_fill(self.fresh[:, None, None], 0.0)
+
+    def after(self, state: State, ends: Float[Tensor, "runs slots d_state"]) -> State:
+        """The state of each row after its last run; as it was in a row of padding alone."""
+        rows = torch.arange(len(state), device=state.device)
+        last = torch.searchsorted(self.row, rows, right=True) - 1
+        read = (self.row[last] == rows)[:, None, None]
+        return torch.where(read, ends[last].to(state.dtype), state)
+
+
+def put(tokens: Tokens, places: Int[Tensor, " tokens"], size: int) -> Float[Tensor, "size width"]:
+    """`size` rows, the tokens at these places and zero elsewhere."""
+    return tokens.new_zeros(size, tokens.shape[1]).index_copy(0, places, tokens)
+
+
+def unbroken(ctx: Context) -> bool:
+    """Whether every row is one run without padding, so that the batch can be read as it stands."""
+    padded = ctx.valid is not None and not bool(ctx.valid.all())
+    return not padded and not bool((ctx.positions[:, 1:] == 0).any())
+
+
+def before_row(ctx: Context, state: State) -> State:
+    """The state in which each row of an unbroken batch begins."""
+    return state.masked_fill((ctx.positions[:, :1] == 0)[..., None], 0.0)
+
+
+class Recurrent(nn.Module):
+    """`h W_o`, with `h` read from left to right and, unless `causal`, from right to left too.
+
+    rnn: `h_t = tanh(W x_t + U h_{t-1} + b)`
+        (Elman 1990, with tanh for his logistic function);
+    lstm: `i, f, o = σ(W x_t + U h_{t-1} + b)`, `g = tanh(W x_t + U h_{t-1} + b)`,
+        `c_t = f ⊙ c_{t-1} + i ⊙ g`, `h_t = o ⊙ tanh(c_t)`
+        (Hochreiter & Schmidhuber 1997; the forget gate `f` is Gers et al. 2000);
+    gru: `r, z = σ(W x_t + U h_{t-1} + b)`, `n = tanh(W x_t + r ⊙ (U h_{t-1} + b))`,
+        `h_t = z ⊙ h_{t-1} + (1 - z) ⊙ n`
+        (Cho et al. 2014, §2.3, with `r ⊙ (U h)` for `U (r ⊙ h)`, as fused kernels have it).
+
+    `W`, `U` and `b` differ from gate to gate. Two directions share `d_hidden` in equal halves
+    (Schuster & Paliwal 1997). Every text begins at zero, whatever stands beside it, and the output
+    at padding is zero. Raises `ValueError` where `d_hidden` does not split in two, and for a cache
+    where later tokens still change what is known of earlier ones.
+    """
+
+    pattern: Mask = Full()
+
+    def __init__(
+        self, d_model: int, d_hidden: int, *, cell: Cell, causal: bool, bias: bool = True
+    ) -> None:
+        super().__init__()
+        if not causal and d_hidden % 2:
+            raise ValueError(
+                f"d_hidden = {d_hidden} does not split into 2 directions: "
+                f"it must be even, such as {d_hidden + 1}"
+            )
+        width = d_hidden if causal else d_hidden // 2
+        self.ahead = CELLS[cell](d_model, width, bias=bias, batch_first=True)
+        self.back = None if causal else CELLS[cell](d_model, width, bias=bias, batch_first=True)
+        self.out_proj = nn.Linear(d_hidden, d_model, bias=bias)
+
+    def forward(self, x: Hidden, ctx: Context, cache: StateCache | None = None) -> Hidden:
+        if cache is not None and self.back is not None:
+            raise ValueError("a mixer that reads in both directions has no use for a cache")
+        if not x.numel():
+            return x
+        past = None if cache is None else cache.state(x)
+        if unbroken(ctx):
+            begin = None if past is None else before_row(ctx, past)
+            hidden, state = self._hidden(x, lambda k, y: _read(k, y, begin), lambda y: y.flip(1))
+            y = self.out_proj(hidden)
+        elif len(runs := Runs.of(ctx)):
+            tokens = runs.gather(x)
+            hidden, state = self._hidden(tokens, lambda k, y: _scan(k, y, runs, past), runs.turn)
+            y = runs.scatter(self.out_proj(hidden))
+            state = state if past is None else runs.after(past, state)
+        else:
+            return torch.zeros_like(x)
+        if cache is not None:
+            cache.keep(state)
+        return y
+
+    def _hidden(
+        self,
+        tokens: Tensor,
+        read: Callable[[nn.Module, Tensor], tuple[Tensor, Tensor]],
+        turn: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """The hidden states of the tokens, both directions joined, and the state at the end."""
+        hidden, state = read(self.ahead, tokens)
+        if self.back is not None:
+            hidden = torch.cat([hidden, turn(read(self.back, turn(tokens))[0])], dim=-1)
+        return hidden, state
+
+    def new_cache(self) -> StateCache:
+        """An empty cache: `h`, and the LSTM's `c`."""
+        slots = 2 if isinstance(self.ahead, nn.LSTM) else 1
+        return StateCache(slots, self.ahead.hidden_size)
+
+
+@config
+class RecurrentConfig:
+    """`d_hidden` is the width of the hidden state, both directions together; d_model by default.
+
+    Positions are left to the recurrence. The kernels start as torch does, uniform in
+    `±1/√d_hidden`.
+    """
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Cell = "lstm"
+    d_hidden: PositiveInt | None = None
+    bias: bool = True
+
+    def build(self, d_model: int, position: Position, causal: bool) -> Recurrent:
+        return Recurrent(
+            d_model, self.d_hidden or d_model, cell=self.cell, causal=causal, bias=self.bias
+        )
+
+
+def _read(
+    kernel: nn.Module, tokens: Tensor | PackedSequence, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Run torch's kernel from this state, or from zero; the LSTM's `h` and `c` are two slots."""
+    if state is None:
+        hidden, end = kernel(tokens)
+    else:
+        slots = state.transpose(0, 1).contiguous()
+        hidden, end = kernel(tokens, slots if len(slots) == 1 else slots.split(1))
+    hidden = hidden.data if isinstance(hidden, PackedSequence) else hidden
+    return hidden, torch.cat(end if isinstance(end, tuple) else [end]).transpose(0, 1)
+
+
+def _scan(
+    kernel: nn.Module, tokens: Tokens, runs: Runs, past: State | None
+) -> tuple[Float[Tensor, "tokens d_hidden"], Tensor]:
+    """Read run by run. Only packed steps know where each run ends; a grid is faster on a CPU."""
+    longest = int(runs.length.max())
+    if past is None and len(runs) * longest <= _SPARSE * len(tokens):
+        cell = runs.run * longest + runs.place
+        grid = put(tokens, cell, len(runs) * longest).unflatten(0, (len(runs), longest))
+        hidden, ends = _read(kernel, grid, None)
+        return hidden.flatten(0, 1).index_select(0, cell), ends
+    by_length = runs.length.argsort(descending=True)
+    rank = by_length.argsort()
+    order = (runs.place * len(runs) + rank[runs.run]).argsort()
+    steps = PackedSequence(tokens[order], runs.place.bincount().cpu(), by_length, rank)
+    hidden, ends = _read(kernel, steps, None if past is None else runs.before(past))
+    return put(hidden, order, len(tokens)), ends

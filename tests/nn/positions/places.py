@@ -1,0 +1,34 @@
+"""What the position tests share: a context at given positions, and the scores that come of them."""
+
+import torch
+from torch import Tensor
+
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Full
+from addnorm.nn.positions import Position
+
+EVERYTHING = slice(None)
+
+
+def at(*rows: list[int], new: int | None = None) -> Context:
+    """The context of tokens at these positions, one list for each row; the last `new` are new."""
+    slots = torch.arange(len(rows[0]))
+    return Context(
+        batch=len(rows),
+        kv_positions=torch.tensor(rows),
+        q_slots=slots[-(new or len(slots)) :],
+        kv_slots=slots,
+        mask=Full(),
+    )
+
+
+def scores(
+    position: Position, q: Tensor, k: Tensor, ctx: Context, *, scale: float | None = None
+) -> Tensor:
+    """`scale · q·k` plus the bias, with all that the scheme does to queries, keys and scores."""
+    q, k = position.rotate(q, k, ctx)
+    q, k = position.rotate_all(q, k, ctx)
+    shared = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    plain = q @ shared.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    bias = position.score_bias(q, ctx)
+    return plain if bias is None else plain + bias(EVERYTHING, EVERYTHING)
