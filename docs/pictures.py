@@ -45,7 +45,7 @@ def draw_all(folder: Path) -> None:
 def positions() -> plt.Figure:
     """The sinusoidal encoding, and how alike any two positions are."""
     waves = sinusoidal_encoding(torch.arange(100), 64)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     image = left.imshow(waves.T, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     left.set(xlabel="position", ylabel="feature", title="PE(p)")
     figure.colorbar(image, ax=left)
@@ -62,7 +62,7 @@ def biases() -> plt.Figure:
     alibi = ALiBiConfig().build(_site()).score_bias(q, ctx)
     assert alibi is not None
     table = alibi(slice(None), slice(None))[0]
-    figure, axes = plt.subplots(1, 4, figsize=(13, 3.1))
+    figure, axes = plt.subplots(1, 4, figsize=(13, 3), layout="constrained")
     for axis, head in zip(axes, (0, 2, 5), strict=False):
         image = axis.imshow(table[head].tril(), cmap="magma")
         axis.set(title=f"ALiBi, head {head + 1} of {HEADS}", xlabel="key", ylabel="query")

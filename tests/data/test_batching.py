@@ -72,8 +72,8 @@ def test_classification_has_one_target_to_a_text() -> None:
     corpus, _ = chars(Corpus([Labelled("ab", "y"), Labelled("ba", "x")]))
     batch = only(corpus)
     rows = by_index(batch)
-    assert list(batch.inputs) == ["tokens"]  # nothing is padded
-    assert batch.inputs["tokens"][rows].tolist() == [[2, 4, 5, 3], [2, 5, 4, 3]]
+    assert list(batch.inputs) == ["inputs"]  # nothing is padded
+    assert batch.inputs["inputs"][rows].tolist() == [[2, 4, 5, 3], [2, 5, 4, 3]]
     assert batch.targets[rows].tolist() == [1, 0]
     assert batch.n_tokens == 2
 
@@ -82,7 +82,7 @@ def test_tagging_has_a_target_at_the_first_piece_of_each_word() -> None:
     corpus, _ = chars(Corpus([Tagged(("ab", "c"), ("O", "B"))]))
     batch = only(corpus)
     # bos a b space c eos: the space goes with the word that follows it
-    assert batch.inputs["tokens"].tolist() == [[2, 5, 6, 4, 7, 3]]
+    assert batch.inputs["inputs"].tolist() == [[2, 5, 6, 4, 7, 3]]
     assert batch.targets.tolist() == [[-100, 1, -100, 0, -100, -100]]
     assert batch.n_tokens == 2
 
@@ -169,10 +169,10 @@ def test_every_example_is_in_one_batch_within_the_budget(n_tokens, tokens, pad_t
     assert len(batches) == len(loader)
     assert sorted(i for batch in batches for i in batch.indices) == [*range(len(n_tokens))]
     for batch in batches:
-        shape = batch.inputs["tokens"].shape
+        shape = batch.inputs["inputs"].shape
         assert shape.numel() <= tokens
         assert shape[1] % pad_to == 0
-        for row, i in zip(batch.inputs["tokens"].tolist(), batch.indices, strict=True):
+        for row, i in zip(batch.inputs["inputs"].tolist(), batch.indices, strict=True):
             assert row == [4 + i] * n_tokens[i] + [0] * (len(row) - n_tokens[i])
     assert sum(batch.n_tokens for batch in batches) == sum(n_tokens)
 

@@ -389,3 +389,44 @@ def test_autocast_keeps_the_residual_stream_in_float32() -> None:
 def test_impossible_values_are_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         DecoderConfig(**{"attention": AttentionConfig(n_heads=2), field: value})  # type: ignore[arg-type]
+
+
+@every_family
+def test_a_prefix_is_seen_from_everywhere(name: str) -> None:
+    """Raffel et al. 2020, §3.2.1: within the prefix later tokens reach earlier ones; no others do."""
+    if FAMILIES[name].attention.kind != "attention":
+        pytest.skip("a recurrence or a convolution that looks back has no prefix to look ahead in")
+    model, tokens = build(name), torch.stack(sentences([9, 9]))
+    others = tokens.clone()
+    others[:, 4] = tokens[:, 4] % (VOCAB - 1) + 1
+    prefix = torch.tensor([5, 3])
+    seen, changed = model(tokens, prefix=prefix), model(others, prefix=prefix)
+    assert not torch.isclose(seen[0, 3], changed[0, 3]).all() or name in {"mistral", "blocks"}
+    assert_close(seen[1, :4], changed[1, :4], rtol=0, atol=1e-6)
+    assert_close(model(tokens, prefix=torch.tensor([0, 1])), model(tokens), rtol=0, atol=1e-5)
+    left = torch.cat([torch.zeros(2, 2, dtype=torch.long), tokens], dim=1)
+    valid = torch.arange(11).expand(2, -1) >= 2
+    assert_close(model(left, valid=valid, prefix=prefix)[:, 2:], seen, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["transformer_xl", "bloom", "t5", "llama", "nope"])
+def test_segments_with_a_memory_equal_one_pass(name: str) -> None:
+    """Dai et al. 2019, §3.2: a memory as long as the past gives each segment all that it saw."""
+    model, tokens = build(name), torch.stack(sentences([12, 12]))
+    memory = model.new_memory(12)
+    parts = [model(tokens[:, i : i + 4], cache=memory) for i in (0, 4, 8)]
+    assert_close(torch.cat(parts, 1), model(tokens), rtol=0, atol=1e-5)
+    assert memory.length == 12
+
+
+def test_a_short_memory_forgets_and_a_gradient_stays_in_its_segment() -> None:
+    model, tokens = build("transformer_xl"), torch.stack(sentences([12]))
+    memory = model.new_memory(3)
+    first = model.embed.tokens.weight.grad
+    assert first is None
+    model(tokens[:, :6], cache=memory)
+    model(tokens[:, 6:], cache=memory).sum().backward()
+    touched = model.embed.tokens.weight.grad.abs().sum(-1) > 0  # type: ignore[union-attr]
+    expected = torch.zeros(VOCAB).bool().index_fill(0, tokens[0, 6:], True)
+    assert torch.equal(touched, expected)
+    assert memory.length == 3

@@ -24,6 +24,7 @@ PRESETS = [
     presets.transformer_base,
     presets.transformer_big,
     presets.transformer_xl_base,
+    presets.vit_b16,
 ]
 
 
@@ -112,3 +113,14 @@ def test_llama() -> None:
         feedforward=GatedFeedForwardConfig(d_ff=28_672),
     )
     assert count(seventy, 32_000) == 68_976_648_192
+
+
+def test_vit() -> None:
+    """Dosovitskiy et al. 2021, table 1 ("86M"), counted from §3.1 for 1,000 classes."""
+    d, patches = 768, (224 // 16) ** 2
+    embedding = (16 * 16 * 3 + 1) * d + d + (patches + 1) * d
+    block = 4 * (d + 1) * d + (d + 1) * 4 * d + (4 * d + 1) * d + 2 * 2 * d
+    total = embedding + 12 * block + 2 * d + (d + 1) * 1000
+    with torch.device("meta"):
+        model = presets.vit_b16().build(n_labels=1000)
+    assert sum(p.numel() for p in model.parameters()) == total == 86_567_656

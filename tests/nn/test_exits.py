@@ -11,7 +11,9 @@ from tests.contracts import check_gradients, check_module, context
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from addnorm.nn.exits import ExitHead, confidence, exit_heads, first_confident
+from addnorm.models import DecoderConfig, DecoderModel, EncoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.exits import ExitHead, check_exits, confidence, first_confident
 from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, TaggingHeadConfig
 from addnorm.nn.norms import BatchNorm, LayerNorm, LayerNormConfig
 
@@ -45,12 +47,52 @@ def test_the_norm_is_told_what_is_padding() -> None:
     assert torch.equal(module(x, ctx)[valid], module(dirty, ctx)[valid])
 
 
+def exiting(**fields: object) -> DecoderModel:
+    torch.manual_seed(2)
+    attention = AttentionConfig(n_heads=2)
+    config = DecoderConfig(d_model=8, n_layers=5, attention=attention, dropout=0.0, **fields)  # type: ignore[arg-type]
+    return config.build(11).eval()
+
+
 def test_exits_are_named_by_their_layer() -> None:
-    heads = exit_heads([2, 4], 6, build)
-    assert list(heads) == ["2", "4"]
-    assert heads["2"] is not heads["4"]
-    assert {name.split(".")[0] for name in heads.state_dict()} == {"2", "4"}
-    assert len(exit_heads([], 6, build)) == 0
+    model = exiting(exits=(2, 4))
+    assert list(model.exits) == ["2", "4"]
+    assert model.exits["2"].norm is not model.exits["4"].norm
+    assert model.exits["2"].head.weight is model.embed.tokens.weight  # tied, as the model's own
+    assert not exiting().exits
+
+
+def test_the_last_exit_is_the_model_and_the_others_are_shorter_models() -> None:
+    model, tokens = exiting(exits=(2, 4)), torch.randint(11, (3, 6))
+    outputs = list(model.each(tokens))
+    assert len(outputs) == 3
+    assert_close(outputs[2], model(tokens))
+    shorter = exiting()
+    shorter.stack.blocks = model.stack.blocks[:2]
+    shorter.stack.norm, shorter.head = model.exits["2"].norm, model.head
+    shorter.embed = model.embed
+    assert_close(outputs[0], shorter(tokens))
+
+
+def test_layers_above_a_confident_exit_never_run() -> None:
+    model, ran = exiting(exits=(2,)), []
+    for i, block in enumerate(model.stack.blocks, start=1):
+        block.register_forward_hook(lambda *_, i=i: ran.append(i))
+    first_confident(model.each(torch.randint(11, (3, 6))), threshold=0.0)
+    assert ran == [1, 2]
+
+
+def test_every_kind_of_head_can_exit() -> None:
+    config = EncoderConfig(
+        d_model=8,
+        n_layers=3,
+        attention=AttentionConfig(n_heads=2),
+        head=ClassificationHeadConfig(),
+        exits=(1,),
+    )
+    assert [tuple(y.shape) for y in config.build(9, 4).each(torch.randint(9, (2, 5)))] == [
+        (2, 4)
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -64,7 +106,7 @@ def test_exits_are_named_by_their_layer() -> None:
 )
 def test_impossible_layers_are_refused(layers: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        exit_heads(layers, 6, build)
+        check_exits(layers, 6)
 
 
 # Which exit is taken.
@@ -194,7 +236,7 @@ def outputs_of(stack: Stack, exits: nn.ModuleDict, last: ExitHead, x: Tensor) ->
 
 
 def test_layers_above_the_exit_taken_do_not_run() -> None:
-    stack, exits, last = Stack(6), exit_heads([2, 4], 6, build), build()
+    stack, exits, last = Stack(6), nn.ModuleDict({"2": build(), "4": build()}), build()
     with torch.no_grad():
         exits["2"].head.proj.bias.copy_(torch.tensor([0.0, 0.0, 9.0, 0.0]))
     x = torch.randn(3, 5, 6)

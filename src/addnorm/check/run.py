@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
 
 import torch
 
@@ -64,7 +65,8 @@ def _verdicts(cells: Sequence[Cell], jobs: int) -> Iterator[Verdict | str]:
         yield from map(judge_or_refusal, cells)
         return
     one_thread = partial(torch.set_num_threads, 1)
-    with ProcessPoolExecutor(jobs, initializer=one_thread) as pool:
+    # Spawned: a fork would not survive what autograd's threads hold.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread) as pool:
         yield from pool.map(judge_or_refusal, cells, chunksize=16)
 
 

@@ -24,7 +24,9 @@ def parts(family: str | None = None, /, *, json: bool = False) -> None:
     if json:
         print(json_.dumps([asdict(part) for part in found], indent=1, ensure_ascii=False))
         return
-    table = Table("family", "kind", "equation", "source", "file", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("family", "kind", "equation", "source", "file"):
+        table.add_column(name, overflow="fold")
     for part in found:
         table.add_row(part.family, part.kind, part.equation, part.source, part.file)
     Console(highlight=False, markup=False).print(table)

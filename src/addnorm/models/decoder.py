@@ -1,5 +1,6 @@
 """The decoder-only Transformer: each token predicts the next (GPT, LLaMA)."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from jaxtyping import Bool, Float, Int
@@ -11,6 +12,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
+from addnorm.nn.exits import check_exits, each_exit, tie_exits
 from addnorm.nn.heads import TokenHead, TokenHeadConfig
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal, Prefix
@@ -20,11 +22,18 @@ from addnorm.nn.residuals import Depth
 class DecoderModel(nn.Module):
     """`head(stack(embed(tokens)))` under the causal mask (Radford et al. 2018, eq. 2)."""
 
-    def __init__(self, embed: Embedding, stack: Stack, head: TokenHead) -> None:
+    def __init__(
+        self,
+        embed: Embedding,
+        stack: Stack,
+        head: TokenHead,
+        exits: nn.ModuleDict | None = None,
+    ) -> None:
         super().__init__()
         self.embed = embed
         self.stack = stack
         self.head = head
+        self.exits = exits or nn.ModuleDict()
 
     def forward(
         self,
@@ -46,6 +55,16 @@ class DecoderModel(nn.Module):
         x = self.stack(x, ctx, cache)
         return self.head(x, ctx)
 
+    def each(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch seq"] | None = None,
+        segments: Int[Tensor, "batch seq"] | None = None,
+    ) -> Iterator[Float[Tensor, "batch seq vocab"]]:
+        """The logits of each early exit, then those of `forward`; a layer runs when asked for."""
+        ctx = Context.over(tokens, Causal(), valid=valid, segments=segments)
+        return each_exit(self.stack, self.exits, self.head, self.embed(tokens, ctx), ctx)
+
     def new_cache(self) -> KVCache:
         """An empty cache for this model."""
         return self.stack.new_cache()
@@ -57,18 +76,28 @@ class DecoderModel(nn.Module):
 
 @config
 class DecoderConfig(Shape):
-    """A decoder-only model; `head.tied` shares the embedding table."""
+    """A decoder-only model; `head.tied` shares the embedding table.
+
+    `exits` are layers, counted from one, that get a head of their own (see `nn.exits`).
+    """
 
     kind: Literal["decoder"] = "decoder"
     head: TokenHeadConfig = TokenHeadConfig()
+    exits: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_exits(self.exits, self.n_layers)
 
     def build(self, vocab_size: int) -> DecoderModel:
         position = self.build_position(causal=True)
         embed = self.build_embedding(vocab_size, position)
         head = self.head.build(self.d_model, vocab_size)
         depth = Depth(decoder=self.n_layers, causal=True)
-        model = DecoderModel(embed, self.build_stack(position, depth), head)
+        exits = self.build_exits(self.exits, self.head, vocab_size)
+        model = DecoderModel(embed, self.build_stack(position, depth), head, exits)
         initialise(model, self.init)
         if self.head.tied:
             head.tie(embed.tokens)
+            tie_exits(exits, embed.tokens)
         return model

@@ -1,5 +1,6 @@
 """The encoder-only Transformer: every position sees every other (BERT, ViT)."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from jaxtyping import Bool, Float, Shaped
@@ -10,6 +11,7 @@ from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_in
 from addnorm.models.shape import Shape
 from addnorm.nn.blocks import Stack
 from addnorm.nn.embed import Embedding
+from addnorm.nn.exits import check_exits, each_exit, tie_exits
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
@@ -24,11 +26,14 @@ from addnorm.nn.residuals import Depth
 class EncoderModel(nn.Module):
     """`head(stack(embed(tokens)))` without a causal mask (Devlin et al. 2019, §3)."""
 
-    def __init__(self, embed: Input, stack: Stack, head: nn.Module) -> None:
+    def __init__(
+        self, embed: Input, stack: Stack, head: nn.Module, exits: nn.ModuleDict | None = None
+    ) -> None:
         super().__init__()
         self.embed = embed
         self.stack = stack
         self.head = head
+        self.exits = exits or nn.ModuleDict()
 
     def forward(
         self,
@@ -39,17 +44,31 @@ class EncoderModel(nn.Module):
         x, ctx = embedded(self.embed, inputs, valid)
         return self.head(self.stack(x, ctx), ctx)
 
+    def each(
+        self,
+        inputs: Shaped[Tensor, "batch *input"],
+        valid: Bool[Tensor, "batch input_seq"] | None = None,
+    ) -> Iterator[Float[Tensor, "batch *outputs"]]:
+        """The logits of each early exit, then those of `forward`; a layer runs when asked for."""
+        x, ctx = embedded(self.embed, inputs, valid)
+        return each_exit(self.stack, self.exits, self.head, x, ctx)
+
 
 @config
 class EncoderConfig(Shape):
-    """An encoder-only model with the head of its task; `input` says what it reads."""
+    """An encoder-only model with the head of its task; `input` says what it reads.
+
+    `exits` are layers, counted from one, that get a head of their own (see `nn.exits`).
+    """
 
     kind: Literal["encoder"] = "encoder"
     input: InputConfig = TokenInputConfig()
     head: HeadConfig = TokenHeadConfig()
+    exits: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_exits(self.exits, self.n_layers)
         if self.head == TokenHeadConfig(tied=True) and not isinstance(self.input, TokenInputConfig):
             raise ValueError(
                 f"a tied head shares the table of tokens, and {self.input.kind} have none: "
@@ -64,11 +83,15 @@ class EncoderConfig(Shape):
         labels = isinstance(self.head, ClassificationHeadConfig | TaggingHeadConfig)
         if labels and n_labels is None:
             raise ValueError(f"a {self.head.kind} head needs n_labels")
-        head = self.head.build(self.d_model, vocab_size if tokens else n_labels or 0)
-        model = EncoderModel(embed, self.build_stack(position, Depth(encoder=self.n_layers)), head)
+        n_outputs = vocab_size if tokens else n_labels or 0
+        head = self.head.build(self.d_model, n_outputs)
+        stack = self.build_stack(position, Depth(encoder=self.n_layers))
+        exits = self.build_exits(self.exits, self.head, n_outputs)
+        model = EncoderModel(embed, stack, head, exits)
         initialise(model, self.init)
         if self.head == TokenHeadConfig(tied=True):
             assert isinstance(head, TokenHead)
             assert isinstance(embed, Embedding)
             head.tie(embed.tokens)
+            tie_exits(exits, embed.tokens)
         return model

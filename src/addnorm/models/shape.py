@@ -3,6 +3,7 @@
 from typing import Any
 
 from pydantic import PositiveInt
+from torch import nn
 
 from addnorm.config import Probability, config
 from addnorm.nn.attention import AdditiveConfig, AttentionConfig, BilinearConfig
@@ -16,7 +17,9 @@ from addnorm.nn.blocks import (
     Stack,
 )
 from addnorm.nn.embed import Embedding, EmbeddingConfig
+from addnorm.nn.exits import ExitHead
 from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.heads import HeadConfig
 from addnorm.nn.init import InitName
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
@@ -113,6 +116,16 @@ class Shape:
 
     def build_mixer(self, position: Position, depth: Depth) -> Mixer:
         return self.attention.build(self.d_model, position, depth.causal)
+
+    def build_exits(
+        self, layers: tuple[int, ...], head: HeadConfig, n_outputs: int
+    ) -> nn.ModuleDict:
+        """A norm and a head for each of the layers that have an exit."""
+        exits = {
+            str(layer): ExitHead(self.norm.build(self.d_model), head.build(self.d_model, n_outputs))
+            for layer in layers
+        }
+        return nn.ModuleDict(exits)
 
     def build_residuals(self, n: int, depth: Depth) -> list[Any]:
         """The placement of each sublayer of a block; one for all where they share a norm."""

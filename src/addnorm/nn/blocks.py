@@ -160,5 +160,12 @@ class Stack(nn.Module):
         return KVCache([mixer.new_cache() for mixer in self.mixers])
 
     def new_memory(self, size: int) -> KVCache:
-        """An empty segment memory: each layer keeps its last `size` inputs (Transformer-XL)."""
-        return KVCache([SegmentMemory(size) for _ in self.blocks], limit=size)
+        """An empty segment memory: attention keeps its last `size` inputs (Transformer-XL).
+
+        Other mixers carry their own state from segment to segment.
+        """
+        kept = [
+            SegmentMemory(size) if isinstance(mixer, SelfAttention) else mixer.new_cache()
+            for mixer in self.mixers
+        ]
+        return KVCache(kept, limit=size)

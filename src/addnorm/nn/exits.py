@@ -1,12 +1,14 @@
 """Early exits: heads on lower layers, and answers taken from the first that is confident."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
+from addnorm.nn.heads import TokenHead
 
 Logits = Float[Tensor, "*rows outputs"]
 
@@ -28,13 +30,10 @@ class ExitHead(nn.Module):
         return self.head(self.norm(x, ctx.valid), ctx)
 
 
-def exit_heads(
-    layers: Sequence[int], n_layers: int, build: Callable[[], ExitHead]
-) -> nn.ModuleDict:
-    """An exit after each of these layers, counted from one, by the layer's number.
+def check_exits(layers: Sequence[int], n_layers: int) -> None:
+    """Raise `ValueError` unless the layers rise from 1 to at most `n_layers - 1`.
 
-    Raises `ValueError` unless they rise from 1 to at most `n_layers - 1`: the last layer has the
-    model's own head.
+    They count from one, and the last layer has the model's own head.
     """
     if any(not 1 <= layer < n_layers for layer in layers):
         raise ValueError(
@@ -44,7 +43,29 @@ def exit_heads(
     rising = sorted(set(layers))
     if list(layers) != rising:
         raise ValueError(f"exits = {list(layers)} must rise: give {rising}")
-    return nn.ModuleDict({str(layer): build() for layer in layers})
+
+
+def tie_exits(exits: nn.ModuleDict, table: nn.Embedding) -> None:
+    """Let the heads of the exits share the embedding table, as the model's own does."""
+    for exit_head in exits.values():
+        assert isinstance(exit_head, ExitHead)
+        assert isinstance(exit_head.head, TokenHead)
+        exit_head.head.weight = table.weight  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def each_exit(
+    stack: Stack,
+    exits: nn.ModuleDict,
+    head: nn.Module,
+    x: Float[Tensor, "batch seq d_model"],
+    ctx: Context,
+) -> Iterator[Float[Tensor, "batch *outputs"]]:
+    """The logits of each exit and, last, of the model's head, computed as they are asked for."""
+    hidden = x
+    for layer, hidden in enumerate(stack.each(x, ctx), start=1):
+        if str(layer) in exits:
+            yield exits[str(layer)](hidden, ctx)
+    yield head(stack.norm(hidden, ctx.valid), ctx)
 
 
 def confidence(logits: Logits) -> Float[Tensor, "*rows"]:

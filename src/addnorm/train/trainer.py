@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from addnorm.data.batching import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError
+from addnorm.models import DecoderModel, EncoderModel
 from addnorm.nn.norms import BatchNorm
 from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
 from addnorm.train.checkpoint import (
@@ -28,7 +29,13 @@ from addnorm.train.checkpoint import (
     save_weights,
 )
 from addnorm.train.journal import Journal
-from addnorm.train.loss import balance_loss, cross_entropy_sum, listening, mixtures_of
+from addnorm.train.loss import (
+    balance_loss,
+    cross_entropy_sum,
+    exits_cross_entropy_sum,
+    listening,
+    mixtures_of,
+)
 from addnorm.train.optim import optimizer_tensors, restore_optimizers
 from addnorm.train.precision import autocast, loss_scaler
 from addnorm.train.settings import TrainConfig
@@ -173,8 +180,11 @@ class Trainer:
         return loss.item()
 
     def loss(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
-        """The loss of one micro-batch, summed over its targets."""
-        return cross_entropy_sum(self.model(**inputs), targets, self.config.label_smoothing)
+        """The loss of one micro-batch, summed over its targets; the mean of those of all exits."""
+        smoothing = self.config.label_smoothing
+        if isinstance(self.model, EncoderModel | DecoderModel) and self.model.exits:
+            return exits_cross_entropy_sum(self.model.each(**inputs), targets, smoothing)
+        return cross_entropy_sum(self.model(**inputs), targets, smoothing)
 
     def clip(self, loss: float) -> float:
         """Scale the gradient down to the global norm allowed; refuse one that is not finite."""

@@ -1,0 +1,56 @@
+"""Parts: the list is that of the unions, and says where each comes from."""
+
+from pathlib import Path
+
+import pytest
+
+import addnorm
+from addnorm.check.parts import FAMILIES, equation, parts, source
+from addnorm.errors import InputError
+
+WITHOUT_EQUATION = {"none", "full", "window", "blocks", "tokens", "hidden", "transformer_xl"}
+WITHOUT_SOURCE = {
+    *("sinusoidal", "transformer_xl", "attention", "scaled_dot", "dot", "bilinear", "none"),
+    *("full", "sdpa", "eager", "tokens", "classification", "tagging", "pooler", "hidden"),
+}
+
+
+def test_every_part_has_an_equation_a_source_and_a_file() -> None:
+    found = parts()
+    assert {part.family for part in found} == set(FAMILIES)
+    assert {part.kind for part in found if not part.equation} <= WITHOUT_EQUATION
+    assert {part.kind for part in found if not part.source} <= WITHOUT_SOURCE
+    for part in found:
+        assert (Path(addnorm.__file__).parent / part.file).is_file()
+
+
+def test_a_part() -> None:
+    [rmsnorm] = [part for part in parts("norms") if part.kind == "rmsnorm"]
+    assert rmsnorm.name == "RMSNorm"
+    assert rmsnorm.equation == "γ x / √(mean(x²) + ε)"
+    assert rmsnorm.source == "Zhang & Sennrich 2019, eq. 4"
+    assert rmsnorm.file == "nn/norms.py"
+    scores = {part.kind: part.equation for part in parts("scores")}
+    assert scores["bilinear"] != scores["dot"]
+
+
+def test_a_wrong_family() -> None:
+    with pytest.raises(InputError, match="Did you mean 'norms'"):
+        parts("norm")
+    with pytest.raises(InputError, match="There are positions, "):
+        parts("?")
+
+
+def test_what_a_docstring_tells() -> None:
+    class Told:
+        """Turns `x` by `a x + b`, wherever.
+
+        As in the paper of that name (Su et al. 2021, §3.2), and `c x`.
+        """
+
+    class Untold:
+        """Takes `size`. Gives `a + b`."""
+
+    assert equation(Told) == "a x + b"
+    assert source(Told) == "Su et al. 2021, §3.2"
+    assert equation(Untold) == source(Untold) == ""
