@@ -24,6 +24,8 @@ SURFACE = {
     },
     "classify": {"--run", "--json"},
     "info": {"--what"},
+    "parts": {"--json"},
+    "check": {"--all", "--sample", "--seed", "--only", "--compile", "--jobs"},
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """What every model configuration has in common, and how its embedding and stack are built."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import PositiveInt
@@ -82,7 +83,7 @@ class Shape:
 
     def build_stack(self, position: Position, depth: Depth) -> Stack:
         """Blocks of self-attention, or what stands in its place, and feed-forward."""
-        block = ParallelBlock if isinstance(self.residual, ParallelConfig) else Block
+        block = self.parallel(ParallelBlock) or Block
         blocks: list[AnyBlock] = []
         for i in range(depth.decoder if depth.causal else depth.encoder):
             first, second = self.build_residuals(2, depth)
@@ -98,7 +99,7 @@ class Shape:
 
     def build_cross_stack(self, position: Position, depth: Depth) -> Stack:
         """Blocks that also look at a memory."""
-        block = ParallelCrossBlock if isinstance(self.residual, ParallelConfig) else CrossBlock
+        block = self.parallel(ParallelCrossBlock) or CrossBlock
         blocks: list[AnyBlock] = []
         for i in range(depth.decoder):
             first, second, third = self.build_residuals(3, depth)
@@ -128,13 +129,15 @@ class Shape:
         return nn.ModuleDict(exits)
 
     def build_residuals(self, n: int, depth: Depth) -> list[Any]:
-        """The placement of each sublayer of a block; one for all where they share a norm."""
-        shared = isinstance(self.residual, ParallelConfig) and self.residual.norms == "one"
-        built = [
-            self.residual.build(self.d_model, self.norm, self.dropout, depth)
-            for _ in range(1 if shared else n)
-        ]
-        return built * n if shared else built
+        """The placement of each sublayer of a block."""
+        return [self.residual.build(self.d_model, self.norm, self.dropout, depth) for _ in range(n)]
+
+    def parallel(self, block: Callable[..., AnyBlock]) -> Callable[..., AnyBlock] | None:
+        """That parallel block with its shared norm, if the placement is parallel."""
+        if not isinstance(self.residual, ParallelConfig):
+            return None
+        residual = self.residual
+        return lambda **parts: block(norm=residual.build_shared(self.d_model, self.norm), **parts)
 
 
 def refuse(d_model: int, position: PositionConfig, attention: MixerConfig) -> None:

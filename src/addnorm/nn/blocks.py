@@ -75,17 +75,22 @@ class CrossBlock(nn.Module):
 
 
 class ParallelBlock(nn.Module):
-    """`x + attention(norm(x)) + feedforward(norm(x))` (GPT-J, PaLM, GPT-NeoX)."""
+    """`x + attention(norm(x)) + feedforward(norm(x))` (GPT-J, PaLM, GPT-NeoX).
+
+    `norm` is the one that the branches share, if they do.
+    """
 
     def __init__(
         self,
         *,
+        norm: nn.Module,
         attention: Mixer,
         attention_residual: Branch,
         feedforward: nn.Module,
         feedforward_residual: Branch,
     ) -> None:
         super().__init__()
+        self.norm = norm
         self.attention = attention
         self.attention_residual = attention_residual
         self.feedforward = feedforward
@@ -93,8 +98,9 @@ class ParallelBlock(nn.Module):
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
         own = None if cache is None else cache.own
-        attended = self.attention_residual(x, lambda h: self.attention(h, ctx, own), ctx.valid)
-        return x + attended + self.feedforward_residual(x, self.feedforward, ctx.valid)
+        h = self.norm(x, ctx.valid)
+        attended = self.attention_residual(h, lambda h: self.attention(h, ctx, own), ctx.valid)
+        return x + attended + self.feedforward_residual(h, self.feedforward, ctx.valid)
 
 
 class ParallelCrossBlock(nn.Module):
@@ -103,6 +109,7 @@ class ParallelCrossBlock(nn.Module):
     def __init__(
         self,
         *,
+        norm: nn.Module,
         attention: Mixer,
         attention_residual: Branch,
         cross_attention: CrossAttention,
@@ -111,6 +118,7 @@ class ParallelCrossBlock(nn.Module):
         feedforward_residual: Branch,
     ) -> None:
         super().__init__()
+        self.norm = norm
         self.attention = attention
         self.attention_residual = attention_residual
         self.cross_attention = cross_attention
@@ -120,11 +128,12 @@ class ParallelCrossBlock(nn.Module):
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
         own, memory = (None, None) if cache is None else (cache.own, cache.memory)
-        attended = self.attention_residual(x, lambda h: self.attention(h, ctx, own), ctx.valid)
+        h = self.norm(x, ctx.valid)
+        attended = self.attention_residual(h, lambda h: self.attention(h, ctx, own), ctx.valid)
         crossed = self.cross_attention_residual(
-            x, lambda h: self.cross_attention(h, ctx, memory), ctx.valid
+            h, lambda h: self.cross_attention(h, ctx, memory), ctx.valid
         )
-        return x + attended + crossed + self.feedforward_residual(x, self.feedforward, ctx.valid)
+        return x + attended + crossed + self.feedforward_residual(h, self.feedforward, ctx.valid)
 
 
 AnyBlock = Block | CrossBlock | ParallelBlock | ParallelCrossBlock
@@ -165,7 +174,9 @@ class Stack(nn.Module):
         Other mixers carry their own state from segment to segment.
         """
         kept = [
-            SegmentMemory(size) if isinstance(mixer, SelfAttention) else mixer.new_cache()
+            SegmentMemory(int(min(size, mixer.pattern.reach[0])))
+            if isinstance(mixer, SelfAttention)
+            else mixer.new_cache()
             for mixer in self.mixers
         ]
         return KVCache(kept, limit=size)

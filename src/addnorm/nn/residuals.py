@@ -181,7 +181,11 @@ class ParallelConfig:
     norms: Literal["one", "each"] = "one"
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> Branch:
-        return Branch(norm.build(d_model), dropout)
+        return Branch(norm.build(d_model) if self.norms == "each" else NoNorm(), dropout)
+
+    def build_shared(self, d_model: int, norm: NormConfig) -> nn.Module:
+        """The norm before all branches: the one there is, or none where each has its own."""
+        return norm.build(d_model) if self.norms == "one" else NoNorm()
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """What follows the last layer: one norm, for the residual stream itself has none."""

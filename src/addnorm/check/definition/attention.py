@@ -7,12 +7,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from addnorm.check.definition.layers import Weights, linear, normalised, under
+from addnorm.check.definition.layers import Tokens, Weights, linear, normalised, under
 from addnorm.check.definition.positions import biases, content_bias, distance_scores, rotated
 from addnorm.check.definition.texts import Texts
 
-Tokens = Float[Tensor, "seq width"]
+Queries = Float[Tensor, "q_seq _width"]
+Keys = Float[Tensor, "kv_seq _width"]
 Pairs = Float[Tensor, "q_seq kv_seq"]
+Seen = Bool[Tensor, "q_seq kv_seq"]
 
 
 def self_attention(
@@ -35,9 +37,7 @@ def self_attention(
     return linear(weights, "out_proj", torch.cat(heads, dim=1))
 
 
-def cross_attention(
-    config: Any, weights: Weights, x: Tokens, memory: Tokens, seen: Bool[Tensor, "q_seq kv_seq"]
-) -> Tokens:
+def cross_attention(config: Any, weights: Weights, x: Queries, memory: Keys, seen: Seen) -> Queries:
     """The same where texts look at a memory, which knows of no positions."""
     heads: list[Tensor] = []
     for h in range(config.n_heads):
@@ -48,8 +48,8 @@ def cross_attention(
 
 
 def _head(
-    config: Any, weights: Weights, h: int, x: Tokens, source: Tokens
-) -> tuple[Tokens, Tokens, Tokens]:
+    config: Any, weights: Weights, h: int, x: Queries, source: Keys
+) -> tuple[Queries, Keys, Keys]:
     """Query, key and value of head `h`: query heads 0 … r-1 share the first key/value head.
 
     Ainslie et al. 2023, fig. 2.
@@ -65,12 +65,12 @@ def _head(
     return q, k, v
 
 
-def scale(config: Any, q: Tokens) -> float:
+def scale(config: Any, q: Queries) -> float:
     """What products of queries and keys are multiplied by."""
     return 1 / math.sqrt(q.shape[1]) if config.kind == "scaled_dot" else 1.0
 
 
-def scored(config: Any, weights: Weights, h: int, q: Tokens, k: Tokens) -> Pairs:
+def scored(config: Any, weights: Weights, h: int, q: Queries, k: Keys) -> Pairs:
     """How well each query and each key agree."""
     match config.kind:
         case "scaled_dot":  # Vaswani et al. 2017, eq. 1
@@ -87,7 +87,7 @@ def scored(config: Any, weights: Weights, h: int, q: Tokens, k: Tokens) -> Pairs
             raise NotImplementedError(config.kind)
 
 
-def softmax(scores: Pairs, seen: Bool[Tensor, "q_seq kv_seq"]) -> Pairs:
+def softmax(scores: Pairs, seen: Seen) -> Pairs:
     """`exp(s) / Σ exp(s)` over the keys that a query sees; there is one at least."""
     scores = scores.masked_fill(~seen, -math.inf)
     shares = torch.exp(scores - scores.max(1, keepdim=True).values)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Weights = Mapping[str, Tensor]
-Tokens = Float[Tensor, "seq width"]
+Tokens = Float[Tensor, "seq _width"]
 Observed = dict[Tensor, tuple[Tensor, Tensor]]
 """Mean and unbiased variance that each batch norm saw in training, by its running mean."""
 

@@ -3,13 +3,10 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.check.definition.layers import Weights, activated, linear, under
+from addnorm.check.definition.layers import Tokens, Weights, activated, linear, under
 from addnorm.check.definition.texts import Texts
-
-Tokens = Float[Tensor, "seq width"]
 
 
 def recurrent(config: Any, weights: Weights, x: Tokens, texts: Texts, *, causal: bool) -> Tokens:

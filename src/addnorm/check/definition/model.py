@@ -10,6 +10,7 @@ from torch import Tensor
 from addnorm.check.definition.attention import cross_attention, self_attention
 from addnorm.check.definition.layers import (
     Observed,
+    Tokens,
     Weights,
     feedforward,
     linear,
@@ -20,7 +21,6 @@ from addnorm.check.definition.mixers import convolution, recurrent
 from addnorm.check.definition.positions import embedded
 from addnorm.check.definition.texts import Texts
 
-Tokens = Float[Tensor, "seq width"]
 Logits = Float[Tensor, "seq vocab"]
 Sublayer = Callable[[Weights, Tokens], Tokens]
 
@@ -145,8 +145,9 @@ def _block(
 ) -> Tokens:
     """Every sublayer in its placement."""
 
-    def norm(sublayer: str, name: str, x: Tokens) -> Tokens:
-        return normalised(config.norm, under(weights, f"{sublayer}_residual.{name}"), x, observed)
+    def norm(sublayer: str | None, name: str, x: Tokens) -> Tokens:
+        owner = "norm" if sublayer is None else f"{sublayer}_residual.{name}"
+        return normalised(config.norm, under(weights, owner), x, observed)
 
     def branch(name: str, x: Tokens) -> Tokens:
         return sublayers[name](under(weights, name), x)
@@ -163,6 +164,6 @@ def _block(
             case "deepnorm":  # Wang et al. 2022, fig. 2
                 x = norm(name, "norm", alpha * x + branch(name, x))
             case _:  # parallel: Chowdhery et al. 2022, §2, and Black et al. 2022, §2.1
-                owner = "attention" if config.residual.norms == "one" else name
-                branches.append(branch(name, norm(owner, "norm", x)))
+                own = name if config.residual.norms == "each" else None
+                branches.append(branch(name, norm(own, "norm", x)))
     return x + sum(branches)

@@ -10,10 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.check.definition.frequencies import rotary_frequencies, rotary_temperature
-from addnorm.check.definition.layers import Weights
+from addnorm.check.definition.layers import Tokens, Weights
 from addnorm.check.definition.texts import Texts
 
-Tokens = Float[Tensor, "seq width"]
 Pairs = Float[Tensor, "seq seq"]
 
 
