@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.data import ConllConfig, Corpus, LinesConfig, ParallelConfig, TextConfig
+from addnorm.data import (
+    ConllConfig,
+    Corpus,
+    ImagesConfig,
+    LinesConfig,
+    ParallelConfig,
+    TextConfig,
+)
 from addnorm.data.batching import TokensConfig, WindowsConfig
 from addnorm.data.encoding import Tokenizers, encode
 from addnorm.data.tokenizers import BPEConfig, CharConfig
@@ -99,3 +106,15 @@ def test_wnut_17() -> None:
     [(reason, [where])] = corpus.reports["valid"].left_out.items()
     assert reason == "a line without word and tag"
     assert where.endswith("emerging.dev.conll:16742")
+
+
+@pytest.mark.parametrize(("pool", "side"), [(1, 28), (4, 7)])
+def test_mnist(pool: int, side: int) -> None:
+    """Its test images alone: 60,000 more of the same would take the type checks a while."""
+    root, held = folder("mnist"), ("x_test", "y_test")
+    corpus = ImagesConfig(
+        root=root, file=Path("mnist.npz"), train=held, test=None, pool=pool
+    ).load()
+    assert len(corpus.train) == 10_000
+    assert corpus.labels == tuple("0123456789")
+    assert {one.pixels.shape for one in encode(corpus, None).train} == {(1, side, side)}

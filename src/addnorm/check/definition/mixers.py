@@ -77,5 +77,5 @@ def convolution(config: Any, weights: Weights, x: Tokens, texts: Texts, *, causa
                     if 0 <= first + tap < len(tokens):
                         y = y + kernel[:, :, tap] @ x[tokens[first + tap]]
                 maps.append(y)
-            rows[n] = activated(config, torch.cat(maps))
-    return linear(weights, "out_proj", torch.stack(rows))
+            rows[n] = torch.cat(maps)
+    return linear(weights, "out_proj", activated(config, torch.stack(rows)))
