@@ -24,7 +24,7 @@ from addnorm.nn.masks import Causal
 from addnorm.nn.positions import ALiBiConfig, NoPositionConfig, PositionConfig
 from addnorm.nn.positions.position import Site
 
-WINDOW, WIDTH, HEADS, REPEATS = 256, 128, 4, 3
+WINDOW, WIDTH, HEADS, REPEATS, STEPS = 256, 128, 4, 3, 256
 SITE = Site(d_model=WIDTH, max_len=1, n_heads=HEADS, d_head=WIDTH // HEADS, causal=True, scale=1.0)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -43,7 +43,7 @@ class Layer:
         self.attention(x, ctx).sum().backward()
 
     @torch.inference_mode()
-    def decode(self, length: int, steps: int = 32) -> None:
+    def decode(self, length: int, steps: int = STEPS) -> None:
         """Some tokens after a text of that length."""
         cache: SelfCache = self.attention.new_cache()
         x = torch.randn(1, 1, WIDTH, device=DEVICE)
@@ -105,7 +105,7 @@ def main() -> None:
                     "layer": name,
                     "train_ms": round(1e3 * statistics.median(times[name]["train"]), 2),
                     "decode_ms_per_token": round(
-                        1e3 * statistics.median(times[name]["decode"]) / 32, 3
+                        1e3 * statistics.median(times[name]["decode"]) / STEPS, 3
                     ),
                     "peak_mib": round(peak_bytes(layer, length) / 2**20, 1),
                 }

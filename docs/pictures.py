@@ -1,5 +1,6 @@
 """The pictures of the documentation, each drawn by the code that it shows."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def draw_all(folder: Path) -> None:
     """Every picture of the pages, as PNG files in `folder`."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    for draw in (positions, biases, rotary, masks, norms, gradients):
+    for draw in (positions, biases, rotary, masks, norms, gradients, window):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
@@ -152,6 +153,27 @@ def gradients() -> plt.Figure:
     axis.set(yscale="log", xlabel="layer", ylabel="‖∂loss/∂W‖ of down_proj")
     axis.set_title("Gradient by depth, at initialisation")
     axis.legend()
+    return figure
+
+
+def window() -> plt.Figure:
+    """What a window costs as texts grow, as benchmarks/window.py measured it."""
+    results = Path(__file__).parents[1] / "benchmarks" / "results" / "window.json"
+    rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained")
+    columns = {
+        "train_ms": "ms to train on a text",
+        "decode_ms_per_token": "ms to write a token",
+        "peak_mib": "MiB at the peak of training",
+    }
+    for axis, (column, title) in zip(axes, columns.items(), strict=True):
+        for layer in ("full", "full, alibi", "window", "window, alibi"):
+            points = [(row["length"], row[column]) for row in rows if row["layer"] == layer]
+            axis.plot(*zip(*points, strict=True), marker=".", label=layer)
+        axis.set(xscale="log", yscale="log", xlabel="tokens", title=title)
+        axis.set_xticks([1024, 4096, 16384], ["1k", "4k", "16k"])
+        axis.minorticks_off()
+    axes[0].legend()
     return figure
 
 

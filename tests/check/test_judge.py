@@ -9,7 +9,7 @@ from torch import Tensor
 
 from addnorm.check.definition import positions as defined_positions
 from addnorm.check.judge import Case, distance, judge
-from addnorm.check.matrix import Cell, named
+from addnorm.check.matrix import Cell
 from addnorm.nn import context, norms, recurrent
 from addnorm.nn.attention import core
 from addnorm.nn.cache import SegmentMemory, SelfCache
@@ -21,10 +21,6 @@ from addnorm.nn.positions import rotary
 from addnorm.nn.residuals import PreNorm
 
 Patch = pytest.MonkeyPatch
-
-
-def cell(name: str) -> Cell:
-    return next(c for c in named(name) if c.id == name)
 
 
 def _rotary_backwards(patch: Patch) -> None:
@@ -184,9 +180,9 @@ MUTATIONS: list[tuple[Callable[[Patch], None], str, str]] = [
 def test_a_fault_is_noticed(
     mutate: Callable[[Patch], None], name: str, noticed: str, monkeypatch: Patch
 ) -> None:
-    assert judge(cell(name)).failed is None
+    assert judge(Cell.of(name)).failed is None
     mutate(monkeypatch)
-    verdict = judge(cell(name))
+    verdict = judge(Cell.of(name))
     assert verdict.failed is not None
     assert verdict.failed.startswith(noticed)
     assert verdict.error > 1e-6
@@ -197,13 +193,13 @@ def test_a_model_that_cannot_run_is_a_failure(monkeypatch: Patch) -> None:
         raise RuntimeError("sizes differ")
 
     monkeypatch.setattr(LayerNorm, "forward", fail)
-    verdict = judge(cell("decoder/none/layernorm/post/scaled_dot/mha/full/relu"))
+    verdict = judge(Cell.of("decoder/none/layernorm/post/scaled_dot/mha/full/relu"))
     assert verdict.failed == "RuntimeError: sizes differ"
     assert verdict.compared == 0
 
 
 def test_a_case_depends_on_the_name_alone() -> None:
-    one = cell("encoder/alibi/layernorm/post/scaled_dot/mha/full/geglu")
+    one = Cell.of("encoder/alibi/layernorm/post/scaled_dot/mha/full/geglu")
     torch.manual_seed(5)
     first = Case.of(one)
     torch.manual_seed(6)

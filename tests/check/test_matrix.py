@@ -120,9 +120,12 @@ def test_a_sample_is_fixed() -> None:
 
 
 def test_cells_by_name() -> None:
-    assert _families(named("decoder/rotary/*/moe")) == {"decoder", "encoder_decoder"}
-    assert {cell.mixer for cell in named("/gru/")} == {"gru"}
+    assert _families(named("decoder/rotary/*/moe")) == {"decoder"}
+    assert _families(named("rotary/*/moe")) == set(FAMILIES)
+    assert {cell.mixer for cell in named("gru/")} == {"gru"}
     assert len(named("")) == len(CELLS)
+    for cell in sample(50, 0, CELLS):
+        assert Cell.of(cell.id) == cell
     with pytest.raises(InputError, match=r"'decoder/rotry'.* Did you mean 'rotary'\?"):
         named("decoder/rotry")
 

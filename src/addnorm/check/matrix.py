@@ -139,6 +139,11 @@ AXES: Mapping[str, Axis] = {
 }
 """What is varied, in the order of a cell's name."""
 
+AROUND_MIXERS: Mapping[str, Axis] = {
+    axis: AXES[axis] for axis in ("position", "norm", "placement", "feedforward")
+}
+"""What is varied around a mixer other than attention, which stands fourth in the name."""
+
 _SHORT = 3  # places, so that a text is longer than the scaling was made for
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "rotary_interleaved": {"position": RotaryConfig(layout="interleaved")},
@@ -219,8 +224,17 @@ class Cell:
         """Such as `decoder/rotary/rmsnorm/pre/scaled_dot/gqa/window/swiglu`."""
         names = [name for _, name in self.parts]
         if self.mixer:
-            names.insert(3, self.mixer)
+            names.insert(_FOURTH, self.mixer)
         return "/".join([self.family, *names, *([self.variant] if self.variant else [])])
+
+    @classmethod
+    def of(cls, name: str) -> "Cell":
+        """The cell of this name."""
+        family, *names = name.split("/")
+        variant = names.pop() if names[-1] in VARIANTS else None
+        mixer = names.pop(_FOURTH) if names[_FOURTH] in MIXERS else None
+        parts = tuple(zip(AROUND_MIXERS if mixer else AXES, names, strict=True))
+        return cls(family=_FAMILY[family], parts=parts, mixer=mixer, variant=variant)
 
     def part(self, axis: str) -> Any:
         """The part on this axis."""
@@ -257,6 +271,8 @@ class Cell:
         return None
 
 
+_FOURTH = 3
+_FAMILY: Mapping[str, Family] = {family: family for family in FAMILIES}
 _OF_ATTENTION = {"n_heads", "n_kv_heads", "d_head", "bias", "qk_norm", "score", "pattern", "core"}
 
 
@@ -270,9 +286,8 @@ def cells() -> Iterator[Cell]:
     yield from _crossed("decoder", AXES)
     for family in FAMILIES[1:]:
         yield from _dealt(family, AXES, "feedforward")
-    without = {axis: AXES[axis] for axis in ("position", "norm", "placement", "feedforward")}
     for family, mixer in product(FAMILIES, MIXERS):
-        for cell in _dealt(family, without, "feedforward"):
+        for cell in _dealt(family, AROUND_MIXERS, "feedforward"):
             yield replace(cell, mixer=mixer)
     for family, variant in product(FAMILIES, VARIANTS):
         for placement, pattern in product(("post", "pre", "parallel"), PATTERNS):
@@ -297,15 +312,15 @@ def _dealt(family: Family, axes: Mapping[str, Axis], last: str) -> Iterator[Cell
 
 
 def named(pattern: str) -> list[Cell]:
-    """The cells with the pattern in their names; `*` stands for anything.
+    """The cells with parts named so, one after another; `*` stands for anything.
 
     Raises `InputError` where there is none.
     """
-    found = [cell for cell in cells() if fnmatchcase(cell.id, f"*{pattern}*")]
+    found = [cell for cell in cells() if fnmatchcase(f"/{cell.id}", f"*/{pattern}*")]
     if not found:
         names = [*FAMILIES, *MIXERS, *VARIANTS, *(name for axis in AXES.values() for name in axis)]
         hint = nearest(pattern.strip("*/").rpartition("/")[2], names)
-        raise InputError(f"no cell of the matrix has {pattern!r} in its name.{hint}")
+        raise InputError(f"no cell of the matrix has parts called {pattern!r}.{hint}")
     return found
 
 

@@ -10,7 +10,7 @@ Count = Annotated[int, Parameter(validator=Number(gte=0))]
 
 def check(
     *,
-    every: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    every: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
     sample: Count = 200,
     seed: int = 0,
     only: str = "",
@@ -31,7 +31,7 @@ def check(
     seed
         Which sample.
     only
-        Those with this in their names, where `*` stands for anything: `decoder/rotary/*/moe`.
+        Those with parts of these names; `*` stands for anything: `decoder/rotary/*/moe`.
     compile
         Whether `torch.compile` gives the same, on that many of them; takes long.
     jobs

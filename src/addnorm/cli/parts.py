@@ -1,16 +1,24 @@
 """`addnorm parts`: what a model can be made of."""
 
-import json as json_
+import json
+from typing import Annotated
+
+from cyclopts import Parameter
 
 
-def parts(family: str | None = None, /, *, json: bool = False) -> None:
+def parts(
+    family: str | None = None,
+    /,
+    *,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> None:
     """List every part with its equation, its source and the file that it is written in.
 
     Parameters
     ----------
     family
         Only this family: positions, norms, placements, scores, patterns, …
-    json
+    as_json
         One JSON array instead of a table.
     """
     from dataclasses import asdict
@@ -21,8 +29,8 @@ def parts(family: str | None = None, /, *, json: bool = False) -> None:
     from addnorm.check.parts import parts as parts_of
 
     found = parts_of(family)
-    if json:
-        print(json_.dumps([asdict(part) for part in found], indent=1, ensure_ascii=False))
+    if as_json:
+        print(json.dumps([asdict(part) for part in found], indent=1, ensure_ascii=False))
         return
     table = Table(box=None, pad_edge=False)
     for name in ("family", "kind", "equation", "source", "file"):

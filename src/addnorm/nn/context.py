@@ -111,6 +111,8 @@ def positions_of(
     segments: Int[Tensor, "batch seq"] | None = None,
 ) -> Int[Tensor, "#batch seq"]:
     """The place of each slot in its own text: counted from 0, padding skipped, per segment."""
+    if valid is None and segments is None:
+        return slots[None]
     real = torch.ones_like(slots)[None] if valid is None else valid.long()
     count = real.cumsum(-1)
     if segments is not None:

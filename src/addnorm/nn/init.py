@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from addnorm.nn.blocks import Stack
 from addnorm.nn.heads import TokenHead
-from addnorm.nn.residuals import DeepNorm
+from addnorm.nn.residuals import Branch, DeepNorm, Residual
 
 Fill = Callable[[Tensor, int], object]
 """Fills a weight in place; told how many sublayers write to the residual stream."""
@@ -77,7 +77,7 @@ def initialise(model: nn.Module, scheme: InitName) -> None:
     """Fill every weight of `model` by its role, drawing from torch's global generator."""
     table = SCHEMES[scheme]
     depth = {
-        name: sum(path.endswith(OUTPUTS) for path, _ in stack.named_modules())
+        name: sum(isinstance(module, Residual | Branch) for module in stack.modules())
         for name, stack in model.named_modules()
         if isinstance(stack, Stack)
     }

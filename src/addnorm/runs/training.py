@@ -25,7 +25,6 @@ from addnorm.runs.folder import (
 from addnorm.runs.metrics import entity_scores
 from addnorm.runs.recipe import Recipe, check_task
 from addnorm.runs.settings import MEASURED
-from addnorm.train.average import weights_of
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.precision import autocast
 from addnorm.train.progress import ProgressBar
@@ -162,4 +161,4 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
 
 def count(model: nn.Module) -> int:
     """The number of parameters, tied ones once."""
-    return sum(weight.numel() for weight in weights_of(model).values())
+    return sum(parameter.numel() for parameter in model.parameters())
