@@ -393,7 +393,7 @@ def test_impossible_values_are_refused(field: str, value: object) -> None:
 
 @every_family
 def test_a_prefix_is_seen_from_everywhere(name: str) -> None:
-    """Raffel et al. 2020, §3.2.1: within the prefix later tokens reach earlier ones; no others do."""
+    """Raffel et al. 2020, §3.2.1: within the prefix later tokens reach earlier ones."""
     if FAMILIES[name].attention.kind != "attention":
         pytest.skip("a recurrence or a convolution that looks back has no prefix to look ahead in")
     model, tokens = build(name), torch.stack(sentences([9, 9]))

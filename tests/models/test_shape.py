@@ -3,6 +3,7 @@
 from typing import get_args
 
 import pytest
+import torch
 from pydantic import TypeAdapter, ValidationError
 from tests.contracts import check_records
 
@@ -14,7 +15,7 @@ from addnorm.nn.attention import (
     WindowPatternConfig,
 )
 from addnorm.nn.norms import LayerNorm
-from addnorm.nn.positions import RotaryConfig, TransformerXLConfig
+from addnorm.nn.positions import ALiBiConfig, RotaryConfig, TransformerXLConfig
 
 RECORDS = [
     EncoderConfig(),
@@ -81,3 +82,16 @@ def test_positions_of_dot_products_refuse_other_scores(
 ) -> None:
     with pytest.raises(ValueError, match=f"{position.kind} positions .* with {score.kind} scores"):
         DecoderConfig(position=position, attention=AttentionConfig(score=score))
+
+
+def test_positions_belong_to_the_heads_of_self_attention() -> None:
+    """A cross-attention with other heads changes nothing about the biases of self-attention."""
+    config = EncoderDecoderConfig(
+        d_model=16,
+        n_layers=1,
+        position=ALiBiConfig(),
+        attention=AttentionConfig(n_heads=4),
+        cross_attention=AttentionConfig(n_heads=2),
+    )
+    tokens = torch.zeros(1, 3, dtype=torch.long)
+    assert config.build(5)(tokens, tokens).shape == (1, 3, 5)

@@ -42,7 +42,7 @@ def test_contract(config: ResidualConfig) -> None:
     x = torch.randn(2, 3, 6)
     check_module(
         lambda: config.build(6, LayerNormConfig(), 0.1, DEPTH),
-        lambda residual, dtype: residual(x.to(dtype), torch.tanh),
+        lambda residual, dtype: residual(x.to(dtype).requires_grad_(), torch.tanh),
     )
 
 
@@ -56,8 +56,11 @@ def test_the_placement_is_the_formula() -> None:
     assert torch.equal(sandwich(x, torch.sin), x + norm(norm(x).sin()))
     deep = DeepNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
     assert torch.equal(deep(x, torch.sin), norm(6**0.25 * x + x.sin()))
-    branch = ParallelConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
+    branch = ParallelConfig(norms="each").build(6, LayerNormConfig(), 0.0, DEPTH)
     assert torch.equal(branch(x, torch.sin), norm(x).sin())
+    shared = ParallelConfig(norms="one")
+    assert torch.equal(shared.build(6, LayerNormConfig(), 0.0, DEPTH)(x, torch.sin), x.sin())
+    assert torch.equal(shared.build_shared(6, LayerNormConfig())(x), norm(x))
 
 
 @pytest.mark.parametrize(

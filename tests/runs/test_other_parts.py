@@ -1,4 +1,4 @@
-"""The recipes, one line changed: each trains a few steps on a slice of its own data with other parts."""
+"""The recipes with one line changed: each trains a little on a slice of its own data."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ CHANGES = {
     "position": '{ kind = "alibi" }',
     "norm": '{ kind = "batchnorm" }',
     "residual": '{ kind = "sandwich" }',
-    "feedforward": '{ kind = "moe", n_experts = 3, top_k = 2, expert = { kind = "mlp", d_ff = 32 } }',
+    "feedforward": '{ kind = "moe", n_experts = 3, expert = { kind = "mlp", d_ff = 32 } }',
     "attention": '{ kind = "recurrent", cell = "gru" }',
 }
 

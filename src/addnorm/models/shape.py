@@ -64,20 +64,22 @@ class Shape:
 
     def build_position(self, *, causal: bool) -> Position:
         """The scheme of one stack."""
-        heads = self.attending.heads(self.d_model)
+        own = self.attention
+        own = own if isinstance(own, AttentionConfig) else AttentionConfig(n_heads=1)
+        heads = own.heads(self.d_model)
         site = Site(
             d_model=self.d_model,
             max_len=self.max_len,
             n_heads=heads.n_heads,
             d_head=heads.d_head,
             causal=causal,
-            scale=self.attending.score.scale(heads.d_head),
+            scale=own.score.scale(heads.d_head),
         )
         return self.position.build(site)
 
     @property
-    def attending(self) -> AttentionConfig:
-        """The attention of this model: of its blocks, or else of what looks at a memory."""
+    def looking(self) -> AttentionConfig:
+        """The attention that looks at a memory: its own, or else that of the blocks."""
         own = self.attention if isinstance(self.attention, AttentionConfig) else None
         return self.cross_attention or own or AttentionConfig()
 
@@ -107,7 +109,7 @@ class Shape:
                 block(
                     attention=self.build_mixer(position.in_layer(i), depth),
                     attention_residual=first,
-                    cross_attention=self.attending.build_cross(self.d_model),
+                    cross_attention=self.looking.build_cross(self.d_model),
                     cross_attention_residual=second,
                     feedforward=self.feedforward.build(self.d_model),
                     feedforward_residual=third,
