@@ -54,3 +54,9 @@ def test_what_a_docstring_tells() -> None:
     assert equation(Told) == "a x + b"
     assert source(Told) == "Su et al. 2021, §3.2"
     assert equation(Untold) == source(Untold) == ""
+
+
+def test_every_part_says_its_equation_and_its_source() -> None:
+    """But for hidden states as they are, which are no equation and nobody's."""
+    silent = {part.kind for part in parts() if not (part.equation and part.source)}
+    assert silent == {"hidden"}

@@ -27,7 +27,7 @@ Input = Embedding | PatchEmbedding | LogMelEmbedding | SeriesEmbedding
 
 @config
 class TokenInputConfig:
-    """Token ids, embedded as `model.embedding` says."""
+    """`E[token]`, as `model.embedding` says (Vaswani et al. 2017, §3.4)."""
 
     kind: Literal["tokens"] = "tokens"
 

@@ -43,7 +43,10 @@ class TokenHeadConfig:
 
 
 class ClassificationHead(nn.Module):
-    """`W drop(pool(x)) + b` for the whole sequence; padding takes no part in the pool."""
+    """`W drop(pool(x)) + b` for the whole sequence (Devlin et al. 2019, §4.1).
+
+    Padding takes no part in the pool.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class ClassificationHeadConfig:
 
 
 class TaggingHead(nn.Module):
-    """`W drop(x) + b` for every token."""
+    """`W drop(x) + b` for every token (Devlin et al. 2019, §5.3)."""
 
     def __init__(self, d_model: int, n_outputs: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class TaggingHeadConfig:
 
 
 class PoolerHead(nn.Module):
-    """`tanh(W x_first + b)`: one vector for the whole sequence (BERT's pooler)."""
+    """`tanh(W x_first + b)`: one vector for the whole sequence (Devlin et al. 2019, §3)."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

@@ -70,7 +70,7 @@ class Mask(ABC):
 
 @dataclass(frozen=True)
 class Full(Mask):
-    """Every query sees every key: the neutral element of `&`."""
+    """`-∞ < q - kv < ∞`: every query sees every key (Vaswani et al. 2017, §3.2), neutral under `&`."""
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return torch.ones_like(q + kv, dtype=torch.bool)
@@ -98,7 +98,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """A query sees keys less than `size` slots away: behind it under `Causal`, else on both sides.
+    """`|q - kv| < size`: behind the query under `Causal`, else on both sides.
 
     `Causal() & Window(w)` is the sliding window `q - w < kv ≤ q` (Beltagy et al. 2020, §3.1).
     """
@@ -119,8 +119,10 @@ class Window(Mask):
 
 @dataclass(frozen=True)
 class Blocks(Mask):
-    """Block-sparse: a text falls into blocks of `size`; a query sees its own block, `local` on
-    either side of it, and the first `n_global` ones, which see everything themselves.
+    """`|⌊q/size⌋ - ⌊kv/size⌋| ≤ local`, and the first `n_global` blocks with everything.
+
+    Block-sparse: a text falls into blocks of `size`; a query sees its own, `local` on either side
+    of it, and the global ones, which see everything themselves.
 
     The pattern of ETC and BigBird without its random blocks (Zaheer et al. 2020, §2).
     """

@@ -29,7 +29,7 @@ EVERYTHING = slice(None)
 
 
 class SDPACore(nn.Module):
-    """`softmax(scale · kᵀ W q + bias) v` by torch's fused kernels, linear in memory mostly."""
+    """`softmax(scale · kᵀ W q + bias) v` by torch's fused kernels (Dao et al. 2022, alg. 1)."""
 
     def __init__(self, score: DotProduct | None = None, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -80,9 +80,9 @@ class SDPACoreConfig:
 
 
 class EagerCore(nn.Module):
-    """`softmax(score(q, k) + bias) v` in plain products: the reference; it shows its weights.
+    """`softmax(score(q, k) + bias) v` in plain products (Vaswani et al. 2017, eq. 1).
 
-    Without a `score` it is the scaled dot product.
+    The reference; it shows its weights. Without a `score` it is the scaled dot product.
     """
 
     def __init__(self, score: Score | None = None, *, dropout: float = 0.0) -> None:

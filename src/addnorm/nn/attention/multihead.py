@@ -82,7 +82,9 @@ class MultiHead(nn.Module):
 
 
 class SelfAttention(MultiHead):
-    """A sequence looks at itself: `core(rotate(q), rotate(k), v, mask, score_bias)`.
+    """`core(rotate(q), rotate(k), v, mask, score_bias)`: a sequence looks at itself.
+
+    Vaswani et al. 2017, §3.2.
 
     `pattern` is the mask that this layer adds to that of the pass.
     """

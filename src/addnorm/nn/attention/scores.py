@@ -67,7 +67,7 @@ def _normal(*shape: int, std: float) -> Tensor:
 
 @config
 class ScaledDotConfig:
-    """`q·k / √d_head`."""
+    """`q·k / √d_head` (Vaswani et al. 2017, §3.2.1)."""
 
     kind: Literal["scaled_dot"] = "scaled_dot"
 
@@ -81,7 +81,7 @@ class ScaledDotConfig:
 
 @config
 class DotConfig:
-    """`q·k`, as T5 has it."""
+    """`q·k` (Luong et al. 2015, §3.1); T5 has it too."""
 
     kind: Literal["dot"] = "dot"
 
@@ -95,7 +95,10 @@ class DotConfig:
 
 @config
 class BilinearConfig:
-    """`kᵀ W q`; `W` starts so that scores of unit-normal vectors have variance one."""
+    """`kᵀ W q` (Luong et al. 2015, §3.1).
+
+    `W` starts so that scores of unit-normal vectors have variance one.
+    """
 
     kind: Literal["bilinear"] = "bilinear"
 
@@ -109,7 +112,7 @@ class BilinearConfig:
 
 @config
 class AdditiveConfig:
-    """`vᵀ tanh(W k + U q)`."""
+    """`vᵀ tanh(W k + U q)` (Bahdanau et al. 2015, appendix A.1.2)."""
 
     kind: Literal["additive"] = "additive"
 

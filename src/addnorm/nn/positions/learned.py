@@ -12,7 +12,7 @@ from addnorm.nn.positions.position import Embedded, Position, Site
 
 
 class Learned(Position):
-    """Adds row `p` of a `max_len × d_model` table (Gehring et al. 2017, §3.1).
+    """`x + table[p]`, a table of `max_len × d_model` (Gehring et al. 2017, §3.1).
 
     Raises `InputError` for a position past the table: never a wrapped or clamped index.
     """

@@ -7,7 +7,7 @@ from addnorm.nn.positions.position import Position, Site
 
 
 class NoPosition(Position):
-    """Acts nowhere; self-attention without it is permutation equivariant."""
+    """`x + 0`: acts nowhere (Kazemnejad et al. 2023); self-attention is permutation equivariant."""
 
 
 @config

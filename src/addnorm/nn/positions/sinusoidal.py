@@ -50,7 +50,10 @@ def sinusoidal_encoding(
 
 
 class Sinusoidal(Position):
-    """Adds `PE(p)` to the embeddings. Keeps no table: every position is computed when it comes."""
+    """`x + PE(p)` with `PE(p, 2i) = sin(p ω_i)`, `PE(p, 2i+1) = cos(p ω_i)`.
+
+    Vaswani et al. 2017, §3.5. Keeps no table: every position is computed when it comes.
+    """
 
     def __init__(self, *, theta: float = 10000.0) -> None:
         super().__init__()

@@ -14,7 +14,10 @@ from addnorm.nn.positions.sinusoidal import frequencies, sinusoidal_encoding, wa
 
 
 class TransformerXL(Position):
-    """The scheme, which acts in the layers alone: each has its own `RelativeScores`."""
+    """`((q + u)·k + (q + v)·W_R R_{i-j}) · scale` in every layer (Dai et al. 2019, §3.3).
+
+    Acts in the layers alone: each has its own `RelativeScores`.
+    """
 
     def __init__(self, site: Site) -> None:
         super().__init__()
