@@ -70,7 +70,7 @@ class Mask(ABC):
 
 @dataclass(frozen=True)
 class Full(Mask):
-    """`-∞ < q - kv < ∞`: every query sees every key (Vaswani et al. 2017, §3.2), neutral under `&`."""
+    """`-∞ < q - kv < ∞`: every query sees every key (Vaswani et al. 2017, §3.2)."""
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return torch.ones_like(q + kv, dtype=torch.bool)
