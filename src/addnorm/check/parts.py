@@ -64,8 +64,12 @@ def _members(family: str) -> Iterator[Part]:
     built = {config: _built(config) for config in configs}
     times = Counter(built.values())
     for config in configs:
-        # Where several configurations build one module, each tells of itself.
-        told = config if times[built[config]] > 1 else built[config]
+        # A configuration tells of itself where it begins with its equation, as do those of which
+        # several build one module; of all others the module does.
+        own = times[built[config]] > 1 or re.match(
+            r"`[^`]*[+(][^`]*`", inspect.getdoc(config) or ""
+        )
+        told = config if own else built[config]
         yield Part(
             family=family,
             kind=config.kind,
