@@ -33,6 +33,7 @@ from addnorm.nn.heads import (
     PoolerHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
+    TransformConfig,
 )
 from addnorm.nn.masks import Causal, Full, Mask
 from addnorm.nn.moe import MixtureOfExpertsConfig
@@ -77,7 +78,13 @@ RESIDUAL_RECORDS = [
     ParallelConfig(),
     ParallelConfig(norms="each"),
 ]
-SCORE_RECORDS = [ScaledDotConfig(), DotConfig(), BilinearConfig(), AdditiveConfig()]
+SCORE_RECORDS = [
+    ScaledDotConfig(),
+    ScaledDotConfig(factor=0.25, softcap=2.0),
+    DotConfig(),
+    BilinearConfig(),
+    AdditiveConfig(),
+]
 PATTERN_RECORDS = [
     FullPatternConfig(),
     WindowPatternConfig(size=2),
@@ -94,6 +101,7 @@ FEEDFORWARD_RECORDS = [
 ]
 POSITION_RECORDS = [
     SinusoidalConfig(),
+    SinusoidalConfig(layout="halves"),
     LearnedConfig(),
     RotaryConfig(),
     ALiBiConfig(),
@@ -104,7 +112,15 @@ POSITION_RECORDS = [
 CORE_RECORDS = [SDPACoreConfig(), EagerCoreConfig()]
 HEAD_RECORDS = [
     TokenHeadConfig(tied=False),
+    TokenHeadConfig(
+        tied=False,
+        bias=True,
+        transform=TransformConfig(norm=LayerNormConfig()),
+        scale="sqrt",
+        softcap=3.0,
+    ),
     *(ClassificationHeadConfig(pooling=pooling) for pooling in ("mean", "max", "first")),
+    ClassificationHeadConfig(transform=TransformConfig(activation="tanh", bias=False)),
     TaggingHeadConfig(),
     PoolerHeadConfig(),
     HiddenHeadConfig(),
@@ -124,7 +140,7 @@ def named(records: Sequence[Any]) -> list[Any]:
 def _name(record: Any) -> str:
     extras = [
         str(getattr(record, f))
-        for f in ("activation", "pooling", "bias", "norms")
+        for f in ("activation", "pooling", "bias", "norms", "softcap", "layout")
         if hasattr(record, f)
     ]
     return "-".join([record.kind, *extras])

@@ -1,6 +1,6 @@
 """The shape of every model: sizes flow down from one place, and what cannot be is refused early."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -8,14 +8,28 @@ from pydantic import TypeAdapter, ValidationError
 from tests.contracts import check_records
 
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models.shape import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
     BilinearConfig,
     WindowPatternConfig,
 )
-from addnorm.nn.norms import LayerNorm
-from addnorm.nn.positions import ALiBiConfig, RotaryConfig, TransformerXLConfig
+from addnorm.nn.attention.multihead import SelfAttention
+from addnorm.nn.masks import Full, Window
+from addnorm.nn.norms import LayerNorm, NoNorm
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    LearnedConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    TransformerXLConfig,
+)
+from addnorm.nn.positions.none import NoPosition
+from addnorm.nn.positions.rotary import Rotary
+from addnorm.nn.positions.sinusoidal import frequencies
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.residuals import PreNormConfig
 
 RECORDS = [
     EncoderConfig(),
@@ -95,3 +109,81 @@ def test_positions_belong_to_the_heads_of_self_attention() -> None:
     )
     tokens = torch.zeros(1, 3, dtype=torch.long)
     assert config.build(5)(tokens, tokens).shape == (1, 3, 5)
+
+
+def test_layers_take_what_the_cycle_says_in_turn() -> None:
+    config = DecoderConfig(
+        d_model=16,
+        n_layers=5,
+        attention=AttentionConfig(n_heads=2),
+        position=RotaryConfig(theta=1e6),
+        cycle=(
+            LayerConfig(pattern=WindowPatternConfig(size=3), position=RotaryConfig(theta=1e4)),
+            LayerConfig(),
+        ),
+    )
+    mixers = config.build(7).stack.mixers
+    assert [mixer.pattern for mixer in mixers] == [Window(3), Full()] * 2 + [Window(3)]
+    own, common = (frequencies(8, theta) for theta in (1e4, 1e6))
+    for i, mixer in enumerate(mixers):
+        assert isinstance(mixer, SelfAttention)
+        assert isinstance(mixer.position, Rotary)
+        torch.testing.assert_close(mixer.position.frequencies, common if i % 2 else own)
+
+
+def test_a_window_in_some_layers_alone_decodes_as_without_a_cache() -> None:
+    torch.manual_seed(0)
+    cycle = (LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig(), LayerConfig())
+    config = DecoderConfig(
+        d_model=16, n_layers=3, attention=AttentionConfig(n_heads=2), cycle=cycle, dropout=0.0
+    )
+    model = config.build(7).eval()
+    tokens = torch.randint(7, (2, 6))
+    cache = model.new_cache()
+    pieces = [model(piece, cache=cache) for piece in tokens.split([2, 1, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(pieces, 1), model(tokens), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"attention": RecurrentConfig()}, "cycle changes attention, and a recurrent has none"),
+        ({"attention": AttentionConfig(n_heads=2, d_head=3)}, "must be even"),
+        (
+            {"attention": AttentionConfig(n_heads=2, score=AdditiveConfig())},
+            "rotary positions are defined for dot products",
+        ),
+    ],
+)
+def test_a_cycle_that_makes_no_sense_is_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValidationError, match=match):
+        DecoderConfig(d_model=16, cycle=(LayerConfig(position=RotaryConfig()),), **changes)
+
+
+def test_the_very_first_norm_may_be_left_out() -> None:
+    config = EncoderConfig(d_model=16, n_layers=2, residual=PreNormConfig(first=False))
+    blocks = config.build(7).stack.blocks
+    assert isinstance(blocks[0].attention_residual.norm, NoNorm)
+    for part in (blocks[0].feedforward_residual, blocks[1].attention_residual):
+        assert isinstance(part.norm, LayerNorm)
+
+
+def test_a_decoder_may_have_positions_of_its_own() -> None:
+    config = EncoderDecoderConfig(
+        d_model=16,
+        n_layers=1,
+        position=SinusoidalConfig(),
+        decoder_position=LearnedConfig(),
+        decoder_max_len=9,
+    )
+    model = config.build(7)
+    assert model.source_embed.position.max_len is None
+    assert model.target_embed.position.max_len == 9
+
+
+def test_outputs_may_have_a_bias_of_their_own() -> None:
+    attention = AttentionConfig(n_heads=2, bias=True, out_bias=False)
+    built = attention.build(8, NoPosition(), True)
+    assert built.q_proj.bias is not None
+    assert built.out_proj.bias is None
+    assert attention.build_cross(8).out_proj.bias is None

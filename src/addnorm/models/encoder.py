@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from addnorm.config import config
@@ -39,9 +39,13 @@ class EncoderModel(nn.Module):
         self,
         inputs: Shaped[Tensor, "batch *input"],
         valid: Bool[Tensor, "batch input_seq"] | None = None,
+        types: Int[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch *outputs"]:
-        """Logits: `batch classes` from a classification head, else `batch seq outputs`."""
-        x, ctx = embedded(self.embed, inputs, valid)
+        """Logits: `batch classes` from a classification head, else `batch seq outputs`.
+
+        `types` says which sentence a token is in, where the embedding tells them apart.
+        """
+        x, ctx = embedded(self.embed, inputs, valid, types)
         return self.head(self.stack(x, ctx), ctx)
 
     def each(

@@ -17,7 +17,7 @@ from addnorm.models.inputs import (
     embedded,
     valid_positions,
 )
-from addnorm.models.shape import Shape
+from addnorm.models.shape import Shape, refuse
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
@@ -25,6 +25,7 @@ from addnorm.nn.embed import Embedding, zero_padding
 from addnorm.nn.heads import TokenHead, TokenHeadConfig
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal
+from addnorm.nn.positions import PositionConfig
 from addnorm.nn.residuals import Depth
 
 
@@ -94,14 +95,21 @@ class EncoderDecoderConfig(Shape):
     """`input` says what the encoder reads; the decoder writes tokens.
 
     Where both are tokens, `share_embeddings` uses one table for source and target, which then share
-    a vocabulary.
+    a vocabulary. `decoder_position` and `decoder_max_len` are by default those of the encoder.
     """
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     input: InputConfig = TokenInputConfig()
     n_decoder_layers: PositiveInt | None = None
     share_embeddings: bool = True
+    decoder_position: PositionConfig | None = None
+    decoder_max_len: PositiveInt | None = None
     head: TokenHeadConfig = TokenHeadConfig()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decoder_position is not None:
+            refuse(self.d_model, self.decoder_position, self.attention)
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """The model; `target_vocab_size` defaults to `vocab_size`, which only tokens need.
@@ -117,7 +125,9 @@ class EncoderDecoderConfig(Shape):
                 "or tokenizer.joint = true"
             )
         position = self.build_position(causal=False)
-        target_position = self.build_position(causal=True)
+        target_position = self.build_position(
+            causal=True, position=self.decoder_position, max_len=self.decoder_max_len
+        )
         n_decoder = self.n_decoder_layers or self.n_layers
         depth = Depth(encoder=self.n_layers, decoder=n_decoder)
         model = EncoderDecoderModel(

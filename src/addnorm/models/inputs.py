@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Int, Shaped
 from pydantic import Field
 from torch import Tensor
 
@@ -52,12 +52,13 @@ def embedded(
     embed: Input,
     inputs: Shaped[Tensor, "batch *input"],
     valid: Bool[Tensor, "batch input_seq"] | None,
+    types: Int[Tensor, "batch seq"] | None = None,
 ) -> tuple[Hidden, Context]:
     """The sequence that the inputs become, and its context in a stack without a causal mask."""
     if not isinstance(embed, Embedding):
         return embed(inputs, valid)
     ctx = Context.over(inputs, Full(), valid=valid)
-    return embed(inputs, ctx), ctx
+    return embed(inputs, ctx, types), ctx
 
 
 def valid_positions(

@@ -1,13 +1,14 @@
 """What every model configuration has in common, and how its embedding and stack are built."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import nn
 
 from addnorm.config import Probability, config
-from addnorm.nn.attention import AdditiveConfig, AttentionConfig, BilinearConfig
+from addnorm.nn.attention import AdditiveConfig, AttentionConfig, BilinearConfig, PatternConfig
 from addnorm.nn.blocks import (
     AnyBlock,
     Block,
@@ -24,15 +25,38 @@ from addnorm.nn.heads import HeadConfig
 from addnorm.nn.init import InitName
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
-from addnorm.nn.norms import LayerNormConfig, NormConfig
+from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig
 from addnorm.nn.positions import (
+    NoPositionConfig,
     PositionConfig,
     RotaryConfig,
     SinusoidalConfig,
     TransformerXLConfig,
 )
 from addnorm.nn.positions.position import Position, Site
-from addnorm.nn.residuals import Depth, ParallelConfig, PostNormConfig, ResidualConfig
+from addnorm.nn.residuals import (
+    Depth,
+    ParallelConfig,
+    PostNormConfig,
+    PreNorm,
+    PreNormConfig,
+    ResidualConfig,
+)
+
+LayerPositionConfig = Annotated[RotaryConfig | NoPositionConfig, Field(discriminator="kind")]
+"""The positions that a layer may have of its own."""
+
+
+@config
+class LayerConfig:
+    """What a layer has of its own; the rest is the model's.
+
+    Gemma 3 (Gemma Team 2025, §2.1) has five layers with a window between two that see all, and
+    turns their queries and keys by other frequencies.
+    """
+
+    pattern: PatternConfig | None = None
+    position: LayerPositionConfig | None = None
 
 
 @config
@@ -41,6 +65,7 @@ class Shape:
 
     `dropout` acts on embeddings and on what every sublayer adds to the residual stream; attention
     and feed-forward have their own. `max_len` bounds learned positions alone.
+    Layer `i` has what entry `i` of `cycle` says, which begins anew when it ends.
     """
 
     d_model: PositiveInt = 512
@@ -55,27 +80,34 @@ class Shape:
     embedding: EmbeddingConfig = EmbeddingConfig()
     dropout: Probability = 0.1
     init: InitName = "xavier"
+    cycle: tuple[LayerConfig, ...] = ()
 
     def __post_init__(self) -> None:
         refuse(self.d_model, self.position, self.attention)
+        if self.cycle and not isinstance(self.attention, AttentionConfig):
+            raise ValueError(f"cycle changes attention, and a {self.attention.kind} has none")
+        for own in self.cycle:
+            refuse(self.d_model, own.position or self.position, self.attention)
 
     def build_embedding(self, vocab_size: int, position: Position) -> Embedding:
         return self.embedding.build(vocab_size, self.d_model, position, self.dropout)
 
-    def build_position(self, *, causal: bool) -> Position:
-        """The scheme of one stack."""
+    def build_position(
+        self, *, causal: bool, position: PositionConfig | None = None, max_len: int | None = None
+    ) -> Position:
+        """The scheme of one stack, or of one layer: by default the model's own."""
         own = self.attention
         own = own if isinstance(own, AttentionConfig) else AttentionConfig(n_heads=1)
         heads = own.heads(self.d_model)
         site = Site(
             d_model=self.d_model,
-            max_len=self.max_len,
+            max_len=max_len or self.max_len,
             n_heads=heads.n_heads,
             d_head=heads.d_head,
             causal=causal,
             scale=own.score.scale(heads.d_head),
         )
-        return self.position.build(site)
+        return (position or self.position).build(site)
 
     @property
     def looking(self) -> AttentionConfig:
@@ -88,10 +120,10 @@ class Shape:
         block = self.parallel(ParallelBlock) or Block
         blocks: list[AnyBlock] = []
         for i in range(depth.decoder if depth.causal else depth.encoder):
-            first, second = self.build_residuals(2, depth)
+            first, second = self.build_residuals(2, depth, i)
             blocks.append(
                 block(
-                    attention=self.build_mixer(position.in_layer(i), depth),
+                    attention=self.build_mixer(position, depth, i),
                     attention_residual=first,
                     feedforward=self.feedforward.build(self.d_model),
                     feedforward_residual=second,
@@ -104,10 +136,10 @@ class Shape:
         block = self.parallel(ParallelCrossBlock) or CrossBlock
         blocks: list[AnyBlock] = []
         for i in range(depth.decoder):
-            first, second, third = self.build_residuals(3, depth)
+            first, second, third = self.build_residuals(3, depth, i)
             blocks.append(
                 block(
-                    attention=self.build_mixer(position.in_layer(i), depth),
+                    attention=self.build_mixer(position, depth, i),
                     attention_residual=first,
                     cross_attention=self.looking.build_cross(self.d_model),
                     cross_attention_residual=second,
@@ -117,8 +149,15 @@ class Shape:
             )
         return Stack(blocks, self.residual.build_final(self.d_model, self.norm))
 
-    def build_mixer(self, position: Position, depth: Depth) -> Mixer:
-        return self.attention.build(self.d_model, position, depth.causal)
+    def build_mixer(self, position: Position, depth: Depth, layer: int) -> Mixer:
+        """What layer number `layer` has where attention stands."""
+        own = self.cycle[layer % len(self.cycle)] if self.cycle else LayerConfig()
+        attention = self.attention
+        if own.pattern is not None and isinstance(attention, AttentionConfig):
+            attention = replace(attention, pattern=own.pattern)
+        if own.position is not None:
+            position = self.build_position(causal=depth.causal, position=own.position)
+        return attention.build(self.d_model, position.in_layer(layer), depth.causal)
 
     def build_exits(
         self, layers: tuple[int, ...], head: HeadConfig, n_outputs: int
@@ -130,9 +169,15 @@ class Shape:
         }
         return nn.ModuleDict(exits)
 
-    def build_residuals(self, n: int, depth: Depth) -> list[Any]:
+    def build_residuals(self, n: int, depth: Depth, layer: int) -> list[Any]:
         """The placement of each sublayer of a block."""
-        return [self.residual.build(self.d_model, self.norm, self.dropout, depth) for _ in range(n)]
+        placement = self.residual
+        built: list[Any] = [
+            placement.build(self.d_model, self.norm, self.dropout, depth) for _ in range(n)
+        ]
+        if layer == 0 and isinstance(placement, PreNormConfig) and not placement.first:
+            built[0] = PreNorm(NoNorm(), self.dropout)
+        return built
 
     def parallel(self, block: Callable[..., AnyBlock]) -> Callable[..., AnyBlock] | None:
         """That parallel block with its shared norm, if the placement is parallel."""

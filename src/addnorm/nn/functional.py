@@ -100,6 +100,11 @@ def scale_norm(
     return (gain * wide / length.clamp(min=eps)).to(x.dtype)
 
 
+def soft_capped(x: Float[Tensor, "*shape"], cap: float | None) -> Float[Tensor, "*shape"]:
+    """`c tanh(x / c)`, which never leaves ± c; `x` itself where no cap is given."""
+    return x if cap is None else cap * torch.tanh(x / cap)
+
+
 def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """`max(x, 0)²` (So et al. 2021, Primer, §4)."""
     return torch.relu(x).square()

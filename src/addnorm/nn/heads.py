@@ -4,26 +4,77 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
+from addnorm.nn.feedforward import ACTIVATIONS, Activation
+from addnorm.nn.functional import soft_capped
+from addnorm.nn.norms import NoNorm, NormConfig
 
 Hidden = Float[Tensor, "batch seq d_model"]
+HeadActivation = Activation | Literal["tanh"]
+
+
+class Transform(nn.Module):
+    """`norm(act(W x + b))`: what stands between a model and its head (Devlin et al. 2019, code)."""
+
+    def __init__(
+        self, d_model: int, activation: HeadActivation, *, bias: bool, norm: nn.Module
+    ) -> None:
+        super().__init__()
+        self.proj = nn.Linear(d_model, d_model, bias=bias)
+        self.activation = torch.tanh if activation == "tanh" else ACTIVATIONS[activation]
+        self.norm = norm
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return self.norm(self.activation(self.proj(x)))
+
+
+@config
+class TransformConfig:
+    """BERT's head of masked tokens has GELU and a LayerNorm, its classifier tanh and no norm."""
+
+    activation: HeadActivation = "gelu"
+    bias: bool = True
+    norm: NormConfig | None = None
+
+    def build(self, d_model: int) -> Transform:
+        norm = NoNorm() if self.norm is None else self.norm.build(d_model)
+        return Transform(d_model, self.activation, bias=self.bias, norm=norm)
 
 
 class TokenHead(nn.Module):
-    """`x Wᵀ` for every token; `W` may be the embedding table itself (Press & Wolf 2017)."""
+    """`x Wᵀ` for every token; `W` may be the embedding table itself (Press & Wolf 2017).
 
-    def __init__(self, d_model: int, n_outputs: int) -> None:
+    `x` is first passed through `transform` and multiplied by `scale` (Raffel et al. 2020, code), a
+    bias is added, and `softcap` keeps logits within ± itself (Gemma Team 2024, §2), where given.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_outputs: int,
+        *,
+        bias: bool = False,
+        transform: nn.Module | None = None,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_outputs, d_model))
+        self.bias = nn.Parameter(torch.zeros(n_outputs)) if bias else None
+        self.transform = transform
+        self.scale = scale
+        self.softcap = softcap
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq vocab"]:
-        return F.linear(x, self.weight)
+        x = x if self.transform is None else self.transform(x)
+        x = x if self.scale == 1.0 else x * self.scale
+        return soft_capped(F.linear(x, self.weight, self.bias), self.softcap)
 
     def tie(self, table: nn.Embedding) -> None:
         """Share the embedding table from now on."""
@@ -33,17 +84,28 @@ class TokenHead(nn.Module):
 
 @config
 class TokenHeadConfig:
-    """`tied` shares the embedding table."""
+    """`tied` shares the embedding table; `scale = "sqrt"` multiplies by 1/√d_model, as T5 does."""
 
     kind: Literal["token"] = "token"
     tied: bool = True
+    bias: bool = False
+    transform: TransformConfig | None = None
+    scale: Literal["one", "sqrt"] = "one"
+    softcap: PositiveFloat | None = None
 
     def build(self, d_model: int, n_outputs: int) -> TokenHead:
-        return TokenHead(d_model, n_outputs)
+        return TokenHead(
+            d_model,
+            n_outputs,
+            bias=self.bias,
+            transform=None if self.transform is None else self.transform.build(d_model),
+            scale=d_model**-0.5 if self.scale == "sqrt" else 1.0,
+            softcap=self.softcap,
+        )
 
 
 class ClassificationHead(nn.Module):
-    """`W drop(pool(x)) + b` for the whole sequence (Devlin et al. 2019, §4.1).
+    """`W drop(transform(pool(x))) + b` for the whole sequence (Devlin et al. 2019, §4.1).
 
     Padding takes no part in the pool.
     """
@@ -54,16 +116,18 @@ class ClassificationHead(nn.Module):
         n_outputs: int,
         *,
         pooling: Literal["mean", "max", "first"] = "mean",
+        transform: nn.Module | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.pool = POOLINGS[pooling]
+        self.transform = transform or nn.Identity()
         self.dropout = Dropout(dropout)
         self.proj = nn.Linear(d_model, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch classes"]:
         valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
-        return self.proj(self.dropout(self.pool(x, valid[..., None])))
+        return self.proj(self.dropout(self.transform(self.pool(x, valid[..., None]))))
 
 
 @config
@@ -72,10 +136,17 @@ class ClassificationHeadConfig:
 
     kind: Literal["classification"] = "classification"
     pooling: Literal["mean", "max", "first"] = "mean"
+    transform: TransformConfig | None = None
     dropout: Probability = 0.0
 
     def build(self, d_model: int, n_outputs: int) -> ClassificationHead:
-        return ClassificationHead(d_model, n_outputs, pooling=self.pooling, dropout=self.dropout)
+        return ClassificationHead(
+            d_model,
+            n_outputs,
+            pooling=self.pooling,
+            transform=None if self.transform is None else self.transform.build(d_model),
+            dropout=self.dropout,
+        )
 
 
 class TaggingHead(nn.Module):

@@ -67,9 +67,14 @@ class PreNorm(nn.Module):
 
 @config
 class PreNormConfig:
-    """The norm before the sublayer."""
+    """The norm before the sublayer.
+
+    `first = false` leaves the very first one out, for embeddings with a norm of their own
+    (ModernBERT: Warner et al. 2024, §2.1).
+    """
 
     kind: Literal["pre"] = "pre"
+    first: bool = True
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> PreNorm:
         return PreNorm(norm.build(d_model), dropout)

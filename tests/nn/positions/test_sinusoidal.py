@@ -101,3 +101,13 @@ def test_waves_are_exact_far_away(dtype: torch.dtype) -> None:
         for i, omega in enumerate(frequencies(8).tolist()):
             near = pytest.approx((math.cos(p * omega), math.sin(p * omega)), abs=1e-7)
             assert (cos[0, s, i].item(), sin[0, s, i].item()) == near
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_halves_are_the_same_features_in_another_order(width: int) -> None:
+    """Marian's layout: all sines, then all cosines (an odd width drops the last cosine)."""
+    x, ctx = torch.zeros(1, 6, width), context(1, 6)
+    pairs = SinusoidalConfig().build(site(width, 1)).embed(x, ctx)
+    halves = SinusoidalConfig(layout="halves").build(site(width, 1)).embed(x, ctx)
+    order = [*range(0, width, 2), *range(1, width, 2)]
+    assert_close(halves, pairs[..., order], rtol=0, atol=0)

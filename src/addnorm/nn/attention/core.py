@@ -65,6 +65,11 @@ class SDPACore(nn.Module):
         )
 
 
+NOT_FUSED = (
+    "no fused kernel computes additive or capped scores: leave core unset, or use kind = 'eager'"
+)
+
+
 @config
 class SDPACoreConfig:
     """torch's fused kernels; for scores that are dot products."""
@@ -72,10 +77,8 @@ class SDPACoreConfig:
     kind: Literal["sdpa"] = "sdpa"
 
     def build(self, dropout: float, score: Score) -> SDPACore:
-        if not isinstance(score, DotProduct):
-            raise ValueError(
-                "no fused kernel computes additive scores: leave core unset, or use kind = 'eager'"
-            )
+        if not isinstance(score, DotProduct) or score.softcap is not None:
+            raise ValueError(NOT_FUSED)
         return SDPACore(score, dropout=dropout)
 
 

@@ -8,9 +8,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
-from addnorm.nn.attention.core import CoreConfig, EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.attention.core import NOT_FUSED, CoreConfig, EagerCoreConfig, SDPACoreConfig
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig
-from addnorm.nn.attention.scores import AdditiveConfig, ScaledDotConfig, ScoreConfig
+from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig
 from addnorm.nn.cache import CrossCache, KeysValues, SegmentMemory, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.masks import Full, Mask
@@ -52,6 +52,7 @@ class MultiHead(nn.Module):
         *,
         core: nn.Module,
         bias: bool = True,
+        out_bias: bool = True,
         qk_norm: NormConfig | None = None,
     ) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class MultiHead(nn.Module):
         self.q_proj = nn.Linear(d_model, heads.n_heads * heads.d_head, bias=bias)
         self.k_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.v_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
-        self.out_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, bias=bias)
+        self.out_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, bias=out_bias)
         self.q_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
         self.k_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
         self.core = core
@@ -97,10 +98,11 @@ class SelfAttention(MultiHead):
         position: Position,
         core: nn.Module,
         bias: bool = True,
+        out_bias: bool = True,
         qk_norm: NormConfig | None = None,
         pattern: Mask | None = None,
     ) -> None:
-        super().__init__(d_model, heads, core=core, bias=bias, qk_norm=qk_norm)
+        super().__init__(d_model, heads, core=core, bias=bias, out_bias=out_bias, qk_norm=qk_norm)
         self.position = position
         self.pattern = pattern or Full()
 
@@ -138,6 +140,7 @@ class AttentionConfig:
 
     `d_head` defaults to d_model / n_heads. `pattern` narrows what self-attention sees. `core`
     defaults to torch's fused kernels, and to the eager core where no kernel knows the score.
+    `bias` is that of queries, keys and values; `out_bias`, by default the same, of the output.
     """
 
     kind: Literal["attention"] = "attention"
@@ -145,6 +148,7 @@ class AttentionConfig:
     n_kv_heads: PositiveInt | None = None
     d_head: PositiveInt | None = None
     bias: bool = True
+    out_bias: bool | None = None
     dropout: Probability = 0.0
     qk_norm: NormConfig | None = None
     score: ScoreConfig = ScaledDotConfig()
@@ -152,10 +156,8 @@ class AttentionConfig:
     core: CoreConfig | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.score, AdditiveConfig) and isinstance(self.core, SDPACoreConfig):
-            raise ValueError(
-                "no fused kernel computes additive scores: leave core unset, or use kind = 'eager'"
-            )
+        if not self.score.fused and isinstance(self.core, SDPACoreConfig):
+            raise ValueError(NOT_FUSED)
         if isinstance(self.qk_norm, BatchNormConfig):
             raise ValueError("qk_norm normalises each head of each token: batchnorm cannot")
 
@@ -167,6 +169,7 @@ class AttentionConfig:
             position=position,
             core=self.build_core(heads),
             bias=self.bias,
+            out_bias=self.bias if self.out_bias is None else self.out_bias,
             qk_norm=self.qk_norm,
             pattern=self.pattern.build(),
         )
@@ -174,13 +177,17 @@ class AttentionConfig:
     def build_cross(self, d_model: int) -> CrossAttention:
         heads = self.heads(d_model)
         return CrossAttention(
-            d_model, heads, core=self.build_core(heads), bias=self.bias, qk_norm=self.qk_norm
+            d_model,
+            heads,
+            core=self.build_core(heads),
+            bias=self.bias,
+            out_bias=self.bias if self.out_bias is None else self.out_bias,
+            qk_norm=self.qk_norm,
         )
 
     def build_core(self, heads: HeadShape) -> nn.Module:
         """The core with its score."""
-        plain = isinstance(self.score, AdditiveConfig)
-        core = self.core or (EagerCoreConfig() if plain else SDPACoreConfig())
+        core = self.core or (SDPACoreConfig() if self.score.fused else EagerCoreConfig())
         return core.build(self.dropout, self.score.build(heads.n_heads, heads.d_head))
 
     def heads(self, d_model: int) -> HeadShape:

@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from addnorm.config import config
+from addnorm.nn.functional import soft_capped
 
 Queries = Float[Tensor, "batch heads q_seq d_head"]
 Keys = Float[Tensor, "batch heads kv_seq d_head"]
@@ -25,14 +26,22 @@ class Score(nn.Module, ABC):
 class DotProduct(Score):
     """`scale · kᵀ W q`: dot, scaled dot and bilinear scores, which fused kernels know.
 
+    With `softcap` they are `c tanh(score / c)`, which none of them knows (Gemma Team 2024, §2).
     Without `weight`, `W` is the identity. `scale = 1/√d_head` keeps the variance of the scores of
     unit-normal vectors at one (Vaswani et al. 2017, §3.2.1), `scale = 1` lets it grow to `d_head`.
     The bilinear form is that of Luong et al. 2015, §3.1 ("general"), one matrix for each head.
     """
 
-    def __init__(self, scale: float, weight: Float[Tensor, "heads d_head d_head"] | None = None):
+    def __init__(
+        self,
+        scale: float,
+        weight: Float[Tensor, "heads d_head d_head"] | None = None,
+        *,
+        softcap: float | None = None,
+    ) -> None:
         super().__init__()
         self.scale = scale
+        self.softcap = softcap
         self.weight = None if weight is None else nn.Parameter(weight)
 
     def queries(self, q: Queries) -> Queries:
@@ -40,7 +49,7 @@ class DotProduct(Score):
         return q if self.weight is None else q @ self.weight.mT.to(q.dtype)
 
     def forward(self, q: Queries, k: Keys) -> Scores:
-        return self.queries(q) @ k.transpose(-2, -1) * self.scale
+        return soft_capped(self.queries(q) @ k.transpose(-2, -1) * self.scale, self.softcap)
 
 
 class Additive(Score):
@@ -67,16 +76,26 @@ def _normal(*shape: int, std: float) -> Tensor:
 
 @config
 class ScaledDotConfig:
-    """`q·k / √d_head` (Vaswani et al. 2017, §3.2.1)."""
+    """`q·k / √d_head` (Vaswani et al. 2017, §3.2.1).
+
+    `factor` stands in place of `1/√d_head`; `softcap` keeps scores within ± itself (Gemma 2).
+    """
 
     kind: Literal["scaled_dot"] = "scaled_dot"
+    factor: PositiveFloat | None = None
+    softcap: PositiveFloat | None = None
 
     def scale(self, d_head: int) -> float:
         """What products of queries and keys are multiplied by."""
-        return d_head**-0.5
+        return d_head**-0.5 if self.factor is None else self.factor
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch's fused kernels know this score."""
+        return self.softcap is None
 
     def build(self, n_heads: int, d_head: int) -> DotProduct:
-        return DotProduct(self.scale(d_head))
+        return DotProduct(self.scale(d_head), softcap=self.softcap)
 
 
 @config
@@ -84,6 +103,11 @@ class DotConfig:
     """`q·k` (Luong et al. 2015, §3.1); T5 has it too."""
 
     kind: Literal["dot"] = "dot"
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch's fused kernels know this score."""
+        return True
 
     def scale(self, d_head: int) -> float:
         """What products of queries and keys are multiplied by."""
@@ -102,6 +126,11 @@ class BilinearConfig:
 
     kind: Literal["bilinear"] = "bilinear"
 
+    @property
+    def fused(self) -> bool:
+        """Whether torch's fused kernels know this score."""
+        return True
+
     def scale(self, d_head: int) -> float:
         """What products of queries and keys are multiplied by."""
         return 1.0
@@ -115,6 +144,11 @@ class AdditiveConfig:
     """`vᵀ tanh(W k + U q)` (Bahdanau et al. 2015, appendix A.1.2)."""
 
     kind: Literal["additive"] = "additive"
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch's fused kernels know this score."""
+        return False
 
     def scale(self, d_head: int) -> float:
         """What products of queries and keys are multiplied by, where a scheme has any."""

@@ -12,6 +12,8 @@ from addnorm.nn.context import Context
 from addnorm.nn.positions.none import NoPosition
 from addnorm.nn.positions.position import Embedded, Position, Site
 
+Layout = Literal["interleaved", "halves"]
+
 
 def frequencies(width: int, theta: float = 10000.0) -> Float[Tensor, " half"]:
     """`ω_i = θ^(-2i/width)` for `i = 0 … width/2 - 1`, in float64, radians per position."""
@@ -43,24 +45,30 @@ def sinusoidal_encoding(
     d_model: int,
     theta: float = 10000.0,
     dtype: torch.dtype = torch.float32,
+    layout: Layout = "interleaved",
 ) -> Float[Tensor, "*batch seq d_model"]:
     """`PE(p, 2i) = sin(p ω_i)`, `PE(p, 2i+1) = cos(p ω_i)` (Vaswani et al. 2017, §3.5)."""
     cos, sin = waves(positions, frequencies(d_model, theta), dtype)
+    if layout == "halves":
+        return torch.cat((sin, cos), dim=-1)[..., :d_model]
     return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :d_model]
 
 
 class Sinusoidal(Position):
     """`x + PE(p)` with `PE(p, 2i) = sin(p ω_i)`, `PE(p, 2i+1) = cos(p ω_i)`.
 
-    Vaswani et al. 2017, §3.5. Keeps no table: every position is computed when it comes.
+    Vaswani et al. 2017, §3.5. Keeps no table: every position is computed when it comes. In the
+    layout "halves" all sines come first, then all cosines: the same features in another order.
     """
 
-    def __init__(self, *, theta: float = 10000.0) -> None:
+    def __init__(self, *, theta: float = 10000.0, layout: Layout = "interleaved") -> None:
         super().__init__()
         self.theta = theta
+        self.layout: Layout = layout
 
     def embed(self, x: Embedded, ctx: Context) -> Embedded:
-        return x + sinusoidal_encoding(ctx.positions, x.shape[-1], self.theta, x.dtype)
+        width = x.shape[-1]
+        return x + sinusoidal_encoding(ctx.positions, width, self.theta, x.dtype, self.layout)
 
     def in_layer(self, layer: int) -> Position:
         return NoPosition()
@@ -68,10 +76,11 @@ class Sinusoidal(Position):
 
 @config
 class SinusoidalConfig:
-    """`theta` is the longest wavelength divided by 2π."""
+    """`theta` is the longest wavelength divided by 2π; `layout = "halves"` is Marian's."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: PositiveFloat = 10000.0
+    layout: Layout = "interleaved"
 
     def build(self, site: Site) -> Sinusoidal:
-        return Sinusoidal(theta=self.theta)
+        return Sinusoidal(theta=self.theta, layout=self.layout)
