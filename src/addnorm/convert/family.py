@@ -1,0 +1,184 @@
+"""A family of foreign checkpoints: how its configuration and its tensors stand for ours."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from addnorm.convert.maps import Map
+from addnorm.convert.settings import Json, Settings
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.positions import LearnedConfig
+
+M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shaped:
+    """A model configuration, with the sizes that it is built with."""
+
+    model: ModelConfig
+    vocab_size: int = 0
+    target_vocab_size: int | None = None
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One foreign `model_type`, or several that share everything but a name.
+
+    `read` makes ours of a `config.json`, `write` a `config.json` of ours as far as the family can
+    say it (what it cannot is found by reading it back), `maps` names every tensor of the model.
+    """
+
+    model_types: tuple[str, ...]
+    read: Callable[[Settings], Shaped]
+    write: Callable[[Shaped], Json]
+    maps: Callable[[Shaped], Iterable[Map]]
+    prefix: str = ""
+    """What stands before the names of a model's body when it has a head, and is left out when not.
+    """
+    renames: tuple[tuple[str, str], ...] = ()
+    """Patterns of names in older files, and what stands for them now."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors that older files hold and no model needs."""
+    ties: tuple[tuple[str, str], ...] = ()
+    """Tensors of theirs that may be left out, because they are tied to the second."""
+
+    def renamed(self, name: str) -> str | None:
+        """The name as it is today; None for what no model needs."""
+        for pattern, now in self.renames:
+            name = re.sub(pattern, now, name)
+        return None if any(re.fullmatch(pattern, name) for pattern in self.ignored) else name
+
+
+def check_expressible(family: Family, shaped: Shaped, config: Json) -> None:
+    """Raise `InputError` where `config` does not say all of the model, naming what it cannot."""
+    model_type = config["model_type"]
+    try:
+        back = family.read(Settings(config, f"{model_type}'s config.json"))
+    except ValueError as error:
+        raise InputError(f"the {model_type} family cannot express this model: {error}") from error
+    changed = differences(explicit(shaped.model), explicit(back.model))
+    if changed:
+        said = "; ".join(
+            f"model.{name} = {ours!r} would become {theirs!r}"
+            for name, (ours, theirs) in changed.items()
+        )
+        raise InputError(f"the {model_type} family cannot express this model: {said}")
+
+
+def explicit(model: ModelConfig) -> ModelConfig:
+    """The configuration with defaults written out, and without what only training needs."""
+    attention = model.attention
+    if isinstance(attention, AttentionConfig):
+        heads = attention.heads(model.d_model)
+        attention = replace(
+            attention,
+            n_kv_heads=heads.n_kv_heads,
+            d_head=heads.d_head,
+            out_bias=attention.bias if attention.out_bias is None else attention.out_bias,
+            core=None,
+        )
+    feedforward = model.feedforward
+    if isinstance(feedforward, FeedForwardConfig):
+        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 4 * model.d_model)
+    if isinstance(feedforward, GatedFeedForwardConfig):
+        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 8 * model.d_model // 3)
+    bounded = isinstance(model.position, LearnedConfig)
+    model = replace(
+        model,
+        attention=attention,
+        feedforward=feedforward,
+        max_len=model.max_len if bounded else 1024,
+        init="xavier",
+        cycle=_unrolled(model),
+    )
+    if isinstance(model, EncoderDecoderConfig):
+        own = model.decoder_position or model.position
+        max_len = (model.decoder_max_len or model.max_len) if isinstance(own, LearnedConfig) else 1
+        model = replace(
+            model,
+            n_decoder_layers=model.n_decoder_layers or model.n_layers,
+            decoder_position=own,
+            decoder_max_len=max_len,
+        )
+    return without_dropout(model)
+
+
+def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
+    """The cycle layer by layer, each layer with all that is its own; empty where none has any."""
+    if not model.cycle:
+        return ()
+    attention = model.attention
+    assert isinstance(attention, AttentionConfig)
+    every = tuple(
+        replace(own, pattern=own.pattern or attention.pattern, position=own.position)
+        for own in (model.cycle[i % len(model.cycle)] for i in range(model.n_layers))
+    )
+    plain = all(own.pattern == attention.pattern and own.position is None for own in every)
+    return () if plain else every
+
+
+def without_dropout(settings: Any) -> Any:
+    """The settings with every rate of dropout at zero."""
+    changes: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in ("dropout", "word_dropout"):
+            changes[field.name] = 0.0
+        elif is_dataclass(value):
+            changes[field.name] = without_dropout(value)
+    return replace(settings, **changes)
+
+
+def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
+    """The values of both for each field in which two configurations differ."""
+    if type(one) is not type(other) or not is_dataclass(one):
+        kinds = tuple(getattr(x, "kind", x) if is_dataclass(x) else x for x in (one, other))
+        return {} if one == other else {name.rstrip("."): (kinds[0], kinds[1])}
+    found: dict[str, tuple[Any, Any]] = {}
+    for field in fields(one):
+        ours, theirs = getattr(one, field.name), getattr(other, field.name)
+        found |= differences(ours, theirs, f"{name}{field.name}.")
+    return found
+
+
+# What families ask of a configuration.
+
+
+def decoder(shaped: Shaped) -> DecoderConfig:
+    """The decoder of `shaped`. Raises `InputError` for another architecture."""
+    return _of(DecoderConfig, shaped)
+
+
+def encoder(shaped: Shaped) -> EncoderConfig:
+    """The encoder of `shaped`. Raises `InputError` for another architecture."""
+    return _of(EncoderConfig, shaped)
+
+
+def encoder_decoder(shaped: Shaped) -> EncoderDecoderConfig:
+    """The encoder–decoder of `shaped`. Raises `InputError` for another architecture."""
+    return _of(EncoderDecoderConfig, shaped)
+
+
+def _of(kind: type[M], shaped: Shaped) -> M:
+    if not isinstance(shaped.model, kind):
+        raise InputError(f"this family has no model of kind {shaped.model.kind!r}")
+    return shaped.model
+
+
+def attention_of(model: ModelConfig) -> AttentionConfig:
+    """The attention of a model. Raises `InputError` where another mixer stands there."""
+    if not isinstance(model.attention, AttentionConfig):
+        raise InputError(f"no family has a {model.attention.kind} where attention stands")
+    return model.attention
+
+
+def layers(n: int, maps: Callable[[int], Iterable[Map]]) -> Iterator[Map]:
+    """The maps of every layer."""
+    for i in range(n):
+        yield from maps(i)

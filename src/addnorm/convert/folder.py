@@ -1,0 +1,253 @@
+"""A Hugging Face folder as a model of ours, and a model of ours as such a folder."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from addnorm.convert.aside import aside
+from addnorm.convert.families import FAMILIES
+from addnorm.convert.family import Family, Shaped, check_expressible
+from addnorm.convert.files import Weights, save_folder_weights
+from addnorm.convert.maps import Map
+from addnorm.convert.settings import Json, Settings
+from addnorm.convert.tokenizer import load_tokenizers, save_tokenizer, special_ids
+from addnorm.data.encoding import Tokenizers
+from addnorm.errors import InputError, nearest
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model from elsewhere, with what its use needs."""
+
+    shaped: Shaped
+    model: Model
+    text: Tokenizers | None
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether this is a Hugging Face folder: its `config.json` names a `model_type`."""
+    try:
+        return Settings.of(folder).has("model_type")
+    except InputError:
+        return False
+
+
+def load(folder: Path, *, dtype: torch.dtype | None = None, pickled: bool = False) -> Loaded:
+    """The model of a Hugging Face folder, in evaluation mode.
+
+    Its weights stay in the type of the file unless `dtype` says another. They are mapped, not
+    copied: nothing is read before it is used. `pickled` allows a `pytorch_model.bin`.
+
+    Raises `InputError` naming the file, key or tensor that is missing, damaged or not supported.
+    """
+    settings = Settings.of(folder)
+    family = family_of(settings)
+    shaped = read_config(family, settings)
+    text = load_tokenizers(folder, settings.get("model_type", ""), settings.tree)
+    weights = Weights.open(folder, pickled=pickled)
+    with torch.device("meta"):
+        model = built(shaped)
+    tensors = _ours(family, shaped, weights, folder)
+    _check_shapes(model, tensors, folder)
+    fill(model, {name: one if dtype is None else one.to(dtype) for name, one in tensors.items()})
+    return Loaded(shaped, model.eval(), text)
+
+
+def save(
+    folder: Path,
+    shaped: Shaped,
+    model: Model,
+    text: Tokenizers | None,
+    *,
+    model_type: str | None = None,
+) -> str:
+    """Write a folder that transformers opens; return its `model_type`.
+
+    Without a `model_type`, it is that of the first family that can say all of the model. Raises
+    `InputError` naming the parts that the family does not have.
+    """
+    family, config = _chosen(shaped, model_type)
+    tensors = _theirs(family, shaped, model)
+    dtype = next(iter(tensors.values())).dtype
+    config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
+    ids = {} if text is None else special_ids(text, config["model_type"])
+    if text is not None and text.target is not text.source:
+        raise InputError("a Hugging Face folder of this family has one tokenizer for both sides")
+    with aside(folder, replaces=("*.safetensors", "*.json")) as partial:
+        if text is not None:
+            max_len = shaped.model.max_len
+            save_tokenizer(partial, text, model_type=config["model_type"], max_len=max_len)
+            _write(partial / "generation_config.json", ids)
+        save_folder_weights(partial, tensors)
+        _write(partial / "config.json", config | ids)
+    return config["model_type"]
+
+
+def family_of(settings: Settings) -> Family:
+    """The family that a `config.json` is of. Raises `InputError` where we have none."""
+    return family_named(settings.get("model_type", ""), settings.where)
+
+
+def family_named(model_type: str, where: str) -> Family:
+    """The family of a `model_type`. Raises `InputError` where we have none."""
+    known = {name: family for family in FAMILIES for name in family.model_types}
+    if model_type not in known:
+        raise InputError(
+            f"{where}: model_type = {model_type!r} is not supported. Valid: "
+            f"{', '.join(known)}.{nearest(model_type, known)}"
+        )
+    return known[model_type]
+
+
+def read_config(family: Family, settings: Settings) -> Shaped:
+    """What a `config.json` describes. Raises `InputError` naming what of it we do not have."""
+    try:
+        shaped = family.read(settings)
+    except ValidationError as error:  # parts that make no sense together
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InputError(f"{settings.where}: {problem}") from error
+    settings.check_all_read()
+    return shaped
+
+
+def built(shaped: Shaped) -> Model:
+    """The untrained model."""
+    match shaped.model:
+        case EncoderDecoderConfig() as model:
+            return model.build(shaped.vocab_size, shaped.target_vocab_size)
+        case DecoderConfig() as model:
+            return model.build(shaped.vocab_size)
+        case EncoderConfig() as model:
+            return model.build(shaped.vocab_size, n_labels=len(shaped.labels) or None)
+
+
+def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Put the tensors themselves in place of the parameters of these names, tied ones alike."""
+    new: dict[int, nn.Parameter] = {}
+    for name, old in model.named_parameters():
+        new[id(old)] = nn.Parameter(tensors[name], requires_grad=old.requires_grad)
+    for module in model.modules():
+        for name, old in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, new[id(old)])
+
+
+# Their names and ours.
+
+
+class _Names(NamedTuple):
+    """The names of a file as they are today."""
+
+    actual: dict[str, str]
+    strip: str
+
+
+def _names_in(family: Family, weights: Weights, folder: Path) -> _Names:
+    actual: dict[str, str] = {}
+    for name in weights:
+        now = family.renamed(name)
+        if now in actual:
+            raise InputError(f"{folder}: {name} and {actual[now]} are the same tensor of the model")
+        if now is not None:
+            actual[now] = name
+    has_prefix = any(name.startswith(family.prefix) for name in actual)
+    return _Names(actual, "" if has_prefix else family.prefix)
+
+
+def _ours(family: Family, shaped: Shaped, weights: Weights, folder: Path) -> dict[str, Tensor]:
+    maps = list(family.maps(shaped))
+    names = _names_in(family, weights, folder)
+    wanted = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
+    _fill_in_ties(family, weights, names, wanted, folder)
+    missing = wanted.values() - names.actual.keys()
+    unexpected = names.actual.keys() - wanted.values()
+    problems = [f"missing {name}" for name in sorted(missing)]
+    problems += [f"unexpected {names.actual[name]}" for name in sorted(unexpected)]
+    if problems:
+        raise _does_not_fit(folder, problems)
+    found: dict[str, Tensor] = {}
+    for one in maps:
+        found |= _read(one, [names.actual[wanted[name]] for name in one.theirs], weights, folder)
+    return found
+
+
+def _fill_in_ties(
+    family: Family, weights: Weights, names: _Names, wanted: dict[str, str], folder: Path
+) -> None:
+    """Read a tied tensor that is not there from the other; see that one there too is the same."""
+    for name, other in family.ties:
+        tied, same = (one.removeprefix(names.strip) for one in (name, other))
+        there = tied in names.actual
+        if name in wanted and not there:
+            wanted[name] = same
+        elif name not in wanted and there:
+            one = weights[names.actual.pop(tied)]
+            if same in names.actual and not torch.equal(one, weights[names.actual[same]]):
+                raise InputError(
+                    f"{folder}: config.json ties {tied} to {same}, and they differ: "
+                    "it should say tie_word_embeddings = false"
+                )
+
+
+def _read(one: Map, names: Sequence[str], weights: Weights, folder: Path) -> dict[str, Tensor]:
+    for name in names:
+        if not weights.dtype(name).is_floating_point:
+            raise InputError(f"{folder}: {name} holds {weights.dtype(name)}, not weights")
+    try:
+        return dict(zip(one.ours, one.read([weights[name] for name in names]), strict=True))
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"{folder}: {', '.join(names)} {error}") from error
+
+
+def _check_shapes(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    expected = {name: tuple(one.shape) for name, one in model.named_parameters()}
+    assert expected.keys() == tensors.keys(), expected.keys() ^ tensors.keys()
+    problems = [
+        f"{name} has shape {tuple(tensors[name].shape)}, expected {shape}"
+        for name, shape in expected.items()
+        if tuple(tensors[name].shape) != shape
+    ]
+    if problems:
+        raise _does_not_fit(folder, problems)
+
+
+def _does_not_fit(folder: Path, problems: Sequence[str]) -> InputError:
+    shown = "; ".join(problems[:8])
+    more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
+    return InputError(f"{folder}: the weights do not fit config.json: {shown}{more}")
+
+
+def _theirs(family: Family, shaped: Shaped, model: nn.Module) -> dict[str, Tensor]:
+    ours = {name: one.detach() for name, one in model.named_parameters()}
+    found: dict[str, Tensor] = {}
+    for one in family.maps(shaped):
+        written = one.write([ours.pop(name) for name in one.ours])
+        found |= dict(zip(one.theirs, written, strict=True))
+    assert not ours, ours.keys()
+    return {name: one.contiguous() for name, one in found.items()}
+
+
+def _chosen(shaped: Shaped, model_type: str | None) -> tuple[Family, Json]:
+    """The family asked for, or the first that can say all of the model, and its configuration."""
+    if model_type is not None:
+        family = family_named(model_type, "the family to export to")
+        config = family.write(shaped) | {"model_type": model_type}
+        check_expressible(family, shaped, config)
+        return family, config
+    problems: list[str] = []
+    for family in FAMILIES:
+        try:
+            return family, _chosen(shaped, family.model_types[0])[1]
+        except InputError as error:
+            problems.append(str(error))
+    raise InputError(f"no family can express this model; the nearest: {min(problems, key=len)}")
+
+
+def _write(file: Path, tree: Json) -> None:
+    file.write_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

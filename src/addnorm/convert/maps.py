@@ -1,0 +1,195 @@
+"""Maps between tensors of ours and those of another library, each in both directions.
+
+A map names tensors on both sides. `read` turns theirs into ours, `write` ours into theirs. Nothing
+is copied where a view will do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Tensors = Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class Same:
+    """One tensor under two names."""
+
+    our_name: str
+    their_name: str
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return theirs
+
+    def write(self, ours: Tensors) -> Tensors:
+        return ours
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Several of ours are one of theirs, one after another along the first axis.
+
+    `sizes` are the lengths of ours along it.
+    """
+
+    ours: tuple[str, ...]
+    their_name: str
+    sizes: tuple[int, ...]
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        [one] = theirs
+        if len(one) != sum(self.sizes):
+            raise ValueError(f"has {len(one)} rows, expected {sum(self.sizes)}")
+        return one.split(list(self.sizes))
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [torch.cat(list(ours))]
+
+
+@dataclass(frozen=True)
+class ByHead:
+    """Queries, keys and values in one tensor, head by head: `q1 k1 v1 q2 k2 v2 …` (GPT-NeoX)."""
+
+    ours: tuple[str, str, str]
+    their_name: str
+    n_heads: int
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        [one] = theirs
+        if len(one) % (3 * self.n_heads):
+            raise ValueError(
+                f"has {len(one)} rows, expected three for each of {self.n_heads} heads"
+            )
+        return [part.flatten(0, 1) for part in one.unflatten(0, (self.n_heads, 3, -1)).unbind(1)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [
+            torch.stack([one.unflatten(0, (self.n_heads, -1)) for one in ours], 1).flatten(0, 2)
+        ]
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """Theirs are stored as (in, out): GPT-2's Conv1D."""
+
+    inner: Same | Stacked
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return self.inner.ours
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return self.inner.theirs
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return self.inner.read([one.mT for one in theirs])
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [one.mT for one in self.inner.write(ours)]
+
+
+@dataclass(frozen=True)
+class AfterRows:
+    """Theirs begins with rows that stand for no position: they are left out, and written as zero.
+
+    OPT and BART number positions from 2, RoBERTa from the row after that of padding.
+    """
+
+    our_name: str
+    their_name: str
+    n_rows: int
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return [theirs[0][self.n_rows :]]
+
+    def write(self, ours: Tensors) -> Tensors:
+        [one] = ours
+        return [torch.cat([one.new_zeros(self.n_rows, one.shape[1]), one])]
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """The same numbers in other shapes."""
+
+    our_name: str
+    their_name: str
+    our_shape: tuple[int, ...]
+    their_shape: tuple[int, ...]
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        if tuple(theirs[0].shape) != self.their_shape:
+            raise ValueError(f"has shape {tuple(theirs[0].shape)}, expected {self.their_shape}")
+        return [theirs[0].reshape(self.our_shape)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [ours[0].reshape(self.their_shape)]
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A tensor of ours that they have not, and that changes nothing: it is zero and is not written.
+
+    A bias of the keys adds the same to every score of a query, which the softmax takes away.
+    """
+
+    our_name: str
+    shape: tuple[int, ...]
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return ()
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return [torch.zeros(self.shape)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return []
+
+
+Map = Same | Stacked | ByHead | Transposed | AfterRows | Reshaped | Unused
+"""Which tensors of ours are which of theirs, and how one becomes the other."""
+
+
+def both(our_name: str, their_name: str, *, bias: bool = True) -> list[Same]:
+    """The weight of a layer, and its bias where it has one."""
+    kinds = ("weight", "bias") if bias else ("weight",)
+    return [Same(f"{our_name}.{kind}", f"{their_name}.{kind}") for kind in kinds]

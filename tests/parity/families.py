@@ -1,0 +1,127 @@
+"""What every family of foreign checkpoints has to show against transformers, at random weights."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from addnorm.convert.folder import Loaded, load, save
+from addnorm.generate import BeamConfig, GreedyConfig, generate, translate
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from addnorm.models.inputs import embedded
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Causal
+
+LENGTHS = (7, 1, 4)
+"""Of the rows of a ragged batch."""
+
+
+def started(model: nn.Module) -> nn.Module:
+    """The model with every parameter moved from where it starts: gains, biases, positions too."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.2 * torch.randn(weight.shape, generator=generator))
+    return model.eval()
+
+
+def made(kind: str, config: Any, folder: Path) -> tuple[Any, Loaded]:
+    """A random model of transformers, saved in `folder`, and ours of that folder; both float64."""
+    torch.manual_seed(0)
+    theirs = started(getattr(transformers, kind)(config))
+    theirs.save_pretrained(folder)
+    return theirs.double(), load(folder, dtype=torch.float64)
+
+
+def prompts(vocab_size: int, lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
+    """Random rows of these lengths, without the special ids 0 to 2."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(3, vocab_size, (n,), generator=generator).tolist() for n in lengths]
+
+
+def padded(rows: Sequence[Sequence[int]], *, left: bool, pad: int = 0) -> tuple[Tensor, Tensor]:
+    """The rows as one tensor, and which of it is real."""
+    width = max(map(len, rows))
+    filled = [
+        [pad] * (width - len(row)) + list(row) if left else list(row) + [pad] * (width - len(row))
+        for row in rows
+    ]
+    real = torch.tensor([len(row) for row in rows])[:, None]
+    slots = torch.arange(width)
+    return torch.tensor(filled), slots >= width - real if left else slots < real
+
+
+def check_logits(theirs: Any, folder: Path, inputs: dict[str, Any], ours: dict[str, Any]) -> None:
+    """Within 1e-10 in float64 and 1e-5 in float32; `inputs` are theirs, `ours` those of ours."""
+    for dtype, near in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        model = load(folder, dtype=dtype).model
+        with torch.no_grad():
+            expected = theirs.to(dtype)(**_as(dtype, inputs))
+            got = model(**_as(dtype, ours))
+        logits = expected.logits if "logits" in expected else expected[0]
+        scale = max(1.0, float(logits.abs().max())) if dtype == torch.float32 else 1.0
+        assert_close(got, logits, rtol=0, atol=near * scale)
+    theirs.double()
+
+
+def _as(dtype: torch.dtype, inputs: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+
+
+def check_hidden_states(theirs: Any, loaded: Loaded, ids: Tensor) -> None:
+    """Layer by layer, the last after the final norm, in float64."""
+    with torch.no_grad():
+        expected = theirs(ids, output_hidden_states=True).hidden_states
+        match loaded.model:
+            case DecoderModel() as model:
+                ctx = Context.over(ids, Causal())
+                x = model.embed(ids, ctx)
+            case EncoderModel() as model:
+                x, ctx = embedded(model.embed, ids, None)
+            case EncoderDecoderModel():
+                raise AssertionError("compare encoder and decoder by themselves")
+        states = [x, *model.stack.each(x, ctx)]
+        states[-1] = model.stack.norm(states[-1], None)
+    assert len(states) == len(expected)
+    for got, other in zip(states, expected, strict=True):
+        assert_close(got, other, rtol=0, atol=1e-10)
+
+
+def check_greedy_and_beam(theirs: Any, loaded: Loaded, vocab_size: int, n: int = 64) -> None:
+    """The same tokens for a ragged batch, by greedy and by beam search, in float64."""
+    rows = prompts(vocab_size)
+    ids, valid = padded(rows, left=isinstance(loaded.model, DecoderModel))
+    theirs.generation_config = transformers.GenerationConfig(
+        pad_token_id=0, bos_token_id=0, eos_token_id=None, decoder_start_token_id=0
+    )
+    for beams in (1, 3):
+        decoding = GreedyConfig() if beams == 1 else BeamConfig(beams=beams)
+        expected = theirs.generate(
+            ids, attention_mask=valid.long(), max_new_tokens=n, num_beams=beams, do_sample=False
+        )[:, -n:]
+        match loaded.model:
+            case DecoderModel() as model:
+                found = generate(model, rows, decoding, max_new_tokens=n, eos_id=None)
+            case EncoderDecoderModel() as model:
+                found = translate(model, rows, decoding, max_new_tokens=n, bos_id=0, eos_id=None)
+            case EncoderModel():
+                raise AssertionError("an encoder writes nothing")
+        assert [list(best[0].ids) for best in found] == expected.tolist()
+
+
+def check_round_trip(loaded: Loaded, folder: Path, auto: str, model_type: str) -> None:
+    """Ours → theirs → ours is equal bit for bit, and transformers opens it without a complaint."""
+    out = folder / "exported"
+    save(out, loaded.shaped, loaded.model, loaded.text, model_type=model_type)
+    again = load(out)
+    assert again.shaped == loaded.shaped
+    weights, same = loaded.model.state_dict(), again.model.state_dict()
+    assert weights.keys() == same.keys()
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    opened = getattr(transformers, auto)
+    _, info = opened.from_pretrained(out, output_loading_info=True, dtype=torch.float64)
+    assert not any(info.values()), info
