@@ -122,6 +122,7 @@ HEAD_RECORDS = [
     *(ClassificationHeadConfig(pooling=pooling) for pooling in ("mean", "max", "first")),
     ClassificationHeadConfig(transform=TransformConfig(activation="tanh", bias=False)),
     TaggingHeadConfig(),
+    TaggingHeadConfig(transform=TransformConfig(bias=False, norm=LayerNormConfig(bias=False))),
     PoolerHeadConfig(),
     HiddenHeadConfig(),
 ]

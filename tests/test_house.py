@@ -25,6 +25,8 @@ UNMIRRORED = {
 """Modules without a test module of their own, and the one through which they are tested."""
 
 BANNED_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
+ALLOWED_CALLS = {"convert/mapped.py": {"torch.load"}}
+"""Where a banned call may stand: weights-only, and asked for."""
 BANNED_CALLS = {"eval", "exec", "compile", "torch.load", "yaml.load", "yaml.unsafe_load"}
 
 README = ROOT / "README.md"
@@ -68,7 +70,10 @@ def test_nothing_runs_what_it_reads(path: Path) -> None:
                 found |= {keyword.arg or "" for keyword in keywords} & {"trust_remote_code"}
             case _:
                 pass
-    assert not found
+    assert found <= ALLOWED_CALLS.get(_name(path), set())
+    assert "torch.load(" not in path.read_text("utf-8") or "weights_only=True" in path.read_text(
+        "utf-8"
+    )
 
 
 def test_imports_go_down_only() -> None:

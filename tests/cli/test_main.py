@@ -24,6 +24,7 @@ SURFACE = {
     },
     "classify": {"--run", "--json"},
     "info": {"--what"},
+    "export": {"--run", "--out", "--to", "--family", "--dtype"},
     "parts": {"--json"},
     "check": {"--all", "--sample", "--seed", "--only", "--compile", "--jobs"},
 }  # fmt: skip

@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
+from addnorm.data.encoding import Tokenizers, as_read, encode, words_as_read
+from addnorm.data.examples import Corpus, Labelled, Pair, Text
 from addnorm.data.tokenizers import (
     BOS_ID,
     EOS_ID,
@@ -226,3 +230,234 @@ def test_pieces_are_readable() -> None:
 
 def test_a_line_of_ten_megabytes_has_an_encoding() -> None:
     assert len(CHAR.encode("the " * 2_500_000)) == 10_000_000
+
+
+# Tokenizers from elsewhere.
+
+ENDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def word_pieces() -> tokenizers.Tokenizer:
+    """As BERT's: pieces within words begin with ##; decoding takes spaces before commas away."""
+    inner = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    inner.normalizer = normalizers.BertNormalizer()
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece()
+    special = {"special_tokens": ENDS, "show_progress": False}
+    inner.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=120, **special))
+    return inner
+
+
+def unigram() -> tokenizers.Tokenizer:
+    """As T5's: a space is the beginning of a piece."""
+    inner = tokenizers.Tokenizer(models.Unigram())
+    inner.pre_tokenizer = pre_tokenizers.Metaspace()
+    inner.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=100, special_tokens=ENDS, unk_token="[UNK]", show_progress=False
+    )
+    inner.train_from_iterator(TEXTS, trainer)
+    return inner
+
+
+def bytes_for_unknown() -> tokenizers.Tokenizer:
+    """As LLaMA's: what the vocabulary lacks is written in bytes."""
+    names = [*ENDS, *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdeth猫\ufffd", "▁t", "th"]
+    model = models.BPE(
+        vocab={name: i for i, name in enumerate(names)},
+        merges=[("▁", "t"), ("t", "h")],
+        unk_token="[UNK]",
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    inner = tokenizers.Tokenizer(model)
+    inner.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    inner.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    inner.add_special_tokens(ENDS)
+    return inner
+
+
+def ends_of_words() -> tokenizers.Tokenizer:
+    """As the first GPT's: the last piece of a word is marked."""
+    inner = tokenizers.Tokenizer(models.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"))
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.BPEDecoder()
+    trainer = trainers.BpeTrainer(
+        vocab_size=120, special_tokens=ENDS, end_of_word_suffix="</w>", show_progress=False
+    )
+    inner.train_from_iterator(TEXTS, trainer)
+    return inner
+
+
+def foreign(inner: tokenizers.Tokenizer) -> Tokenizer:
+    return Tokenizer(inner, pad_id=0, unk_id=1, bos_id=2, eos_id=3, before=(2,), after=(3,))
+
+
+FOREIGN = {
+    make.__name__: foreign(make())
+    for make in (word_pieces, unigram, bytes_for_unknown, ends_of_words)
+}
+OTHERS = pytest.mark.parametrize("name", FOREIGN)
+
+
+@OTHERS
+@settings(max_examples=300)
+@given(data=st.data())
+def test_streamed_pieces_of_others_join_to_the_whole(name: str, data: st.DataObject) -> None:
+    """With special ids among them, and ids that only a larger model knows."""
+    tokenizer = FOREIGN[name]
+    n = tokenizer.vocab_size
+    usual = st.integers(0, n + 2)
+    ids = data.draw(st.lists(usual | st.integers(n - 14, n - 1), max_size=30))
+    stream = tokenizer.stream()
+    pieces = [stream.push(i) for i in ids]
+    assert "".join(pieces) + stream.finish() == tokenizer.decode(ids)
+
+
+@OTHERS
+@settings(max_examples=300)
+@given(text=anything)
+def test_text_of_others_is_shown_as_it_is(name: str, text: str) -> None:
+    tokenizer = FOREIGN[name]
+    ids = tokenizer.encode(text)
+    assert not {0, 2, 3, 4}.intersection(ids)
+    stream, shown = tokenizer.stream(), ""
+    for i in ids:
+        shown += stream.push(i)
+        assert tokenizer.decode(ids).startswith(shown)
+    assert shown + stream.finish() == tokenizer.decode(ids)
+
+
+@given(st.text().map(lambda text: text.replace("▁", "_")))
+def test_bytes_for_unknown_characters_come_back(text: str) -> None:
+    tokenizer = FOREIGN["bytes_for_unknown"]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_bytes_wait_for_what_follows() -> None:
+    """For what follows may make an error of all of them."""
+    tokenizer = FOREIGN["bytes_for_unknown"]
+    one = {byte: tokenizer.inner.token_to_id(f"<0x{byte:02X}>") or 0 for byte in "é".encode()}
+    [a] = tokenizer.encode("a")[1:]
+    stream = tokenizer.stream()
+    assert [stream.push(i) for i in one.values()] == ["", ""]
+    assert stream.push(a) == "éa"
+    assert [stream.push(i) for i in (*one.values(), one[0xC3])] == ["", "", ""]
+    assert stream.finish() == "\ufffd" * 3
+
+
+@OTHERS
+@pytest.mark.parametrize("special", ENDS)
+def test_special_tokens_of_others_are_text(name: str, special: str) -> None:
+    tokenizer = FOREIGN[name]
+    assert tokenizer.special_ids == {0, 1, 2, 3, 4}
+    assert not {0, 2, 3, 4}.intersection(tokenizer.encode(f"a {special}{special} {special} b"))
+    ids = tokenizer.encode("the cat")
+    assert tokenizer.decode([2, *ids[:1], 4, *ids[1:], 3, 0]) == tokenizer.decode(ids)
+
+
+def test_an_added_token_that_is_not_special_comes_back() -> None:
+    inner = bytes_for_unknown()
+    inner.add_tokens([AddedToken("[INST]", normalized=False), AddedToken("猫 é", normalized=False)])
+    tokenizer = foreign(inner)
+    ids = tokenizer.encode("the [INST]cat猫 é")
+    n = tokenizer.vocab_size
+    assert [i for i in ids if i >= n - 2] == [n - 2, n - 1]
+    assert tokenizer.decode(ids) == "the [INST] cat猫 é"
+
+
+def test_special_ids_in_a_text_are_left_out_where_nothing_is_unknown() -> None:
+    model = models.BPE({"a": 0, "<end>": 1, "<": 2, "e": 3, "n": 4, "d": 5, ">": 6}, [])
+    model.ignore_merges = True
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens(["<end>"])
+    tokenizer = Tokenizer(
+        inner, pad_id=None, unk_id=None, bos_id=None, eos_id=1, before=(), after=()
+    )
+    assert tokenizer.encode("a <end> a") == [0, 0]
+    assert tokenizer.encode_words(["a", "", "a"]) == ([0, 0, 0], [0, 1, 2])
+    assert (tokenizer.pad_id, tokenizer.bos_id) == (0, 1)
+
+
+def test_the_vocabulary_ends_with_its_last_id() -> None:
+    inner = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 40}, []))
+    assert foreign(inner).vocab_size == 41
+    assert foreign(tokenizers.Tokenizer(models.BPE())).vocab_size == 0
+
+
+@OTHERS
+def test_another_one_is_saved_with_its_ids(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    made = Tokenizer(
+        FOREIGN[name].inner,
+        pad_id=None,
+        unk_id=None,
+        bos_id=2,
+        eos_id=3,
+        other_eos_ids=(4,),
+        before=(2, 2),
+        after=(),
+    )
+    made.save(path)
+    loaded = Tokenizer.load(path)
+    for key in ("pad_id", "unk_id", "bos_id", "eos_id", "eos_ids", "before", "after", "vocab_size"):
+        assert getattr(loaded, key) == getattr(made, key)
+    assert loaded.eos_ids == (3, 4)
+    assert loaded.encode(TEXTS[0]) == made.encode(TEXTS[0])
+    BPE.save(path)
+    assert Tokenizer.load(path).before is None
+
+
+@pytest.mark.parametrize("bad", ["", "{}", '{"pad_id": -1}', "[]", "\xff", '{"extra": 1}'])
+def test_damaged_ids_are_refused(bad: str, tmp_path: Path) -> None:
+    FOREIGN["unigram"].save(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.ids.json").write_text(bad, encoding="latin-1")
+    with pytest.raises(InputError, match=r"tokenizer\.ids\.json does not say"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_others_say_what_goes_around_a_text() -> None:
+    inner = word_pieces()
+    ids = Tokenizer(inner).encode("the cat")
+    both = Tokenizer(inner, before=(2,), after=(3,))
+    none = Tokenizer(inner, before=(), after=())
+    assert as_read("classification", both, ["the cat"]) == [[2, *ids, 3]]
+    assert as_read("translation", both, ["the cat"]) == [[2, *ids, 3]]
+    assert as_read("language", both, ["the cat"]) == [[2, *ids]]
+    assert as_read("classification", none, ["the cat"]) == [ids]
+    assert words_as_read(both, ["the", "cat"])[0] == [2, *ids, 3]
+    assert words_as_read(both, ["the"])[1] == [1]
+    assert words_as_read(none, ["the"])[1] == [0]
+
+
+def test_others_read_each_task() -> None:
+    inner = word_pieces()
+    ids = Tokenizer(inner).encode("the cat")
+    none = Tokenizer(inner, before=(), after=())
+    ends = Tokenizer(inner, bos_id=0, before=(), after=(3,))
+    [learnt] = encode(Corpus([Text("the cat")]), Tokenizers(none, none)).train
+    # A text to learn from has a beginning, though a text to continue has none.
+    assert (learnt.tokens, learnt.targets) == ([2, *ids], [*ids, 3])
+    corpus = encode(Corpus([Pair("the cat", "the cat")]), Tokenizers(ends, ends))
+    assert corpus.bos_id == 0
+    assert (corpus.train[0].tokens, corpus.train[0].targets) == ([*ids, 3], [*ids, 3])
+    [read] = encode(Corpus([Labelled("the cat", "x")]), Tokenizers(ends, ends)).train
+    assert read.tokens == [*ids, 3]
+
+
+def test_a_language_is_not_learnt_without_an_end() -> None:
+    endless = Tokenizer(word_pieces(), eos_id=None, before=(), after=())
+    assert endless.eos_ids == ()
+    with pytest.raises(InputError, match="no end token"):
+        encode(Corpus([Text("the cat")]), Tokenizers(endless, endless))

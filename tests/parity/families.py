@@ -1,11 +1,15 @@
 """What every family of foreign checkpoints has to show against transformers, at random weights."""
 
+import json
 from collections.abc import Sequence
+from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from tests.parity.wide import Wide
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -14,6 +18,7 @@ from addnorm.generate import BeamConfig, GreedyConfig, generate, translate
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.models.inputs import embedded
 from addnorm.nn.context import Context
+from addnorm.nn.embed import zero_padding
 from addnorm.nn.masks import Causal
 
 LENGTHS = (7, 1, 4)
@@ -32,9 +37,20 @@ def started(model: nn.Module) -> nn.Module:
 def made(kind: str, config: Any, folder: Path) -> tuple[Any, Loaded]:
     """A random model of transformers, saved in `folder`, and ours of that folder; both float64."""
     torch.manual_seed(0)
-    theirs = started(getattr(transformers, kind)(config))
+    with Wide():
+        theirs = started(getattr(transformers, kind)(config))
+    for weight in theirs.parameters():
+        weight.data = weight.data.float()
     theirs.save_pretrained(folder)
     return theirs.double(), load(folder, dtype=torch.float64)
+
+
+def changed(folder: Path, changes: dict[str, Any], without: Sequence[str] = ()) -> None:
+    """Change keys of the `config.json`, and take some away."""
+    file = folder / "config.json"
+    tree = json.loads(file.read_text())
+    kept = {key: value for key, value in tree.items() if key not in without}
+    file.write_text(json.dumps(kept | changes))
 
 
 def prompts(vocab_size: int, lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
@@ -60,12 +76,12 @@ def check_logits(theirs: Any, folder: Path, inputs: dict[str, Any], ours: dict[s
     for dtype, near in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         model = load(folder, dtype=dtype).model
         with torch.no_grad():
-            expected = theirs.to(dtype)(**_as(dtype, inputs))
+            with Wide() if dtype == torch.float64 else nullcontext():
+                expected = deepcopy(theirs).to(dtype)(**_as(dtype, inputs))
             got = model(**_as(dtype, ours))
         logits = expected.logits if "logits" in expected else expected[0]
         scale = max(1.0, float(logits.abs().max())) if dtype == torch.float32 else 1.0
         assert_close(got, logits, rtol=0, atol=near * scale)
-    theirs.double()
 
 
 def _as(dtype: torch.dtype, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +91,8 @@ def _as(dtype: torch.dtype, inputs: dict[str, Any]) -> dict[str, Any]:
 def check_hidden_states(theirs: Any, loaded: Loaded, ids: Tensor) -> None:
     """Layer by layer, the last after the final norm, in float64."""
     with torch.no_grad():
-        expected = theirs(ids, output_hidden_states=True).hidden_states
+        with Wide():
+            expected = theirs(ids, output_hidden_states=True).hidden_states
         match loaded.model:
             case DecoderModel() as model:
                 ctx = Context.over(ids, Causal())
@@ -100,9 +117,10 @@ def check_greedy_and_beam(theirs: Any, loaded: Loaded, vocab_size: int, n: int =
     )
     for beams in (1, 3):
         decoding = GreedyConfig() if beams == 1 else BeamConfig(beams=beams)
-        expected = theirs.generate(
-            ids, attention_mask=valid.long(), max_new_tokens=n, num_beams=beams, do_sample=False
-        )[:, -n:]
+        with Wide():
+            expected = theirs.generate(
+                ids, attention_mask=valid.long(), max_new_tokens=n, num_beams=beams, do_sample=False
+            )[:, -n:]
         match loaded.model:
             case DecoderModel() as model:
                 found = generate(model, rows, decoding, max_new_tokens=n, eos_id=None)
@@ -113,8 +131,13 @@ def check_greedy_and_beam(theirs: Any, loaded: Loaded, vocab_size: int, n: int =
         assert [list(best[0].ids) for best in found] == expected.tolist()
 
 
-def check_round_trip(loaded: Loaded, folder: Path, auto: str, model_type: str) -> None:
-    """Ours → theirs → ours is equal bit for bit, and transformers opens it without a complaint."""
+def check_round_trip(
+    loaded: Loaded, folder: Path, auto: str, model_type: str, theirs: Any = None, **inputs: Tensor
+) -> None:
+    """Ours → theirs → ours is equal bit for bit, and transformers opens it without a complaint.
+
+    What it opens says of the `inputs` the same as `theirs`, where they are given.
+    """
     out = folder / "exported"
     save(out, loaded.shaped, loaded.model, loaded.text, model_type=model_type)
     again = load(out)
@@ -123,5 +146,37 @@ def check_round_trip(loaded: Loaded, folder: Path, auto: str, model_type: str) -
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)
     opened = getattr(transformers, auto)
-    _, info = opened.from_pretrained(out, output_loading_info=True, dtype=torch.float64)
+    with Wide():
+        model, info = opened.from_pretrained(out, output_loading_info=True, dtype=torch.float64)
     assert not any(info.values()), info
+    if theirs is not None:
+        with torch.no_grad(), Wide():
+            got, expected = model.eval()(**inputs)[0], theirs(**inputs)[0]
+        assert_close(got, expected, rtol=0, atol=1e-10)
+
+
+def check_both_stacks(theirs: Any, loaded: Loaded, inputs: dict[str, Any], target: Tensor) -> None:
+    """Encoder and decoder layer by layer, the last after its final norm, in float64.
+
+    `inputs` are theirs; the first is ours too, with its mask where there is one.
+    """
+    model = loaded.model
+    assert isinstance(model, EncoderDecoderModel)
+    source, valid = [*inputs.values(), None][:2]
+    valid = None if valid is None else valid.bool()
+    with torch.no_grad():
+        expected = theirs(**inputs, decoder_input_ids=target, output_hidden_states=True)
+        x, ctx = embedded(model.source_embed, source, valid)
+        encoded = [x, *model.encoder.each(x, ctx)]
+        encoded[-1] = model.encoder.norm(encoded[-1], None)
+        ctx = Context.over(target, Causal()).attending(zero_padding(encoded[-1], valid), valid)
+        x = model.target_embed(target, ctx)
+        decoded = [x, *model.decoder.each(x, ctx)]
+        decoded[-1] = model.decoder.norm(decoded[-1], None)
+    for ours, others, real in (
+        (encoded, expected.encoder_hidden_states, slice(None) if valid is None else valid),
+        (decoded, expected.decoder_hidden_states, slice(None)),
+    ):
+        assert len(ours) == len(others)
+        for got, other in zip(ours, others, strict=True):
+            assert_close(got[real], other[real], rtol=0, atol=1e-10)

@@ -19,7 +19,17 @@ app = App(
     exit_on_error=False,
     print_error=False,
 )
-for name in ("demo", "train", "evaluate", "generate", "classify", "info", "parts", "check"):
+for name in (
+    "demo",
+    "train",
+    "evaluate",
+    "generate",
+    "classify",
+    "info",
+    "export",
+    "parts",
+    "check",
+):
     app.command(f"addnorm.cli.{name}:{name}", name=name)
 
 

@@ -1,7 +1,7 @@
 """A family of foreign checkpoints: how its configuration and its tensors stand for ours."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -9,8 +9,9 @@ from addnorm.convert.maps import Map
 from addnorm.convert.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, FullPatternConfig, ScaledDotConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig
 from addnorm.nn.positions import LearnedConfig
 
 M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
@@ -44,22 +45,35 @@ class Family:
     renames: tuple[tuple[str, str], ...] = ()
     """Patterns of names in older files, and what stands for them now."""
     ignored: tuple[str, ...] = ()
-    """Patterns of tensors that older files hold and no model needs."""
+    """Patterns of tensors that may be there though the model does not need them: buffers in older
+    files, and heads that its architecture leaves out."""
     ties: tuple[tuple[str, str], ...] = ()
     """Tensors of theirs that may be left out, because they are tied to the second."""
+    by_names: Callable[[Shaped, Collection[str]], Shaped] | None = None
+    """What the names of the tensors say that `config.json` does not."""
+    restated: Callable[[ModelConfig], ModelConfig] = lambda model: model
+    """The same model with parts that the family has: `equivalent.restated` has its tensors."""
 
-    def renamed(self, name: str) -> str | None:
-        """The name as it is today; None for what no model needs."""
+    def renamed(self, name: str) -> str:
+        """The name as it is today."""
         for pattern, now in self.renames:
             name = re.sub(pattern, now, name)
-        return None if any(re.fullmatch(pattern, name) for pattern in self.ignored) else name
+        return name
+
+    def ignores(self, name: str) -> bool:
+        """Whether a tensor of this name, as it is today, may be there without being needed."""
+        return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
 
 def check_expressible(family: Family, shaped: Shaped, config: Json) -> None:
     """Raise `InputError` where `config` does not say all of the model, naming what it cannot."""
     model_type = config["model_type"]
+    shaped = replace(shaped, model=family.restated(shaped.model))
     try:
         back = family.read(Settings(config, f"{model_type}'s config.json"))
+        if family.by_names is not None:
+            names = [name for one in family.maps(shaped) for name in one.theirs]
+            back = family.by_names(back, names)
     except ValueError as error:
         raise InputError(f"the {model_type} family cannot express this model: {error}") from error
     changed = differences(explicit(shaped.model), explicit(back.model))
@@ -73,16 +87,10 @@ def check_expressible(family: Family, shaped: Shaped, config: Json) -> None:
 
 def explicit(model: ModelConfig) -> ModelConfig:
     """The configuration with defaults written out, and without what only training needs."""
-    attention = model.attention
+    cycle, attention = _unrolled(model), model.attention
     if isinstance(attention, AttentionConfig):
-        heads = attention.heads(model.d_model)
-        attention = replace(
-            attention,
-            n_kv_heads=heads.n_kv_heads,
-            d_head=heads.d_head,
-            out_bias=attention.bias if attention.out_bias is None else attention.out_bias,
-            core=None,
-        )
+        attention = _written_out(attention, model.d_model)
+        attention = replace(attention, pattern=FullPatternConfig()) if cycle else attention
     feedforward = model.feedforward
     if isinstance(feedforward, FeedForwardConfig):
         feedforward = replace(feedforward, d_ff=feedforward.d_ff or 4 * model.d_model)
@@ -95,18 +103,36 @@ def explicit(model: ModelConfig) -> ModelConfig:
         feedforward=feedforward,
         max_len=model.max_len if bounded else 1024,
         init="xavier",
-        cycle=_unrolled(model),
+        vocab_size=None,
+        cycle=cycle,
     )
     if isinstance(model, EncoderDecoderConfig):
+        cross = _written_out(model.looking, model.d_model)
         own = model.decoder_position or model.position
         max_len = (model.decoder_max_len or model.max_len) if isinstance(own, LearnedConfig) else 1
         model = replace(
             model,
+            target_vocab_size=None,
+            cross_attention=replace(cross, pattern=FullPatternConfig()),
             n_decoder_layers=model.n_decoder_layers or model.n_layers,
             decoder_position=own,
             decoder_max_len=max_len,
         )
     return without_dropout(model)
+
+
+def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
+    heads, score = attention.heads(d_model), attention.score
+    if isinstance(score, ScaledDotConfig):
+        score = replace(score, factor=score.scale(heads.d_head))
+    return replace(
+        attention,
+        n_kv_heads=heads.n_kv_heads,
+        d_head=heads.d_head,
+        out_bias=attention.bias if attention.out_bias is None else attention.out_bias,
+        score=score,
+        core=None,
+    )
 
 
 def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
@@ -116,7 +142,11 @@ def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
     attention = model.attention
     assert isinstance(attention, AttentionConfig)
     every = tuple(
-        replace(own, pattern=own.pattern or attention.pattern, position=own.position)
+        replace(
+            own,
+            pattern=own.pattern or attention.pattern,
+            position=None if own.position == model.position else own.position,
+        )
         for own in (model.cycle[i % len(model.cycle)] for i in range(model.n_layers))
     )
     plain = all(own.pattern == attention.pattern and own.position is None for own in every)
@@ -176,6 +206,18 @@ def attention_of(model: ModelConfig) -> AttentionConfig:
     if not isinstance(model.attention, AttentionConfig):
         raise InputError(f"no family has a {model.attention.kind} where attention stands")
     return model.attention
+
+
+def mlp_of(model: ModelConfig) -> FeedForwardConfig:
+    """The feed-forward layers of a model. Raises `InputError` where they are of another kind."""
+    if not isinstance(model.feedforward, FeedForwardConfig):
+        raise InputError(f"this family has no {model.feedforward.kind} feed-forward")
+    return model.feedforward
+
+
+def eps_of(norm: NormConfig | None, default: float) -> float:
+    """The ε of a layer norm; of another norm the default, for that one is refused by its kind."""
+    return norm.eps if isinstance(norm, LayerNormConfig) else default
 
 
 def layers(n: int, maps: Callable[[int], Iterable[Map]]) -> Iterator[Map]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from addnorm.convert.aside import aside
+from addnorm.convert.equivalent import restated
 from addnorm.convert.families import FAMILIES
 from addnorm.convert.family import Family, Shaped, check_expressible
 from addnorm.convert.files import Weights, save_folder_weights
@@ -19,7 +20,7 @@ from addnorm.convert.settings import Json, Settings
 from addnorm.convert.tokenizer import load_tokenizers, save_tokenizer, special_ids
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -31,33 +32,64 @@ class Loaded:
     text: Tokenizers | None
 
 
-def is_foreign(folder: Path) -> bool:
-    """Whether this is a Hugging Face folder: its `config.json` names a `model_type`."""
+def foreign_type(folder: Path) -> str | None:
+    """The `model_type` that `config.json` names in a Hugging Face folder; None in another."""
     try:
-        return Settings.of(folder).has("model_type")
+        found = Settings.of(folder).tree.get("model_type")
     except InputError:
-        return False
+        return None
+    return None if found is None else str(found)
 
 
-def load(folder: Path, *, dtype: torch.dtype | None = None, pickled: bool = False) -> Loaded:
-    """The model of a Hugging Face folder, in evaluation mode.
+def is_foreign(folder: Path) -> bool:
+    """Whether this is a Hugging Face folder."""
+    return foreign_type(folder) is not None
 
-    Its weights stay in the type of the file unless `dtype` says another. They are mapped, not
-    copied: nothing is read before it is used. `pickled` allows a `pytorch_model.bin`.
 
-    Raises `InputError` naming the file, key or tensor that is missing, damaged or not supported.
-    """
+def describe(
+    folder: Path, *, pickled: bool = False
+) -> tuple[Family, Shaped, Tokenizers | None]:
+    """All of a Hugging Face folder but its weights. Raises `InputError` as `load` does."""
     settings = Settings.of(folder)
     family = family_of(settings)
     shaped = read_config(family, settings)
+    if family.by_names is not None:
+        names = [family.renamed(name) for name in Weights.open(folder, pickled=pickled)]
+        shaped = family.by_names(shaped, names)
     text = load_tokenizers(folder, settings.get("model_type", ""), settings.tree)
-    weights = Weights.open(folder, pickled=pickled)
+    sizes = (shaped.vocab_size, shaped.target_vocab_size or shaped.vocab_size)
+    sides = () if text is None else (text.source, text.target)
+    for side, size in zip(sides, sizes, strict=False):
+        if side.vocab_size > size:
+            raise InputError(
+                f"{folder}: the tokenizer has {side.vocab_size} tokens, and config.json says "
+                f"vocab_size = {size}"
+            )
+    return family, shaped, text
+
+
+def load(
+    folder: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    pickled: bool = False,
+    model: ModelConfig | None = None,
+) -> Loaded:
+    """The model of a Hugging Face folder, in evaluation mode.
+
+    Its weights stay in the type of the file unless `dtype` says another. They are mapped, not
+    copied: nothing is read before it is used. `pickled` allows a `pytorch_model.bin`. `model` is
+    its own configuration with what may differ, such as a rate of dropout.
+
+    Raises `InputError` naming the file, key or tensor that is missing, damaged or not supported.
+    """
+    family, shaped, text = describe(folder, pickled=pickled)
+    tensors = _ours(family, shaped, Weights.open(folder, pickled=pickled), folder)
     with torch.device("meta"):
-        model = built(shaped)
-    tensors = _ours(family, shaped, weights, folder)
-    _check_shapes(model, tensors, folder)
-    fill(model, {name: one if dtype is None else one.to(dtype) for name, one in tensors.items()})
-    return Loaded(shaped, model.eval(), text)
+        new = built(shaped if model is None else replace(shaped, model=model))
+    _check_shapes(new, tensors, folder)
+    fill(new, {name: one if dtype is None else one.to(dtype) for name, one in tensors.items()})
+    return Loaded(shaped, new.eval(), text)
 
 
 def save(
@@ -80,6 +112,7 @@ def save(
     ids = {} if text is None else special_ids(text, config["model_type"])
     if text is not None and text.target is not text.source:
         raise InputError("a Hugging Face folder of this family has one tokenizer for both sides")
+    check_expressible(family, shaped, config | ids)
     with aside(folder, replaces=("*.safetensors", "*.json")) as partial:
         if text is not None:
             max_len = shaped.model.max_len
@@ -154,8 +187,7 @@ def _names_in(family: Family, weights: Weights, folder: Path) -> _Names:
         now = family.renamed(name)
         if now in actual:
             raise InputError(f"{folder}: {name} and {actual[now]} are the same tensor of the model")
-        if now is not None:
-            actual[now] = name
+        actual[now] = name
     has_prefix = any(name.startswith(family.prefix) for name in actual)
     return _Names(actual, "" if has_prefix else family.prefix)
 
@@ -166,7 +198,8 @@ def _ours(family: Family, shaped: Shaped, weights: Weights, folder: Path) -> dic
     wanted = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
     _fill_in_ties(family, weights, names, wanted, folder)
     missing = wanted.values() - names.actual.keys()
-    unexpected = names.actual.keys() - wanted.values()
+    left = names.actual.keys() - wanted.values()
+    unexpected = {name for name in left if not family.ignores(name)}
     problems = [f"missing {name}" for name in sorted(missing)]
     problems += [f"unexpected {names.actual[name]}" for name in sorted(unexpected)]
     if problems:
@@ -200,7 +233,10 @@ def _read(one: Map, names: Sequence[str], weights: Weights, folder: Path) -> dic
         if not weights.dtype(name).is_floating_point:
             raise InputError(f"{folder}: {name} holds {weights.dtype(name)}, not weights")
     try:
-        return dict(zip(one.ours, one.read([weights[name] for name in names]), strict=True))
+        read = one.read([weights[name] for name in names])
+        if not names:  # of the type of the others
+            read = [new.to(weights.dtype(next(iter(weights)))) for new in read]
+        return dict(zip(one.ours, read, strict=True))
     except (ValueError, RuntimeError) as error:
         raise InputError(f"{folder}: {', '.join(names)} {error}") from error
 
@@ -224,9 +260,13 @@ def _does_not_fit(folder: Path, problems: Sequence[str]) -> InputError:
 
 
 def _theirs(family: Family, shaped: Shaped, model: nn.Module) -> dict[str, Tensor]:
+    said = replace(shaped, model=family.restated(shaped.model))
+    with torch.device("meta"):
+        shapes = {name: one.shape for name, one in built(said).named_parameters()}
     ours = {name: one.detach() for name, one in model.named_parameters()}
+    ours = restated(ours, shaped.model, said.model, shapes)
     found: dict[str, Tensor] = {}
-    for one in family.maps(shaped):
+    for one in family.maps(said):
         written = one.write([ours.pop(name) for name in one.ours])
         found |= dict(zip(one.theirs, written, strict=True))
     assert not ours, ours.keys()
@@ -237,6 +277,7 @@ def _chosen(shaped: Shaped, model_type: str | None) -> tuple[Family, Json]:
     """The family asked for, or the first that can say all of the model, and its configuration."""
     if model_type is not None:
         family = family_named(model_type, "the family to export to")
+        shaped = replace(shaped, model=family.restated(shaped.model))
         config = family.write(shaped) | {"model_type": model_type}
         check_expressible(family, shaped, config)
         return family, config

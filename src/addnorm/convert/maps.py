@@ -161,6 +161,29 @@ class Reshaped:
 
 
 @dataclass(frozen=True)
+class Twice:
+    """One of ours that they hold under two names, of which they use the first."""
+
+    our_name: str
+    their_name: str
+    idle_name: str
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return self.their_name, self.idle_name
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return theirs[:1]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [ours[0], ours[0].clone()]
+
+
+@dataclass(frozen=True)
 class Unused:
     """A tensor of ours that they have not, and that changes nothing: it is zero and is not written.
 
@@ -185,7 +208,7 @@ class Unused:
         return []
 
 
-Map = Same | Stacked | ByHead | Transposed | AfterRows | Reshaped | Unused
+Map = Same | Stacked | ByHead | Transposed | AfterRows | Reshaped | Twice | Unused
 """Which tensors of ours are which of theirs, and how one becomes the other."""
 
 

@@ -56,7 +56,7 @@ class Settings:
             if file.stat().st_size > MAX_BYTES:
                 raise InputError(f"{file}: no configuration is longer than {MAX_BYTES:,} bytes")
             return cls(parse_object(file.read_bytes(), file), str(file))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"{file}: missing") from error
 
     def has(self, key: str) -> bool:
@@ -77,10 +77,15 @@ class Settings:
                 return self._count(key, self._typed(key, self.tree[key], int))
         raise InputError(f"{self.where}: {' or '.join(keys)} is missing")
 
-    def number(self, *keys: str) -> int | None:
-        """The whole number, from 1, under the first of these keys that is there, or None."""
+    def number(self, *keys: str, missing: int | None = None) -> int | None:
+        """The whole number, from 1, under the first of these keys that is there, or None.
+
+        `missing` stands where no key is there at all, and not where one is null.
+        """
         self._read.update(keys)
-        return self.need(*keys) if any(self.has(key) for key in keys) else None
+        if any(self.has(key) for key in keys):
+            return self.need(*keys)
+        return None if any(key in self.tree for key in keys) else missing
 
     def real(self, key: str) -> float | None:
         """The number under a key, or None."""

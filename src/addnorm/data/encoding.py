@@ -200,16 +200,28 @@ def _images(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
 
 
 def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of texts, with the special tokens with which a model of the task reads them."""
-    before = [] if task == "translation" else [tokenizer.bos_id]
-    after = [] if task == "language" else [tokenizer.eos_id]
+    """The ids of texts, with the special tokens with which a model of the task reads them.
+
+    A tokenizer from elsewhere says itself what these are, but for the end of a text to continue.
+    """
+    before, after = _around(task, tokenizer)
     return [[*before, *ids, *after] for ids in tokenizer.encode_batch(texts)]
 
 
 def words_as_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
     """The ids of a sentence to tag, and the index among them of each word's first piece."""
+    before, after = _around("tagging", tokenizer)
     ids, first = tokenizer.encode_words(words)
-    return [tokenizer.bos_id, *ids, tokenizer.eos_id], [i + 1 for i in first]
+    return [*before, *ids, *after], [i + len(before) for i in first]
+
+
+def _around(task: Task, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
+    before, after = tokenizer.before, tokenizer.after
+    if before is None:
+        before = () if task == "translation" else (tokenizer.bos_id,)
+    if after is None:
+        after = tokenizer.eos_ids[:1]
+    return before, () if task == "language" else after
 
 
 Sides = Iterator[tuple[list[int], list[int]]]
@@ -218,8 +230,14 @@ Sides = Iterator[tuple[list[int], list[int]]]
 
 def _language(examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]) -> Sides:
     texts = [source_text(example) for example in examples]
-    for tokens in as_read("language", tokenizers.source, texts):
-        yield tokens, [*tokens[1:], tokenizers.source.eos_id]
+    tokenizer = tokenizers.source
+    if tokenizer.eos_id is None:
+        raise InputError("the tokenizer has no end token, so no text to learn from would end")
+    # GPT-2 reads a prompt as it is, but learnt that a text begins after the end of another.
+    start = () if _around("language", tokenizer)[0] else (tokenizer.bos_id,)
+    for tokens in as_read("language", tokenizer, texts):
+        tokens = [*start, *tokens]
+        yield tokens, [*tokens[1:], tokenizer.eos_id]
 
 
 def _translation(

@@ -3,11 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tokenizers
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from addnorm.config import config
@@ -20,6 +22,10 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 class Tokenizer:
     """Turns text into ids and back; never adds a special token, nor reads one out of a text.
 
+    One from elsewhere also says what goes `before` and `after` each text that a model reads; ours
+    leave that to the task (None). It may have no unknown token, or no end. A missing start is its
+    end, and missing padding is 0: no model reads that. `eos_ids` are all ends, `eos_id` first.
+
     Raises `InputError` for text that is no Unicode: half a surrogate pair.
     """
 
@@ -27,24 +33,32 @@ class Tokenizer:
         self,
         inner: tokenizers.Tokenizer,
         *,
-        pad_id: int = PAD_ID,
-        unk_id: int = UNK_ID,
-        bos_id: int = BOS_ID,
-        eos_id: int = EOS_ID,
+        pad_id: int | None = PAD_ID,
+        unk_id: int | None = UNK_ID,
+        bos_id: int | None = BOS_ID,
+        eos_id: int | None = EOS_ID,
+        other_eos_ids: tuple[int, ...] = (),
+        before: tuple[int, ...] | None = None,
+        after: tuple[int, ...] | None = None,
     ) -> None:
         # "<pad>" in a text is five characters like any other; this setting is not in the file.
         inner.encode_special_tokens = True
         self.inner = inner
-        self.pad_id = pad_id
+        self.pad_id = pad_id or 0
         self.unk_id = unk_id
-        self.bos_id = bos_id
+        self.bos_id = bos_id if bos_id is not None else eos_id or 0
         self.eos_id = eos_id
-        self.special_ids = frozenset((pad_id, unk_id, bos_id, eos_id))
+        self.eos_ids = () if eos_id is None else (eos_id, *other_eos_ids)
+        self.before = before
+        self.after = after
+        added = inner.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.byte_ids = _byte_ids(inner)
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
-        """The number of ids, special ones too."""
-        return self.inner.get_vocab_size()
+        """The number of ids, special ones too: one more than the largest."""
+        return 1 + max(self.inner.get_vocab().values(), default=-1)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
@@ -57,26 +71,37 @@ class Tokenizer:
         except TypeError as error:
             raise InputError("a text holds half a surrogate pair, which is no character") from error
         # A whole word may be spelt like a special token; as text it is a word nobody knows.
-        unknown = dict.fromkeys(self.special_ids, self.unk_id)
-        return [[unknown.get(i, i) for i in one.ids] for one in found]
+        return [
+            ids if self.special_ids.isdisjoint(ids) else self._without_special(ids)
+            for ids in (one.ids for one in found)
+        ]
+
+    def _without_special(self, ids: Sequence[int]) -> list[int]:
+        unknown = [] if self.unk_id is None else [self.unk_id]
+        return [j for i in ids for j in (unknown if i in self.special_ids else [i])]
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """The ids of words in a row, and for each word the index of its first piece.
 
         All words but the first are encoded with the space before them, as they stand in a text. A
-        word without a piece counts as unknown.
+        word without a piece counts as unknown, or as padding where nothing is unknown.
         """
+        nothing = self.pad_id if self.unk_id is None else self.unk_id
         spaced = [word if n == 0 else f" {word}" for n, word in enumerate(words)]
         ids: list[int] = []
         first: list[int] = []
         for pieces in self.encode_batch(spaced):
             first.append(len(ids))
-            ids += pieces or [self.unk_id]
+            ids += pieces or [nothing]
         return ids, first
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens are left out."""
         return self.inner.decode(list(ids))
+
+    def says(self, i: int) -> bool:
+        """Whether an id is a part of a text: it is known, and not special."""
+        return i not in self.special_ids and self.inner.id_to_token(i) is not None
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable string for each id: its text; the vocabulary's, where it is a part of one."""
@@ -93,21 +118,33 @@ class Tokenizer:
         return Stream(self)
 
     def save(self, path: Path) -> None:
-        """Write a `tokenizer.json` as the library reads it."""
+        """Write a `tokenizer.json` as the library reads it.
+
+        What one from elsewhere knows of its ids goes beside it, into `tokenizer.ids.json`.
+        """
         path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
+        ids = path.with_suffix(".ids.json")
+        if self.before is None or self.after is None:
+            ids.unlink(missing_ok=True)
+            return
+        known = ForeignIds(
+            pad_id=self.pad_id,
+            unk_id=self.unk_id,
+            bos_id=self.bos_id,
+            eos_id=self.eos_id,
+            other_eos_ids=self.eos_ids[1:],
+            before=self.before,
+            after=self.after,
+        )
+        ids.write_text(json.dumps(asdict(known), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Read what `save` wrote; raise `InputError` where it is missing, damaged or another's."""
-        try:
-            text = path.read_text(encoding="utf-8")
-            json.loads(text)
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"{path} is not a tokenizer: {error}") from error
-        try:
-            inner = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises nothing more precise
-            raise InputError(f"{path} is not a tokenizer: {error}") from error
+        inner = read_inner(path)
+        ids = path.with_suffix(".ids.json")
+        if ids.exists():
+            return cls(inner, **asdict(_foreign_ids(ids)))
         if tuple(inner.id_to_token(i) for i in range(4)) != SPECIALS:
             raise InputError(
                 f"{path} does not start with {' '.join(SPECIALS)}: not saved by AddNorm"
@@ -115,11 +152,56 @@ class Tokenizer:
         return cls(inner)
 
 
+@config
+class ForeignIds:
+    """What a tokenizer from elsewhere knows of its ids, as `Tokenizer` takes it."""
+
+    pad_id: NonNegativeInt
+    unk_id: NonNegativeInt | None
+    bos_id: NonNegativeInt
+    eos_id: NonNegativeInt | None
+    other_eos_ids: tuple[NonNegativeInt, ...]
+    before: tuple[NonNegativeInt, ...]
+    after: tuple[NonNegativeInt, ...]
+
+
+def read_inner(path: Path) -> tokenizers.Tokenizer:
+    """Read a `tokenizer.json`; raise `InputError` where it is missing or damaged."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not a tokenizer: {error}") from error
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # nothing more precise is raised; some damage makes it panic
+        raise InputError(f"{path} is not a tokenizer: {error}") from error
+
+
+def _foreign_ids(path: Path) -> ForeignIds:
+    try:
+        return TypeAdapter(ForeignIds).validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputError(f"{path} does not say what the ids mean: {error}") from error
+
+
+def _byte_ids(inner: tokenizers.Tokenizer) -> frozenset[int]:
+    """The ids of tokens like `<0xE7>` that decode to that byte."""
+    names = (f"<0x{byte:02X}>" for byte in range(256))
+    ids = {name: i for name in names if (i := inner.token_to_id(name)) is not None}
+    return frozenset(
+        i for name, i in ids.items() if inner.decode([i], skip_special_tokens=False) != name
+    )
+
+
 class Stream:
     """Decodes ids as they come: the pieces of text join to the decoding of all ids.
 
     What ends in U+FFFD may be a character of which bytes are still to come: it is held back until
-    they have, or until `finish`.
+    they have, or until `finish`. Tokens that are bytes are one text or one error, so they are held
+    back until another token follows.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -132,9 +214,11 @@ class Stream:
 
     def push(self, i: int) -> str:
         """The text that one more id makes certain, often none."""
-        if i in self._tokenizer.special_ids:
+        if not self._tokenizer.says(i):
             return ""
         self._ids.append(i)
+        if i in self._tokenizer.byte_ids:
+            return ""
         text = self._tokenizer.decode(self._ids)
         certain = text.rstrip("\ufffd")
         new, self._printed = certain[self._printed :], max(self._printed, len(certain))

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import Pair
 from addnorm.demo.words import words_looked_at
 from addnorm.errors import InputError
@@ -29,7 +30,7 @@ def demo(to: str, out: Path, console: Console) -> float:
     with as_file(files("addnorm.demo") / "recipe.toml") as file:
         recipe = read_recipe(file, {"data.to": f'"{to}"'})
         text = file.read_text(encoding="utf-8")
-    recipe.data.load()  # an unknown language stops here, with the earlier demo untouched
+    recipe.corpus()  # an unknown language stops here, with the earlier demo untouched
     clear(out)
     console.print(f"Learning to translate English dates and numbers to {to!r} …")
     run = train_run(recipe, out, resume=False, console=console)
@@ -39,7 +40,7 @@ def demo(to: str, out: Path, console: Console) -> float:
         f"\n[bold]{scores['exact']:.1f} % of {scores['examples']:,} sentences it never saw are "
         "translated exactly.[/bold]\n"
     )
-    shown = varied([e for e in recipe.data.load().test if isinstance(e, Pair)])
+    shown = varied([e for e in recipe.corpus().test if isinstance(e, Pair)])
     for pair, [best, *_] in zip(
         shown, write(run, [p.source for p in shown], recipe.eval.decoding), strict=True
     ):
@@ -67,7 +68,9 @@ def clear(out: Path) -> None:
     """Remove an earlier demo. Raises `InputError` for a folder that holds anything else."""
     if not out.exists() or not any(out.iterdir()):
         return
-    if not (out / "config.json").exists() or read_settings(out)[0].data.kind != "dates":
+    if not (out / "config.json").exists() or not isinstance(
+        read_settings(out).recipe.data, DatesConfig
+    ):
         raise InputError(f"{out}: holds something other than an earlier demo: choose another --out")
     shutil.rmtree(out)
 

@@ -73,11 +73,16 @@ class EncoderConfig(Shape):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_exits(self.exits, self.n_layers)
-        if self.head == TokenHeadConfig(tied=True) and not isinstance(self.input, TokenInputConfig):
+        if self.tied and not isinstance(self.input, TokenInputConfig):
             raise ValueError(
                 f"a tied head shares the table of tokens, and {self.input.kind} have none: "
                 "give model.head another kind, or tied = false"
             )
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head shares the embedding table."""
+        return isinstance(self.head, TokenHeadConfig) and self.head.tied
 
     def build(self, vocab_size: int = 0, n_labels: int | None = None) -> EncoderModel:
         """The model; `n_labels` is the number of classes or tags, and unused by a token head."""
@@ -93,7 +98,7 @@ class EncoderConfig(Shape):
         exits = self.build_exits(self.exits, self.head, n_outputs)
         model = EncoderModel(embed, stack, head, exits)
         initialise(model, self.init)
-        if self.head == TokenHeadConfig(tied=True):
+        if self.tied:
             assert isinstance(head, TokenHead)
             assert isinstance(embed, Embedding)
             head.tie(embed.tokens)

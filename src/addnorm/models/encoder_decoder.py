@@ -104,6 +104,7 @@ class EncoderDecoderConfig(Shape):
     share_embeddings: bool = True
     decoder_position: PositionConfig | None = None
     decoder_max_len: PositiveInt | None = None
+    target_vocab_size: PositiveInt | None = None
     head: TokenHeadConfig = TokenHeadConfig()
 
     def __post_init__(self) -> None:

@@ -65,7 +65,8 @@ class Shape:
 
     `dropout` acts on embeddings and on what every sublayer adds to the residual stream; attention
     and feed-forward have their own. `max_len` bounds learned positions alone.
-    Layer `i` has what entry `i` of `cycle` says, which begins anew when it ends.
+    Layer `i` has what entry `i` of `cycle` says, which begins anew when it ends. `vocab_size` is by
+    default that of the tokenizer.
     """
 
     d_model: PositiveInt = 512
@@ -81,6 +82,7 @@ class Shape:
     dropout: Probability = 0.1
     init: InitName = "xavier"
     cycle: tuple[LayerConfig, ...] = ()
+    vocab_size: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         refuse(self.d_model, self.position, self.attention)

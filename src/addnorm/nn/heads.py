@@ -150,15 +150,23 @@ class ClassificationHeadConfig:
 
 
 class TaggingHead(nn.Module):
-    """`W drop(x) + b` for every token (Devlin et al. 2019, §5.3)."""
+    """`W drop(transform(x)) + b` for every token (Devlin et al. 2019, §5.3)."""
 
-    def __init__(self, d_model: int, n_outputs: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        n_outputs: int,
+        *,
+        transform: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
+        self.transform = transform or nn.Identity()
         self.dropout = Dropout(dropout)
         self.proj = nn.Linear(d_model, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq tags"]:
-        return self.proj(self.dropout(x))
+        return self.proj(self.dropout(self.transform(x)))
 
 
 @config
@@ -166,10 +174,12 @@ class TaggingHeadConfig:
     """One tag for every token."""
 
     kind: Literal["tagging"] = "tagging"
+    transform: TransformConfig | None = None
     dropout: Probability = 0.0
 
     def build(self, d_model: int, n_outputs: int) -> TaggingHead:
-        return TaggingHead(d_model, n_outputs, dropout=self.dropout)
+        transform = None if self.transform is None else self.transform.build(d_model)
+        return TaggingHead(d_model, n_outputs, transform=transform, dropout=self.dropout)
 
 
 class PoolerHead(nn.Module):

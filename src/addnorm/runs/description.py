@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from addnorm.convert.folder import foreign_type
+from addnorm.models import EncoderConfig
 from addnorm.runs.estimate import Estimate
 from addnorm.runs.folder import build_model, read_settings
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
@@ -32,9 +34,10 @@ def describe(what: Path) -> RenderableType:
 def describe_run(folder: Path) -> RenderableType:
     """The facts of a run, then its recipe."""
     recipe, tokenizers, labels = read_settings(folder)
-    rows = {
-        "run": str(folder),
-        "task": task_of(recipe),
+    foreign = foreign_type(folder)
+    rows = {"run" if foreign is None else "folder": str(folder)}
+    rows |= {
+        "task": _task(recipe),
         "parameters": f"{count(build_model(recipe, tokenizers, labels)):,}",
     }
     if tokenizers is not None:
@@ -42,8 +45,20 @@ def describe_run(folder: Path) -> RenderableType:
         rows["vocabulary"] = " and ".join(f"{n:,}" for n in sizes)
     if labels:
         rows["labels"] = f"{len(labels)}: {', '.join(labels)}"
+    if foreign is not None:
+        rows["family"] = f"{foreign}, from Hugging Face"
+        return Group(facts(rows), Text(), parts(recipe.model, "model", recipe.model.kind))
     rows |= progress(folder)
     return Group(facts(rows), Text(), parts(recipe))
+
+
+def _task(recipe: Recipe) -> str:
+    """The task; of an encoder without one, what it gives instead."""
+    head = getattr(recipe.model.head, "kind", "")
+    given = {"token": "masked tokens", "pooler": "a vector a text", "hidden": "a vector a token"}
+    if isinstance(recipe.model, EncoderConfig) and head in given:
+        return given[head]
+    return task_of(recipe)
 
 
 def progress(folder: Path) -> dict[str, str]:

@@ -130,6 +130,8 @@ class Judge:
             model,
             [one.tokens for one in chosen],
             self.settings.decoding,
+            bos_id=self.tokenizers.target.bos_id,
+            eos_id=self.tokenizers.target.eos_id,
             writer=Writer(self.tokenizers.target),
             batch_size=self.settings.batch_size,
         )
@@ -193,7 +195,7 @@ def evaluate_run(
         raise InputError(
             "a language model predicts no line for each example: leave predictions out"
         )
-    corpus = run.recipe.data.load()
+    corpus = run.recipe.corpus()
     check_task(run.recipe, corpus)
     encoded = encode(corpus, run.text, run.labels)
     loaders = run.recipe.train.batching.build(encoded)

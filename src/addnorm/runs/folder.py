@@ -1,5 +1,7 @@
 """The run folder: recipe, tokenisers, labels and weights on disk, and back as a usable model.
 
+A Hugging Face folder opens as a run too, one that has no data.
+
 config.json, tokenizer.json (or source. and target., or none), labels.json, model.safetensors,
 metrics.jsonl, checkpoints/
 """
@@ -11,13 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from addnorm.convert.folder import describe, is_foreign
+from addnorm.convert.folder import load as load_foreign
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
+from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
-from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, set_field, task_of
+from addnorm.runs.recipe import RECIPE, Place, Recipe, check_recipe, set_field, task_of
+from addnorm.runs.start import sized, tree_of
 from addnorm.train.average import copy_into, weights_of
 from addnorm.train.checkpoint import load_weights, save_weights, write_atomically
 
@@ -45,12 +51,26 @@ class Run:
     model: Model
 
     @classmethod
-    def open(cls, folder: Path, overrides: Mapping[str, str] | None = None) -> "Run":
+    def open(
+        cls,
+        folder: Path,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        pickled: bool = False,
+    ) -> "Run":
         """Load a finished run, with fields of its recipe replaced by `overrides`.
 
-        Raises `InputError` where the folder is not a run, is damaged, or training is unfinished.
+        `dtype` is by default that of the weights as they are stored. `pickled` allows a
+        `pytorch_model.bin` in a Hugging Face folder. Raises `InputError` where the folder is
+        neither, is damaged, or training is unfinished.
         """
         saved = read_settings(folder, overrides)
+        if is_foreign(folder):
+            model = load_foreign(
+                folder, dtype=dtype, pickled=pickled, model=saved.recipe.model
+            ).model
+            return cls(folder, saved.recipe, saved.tokenizers, saved.labels, model)
         weights = folder / "model.safetensors"
         if not weights.is_file():
             raise InputError(
@@ -59,11 +79,17 @@ class Run:
             )
         model = build_model(saved.recipe, saved.tokenizers, saved.labels)
         load_into(model, weights)
+        model = model if dtype is None else model.to(dtype)
         return cls(folder, saved.recipe, saved.tokenizers, saved.labels, model.eval())
 
     def save_weights(self) -> None:
         """Write `model.safetensors`, tied weights once."""
         save_weights(self.folder / "model.safetensors", weights_of(self.model))
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """All that the model has learned, by name, tied ones once."""
+        return weights_of(self.model)
 
     @property
     def task(self) -> Task:
@@ -74,7 +100,8 @@ class Run:
     def tokenizers(self) -> Tokenizers:
         """What makes ids of text. Raises `InputError` for a model of images."""
         if self.text is None:
-            raise InputError(f"{self.folder}: this model reads images, not text")
+            why = "has no tokenizer" if is_foreign(self.folder) else "reads images, not text"
+            raise InputError(f"{self.folder}: this model {why}")
         return self.text
 
 
@@ -106,6 +133,8 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
     """Read what `write_settings` wrote. Raises `InputError` naming what is missing or wrong."""
     file = folder / "config.json"
+    if is_foreign(folder):
+        return _foreign_settings(folder, overrides or {})
     if not is_run(folder):
         near = [path.parent.name for path in folder.parent.glob("*/config.json")]
         raise InputError(f"{folder}: not a run folder: no config.json.{nearest(folder.name, near)}")
@@ -114,16 +143,37 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
             for name, value in (overrides or {}).items():
                 set_field(tree, name, value)
         case _:
-            raise InputError(f"{file}: not a run of this version of AddNorm (format {FORMAT})")
+            raise InputError(
+                f"{file}: not a run of this version of AddNorm (format {FORMAT}), "
+                "and no model_type names a model of Hugging Face's"
+            )
 
+    recipe = check_recipe(tree, _place(file, overrides or {}))
+    reads_text = recipe.tokenizer is not None or recipe.train.start is not None
+    tokenizers = Tokenizers.load(folder) if reads_text else None
+    return Saved(recipe, tokenizers, _read_labels(folder, recipe))
+
+
+def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
+    """Those of a Hugging Face folder: its model, and data only if the overrides name any."""
+    _, shaped, tokenizers = describe(folder)
+    tree: dict[str, Any] = {
+        "model": tree_of(sized(shaped)),
+        "train": {"steps": 1, "start": str(folder)},
+    }
+    for name, value in overrides.items():
+        set_field(tree, name, value)
+    recipe = check_recipe(tree, _place(folder / "config.json", overrides))
+    return Saved(recipe, tokenizers, shaped.labels)
+
+
+def _place(file: Path, overrides: Mapping[str, str]) -> Place:
     def place(path: list[str]) -> str:
         name = ".".join(path)
-        given = [known for known in overrides or {} if f"{name}.".startswith(f"{known}.")]
+        given = [known for known in overrides if f"{name}.".startswith(f"{known}.")]
         return f"--{given[-1]}" if given else str(file)
 
-    recipe = check_recipe(tree, place)
-    tokenizers = None if recipe.tokenizer is None else Tokenizers.load(folder)
-    return Saved(recipe, tokenizers, _read_labels(folder, recipe))
+    return place
 
 
 def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
@@ -156,15 +206,25 @@ def _fields(tree: dict[str, Any]) -> dict[str, Any]:
 
 def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]) -> Model:
     """The untrained model of a recipe, sized for its vocabularies and labels."""
-    sides = (tokenizers.source, tokenizers.target) if tokenizers else ()
-    source, target = [side.vocab_size for side in sides] or (0, 0)
-    match recipe.model:
-        case EncoderDecoderConfig() as model:
+    model = recipe.model
+    source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source)
+    match model:
+        case EncoderDecoderConfig():
+            asked = model.target_vocab_size or model.vocab_size
+            target = _rows("target_vocab_size", asked, tokenizers and tokenizers.target)
             return model.build(source, target)
-        case DecoderConfig() as model:
+        case DecoderConfig():
             return model.build(source)
-        case EncoderConfig() as model:
+        case EncoderConfig():
             return model.build(source, n_labels=len(labels))
+
+
+def _rows(name: str, asked: int | None, tokenizer: Tokenizer | None) -> int:
+    """The rows of an embedding: as asked, or as the tokenizer has tokens."""
+    known = tokenizer.vocab_size if tokenizer else 0
+    if asked is not None and asked < known:
+        raise InputError(f"model.{name} = {asked} is too small: the tokenizer has {known} tokens")
+    return asked or known
 
 
 def load_into(model: nn.Module, file: Path) -> None:

@@ -18,18 +18,32 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, M
 from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
 from addnorm.runs.mistakes import classes_in, explain, written_path
 from addnorm.runs.settings import MEASURED, EvalConfig
+from addnorm.runs.start import merged, model_tree
 from addnorm.train.settings import TrainConfig
 
 
 @config
 class Recipe:
-    """The five tables of a recipe; images alone have no tokenizer."""
+    """The five tables of a recipe; images alone have no tokenizer.
 
-    data: DataConfig
+    With `train.start`, the tokenizer is that of the folder, and so is all of the model that is not
+    written. A model from elsewhere has no data.
+    """
+
+    data: DataConfig | None = None
     tokenizer: TokenizerConfig | None = None
     model: ModelConfig
     train: TrainConfig
     eval: EvalConfig = EvalConfig()
+
+    def corpus(self) -> Corpus:
+        """The data. Raises `InputError` where none are named, or they cannot be read."""
+        if self.data is None:
+            raise InputError(
+                "this model came without data: name some, such as --data.kind text "
+                "--data.train FILE --data.valid FILE"
+            )
+        return self.data.load()
 
 
 RECIPE = TypeAdapter(Recipe)
@@ -54,10 +68,24 @@ def read_recipe(file: Path, overrides: Mapping[str, str] | None = None) -> Recip
         given = [name for name in overrides if ".".join([*path, ""]).startswith(f"{name}.")]
         return f"--{given[-1]}" if given else f"{file}:{line_of(text, path)}"
 
+    if "data" not in tree:
+        raise InputError(f"{place(['data'])}: data is missing.")
+    _write_start(tree, place)
     recipe = check_recipe(tree, place)
     _check_task(recipe, place)
     _check_metric(recipe, place)
     return recipe
+
+
+def _write_start(tree: dict[str, Any], place: Place) -> None:
+    """Write the model of the folder that training begins with, under what the recipe says of it."""
+    train, model = tree.get("train"), tree.get("model", {})
+    start = train.get("start") if isinstance(train, dict) else None
+    if isinstance(start, str) and isinstance(model, dict):
+        try:
+            tree["model"] = merged(model_tree(Path(start)), model)
+        except InputError as error:
+            raise InputError(f"{place(['train', 'start'])}: {error}") from error
 
 
 def _read(file: Path) -> str:
@@ -100,6 +128,8 @@ def check_recipe(tree: dict[str, Any], place: Place) -> Recipe:
 
 def _check_input(recipe: Recipe, place: Place) -> None:
     """Raise `InputError` where data, tokenizer, model and batches are not all for the same."""
+    if recipe.data is None:
+        return
     images = isinstance(recipe.data, ImagesConfig)
     model, batching = recipe.model, recipe.train.batching
     reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
@@ -111,7 +141,16 @@ def _check_input(recipe: Recipe, place: Place) -> None:
             "model.input.kind",
             f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
         ),
-        (recipe.tokenizer is None and not images, "tokenizer", "tokenizer is missing."),
+        (
+            recipe.tokenizer is None and not images and recipe.train.start is None,
+            "tokenizer",
+            "tokenizer is missing.",
+        ),
+        (
+            recipe.tokenizer is not None and recipe.train.start is not None,
+            "tokenizer",
+            "the tokenizer is that of train.start: leave [tokenizer] out",
+        ),
         (
             recipe.tokenizer is not None and images,
             "tokenizer",

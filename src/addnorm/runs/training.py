@@ -25,6 +25,7 @@ from addnorm.runs.folder import (
 from addnorm.runs.metrics import entity_scores
 from addnorm.runs.recipe import Recipe, check_task
 from addnorm.runs.settings import MEASURED
+from addnorm.runs.start import graft
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.precision import autocast
 from addnorm.train.progress import ProgressBar
@@ -56,7 +57,7 @@ class Prepared:
     def __init__(self, recipe: Recipe, saved: Saved | None = None) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         self.recipe = recipe
-        self.corpus: Corpus = recipe.data.load()
+        self.corpus: Corpus = recipe.corpus()
         check_task(recipe, self.corpus)
         if self.corpus.task == "tagging":
             entity_scores([["O"]], [["O"]])  # says so now if its package is missing
@@ -66,9 +67,16 @@ class Prepared:
         self.loaders: Loaders = recipe.train.batching.build(self.encoded, seed=recipe.train.seed)
         torch.manual_seed(recipe.train.seed)
         self.model: Model = build_model(recipe, self.tokenizers, self.labels)
+        start = recipe.train.start
+        self.grafted = None if start is None else graft(self.model, Run.open(start).weights)
 
     def report(self, console: Console) -> None:
-        """Say what was read and used of each split, and what was left out and why."""
+        """Say what was read and used of each split, and what was left out and why.
+
+        Where training begins with weights of a folder, say also which of them it took.
+        """
+        if self.grafted is not None:
+            console.out(f"{self.recipe.train.start}: {self.grafted}", highlight=False)
         for split, report in self.loaders.reports.items():
             console.out(f"{split}: {report}", highlight=False)
 
@@ -95,7 +103,9 @@ class Prepared:
 
 
 def learnt(recipe: Recipe, corpus: Corpus) -> Tokenizers | None:
-    """The tokenizers that a recipe learns from its corpus; none for images."""
+    """The tokenizers that a recipe begins with or learns from its corpus; none for images."""
+    if recipe.train.start is not None:
+        return read_settings(recipe.train.start).tokenizers
     return None if recipe.tokenizer is None else Tokenizers.train(recipe.tokenizer, corpus)
 
 

@@ -90,7 +90,8 @@ def write(
     `first` is the number of texts that came before these: messages and samples count from it.
     Raises `InputError` where the model cannot write, or a text cannot be read.
     """
-    writer = Writer(run.tokenizers.target, stop)
+    target = run.tokenizers.target
+    writer = Writer(target, stop)
     match run.model:
         case DecoderModel() as model:
             encoded = as_read("language", run.tokenizers.source, texts)
@@ -100,6 +101,8 @@ def write(
                 encoded,
                 later(decoding, first),
                 max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
+                eos_id=target.eos_id,
+                start_id=target.bos_id,
                 writer=writer,
             )
         case EncoderDecoderModel() as model:
@@ -111,6 +114,8 @@ def write(
                 [encoded[i] for i in filled],
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
+                bos_id=target.bos_id,
+                eos_id=target.eos_id,
                 writer=writer,
             )
             blank = [Generated(ids=(), score=0.0, finished="eos")]
@@ -160,12 +165,14 @@ def write_as_it_comes(
     if not isinstance(run.model, DecoderModel):
         raise InputError(f"{run.folder}: only a language model streams: this one is for {run.task}")
     [prompt] = as_read("language", run.tokenizers.source, [text])
+    target = run.tokenizers.target
     return stream(
         Continuation(run.model),
-        prompt,
+        prompt or [target.bos_id],
         decoding,
         max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
-        writer=Writer(run.tokenizers.target, stop),
+        writer=Writer(target, stop),
+        eos_id=target.eos_id,
     )
 
 

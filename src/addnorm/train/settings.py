@@ -1,5 +1,6 @@
 """TrainConfig: the `[train]` table of a recipe."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -18,9 +19,11 @@ class TrainConfig:
     `validate_every` and `save_every` count steps; unset, they happen at the end of each epoch.
     `patience` stops after that many validations without a better `metric`. `select` says which
     weights the run ends with: the last ones, or those of the best validation. `average` ends with
-    the mean of that many last checkpoints instead, `ema` with a moving average.
+    the mean of that many last checkpoints instead, `ema` with a moving average. `start` is the
+    folder, a run's or one from Hugging Face, whose weights training begins with.
     """
 
+    start: Path | None = None
     steps: PositiveInt | None = None
     epochs: PositiveInt | None = None
     batching: BatchingConfig = TokensConfig()

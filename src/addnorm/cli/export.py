@@ -1,0 +1,38 @@
+"""`addnorm export`: a model for other libraries: Hugging Face, ONNX, CTranslate2, GGUF."""
+
+from pathlib import Path
+from typing import Literal
+
+
+def export(
+    run: Path,
+    out: Path,
+    *,
+    to: Literal["hf", "onnx", "ctranslate2", "gguf"] = "hf",
+    family: str | None = None,
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None,
+) -> None:
+    """Write a trained model in the form that another library opens.
+
+    `hf` is a folder for `transformers`, of the first family that has all of the model's parts;
+    `onnx` graphs for onnxruntime; `ctranslate2` a folder for CTranslate2; `gguf` a file for
+    llama.cpp. A part that the other library does not have is named, and nothing is written.
+
+    Parameters
+    ----------
+    run
+        The run folder, or a Hugging Face folder.
+    out
+        The folder to write, for gguf the file.
+    to
+        The form.
+    family
+        The Hugging Face model type to write, such as llama; by default the first that fits.
+    dtype
+        The type of the weights; by default as they are.
+    """
+    from addnorm.cli.terminal import console
+    from addnorm.runs.export import export_run
+
+    for line in export_run(run, out, to=to, family=family, dtype=dtype):
+        console.out(line, highlight=False)

@@ -1,0 +1,87 @@
+"""The same function in other parts: a model put in terms of what a foreign family has.
+
+A bias of zero adds nothing. And no layer knows the order of the features of hidden states: sines
+before cosines, or both in turn, is one model with its weights in another order.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.norms import LayerNormConfig
+from addnorm.nn.positions import PositionConfig, SinusoidalConfig
+
+M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
+
+
+def with_biases(model: M) -> M:
+    """The model with every bias that attention, feed-forward and norms may have."""
+    attention, feedforward, norm, cross = (
+        model.attention,
+        model.feedforward,
+        model.norm,
+        model.cross_attention,
+    )
+    if isinstance(attention, AttentionConfig):
+        attention = replace(attention, bias=True, out_bias=None)
+    if cross is not None:
+        cross = replace(cross, bias=True, out_bias=None)
+    if isinstance(feedforward, FeedForwardConfig):
+        feedforward = replace(feedforward, bias=True)
+    if isinstance(norm, LayerNormConfig):
+        norm = replace(norm, bias=True)
+    return replace(
+        model, attention=attention, cross_attention=cross, feedforward=feedforward, norm=norm
+    )
+
+
+def with_halves(model: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """The model with sines before cosines, where both of its stacks have them in turn."""
+    positions = (model.position, model.decoder_position or model.position)
+    if not all(_in_turn(one) for one in positions):
+        return model
+    encoder, decoder = (replace(one, layout="halves") for one in positions)
+    return replace(model, position=encoder, decoder_position=decoder)
+
+
+def restated(
+    tensors: Mapping[str, Tensor],
+    old: ModelConfig,
+    new: ModelConfig,
+    shapes: Mapping[str, torch.Size],
+) -> dict[str, Tensor]:
+    """The tensors of `old` as those of `new`, which have these shapes."""
+    dtype = next(iter(tensors.values())).dtype
+    order = None
+    if _in_turn(old.position) and not _in_turn(new.position):
+        order = torch.cat([torch.arange(0, old.d_model, 2), torch.arange(1, old.d_model, 2)])
+    found: dict[str, Tensor] = {}
+    for name, shape in shapes.items():
+        if name in tensors:
+            found[name] = tensors[name] if order is None else _reordered(name, tensors[name], order)
+        else:
+            found[name] = torch.zeros(shape, dtype=dtype)
+    return found
+
+
+def _in_turn(position: PositionConfig) -> bool:
+    return isinstance(position, SinusoidalConfig) and position.layout == "interleaved"
+
+
+# The axis of the hidden states' features, by the part that a tensor is of; others have none.
+ROWS = re.compile(r"(.*\.)?(out_proj|down_proj|norm)\.(weight|bias)")
+COLUMNS = re.compile(r"(.*\.)?([qkv]_proj|up_proj|gate_proj|tokens|head)\.weight")
+
+
+def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    order = order.to(tensor.device)
+    if ROWS.fullmatch(name):
+        return tensor[order]
+    return tensor[:, order] if COLUMNS.fullmatch(name) else tensor

@@ -1,0 +1,89 @@
+"""A run written in the form of another library."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from addnorm.convert.family import Shaped
+from addnorm.convert.folder import save
+from addnorm.errors import InputError
+from addnorm.models import DecoderModel, EncoderDecoderConfig, EncoderModel
+from addnorm.runs.folder import Run
+
+Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def export_run(
+    folder: Path, out: Path, *, to: Form, family: str | None = None, dtype: str | None = None
+) -> list[str]:
+    """Write the model of `folder` at `out`; return what to tell the person who asked.
+
+    Raises `InputError` where `out` is the folder itself, or the other library lacks a part.
+    """
+    if out.resolve() == folder.resolve():
+        raise InputError(f"{out}: an export does not replace the model that it is made of")
+    if family is not None and to != "hf":
+        raise InputError(f"a family is chosen for hf alone: leave it out with {to}")
+    run = Run.open(folder, dtype=None if dtype is None else DTYPES[dtype])
+    return WRITERS[to](run, out, family)
+
+
+def shaped_of(run: Run) -> Shaped:
+    """The model's configuration with the sizes that it was built with."""
+    model = run.recipe.model
+    text = run.text
+    source, target = (text.source.vocab_size, text.target.vocab_size) if text else (0, 0)
+    own = model.vocab_size or source
+    plain = replace(model, vocab_size=None)
+    if isinstance(model, EncoderDecoderConfig):
+        target = model.target_vocab_size or model.vocab_size or target
+        plain = replace(model, vocab_size=None, target_vocab_size=None)
+        return Shaped(
+            model=plain, vocab_size=own, target_vocab_size=None if target == own else target
+        )
+    return Shaped(model=plain, vocab_size=own, labels=run.labels)
+
+
+def _hf(run: Run, out: Path, family: str | None) -> list[str]:
+    written = save(out, shaped_of(run), run.model, run.text, model_type=family)
+    return [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
+
+
+def _onnx(run: Run, out: Path, _: str | None) -> list[str]:
+    from addnorm.convert.onnx import export_onnx
+
+    files = export_onnx(run.model, run.recipe.model, out)
+    return [f"{file}: for onnxruntime" for file in files]
+
+
+def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
+    from addnorm.convert.ctranslate2 import export_ctranslate2
+
+    model, config = run.model, run.recipe.model
+    if isinstance(model, EncoderModel) or config.kind == "encoder":
+        raise InputError("CTranslate2 is for models that write: this one is an encoder")
+    export_ctranslate2(model, config, run.tokenizers, out)
+    return [f"{out}: a CTranslate2 folder"]
+
+
+def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
+    from addnorm.convert.gguf import export_gguf
+
+    model, config = run.model, run.recipe.model
+    if not isinstance(model, DecoderModel) or config.kind != "decoder":
+        raise InputError("GGUF is for llama.cpp, which knows decoders: this model is another kind")
+    export_gguf(model, config, run.tokenizers, out)
+    return [f"{out}: for llama.cpp"]
+
+
+WRITERS: dict[Form, Callable[[Run, Path, str | None], list[str]]] = {
+    "hf": _hf,
+    "onnx": _onnx,
+    "ctranslate2": _ctranslate2,
+    "gguf": _gguf,
+}
+"""Every form there is."""

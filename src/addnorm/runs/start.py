@@ -1,0 +1,98 @@
+"""What training begins with: the parts and the weights of a folder that is there already."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from torch import nn
+
+from addnorm.convert.family import Shaped
+from addnorm.convert.folder import describe, is_foreign
+from addnorm.convert.settings import Settings
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.train.average import Weights, weights_of
+
+MODEL = TypeAdapter[ModelConfig](ModelConfig)
+
+
+def tree_of(model: ModelConfig) -> dict[str, Any]:
+    """A model's configuration as a recipe writes it."""
+    return MODEL.dump_python(model, mode="json")
+
+
+def sized(shaped: Shaped) -> ModelConfig:
+    """The configuration with the sizes of its vocabularies."""
+    model, n = shaped.model, shaped.vocab_size or None
+    if isinstance(model, EncoderDecoderConfig):
+        return replace(model, vocab_size=n, target_vocab_size=shaped.target_vocab_size)
+    return replace(model, vocab_size=n)
+
+
+def model_tree(folder: Path) -> dict[str, Any]:
+    """The model of a run folder or of a Hugging Face folder, as a recipe writes it.
+
+    Raises `InputError` where it is neither.
+    """
+    if is_foreign(folder):
+        return tree_of(sized(describe(folder)[1]))
+    tree = Settings.of(folder).tree.get("recipe")
+    model = tree.get("model") if isinstance(tree, dict) else None
+    if not isinstance(model, dict):
+        raise InputError(f"{folder}: neither a run folder nor one from Hugging Face")
+    return model
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """`old` with what `new` says: tables of the same kind are merged, others replaced."""
+    if "kind" in new and new["kind"] != old.get("kind"):
+        return new
+    both = dict(old)
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            value = merged(before, value)
+        both[key] = value
+    return both
+
+
+@dataclass(frozen=True)
+class Grafted:
+    """What became of weights that another model took over."""
+
+    kept: tuple[str, ...]
+    new: tuple[str, ...]
+    """Weights of the model that the others had nothing for: they stay as they were."""
+    left: tuple[str, ...]
+    """Weights that the model has no place for."""
+
+    def __str__(self) -> str:
+        """One line for people."""
+        parts = [f"{len(self.kept)} weights taken over"]
+        parts += [f"new: {shown(self.new)}"] if self.new else []
+        parts += [f"left out: {shown(self.left)}"] if self.left else []
+        return "; ".join(parts)
+
+
+def shown(names: tuple[str, ...], most: int = 4) -> str:
+    """The names, or how many there are after the first."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+@torch.no_grad()
+def graft(model: nn.Module, weights: Weights) -> Grafted:
+    """Copy the weights that have the name and shape of one of the model's.
+
+    Raises `InputError` where none has.
+    """
+    own = weights_of(model)
+    kept = [name for name, w in own.items() if name in weights and weights[name].shape == w.shape]
+    if not kept:
+        raise InputError("no weight has the name and shape of one of this model")
+    for name in kept:
+        own[name].copy_(weights[name])
+    new, left = ([name for name in side if name not in kept] for side in (own, weights))
+    return Grafted(tuple(kept), tuple(new), tuple(left))

@@ -1,0 +1,42 @@
+"""`addnorm export`, and every command on a folder from elsewhere."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Command
+from tests.runs.test_start import GPT2_PARTS
+from tests.runs.tiny import train_tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("run"), "language", **GPT2_PARTS)
+
+
+def test_out_and_in_again(run: Path, tmp_path: Path, addnorm: Command) -> None:
+    out = tmp_path / "hf"
+    code, said, err = addnorm("export", run, out)
+    assert (code, said) == (0, "")
+    assert "a gpt2 folder" in err
+    options = ("--prompt", "To be", "--beams", 1, "--max-new-tokens", 9)
+    assert addnorm("generate", run, *options) == addnorm("generate", out, *options)
+    code, said, _ = addnorm("info", out)
+    assert code == 0
+    assert "gpt2" in said
+    assert "start" not in said
+    (tmp_path / "lines.txt").write_text("one\n")
+    code, _, err = addnorm("classify", out, tmp_path / "lines.txt")
+    assert code == 2
+    assert "does not classify texts" in err
+
+
+def test_mistakes_are_one_message(run: Path, tmp_path: Path, addnorm: Command) -> None:
+    code, _, err = addnorm("export", run, tmp_path / "x", "--family", "gtp2")
+    assert code == 2
+    assert "Did you mean 'gpt2'?" in err
+    code, _, err = addnorm("export", tmp_path / "nothing", tmp_path / "x")
+    assert code == 2
+    assert err.startswith(f"addnorm: {tmp_path / 'nothing'}: not a run folder")
+    code, _, err = addnorm("export", run, tmp_path / "x", "--to", "tf")
+    assert code == 2
+    assert not (tmp_path / "x").exists()

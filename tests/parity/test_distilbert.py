@@ -1,0 +1,90 @@
+"""DistilBERT against transformers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.parity.encoders import check_encoder, check_same
+from tests.parity.families import made, padded, prompts
+
+from addnorm.convert.folder import load
+from addnorm.errors import InputError
+
+pytestmark = pytest.mark.parity
+
+SMALL = {
+    "vocab_size": 64,
+    "dim": 16,
+    "n_heads": 2,
+    "n_layers": 2,
+    "hidden_dim": 24,
+    "max_position_embeddings": 20,
+}
+CONFIGS = {
+    "plain": {},
+    "odd": {"vocab_size": 101, "dim": 21, "n_heads": 3, "n_layers": 3, "hidden_dim": 17},
+    "untied-relu": {"tie_word_embeddings": False, "activation": "relu"},
+    "sinusoidal": {"sinusoidal_pos_embds": True},
+}
+HEADS = {
+    "DistilBertModel": "last_hidden_state",
+    "DistilBertForMaskedLM": "logits",
+    "DistilBertForSequenceClassification": "logits",
+    "DistilBertForTokenClassification": "logits",
+}
+
+
+def config(**changes: object) -> transformers.DistilBertConfig:
+    labels = {0: "red", 1: "green", 2: "blue"}
+    return transformers.DistilBertConfig(**{**SMALL, "id2label": labels, **changes})
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> None:
+    check_encoder(kind, config(**changes), tmp_path, pick=HEADS[kind])
+
+
+def test_older_files(tmp_path: Path) -> None:
+    """The positions as a buffer, the scores' table twice, a key of the first versions."""
+    theirs, _ = made("DistilBertForMaskedLM", config(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["distilbert.embeddings.position_ids"] = torch.arange(20)[None]
+    table = weights["distilbert.embeddings.word_embeddings.weight"]
+    weights["vocab_projector.weight"] = table.clone()
+    save_file(weights, tmp_path / "model.safetensors")
+    tree = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(tree | {"tie_weights_": True}))
+    ids, valid = padded(prompts(64), left=False)
+    check_same(theirs, tmp_path, {"input_ids": ids, "attention_mask": valid.long()})
+
+
+def test_a_body_with_the_prefix(tmp_path: Path) -> None:
+    theirs, _ = made("DistilBertModel", config(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({f"distilbert.{k}": v for k, v in weights.items()}, tmp_path / "model.safetensors")
+    ids, valid = padded(prompts(64), left=False)
+    batch = {"input_ids": ids, "attention_mask": valid.long()}
+    check_same(theirs, tmp_path, batch, "last_hidden_state")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"architectures": ["DistilBertForMultipleChoice"]}, "valid are DistilBertModel"),
+        ({"activation": "gulu"}, "Did you mean 'gelu'"),
+        ({"type_vocab_size": 2}, "type_vocab_size = 2 is not supported"),
+        ({"n_heads": 5}, "does not divide into n_heads = 5"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    changes: dict[str, object], match: str, tmp_path: Path
+) -> None:
+    made("DistilBertForMaskedLM", config(), tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)

@@ -1,0 +1,250 @@
+"""Marian against transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.parity.families import (
+    check_both_stacks,
+    check_greedy_and_beam,
+    check_logits,
+    check_round_trip,
+    padded,
+    prompts,
+    started,
+)
+from torch import Tensor
+from torch.testing import assert_close
+
+from addnorm.convert.family import Shaped
+from addnorm.convert.folder import Loaded, load, save
+from addnorm.errors import InputError
+from addnorm.generate import GreedyConfig, translate
+from addnorm.models import EncoderDecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.positions import SinusoidalConfig
+from addnorm.nn.positions.sinusoidal import sinusoidal_encoding
+from addnorm.nn.residuals import PreNormConfig
+
+pytestmark = pytest.mark.parity
+
+SMALL = {
+    "vocab_size": 64,
+    "d_model": 16,
+    "max_position_embeddings": 80,
+    "activation_function": "swish",
+    "scale_embedding": True,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 0,
+    "forced_eos_token_id": None,
+} | {
+    f"{side}_{key}": value
+    for side in ("encoder", "decoder")
+    for key, value in {"layers": 2, "attention_heads": 2, "ffn_dim": 24}.items()
+}
+ODD = {"d_model": 21, "encoder_attention_heads": 3, "decoder_attention_heads": 3}
+CONFIGS = {
+    "opus": {},
+    "odd": ODD
+    | {"vocab_size": 67, "decoder_layers": 1, "encoder_ffn_dim": 7, "decoder_ffn_dim": 7},
+    "relu": {"activation_function": "relu", "scale_embedding": False, "encoder_layers": 3},
+    "gelu-two": {
+        "activation_function": "gelu",
+        "share_encoder_decoder_embeddings": False,
+        "decoder_vocab_size": 71,
+    },
+    "untied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+}
+
+
+def exact(theirs: Any) -> Any:
+    """Their model with its waves as exact as its weights: they make them in float32."""
+    for stack in (theirs.model.encoder, theirs.model.decoder):
+        waves = sinusoidal_encoding(
+            torch.arange(80), theirs.config.d_model, dtype=torch.float64, layout="halves"
+        )
+        assert_close(stack.embed_positions.weight.double(), waves, rtol=0, atol=1e-6)
+        stack.embed_positions.weight.data = waves.to(stack.embed_positions.weight.dtype)
+    return theirs
+
+
+def made(folder: Path, **changes: object) -> tuple[Any, Loaded]:
+    torch.manual_seed(0)
+    theirs: Any = transformers.MarianMTModel(transformers.MarianConfig(**SMALL | changes))
+    waves = theirs.model.encoder.embed_positions.weight.clone()
+    started(theirs)
+    for stack in (theirs.model.encoder, theirs.model.decoder):
+        stack.embed_positions.weight.data = waves.clone()
+    theirs.final_logits_bias.normal_()
+    theirs.save_pretrained(folder)
+    return exact(theirs.double()), load(folder, dtype=torch.float64)
+
+
+def batch() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Padded sources with their targets, as theirs and as ours."""
+    ids, valid = padded(prompts(64), left=False)
+    target, _ = padded(prompts(64, (5, 5, 5)), left=False)
+    theirs = {"input_ids": ids, "attention_mask": valid.long(), "decoder_input_ids": target}
+    return theirs, {"source": ids, "target": target, "source_valid": valid}
+
+
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
+    theirs, loaded = made(tmp_path, **changes)
+    inputs, ours = batch()
+    check_logits(theirs, tmp_path, inputs, ours)
+    check_both_stacks(theirs, loaded, inputs, inputs.pop("decoder_input_ids"))
+    check_greedy_and_beam(theirs, loaded, 64)
+    check_round_trip(loaded, tmp_path, "AutoModelForSeq2SeqLM", "marian")
+    opened = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "exported")
+    check_logits(exact(opened), tmp_path, *batch())
+
+
+def test_older_layouts(tmp_path: Path) -> None:
+    """Tables and every name of the embedding in the file, and keys of the first configurations."""
+    theirs, _ = made(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for side in ("encoder", "decoder"):
+        weights[f"model.{side}.embed_tokens.weight"] = weights["model.shared.weight"].clone()
+        weights[f"model.{side}.embed_positions.weight"] = torch.zeros(80, 16)
+    weights["lm_head.weight"] = weights["model.shared.weight"].clone()
+    save_file(weights, tmp_path / "model.safetensors")
+    change(
+        tmp_path,
+        normalize_before=False,
+        normalize_embedding=False,
+        static_position_embeddings=True,
+        add_final_layer_norm=False,
+        add_bias_logits=False,
+        num_hidden_layers=2,
+        classif_dropout=0.1,
+        bad_words_ids=[[0]],
+        num_beams=6,
+        max_length=512,
+    )
+    check_logits(theirs, tmp_path, *batch())
+    weights["lm_head.weight"] += 1
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"ties lm_head\.weight to model\.shared\.weight"):
+        load(tmp_path)
+
+
+def test_body_alone(tmp_path: Path) -> None:
+    theirs, _ = made(tmp_path)
+    theirs.final_logits_bias.zero_()
+    theirs.float().model.save_pretrained(tmp_path)
+    check_logits(theirs, tmp_path, *batch())
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"encoder_ffn_dim": 25}, "encoder_ffn_dim = 25 .* decoder_ffn_dim = 24"),
+        (
+            {"decoder_attention_heads": 4},
+            "encoder_attention_heads = 2 .* decoder_attention_heads = 4",
+        ),
+        ({"decoder_vocab_size": 65}, "decoder_vocab_size = 65 .* one vocabulary"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        ({"normalize_before": True}, "normalize_before = True"),
+        ({"normalize_embedding": True}, "normalize_embedding = True"),
+        ({"static_position_embeddings": False}, "static_position_embeddings = False"),
+        ({"activation_function": "swiss"}, "Did you mean 'swish'"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    changes: dict[str, object], match: str, tmp_path: Path
+) -> None:
+    made(tmp_path)
+    change(tmp_path, **changes)
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)
+
+
+def change(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def ours(**changes: Any) -> EncoderDecoderConfig:
+    """The translation model of a recipe that says nothing else."""
+    return EncoderDecoderConfig(
+        **{
+            "d_model": 18,
+            "n_layers": 2,
+            "max_len": 80,
+            "attention": AttentionConfig(n_heads=3),
+            "feedforward": FeedForwardConfig(d_ff=40),
+        }
+        | changes
+    )
+
+
+HALVES = SinusoidalConfig(layout="halves")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ours(),
+        ours(position=HALVES, head=TokenHeadConfig(bias=True), n_decoder_layers=1),
+        ours(d_model=21, attention=AttentionConfig(n_heads=7, bias=False), position=HALVES),
+        ours(d_model=21, feedforward=FeedForwardConfig(activation="silu", bias=False)),
+        ours(share_embeddings=False, head=TokenHeadConfig(tied=False, bias=True)),
+    ],
+)
+def test_a_model_of_ours_translates_the_same_there(
+    config: EncoderDecoderConfig, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = started(config.build(64))
+    assert save(tmp_path, Shaped(model=config, vocab_size=64), model, None) == "marian"
+    theirs, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not any(info.values()), info
+    exact(theirs.double())
+    inputs, same = batch()
+    with torch.no_grad():
+        assert_close(model.double()(**same), theirs(**inputs).logits, rtol=0, atol=1e-10)
+    again = load(tmp_path, dtype=torch.float64)
+    for max_new_tokens in (1, 30):
+        found = [
+            translate(one, prompts(64), GreedyConfig(), max_new_tokens=max_new_tokens)
+            for one in (model, again.model)
+        ]
+        assert [best[0].ids for best in found[0]] == [best[0].ids for best in found[1]]
+    written = theirs.generate(
+        inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=30
+    )
+    for best, row in zip(found[0], written.tolist(), strict=True):
+        assert row[1 : 1 + len(best[0].ids)] == list(best[0].ids)
+        assert set(row[1 + len(best[0].ids) :]) <= {0, 3}
+    weights, kept = model.float().state_dict(), again.model.float().state_dict()
+    if config.position == HALVES:
+        assert all(torch.equal(weights[name], kept[name]) for name in weights)
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        (ours(norm=RMSNormConfig()), "model.norm = 'rmsnorm' would become 'layernorm'"),
+        (ours(residual=PreNormConfig()), "model.residual = 'pre' would become 'post'"),
+        (ours(head=TokenHeadConfig(tied=False)), "head.tied = false"),
+        (ours(cross_attention=AttentionConfig(n_heads=2)), "cross_attention.n_heads = 2"),
+    ],
+)
+def test_what_it_cannot_say_is_named(
+    config: EncoderDecoderConfig, match: str, tmp_path: Path
+) -> None:
+    shaped = Shaped(model=config, vocab_size=64)
+    with pytest.raises(InputError, match=match):
+        save(tmp_path, shaped, config.build(64), None, model_type="marian")

@@ -1,0 +1,87 @@
+"""Mistral against transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tests.parity.families import (
+    changed,
+    check_greedy_and_beam,
+    check_hidden_states,
+    check_logits,
+    check_round_trip,
+    made,
+    padded,
+    prompts,
+)
+
+from addnorm.convert.folder import load
+from addnorm.errors import InputError
+
+pytestmark = pytest.mark.parity
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "window": {"sliding_window": 5},
+    "everything": {"sliding_window": None, "tie_word_embeddings": True},
+    "odd": {
+        "hidden_size": 21,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 6,
+        "num_hidden_layers": 3,
+        "sliding_window": 3,
+    },
+}
+
+
+def config(**changes: Any) -> transformers.MistralConfig:
+    small = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+    }
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    return transformers.MistralConfig(**small | ids | changes)
+
+
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
+    theirs, loaded = made("MistralForCausalLM", config(**changes), tmp_path)
+    ids, _ = padded(prompts(64, (12, 9)), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+    check_hidden_states(theirs, loaded, ids)
+    check_greedy_and_beam(theirs, loaded, 64)
+    check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "mistral", theirs, input_ids=ids)
+
+
+def test_missing_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
+    """A window of 4,096 and 8 key/value heads; null is no window, and as many as queries."""
+    made("MistralForCausalLM", config(num_attention_heads=8, num_key_value_heads=8), tmp_path)
+    changed(tmp_path, {}, without=("sliding_window", "num_key_value_heads"))
+    model = load(tmp_path).shaped.model
+    assert model.attention.n_kv_heads == 8
+    assert model.attention.pattern.size == 4096
+    changed(tmp_path, {"sliding_window": None, "num_key_value_heads": None})
+    model = load(tmp_path).shaped.model
+    assert model.attention.n_kv_heads == 8
+    assert model.attention.pattern.kind == "full"
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"sliding_window": 0}, "sliding_window = 0 must be from 1"),
+        ({"layer_types": ["full_attention"] * 2}, "layer_types = .* is not supported"),
+        ({"attention_bias": True}, "attention_bias = True is not supported"),
+    ],
+)
+def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+    made("MistralForCausalLM", config(), tmp_path)
+    changed(tmp_path, changes)
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)

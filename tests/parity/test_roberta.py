@@ -1,0 +1,135 @@
+"""RoBERTa, and its family in other languages, against transformers."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.parity.encoders import check_encoder, check_same
+from tests.parity.families import made, padded, prompts
+
+from addnorm.convert.folder import load, save
+from addnorm.errors import InputError
+from addnorm.models import EncoderConfig
+from addnorm.nn.heads import HiddenHeadConfig, TokenHeadConfig
+
+pytestmark = pytest.mark.parity
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 22,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+}
+CONFIGS = {
+    "plain": {},
+    "odd": {"vocab_size": 101, "hidden_size": 21, "num_attention_heads": 3, "type_vocab_size": 2},
+    # Before the scores of tokens stands GELU all the same.
+    "untied-relu": {"tie_word_embeddings": False, "hidden_act": "relu"},
+}
+HEADS = {
+    "Model": "pooler_output",
+    "ForMaskedLM": "logits",
+    "ForSequenceClassification": "logits",
+    "ForTokenClassification": "logits",
+}
+
+
+def config(stem: str = "Roberta", **changes: object) -> transformers.PreTrainedConfig:
+    labels = {0: "red", 1: "green", 2: "blue"}
+    return getattr(transformers, f"{stem}Config")(**{**SMALL, "id2label": labels, **changes})
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_same_numbers(head: str, changes: dict[str, object], tmp_path: Path) -> None:
+    made_of = config(**changes)
+    types = getattr(made_of, "type_vocab_size", 0)
+    check_encoder(f"Roberta{head}", made_of, tmp_path, pick=HEADS[head], pad=1, types=types)
+
+
+@pytest.mark.parametrize("stem", ["XLMRoberta", "Camembert"])
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
+def test_other_languages(stem: str, head: str, tmp_path: Path) -> None:
+    check_encoder(f"{stem}{head}", config(stem), tmp_path, pick=HEADS[head], pad=1)
+
+
+def test_padding_on_the_left(tmp_path: Path) -> None:
+    """Positions skip it on both sides."""
+    theirs, _ = made("RobertaForMaskedLM", config(), tmp_path)
+    ids, valid = padded(prompts(64), left=True, pad=1)
+    check_same(theirs, tmp_path, {"input_ids": ids, "attention_mask": valid.long()})
+
+
+def test_older_files(tmp_path: Path) -> None:
+    """The positions as a buffer, the decoder twice, a pooler that nothing uses."""
+    theirs, _ = made("RobertaForMaskedLM", config(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["roberta.embeddings.position_ids"] = torch.arange(22)[None]
+    weights["roberta.pooler.dense.weight"] = torch.ones(16, 16)
+    weights["lm_head.decoder.weight"] = weights["roberta.embeddings.word_embeddings.weight"] + 0
+    weights["lm_head.decoder.bias"] = weights["lm_head.bias"] + 0
+    save_file(weights, tmp_path / "model.safetensors")
+    ids, valid = padded(prompts(64), left=False, pad=1)
+    check_same(theirs, tmp_path, {"input_ids": ids, "attention_mask": valid.long()})
+
+
+def test_without_a_pooler(tmp_path: Path) -> None:
+    theirs, _ = made("RobertaModel", config(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    bare = {name: w for name, w in weights.items() if "pooler" not in name}
+    save_file(bare, tmp_path / "model.safetensors")
+    ids, valid = padded(prompts(64), left=False, pad=1)
+    batch = {"input_ids": ids, "attention_mask": valid.long()}
+    check_same(theirs, tmp_path, batch, "last_hidden_state")
+    assert load(tmp_path).shaped.model.head == HiddenHeadConfig()
+
+
+def test_rows_for_positions(tmp_path: Path) -> None:
+    """Of 22 rows 20 are positions, and as many may be read."""
+    _, loaded = made("RobertaForMaskedLM", config(), tmp_path)
+    assert loaded.shaped.model.max_len == 20
+    save(tmp_path / "out", loaded.shaped, loaded.model, None, model_type="roberta")
+    tree = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (tree["max_position_embeddings"], tree["pad_token_id"]) == (22, 1)
+    loaded.model(torch.full((1, 20), 5))
+    with pytest.raises(InputError, match="this model knows 20 positions"):
+        loaded.model(torch.full((1, 21), 5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"pad_token_id": 0}, "pad_token_id = 0 is not supported, only 1"),
+        ({"architectures": ["RobertaForCausalLM"]}, "valid are RobertaModel"),
+        ({"max_position_embeddings": 2}, "max_len|greater than"),
+        ({"is_decoder": True}, "is_decoder = True"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    changes: dict[str, object], match: str, tmp_path: Path
+) -> None:
+    made("RobertaForMaskedLM", config(), tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)
+
+
+def test_another_activation_before_the_scores(tmp_path: Path) -> None:
+    _, loaded = made("RobertaForMaskedLM", config(), tmp_path)
+    model = loaded.shaped.model
+    assert isinstance(model, EncoderConfig)
+    assert isinstance(model.head, TokenHeadConfig)
+    assert model.head.transform is not None
+    head = replace(model.head, transform=replace(model.head.transform, activation="relu"))
+    shaped = replace(loaded.shaped, model=replace(model, head=head))
+    with pytest.raises(InputError, match="activation = 'relu' would become 'gelu'"):
+        save(tmp_path / "out", shaped, loaded.model, None, model_type="roberta")

@@ -1,0 +1,96 @@
+"""A run written for another library and opened again: the same text out of both."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs.test_start import GPT2_PARTS
+from tests.runs.tiny import train_tiny
+
+import addnorm
+from addnorm.errors import InputError
+from addnorm.generate import GreedyConfig
+from addnorm.runs.evaluation import evaluate_run
+from addnorm.runs.export import export_run
+from addnorm.runs.folder import Run
+from addnorm.runs.use import write
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("run"), "language", **GPT2_PARTS)
+
+
+@pytest.fixture(scope="module")
+def exported(run: Path) -> Path:
+    out = run.parent / "exported"
+    assert export_run(run, out, to="hf") == [
+        f"{out}: a gpt2 folder, for transformers.AutoModel.from_pretrained"
+    ]
+    return out
+
+
+def test_it_writes_what_the_run_writes(run: Path, exported: Path) -> None:
+    texts = ["To be", "", "Grüße"]
+    ours, theirs = (
+        write(addnorm.load(folder), texts, GreedyConfig(), max_new_tokens=12)
+        for folder in (run, exported)
+    )
+    for [one], [other] in zip(ours, theirs, strict=True):
+        assert (one.text, one.finished) == (other.text, other.finished)
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_it_scores_what_the_run_scores(run: Path, exported: Path) -> None:
+    given = {
+        "data.kind": "text",
+        "data.train": str(run.parent / "play.txt"),
+        "data.valid_fraction": "0.2",
+        "data.test_fraction": "0.1",
+        "train.batching": '{kind = "windows", batch_size = 4, seq_len = 16}',
+    }
+    assert evaluate_run(Run.open(exported, given), "valid") == evaluate_run(Run.open(run), "valid")
+    with pytest.raises(InputError, match="came without data"):
+        evaluate_run(Run.open(exported), "valid")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_another_type(dtype: str, run: Path, tmp_path: Path) -> None:
+    export_run(run, tmp_path / "half", to="hf", dtype=dtype)
+    model = addnorm.load(tmp_path / "half").model
+    assert {p.dtype for p in model.parameters()} == {getattr(torch, dtype)}
+    wide = addnorm.load(tmp_path / "half", dtype=torch.float32).model
+    assert {p.dtype for p in wide.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("family", "match"),
+    [
+        ("gpt3", "Did you mean 'gpt2'"),
+        ("llama", "llama"),
+        ("bert", "no model of kind 'decoder'"),
+    ],
+)
+def test_a_family_that_does_not_fit(family: str, match: str, run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=match):
+        export_run(run, tmp_path / "out", to="hf", family=family)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_no_family_has(tmp_path: Path) -> None:
+    run = train_tiny(tmp_path, "language", **{"model.attention": "{kind = 'convolution'}"})
+    with pytest.raises(InputError, match="no family can express this model"):
+        export_run(run, tmp_path / "out", to="hf")
+
+
+def test_a_model_is_not_replaced_by_its_export(run: Path) -> None:
+    before = sorted(path.name for path in run.iterdir())
+    with pytest.raises(InputError, match="does not replace the model"):
+        export_run(run, run, to="hf")
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_a_folder_of_something_else_is_not_written_into(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    export_run(run, tmp_path, to="hf")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
