@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from tests.convert.folders import write
+from tests.convert.vocabularies import write
 from tokenizers import models
 
 from addnorm.convert.tokenizer import load_tokenizers

@@ -40,6 +40,15 @@ TRAINED: dict[str, dict[str, Any]] = {
         "add_dummy_prefix": False,
         "user_defined_symbols": ["<sep>"],
     },
+    "spaces and lines are symbols": {
+        "model_type": "bpe",
+        "vocab_size": 500,
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "add_dummy_prefix": False,
+        "user_defined_symbols": ["▁▁", "▁▁▁", "\n", "\n\n"],
+    },
 }
 
 words = st.lists(

@@ -70,10 +70,12 @@ def plain_search(tree: Tree, prompt: tuple[int, ...], config: BeamConfig, limit:
             for ids, score in live
             for t, log_p in enumerate(tree.after((*prompt, *ids)).log_softmax(-1))
         ]
-        best = sorted(extended, key=lambda h: -h[1])[: config.beams]
+        extended.sort(key=lambda h: -h[1])
+        best = extended[: config.beams]
         norm = ((5 + n) / 6) ** config.length_penalty
         done += [(ids[:-1], score / norm, "eos") for ids, score in best if ids[-1] == EOS]
-        live = [(ids, score) for ids, score in best if ids[-1] != EOS]
+        onward = best if config.width == "shrinking" else extended
+        live = [(ids, score) for ids, score in onward if ids[-1] != EOS][: config.beams]
     cut = [(ids, score / norm, "length") for ids, score in live]
     return (sorted(done, key=lambda h: -h[1]) + cut)[: config.n_best]
 
@@ -106,13 +108,13 @@ def test_enough_beams_find_the_true_best(seed: int, vocab: int, limit: int, pena
     beams=st.integers(1, 6),
     penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
     limits=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    width=st.sampled_from(["shrinking", "constant"]),
     data=st.data(),
 )
-def test_a_batch_finds_what_the_definition_finds(seed, beams, penalty, limits, data) -> None:
+def test_a_batch_finds_what_the_definition_finds(seed, beams, penalty, limits, width, data) -> None:
     tree = Tree(5, seed)
-    config = BeamConfig(
-        beams=beams, n_best=data.draw(st.integers(1, beams)), length_penalty=penalty
-    )
+    n_best = data.draw(st.integers(1, beams))
+    config = BeamConfig(beams=beams, n_best=n_best, length_penalty=penalty, width=width)
     prompts = [(i,) * (1 + i % 3) for i in range(len(limits))]
     found = search(tree, prompts, config, limits)
     for prompt, limit, best in zip(prompts, limits, found, strict=True):

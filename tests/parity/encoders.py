@@ -1,11 +1,14 @@
 """What every encoder of another library has to show: logits, hidden states, both ways, padding."""
 
+from contextlib import nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from tests.parity.families import check_hidden_states, made, padded, prompts
+from tests.parity.wide import Wide
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -38,7 +41,7 @@ def check_encoder(
 def check_same(theirs: Any, folder: Path, batch: dict[str, Tensor], pick: str = "logits") -> None:
     """The same output at every real token, in both types."""
     for dtype, near in NEAR.items():
-        expected = output(theirs.to(dtype), batch, pick)
+        expected = output(deepcopy(theirs).to(dtype), batch, pick)
         model = load(folder, dtype=dtype).model
         with torch.no_grad():
             got = model(
@@ -50,7 +53,6 @@ def check_same(theirs: Any, folder: Path, batch: dict[str, Tensor], pick: str = 
         real = batch["attention_mask"].bool() if got.ndim == 3 else ...
         assert got.dtype == dtype
         assert_close(got[real], expected[real], rtol=0, atol=near * scale)
-    theirs.double()
 
 
 def check_both_ways(
@@ -65,9 +67,10 @@ def check_both_ways(
     weights, same = loaded.model.state_dict(), again.model.state_dict()
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)
-    opened, info = getattr(transformers, kind).from_pretrained(
-        out, output_loading_info=True, dtype=torch.float64
-    )
+    with Wide():
+        opened, info = getattr(transformers, kind).from_pretrained(
+            out, output_loading_info=True, dtype=torch.float64
+        )
     assert not any(info.values()), info
     assert opened.config.architectures == [kind]
     expected = output(theirs, batch, pick)
@@ -76,5 +79,6 @@ def check_both_ways(
 
 
 def output(theirs: Any, batch: dict[str, Tensor], pick: str) -> Tensor:
-    with torch.no_grad():
+    wide = next(theirs.parameters()).dtype == torch.float64
+    with torch.no_grad(), Wide() if wide else nullcontext():
         return theirs(**batch)[pick]

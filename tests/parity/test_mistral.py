@@ -55,7 +55,7 @@ def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> Non
     ids, _ = padded(prompts(64, (12, 9)), left=False)
     check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
     check_hidden_states(theirs, loaded, ids)
-    check_greedy_and_beam(theirs, loaded, 64)
+    check_greedy_and_beam(theirs, loaded, 64, 64 if changes == CONFIGS["window"] else 16)
     check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "mistral", theirs, input_ids=ids)
 
 

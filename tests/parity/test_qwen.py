@@ -59,7 +59,7 @@ def test_same_numbers_and_tokens(number: int, changes: dict[str, Any], tmp_path:
     ids, _ = padded(prompts(64, (12, 9)), left=False)
     check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
     check_hidden_states(theirs, loaded, ids)
-    check_greedy_and_beam(theirs, loaded, 64)
+    check_greedy_and_beam(theirs, loaded, 64, 64 if "tie_word_embeddings" in changes else 16)
     name = f"qwen{number}"
     check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", name, theirs, input_ids=ids)
 

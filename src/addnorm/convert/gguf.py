@@ -13,7 +13,6 @@ from addnorm.convert.gguf_facts import (
     attention_of,
     blocks_of,
     eps_of,
-    facts_of,
     geometric,
     norms_of,
 )
@@ -46,8 +45,9 @@ UNTIED = {"gptneox"}
 """Architectures whose head is always written."""
 
 THETA = 10000.0
-"""The base from which frequencies of another kind are told apart."""
+"""The base to which frequencies of no base are written as factors."""
 NO_WINDOW = 2**30
+"""The size that stands for none, in an architecture that always has one."""
 
 
 def export_gguf(
@@ -119,7 +119,7 @@ def _add_sizes(writer: Any, model: DecoderModel, config: DecoderConfig, name: st
 def _add_positions(writer: Any, attention: SelfAttention) -> None:
     match attention.position:
         case Rotary() as rotary:
-            base, factor = _scaling(rotary)
+            base, factor = geometric(rotary) or (THETA, 1.0)
             writer.add_rope_dimension_count(2 * len(rotary.frequencies))
             writer.add_rope_freq_base(base)
             if factor != 1.0:
@@ -131,10 +131,6 @@ def _add_positions(writer: Any, attention: SelfAttention) -> None:
             writer.add_max_alibi_bias(8.0)
         case _:
             pass
-
-
-def _scaling(rotary: Rotary) -> tuple[float, float]:
-    return geometric(rotary) or (THETA, 1.0)
 
 
 def _add_gemma2(writer: Any, model: DecoderModel, attention: SelfAttention) -> None:
@@ -188,10 +184,9 @@ def _tensors(model: DecoderModel, config: DecoderConfig, name: str) -> Named:
     yield from _norm("output_norm", model.stack.norm)
     if head.weight is not table or own_scale or name in UNTIED:
         yield "output.weight", head.weight
-    first = attention_of(next(blocks_of(model.stack)))
-    if facts_of(model)["frequencies"] == "of its own":
-        assert isinstance(rotary := first.position, Rotary)
-        own = rotary.frequencies
+    position = attention_of(next(blocks_of(model.stack))).position
+    if isinstance(position, Rotary) and geometric(position) is None:
+        own = position.frequencies
         yield "rope_freqs.weight", frequencies(2 * len(own), THETA) / own
     for i, block in enumerate(blocks_of(model.stack)):
         for part, tensor in _block(block, name):
@@ -209,36 +204,55 @@ def _block(block: Block | ParallelBlock, name: str) -> Named:
     for part, norm in norms_of(block).items():
         yield from _norm(part, norm)
     attention = attention_of(block)
-    if name in FUSED:
-        yield from _fused("attn_qkv", [tensors for _, tensors in _projections(attention, name)])
-    else:
-        for part, tensors in _projections(attention, name):
-            yield from _fused(part, [tensors])
+    parts = dict(_queries_keys_values(attention, in_pairs=name in IN_PAIRS))
+    yield from _joined(parts) if name in FUSED else parts.items()
     yield from _linear("attn_output", attention.out_proj)
-    for part, norm in (("attn_q_norm", attention.q_norm), ("attn_k_norm", attention.k_norm)):
-        for end, weight in _norm(part, norm) if isinstance(norm, RMSNorm | OffsetRMSNorm) else ():
-            yield end, arranged(weight, attention, in_pairs=name in IN_PAIRS)
     layer = block.feedforward
     assert isinstance(layer, FeedForward | GatedFeedForward)
-    yield from _linear("ffn_up", layer.up_proj)
-    yield from _linear("ffn_down", layer.down_proj)
     if isinstance(layer, GatedFeedForward):
         yield from _linear("ffn_gate", layer.gate_proj)
+    yield from _linear("ffn_up", layer.up_proj)
+    yield from _linear("ffn_down", layer.down_proj)
 
 
-def _projections(
-    attention: SelfAttention, name: str
-) -> Iterator[tuple[str, tuple[Tensor, Tensor | None]]]:
-    """Weight and bias of queries, keys and values, the turned features in the right order."""
-    for part, layer in (("attn_q", attention.q_proj), ("attn_k", attention.k_proj)):
-        weight, bias = (
-            None if t is None else arranged(t, attention, in_pairs=name in IN_PAIRS)
-            for t in _parameters(layer)
-        )
-        assert weight is not None
-        yield part, (weight, bias)
-    yield "attn_v", _parameters(attention.v_proj)
+def _queries_keys_values(attention: SelfAttention, *, in_pairs: bool) -> Named:
+    """The projections and the norms of queries and keys, turned features in the right order."""
+    turning = [*_linear("attn_q", attention.q_proj), *_linear("attn_k", attention.k_proj)]
+    if isinstance(attention.q_norm, RMSNorm | OffsetRMSNorm):
+        turning += [*_norm("attn_q_norm", attention.q_norm)]
+        turning += [*_norm("attn_k_norm", attention.k_norm)]
+    for part, tensor in turning:
+        yield part, arranged(tensor, attention, in_pairs=in_pairs)
+    yield from _linear("attn_v", attention.v_proj)
 
 
-def _parameters(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    return layer.weight, dict[str, Tensor](layer.named_parameters()).get("bias")
+def arranged(rows: Tensor, attention: SelfAttention, *, in_pairs: bool) -> Tensor:
+    """The rows of every head with the two features of a turned pair side by side, or half apart.
+
+    Features that do not turn keep their places, after those that do.
+    """
+    position = attention.position
+    if not isinstance(position, Rotary) or in_pairs == (position.turn is LAYOUTS["interleaved"]):
+        return rows
+    half = len(position.frequencies)
+    heads = rows.unflatten(0, (-1, attention.d_head))
+    turned, rest = heads.split([2 * half, attention.d_head - 2 * half], dim=1)
+    turned = turned.unflatten(1, (2, half) if in_pairs else (half, 2)).transpose(1, 2)
+    return torch.cat([turned.flatten(1, 2), rest], dim=1).flatten(0, 1)
+
+
+def _joined(parts: dict[str, Tensor]) -> Named:
+    for end in ("weight", "bias"):
+        if group := [tensor for part, tensor in parts.items() if part.endswith(end)]:
+            yield f"attn_qkv.{end}", torch.cat(group)
+
+
+def _linear(part: str, layer: nn.Linear) -> Named:
+    for end, tensor in layer.named_parameters():
+        yield f"{part}.{end}", tensor
+
+
+def _norm(part: str, norm: nn.Module) -> Named:
+    for end, tensor in norm.named_parameters():
+        gain = isinstance(norm, OffsetRMSNorm) and end == "weight"
+        yield f"{part}.{end}", 1.0 + tensor.float() if gain else tensor

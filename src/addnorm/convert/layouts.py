@@ -61,6 +61,8 @@ def _json(folder: Folder, name: str) -> Iterator[Read]:
 
 def _merges(folder: Folder, vocab: str, merges: str) -> Iterator[Read]:
     """GPT-2 and RoBERTa: byte-pair encoding of bytes."""
+    if folder.model_type.startswith("qwen"):
+        raise InputError(f"{folder.path} has no {JSON}, which alone says how Qwen splits a text")
     ids = {token: i for i, token in enumerate(_vocab(folder.path / vocab))}
     path = folder.path / merges
     pairs: list[tuple[str, str]] = []
@@ -110,6 +112,18 @@ def _t5(folder: Folder, name: str) -> Iterator[Read]:
 
 def _llama(folder: Folder, name: str) -> Iterator[Read]:
     yield SentencePiece.read(folder.path / name).build(), (True, False)
+
+
+def _fairseq(folder: Folder, name: str) -> Iterator[Read]:
+    """XLM-R and CamemBERT, which begin with ids of their own and end with a mask."""
+    model = SentencePiece.read(folder.path / name)
+    pieces = [piece.text for piece in model.pieces]
+    if folder.model_type == "camembert":
+        own = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
+        tokens = [*own, *pieces[1:], "<mask>"]
+    else:
+        tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]
+    yield model.build_for(tokens, set(tokens)), (True, True)
 
 
 def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Read]:
@@ -190,6 +204,7 @@ LAYOUTS: dict[tuple[str, ...], Callable[..., Iterator[Read]]] = {
     ("vocab.txt",): _word_pieces,
     ("spiece.model",): _t5,
     ("tokenizer.model",): _llama,
+    ("sentencepiece.bpe.model",): _fairseq,
     ("source.spm", "target.spm", "vocab.json"): _marian,
 }
 """The files of each layout; the first that is whole is read."""

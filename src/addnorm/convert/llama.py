@@ -3,21 +3,20 @@
 from addnorm.convert.family import Shaped, attention_of, decoder
 from addnorm.convert.llama_relatives import (
     check_divides,
+    read_attention,
     read_gated,
-    read_heads,
     read_model,
     relative,
     written_model,
 )
 from addnorm.convert.rotary import both_layouts, read_rotary, written_rotary
 from addnorm.convert.settings import Json, Settings
-from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 
 
 def _read(settings: Settings) -> Shaped:
     bias = settings.get("attention_bias", False)
-    attention = AttentionConfig(**read_heads(settings) | {"bias": bias, "out_bias": bias})
+    attention = read_attention(settings, bias=bias, out_bias=bias)
     feedforward = read_gated(settings, bias=settings.get("mlp_bias", False))
     return read_model(settings, attention, read_rotary(settings), feedforward=feedforward)
 

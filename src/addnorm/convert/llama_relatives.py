@@ -34,19 +34,21 @@ SANDWICH = {
 """Their norms, by the names of ours."""
 
 
-def read_heads(
-    settings: Settings, *, kv_heads: int | None = None, d_head: int | None = None
-) -> dict[str, Any]:
-    """What every attention of theirs has; `kv_heads` and `d_head` stand for missing keys."""
+def read_attention(
+    settings: Settings, *, kv_heads: int | None = None, d_head: int | None = None, **own: Any
+) -> AttentionConfig:
+    """LLaMA's, with what is a relative's `own`; `kv_heads`, `d_head` stand for missing keys."""
     d_model, n_heads = settings.need("hidden_size"), settings.need("num_attention_heads")
     share = None if d_model % n_heads else d_model // n_heads
-    return {
+    parts: dict[str, Any] = {
         "n_heads": n_heads,
         "n_kv_heads": settings.number("num_key_value_heads", missing=kv_heads) or n_heads,
         "d_head": settings.number("head_dim", missing=d_head) or share,
         "bias": False,
+        "out_bias": False,
         "dropout": settings.get("attention_dropout", 0.0),
     }
+    return AttentionConfig(**parts | own)
 
 
 def read_eps(settings: Settings) -> float:
@@ -153,10 +155,5 @@ def _layer(i: int, model: DecoderConfig, norms: Mapping[str, str]) -> Iterator[M
 
 def relative(model_type: str, **parts: Any) -> Family:
     """A family whose tensors are named as those of LLaMA."""
-    return Family(
-        model_types=(model_type,),
-        prefix="model.",
-        ignored=IGNORED,
-        ties=TIES,
-        **{"maps": maps, **parts},
-    )
+    every: dict[str, Any] = {"maps": maps, "prefix": "model.", "ignored": IGNORED, "ties": TIES}
+    return Family(model_types=(model_type,), **every | parts)

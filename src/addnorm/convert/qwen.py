@@ -2,8 +2,8 @@
 
 from addnorm.convert.family import Shaped, attention_of, decoder
 from addnorm.convert.llama_relatives import (
+    read_attention,
     read_eps,
-    read_heads,
     read_model,
     relative,
     written_model,
@@ -13,23 +13,22 @@ from addnorm.convert.settings import Json, Settings
 from addnorm.convert.windows import FULL, SLIDING, read_types, read_windows, written_windows
 from addnorm.models import DecoderConfig
 from addnorm.models.shape import LayerConfig
-from addnorm.nn.attention import AttentionConfig, PatternConfig
+from addnorm.nn.attention import PatternConfig
 from addnorm.nn.norms import RMSNormConfig
 
 
 def _read_2(settings: Settings) -> Shaped:
     pattern, cycle = _windows(settings)
-    heads = read_heads(settings, kv_heads=32) | {"bias": True, "out_bias": False}
-    attention = AttentionConfig(**heads, pattern=pattern)
+    attention = read_attention(settings, kv_heads=32, bias=True, pattern=pattern)
     return read_model(settings, attention, read_rotary(settings), cycle=cycle)
 
 
 def _read_3(settings: Settings) -> Shaped:
     pattern, cycle = _windows(settings)
     bias = settings.get("attention_bias", False)
-    heads = read_heads(settings, kv_heads=32, d_head=128) | {"bias": bias, "out_bias": bias}
     norm = RMSNormConfig(eps=read_eps(settings))
-    attention = AttentionConfig(**heads, pattern=pattern, qk_norm=norm)
+    own = {"bias": bias, "out_bias": bias, "pattern": pattern, "qk_norm": norm}
+    attention = read_attention(settings, kv_heads=32, d_head=128, **own)
     return read_model(settings, attention, read_rotary(settings), cycle=cycle)
 
 

@@ -113,8 +113,12 @@ class SentencePiece:
         inner.normalizer = self._normalizer()
         inner.decoder = self._decoder()
         special = [unknown, *self._names(Kind.CONTROL)]
-        inner.add_special_tokens([_whole(name) for name in special if name in ids])
-        inner.add_tokens([_whole(name) for name in self._names(Kind.USER_DEFINED) if name in ids])
+        inner.add_special_tokens(
+            [AddedToken(name, normalized=False) for name in special if name in ids]
+        )
+        symbols = [name for name in self._names(Kind.USER_DEFINED) if name in ids]
+        # With spaces it is found after they are written as within pieces.
+        inner.add_tokens([AddedToken(name, normalized=SPACE in name) for name in symbols])
         return inner
 
     def _names(self, kind: Kind) -> list[str]:
@@ -160,10 +164,6 @@ class SentencePiece:
 
 def _delete(pattern: str) -> normalizers.Normalizer:
     return normalizers.Replace(Regex(pattern), "")
-
-
-def _whole(name: str) -> AddedToken:
-    return AddedToken(name, normalized=False)
 
 
 def _model(data: bytes) -> SentencePiece:

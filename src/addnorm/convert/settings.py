@@ -15,7 +15,7 @@ V = TypeVar("V")
 MAX_BYTES = 10 * 2**20
 """No configuration is longer."""
 
-LIMITS = {"vocab_size": 2**24, "layers": 4096, "width": 2**20}
+LIMITS = {"vocab_size": 2**24, "layers": 512, "width": 2**20}
 """What no model exceeds: a number beyond is damage, refused before anything is built."""
 
 # How the folder was made, and how their library runs it; then what training and generation do.
@@ -87,6 +87,16 @@ class Settings:
             return self.need(*keys)
         return None if any(key in self.tree for key in keys) else missing
 
+    def pair(self, key: str, default: int) -> tuple[int, int]:
+        """Two whole numbers, from 1: a list of them, or one that stands for both."""
+        self._read.add(key)
+        found: object = self.tree.get(key)
+        both = found if isinstance(found, list) else [default if found is None else found] * 2
+        if len(both) != 2:
+            raise InputError(f"{self.where}: {key} = {found!r} must be a number, or a list of two")
+        one, other = (self._count(key, self._typed(key, value, int)) for value in both)
+        return one, other
+
     def real(self, key: str) -> float | None:
         """The number under a key, or None."""
         return self.get(key, 0.0) if self.has(key) else self._none(key)
@@ -148,7 +158,7 @@ class Settings:
 
     def _typed(self, key: str, found: object, kind: type[T]) -> T:
         if kind is float and isinstance(found, int) and not isinstance(found, bool):
-            return kind(found)
+            found = float(found) if abs(found) < 2**53 else found
         if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
             raise InputError(f"{self.where}: {key} = {found!r} must be of type {kind.__name__}")
         return found

@@ -29,8 +29,8 @@ from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
-DECODERS = ("gpt2", "llama")
-SEQ2SEQ = ("t5", "marian")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
+SEQ2SEQ = ("t5", "mt5", "marian", "bart")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
         "model_max_length": max_len,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
-        "padding_side": "left" if model_type in DECODERS else "right",
+        "padding_side": "right" if model_type in (*ENCODERS, *SEQ2SEQ) else "left",
         # A model of ours has never read a special token out of a text.
         "split_special_tokens": tokenizers.source.before is None,
     }
@@ -109,7 +109,8 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
 def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, int | list[int]]:
     """What `config.json` and `generation_config.json` say of the ids that are written."""
     target = tokenizers.target
-    ids: dict[str, int | list[int]] = {"bos_token_id": target.bos_id}
+    first = target.before[0] if target.before else target.bos_id
+    ids: dict[str, int | list[int]] = {"bos_token_id": first}
     if target.pad_id in target.special_ids:
         ids["pad_token_id"] = target.pad_id
     if target.eos_id is not None:
@@ -176,15 +177,22 @@ ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def _mark_special(folder: Folder, inner: tokenizers.Tokenizer, *, usual: bool) -> None:
-    """Mark the tokens that the settings name as special; those of `usual` names too."""
+    """Mark the tokens that the settings name as special.
+
+    A role that neither they nor the file give to a token goes to one of a `usual` name.
+    """
     given = [folder.settings.get(key) for role in ROLES.values() for key in role.settings]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = folder.settings.get(key, ())
         given += [*more.values()] if isinstance(more, dict) else [*more]
-    names = [*map(token_name, given)]
-    if usual:
-        names += [name for role in ROLES.values() for name in role.usual]
-    there = [name for name in names if name and inner.token_to_id(name) is not None]
+    _mark(inner, [name for one in given if (name := token_name(one))])
+    for role in ROLES if usual else ():
+        if not _named(folder, inner, role):
+            _mark(inner, ROLES[role].usual)
+
+
+def _mark(inner: tokenizers.Tokenizer, names: Sequence[str]) -> None:
+    there = [name for name in names if inner.token_to_id(name) is not None]
     inner.add_special_tokens([AddedToken(name, normalized=False) for name in there])
 
 
@@ -242,7 +250,7 @@ def _with_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenize
     inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
     if tokenizer.before is None:
         before = [] if model_type in SEQ2SEQ else [tokenizer.bos_id]
-        after = [] if model_type in DECODERS else tokenizer.eos_ids[:1]
+        after = tokenizer.eos_ids[:1] if model_type in (*ENCODERS, *SEQ2SEQ) else []
         inner.post_processor = _template(inner, before, after)
     return inner
 
@@ -255,8 +263,9 @@ def _names(inner: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, str]:
         "unk_token": tokenizer.unk_id,
         "eos_token": tokenizer.eos_id,
     }
-    if tokenizer.bos_id != tokenizer.pad_id:  # T5 starts with padding, which is no start to write
-        ids["bos_token"] = tokenizer.bos_id
+    first = before[0] if before else tokenizer.bos_id
+    if first != tokenizer.pad_id:  # T5 writes after padding, which is no start to name
+        ids["bos_token"] = first
     if before and after:
         ids |= {"cls_token": before[0], "sep_token": after[-1]}
     masks = (inner.token_to_id(name) for name in ROLES["mask"].usual)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from addnorm.convert.family import attention_of
 from addnorm.convert.settings import Settings
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig
+from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.models.shape import LayerConfig
 from addnorm.nn.attention import FullPatternConfig, PatternConfig, WindowPatternConfig
 
@@ -52,7 +52,7 @@ def read_windows(
     return FullPatternConfig(), cycle_of([LayerConfig(pattern=one) for one in patterns])
 
 
-def written_windows(model: DecoderConfig) -> tuple[list[str], int | None]:
+def written_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], int | None]:
     """`layer_types` and `sliding_window`. Raises `InputError` for what neither can say."""
     types: list[str] = []
     sizes: set[int] = set()

@@ -22,16 +22,25 @@ class BeamConfig:
     A hypothesis of `n` tokens, its end included, scores `log p / ((5 + n) / 6) ** length_penalty`
     (Wu et al. 2016, arXiv 1609.08144, equation 14, without the coverage term); 0.6 with 4 beams is
     what Vaswani et al. 2017 translate with. A `length_penalty` of 0 scores the plain log p.
+
+    A hypothesis that ends keeps its place among the `beams` where `width = "shrinking"`; where it
+    is "constant", the next best takes it (fairseq, Hugging Face transformers, CTranslate2).
     """
 
     kind: Literal["beam"] = "beam"
     beams: Annotated[int, Field(ge=1, le=1024)] = 5
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
     n_best: Annotated[int, Field(ge=1)] = 1
+    width: Literal["shrinking", "constant"] = "shrinking"
 
     def __post_init__(self) -> None:
         if self.n_best > self.beams:
             raise ValueError(f"n_best = {self.n_best} needs as many beams, not {self.beams}")
+
+    @property
+    def candidates(self) -> int:
+        """How many extensions are looked at: as many again as may end, if others follow them."""
+        return 2 * self.beams if self.width == "constant" else self.beams
 
     def normaliser(self, n: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """What the log-probability of `n` tokens is divided by: `((5 + n) / 6) ** penalty`."""
@@ -80,8 +89,8 @@ def beam_search(
 ) -> list[list[Generated]]:
     """The `n_best` continuations of each prompt, best first, at most `limits[i]` tokens long.
 
-    At each step the `beams` best extensions of a sentence survive; of these, the ones that end
-    are set aside and the rest are extended further. A sentence closes when no live hypothesis can
+    At each step, those of the `beams` best extensions of a sentence that end are set aside, and the
+    best that do not end are extended further, as many as `decoding.width` says. A sentence closes when no live hypothesis can
     still displace a kept one: log p only falls, so `live / normaliser(limit)` bounds whatever it
     may become, and closing early changes nothing. Only where too few hypotheses ended within the
     limit do unfinished ones follow, marked "length". Closed sentences leave the batch at once.
@@ -110,21 +119,24 @@ def extend(
 ) -> tuple[Beams, Int[Tensor, "batch beams"]]:
     """The state one token on, and the row of `logits` that each live hypothesis came from."""
     batch, width, _ = beams.live.shape
-    scores, tokens, parents = best_extensions(beams.live_scores, logits, decoding.beams)
+    scores, tokens, parents = best_extensions(beams.live_scores, logits, decoding.candidates)
     history = torch.cat([_take(beams.live, parents), tokens[..., None]], dim=-1)
     ended = tokens == end
     length = torch.tensor(history.shape[-1], device=logits.device)
+    first = slice(decoding.beams)
     done, done_scores = _merge(
-        beams, history, scores.masked_fill(~ended, -inf) / decoding.normaliser(length), end
+        beams,
+        history[:, first],
+        scores[:, first].masked_fill(~ended[:, first], -inf) / decoding.normaliser(length),
+        end,
     )
+    n_live = min(decoding.beams, scores.shape[-1])
+    live_scores, live = scores.masked_fill(ended, -inf).topk(n_live, dim=-1)
     first_row = torch.arange(batch, device=logits.device)[:, None] * width
     state = Beams(
-        live=history,
-        live_scores=scores.masked_fill(ended, -inf),
-        done=done,
-        done_scores=done_scores,
+        live=_take(history, live), live_scores=live_scores, done=done, done_scores=done_scores
     )
-    return state, first_row + parents
+    return state, first_row + parents.gather(-1, live)
 
 
 def best_extensions(

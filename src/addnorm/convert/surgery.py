@@ -1,0 +1,272 @@
+"""Surgery: the weights of a trained model in a model of other parts, exactly where that can be.
+
+Every weight of the new model says where it comes from: it is exact (as it was, or put another way
+that computes the same), folded (changed so that the function is the same), derived (made from the
+old, and another function), or new.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from addnorm.convert.family import differences, explicit
+from addnorm.convert.folding import Weights, betas, fold, obstacle, wanted, with_places
+from addnorm.convert.inheritance import Case, Kind, Origin, inherited, norm_of
+from addnorm.models import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Model,
+    ModelConfig,
+)
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import OffsetRMSNormConfig, RMSNormConfig
+
+M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
+
+Layers = Mapping[str, Sequence[int]]
+"""For each stack of a model, which of the old layers each of the new ones is, from 0."""
+
+
+@dataclass(frozen=True)
+class Transplant:
+    """Where every weight of the new model comes from, and what is lost."""
+
+    origins: dict[str, Origin]
+    left: tuple[str, ...]
+    """Weights of the old model that have no place in the new one."""
+    changed: tuple[str, ...]
+    """Why the new model computes another function; empty where it computes the same."""
+
+
+def evenly(n_old: int, n_new: int) -> tuple[int, ...]:
+    """Which of `n_old` layers `n_new` are, evenly: every other one, or each of them twice.
+
+    Sanh et al. 2019, §3, and Fan et al. 2020, §3.2, keep every other layer.
+    """
+    return tuple(i * n_old // n_new for i in range(n_new))
+
+
+def stacks_of(model: ModelConfig) -> dict[str, int]:
+    """The stacks of a model and how many layers each has."""
+    if isinstance(model, EncoderDecoderConfig):
+        return {"encoder": model.n_layers, "decoder": model.n_decoder_layers or model.n_layers}
+    return {"stack": model.n_layers}
+
+
+def prepared(old: Model, old_config: ModelConfig, new_config: M) -> M:
+    """`new_config` with what exact folding needs: an untied head, and biases where β is not zero.
+
+    As it was where nothing is to be folded, or cannot be.
+    """
+    if not wanted(old_config, new_config):
+        return new_config
+    ready = with_places(new_config, biases=bool(betas(old.state_dict())))
+    return new_config if obstacle(old_config, ready) else ready
+
+
+@torch.no_grad()
+def transplant(
+    old: Model,
+    old_config: ModelConfig,
+    new: Model,
+    new_config: ModelConfig,
+    layers: Layers | None = None,
+) -> Transplant:
+    """Fill `new` with the weights of `old`, and say of each where it comes from.
+
+    `layers` are by default chosen evenly. Rules are in `RULES`; a norm without a mean is folded
+    last, into weights that have all that the new model is to have.
+    """
+    counts = stacks_of(old_config), stacks_of(new_config)
+    chosen = {name: evenly(counts[0][name], n) for name, n in counts[1].items()}
+    chosen |= {name: tuple(places) for name, places in (layers or {}).items()}
+    firsts = {new_name for name in _named(old) for new_name in _renamed(name, chosen)}
+    source = {
+        new_name: one
+        for name, one in old.state_dict().items()
+        for new_name in _renamed(name, chosen)
+    }
+    own = _named(new)
+    case = Case(old_config, new_config, source, own)
+    weights: Weights = {}
+    origins: dict[str, Origin] = {}
+    for name in own:
+        weights[name], origins[name] = inherited(case, name)
+    changed = _fold(case, weights, origins)
+    for name, one in own.items():
+        one.copy_(weights[name])
+    left = tuple(sorted(firsts - case.used))
+    changed += _moved(counts[0], chosen) + _resized(case)
+    judge = _Judge(case, origins, left)
+    known = {reason.partition(":")[0] for reason in changed}
+    for path, (was, now) in differences(explicit(old_config), explicit(new_config)).items():
+        if path not in known and not judge.same(path):
+            changed.append(f"{path}: {_short(was)} → {_short(now)}{WHY.get(_last(path), '')}")
+    return Transplant(origins, left, tuple(dict.fromkeys(changed)))
+
+
+def _named(model: nn.Module) -> Weights:
+    """Parameters and persistent buffers by name, tied ones once."""
+    kept = model.state_dict().keys()
+    both = [*model.named_parameters(), *model.named_buffers()]
+    return {name: one.detach() for name, one in both if name in kept}
+
+
+def _renamed(name: str, layers: Layers) -> Iterator[str]:
+    """The names that a weight of the old model has in the new one: none, one or several."""
+    if found := re.fullmatch(r"(stack|encoder|decoder)\.blocks\.(\d+)\.(.*)", name):
+        places = layers[found[1]]
+        yield from (
+            f"{found[1]}.blocks.{new}.{found[3]}"
+            for new, old in enumerate(places)
+            if old == int(found[2])
+        )
+    elif found := re.fullmatch(r"exits\.(\d+)\.(.*)", name):
+        places = layers["stack"]
+        yield from (
+            f"exits.{new}.{found[2]}"
+            for new, old in enumerate(places, 1)
+            if old + 1 == int(found[1])
+        )
+    else:
+        yield name
+
+
+# What becomes of the function.
+
+
+def _fold(case: Case, weights: Weights, origins: dict[str, Origin]) -> list[str]:
+    """Fold LayerNorm into RMSNorm where it is asked for; return why that is not exact, if so."""
+    if not wanted(case.old, case.new):
+        return []
+    beta = betas(case.source)
+    if (why := obstacle(case.old, case.new)) is not None:
+        lost = "β dropped, not exact" if beta else "not exact"
+        return [f"norm: layernorm → {case.new.norm.kind}: {lost}: {why}"]
+    done = fold(weights, beta, case.new)
+    case.used |= {f"{norm}.bias" for norm in beta}
+    for name, origin in origins.items():
+        own_norm = norm_of(case.new, name) is case.new.norm
+        origins[name] = _folded(origin, done.how.get(name), gain=own_norm)
+    parts = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", one) for one in done.dropped)
+    return [f"norm: β dropped before {part}, not exact" for part in parts]
+
+
+def _folded(origin: Origin, how: str | None, *, gain: bool) -> Origin:
+    """What a weight is after folding; `gain` says that it may be γ, now all that there was."""
+    if how is not None:
+        kinds: dict[Kind, Kind] = {"exact": "folded"}
+        said = "; ".join(part for part in (origin.how, how) if part)
+        return Origin(kinds.get(origin.kind, origin.kind), said)
+    if gain and origin.kind == "derived" and origin.how.startswith("γ"):
+        return Origin("exact" if origin.how == "γ kept" else "folded", origin.how)
+    return origin
+
+
+def _moved(counts: Mapping[str, int], layers: Layers) -> list[str]:
+    """The stacks whose layers are not those that there were."""
+    return [
+        f"{'n_decoder_layers' if stack == 'decoder' else 'n_layers'}: "
+        f"layers {' '.join(map(str, chosen))} of {counts[stack]}"
+        for stack, chosen in layers.items()
+        if tuple(chosen) != tuple(range(counts[stack]))
+    ]
+
+
+def _resized(case: Case) -> list[str]:
+    """The vocabularies that have more tokens or fewer."""
+    return [
+        f"vocab_size: {len(x)} → {len(case.start[name])}"
+        for name, x in case.source.items()
+        if name.endswith("embed.tokens.weight")
+        and name in case.start
+        and len(x) != len(case.start[name])
+    ]
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Says which differences of the configurations leave the function as it was."""
+
+    case: Case
+    origins: Mapping[str, Origin]
+    left: Sequence[str]
+
+    def same(self, path: str) -> bool:
+        """Whether this difference does, the weights being as they are now."""
+        rules: dict[str, Callable[[], bool]] = {
+            "bias": self.no_bias_left,
+            "out_bias": self.no_bias_left,
+            "d_ff": lambda: self.exact(r"\.feedforward\."),
+            "n_kv_heads": lambda: self.exact(r"\.[kv]_proj\."),
+            "tied": self.was_tied,
+            "share_embeddings": self.was_shared,
+            "max_len": lambda: True,
+            "decoder_max_len": lambda: True,
+            "balance": lambda: True,
+            "position": self.became_a_table,
+            "decoder_position": self.became_a_table,
+            "feedforward": self.became_experts,
+        }
+        if path == "norm":
+            return self.norms_agree()
+        last = _last(path)
+        return last in rules and rules[last]()
+
+    def exact(self, pattern: str) -> bool:
+        """Whether all weights of such names are as good as the old ones."""
+        named = (one for name, one in self.origins.items() if re.search(pattern, name))
+        return all(one.kind in ("exact", "folded") for one in named)
+
+    def no_bias_left(self) -> bool:
+        """Whether no bias that had an effect was left."""
+        biases = (name for name in self.left if re.search(r"bias[^.]*$", name))
+        return not any(bool(self.case.source[name].any()) for name in biases)
+
+    def was_tied(self) -> bool:
+        """Whether the old model tied what the new one does not."""
+        head = self.case.old.head
+        return isinstance(head, TokenHeadConfig) and head.tied
+
+    def was_shared(self) -> bool:
+        """Whether the old model shared what the new one does not."""
+        return isinstance(self.case.old, EncoderDecoderConfig) and self.case.old.share_embeddings
+
+    def became_a_table(self) -> bool:
+        """Whether waves were written down as a table."""
+        pattern = r"embed\.position\."
+        return any(re.search(pattern, name) for name in self.origins) and self.exact(pattern)
+
+    def became_experts(self) -> bool:
+        """Whether every token goes to copies of the one layer, with gates that add up to one."""
+        new = explicit(self.case.new).feedforward
+        if not isinstance(new, MixtureOfExpertsConfig) or new.top_k == 1:
+            return False
+        return not differences(explicit(self.case.old).feedforward, new.expert)
+
+    def norms_agree(self) -> bool:
+        """Whether norms of both kinds are one function, what had to be folded being so."""
+        old, new = self.case.old, self.case.new
+        rms = RMSNormConfig | OffsetRMSNormConfig
+        if isinstance(old.norm, rms) and isinstance(new.norm, rms):
+            return old.norm.eps == new.norm.eps
+        return wanted(old, new) and obstacle(old, new) is None
+
+
+WHY = {"n_kv_heads": ": the heads of a group share their mean"}
+"""What else is to be said of a change."""
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _short(value: object) -> str:
+    text = getattr(value, "kind", None) or str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

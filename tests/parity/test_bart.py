@@ -1,0 +1,162 @@
+"""BART against transformers."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.parity.families import (
+    check_both_stacks,
+    check_greedy_and_beam,
+    check_logits,
+    check_round_trip,
+    padded,
+    prompts,
+    started,
+)
+from torch import Tensor
+
+from addnorm.convert.folder import Loaded, load, save
+from addnorm.errors import InputError
+
+pytestmark = pytest.mark.parity
+
+SMALL = {
+    "vocab_size": 64,
+    "d_model": 16,
+    "max_position_embeddings": 80,
+    "pad_token_id": 1,
+    "forced_eos_token_id": None,
+} | {
+    f"{side}_{key}": value
+    for side in ("encoder", "decoder")
+    for key, value in {"layers": 2, "attention_heads": 2, "ffn_dim": 24}.items()
+}
+CONFIGS = {
+    "plain": {},
+    "odd": {
+        "d_model": 21,
+        "encoder_attention_heads": 7,
+        "decoder_attention_heads": 7,
+        "vocab_size": 67,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 9,
+        "decoder_ffn_dim": 9,
+    },
+    "scaled-relu": {"scale_embedding": True, "activation_function": "relu", "encoder_layers": 3},
+}
+
+
+def made(folder: Path, **changes: object) -> tuple[Any, Loaded]:
+    torch.manual_seed(0)
+    config = transformers.BartConfig(**SMALL | changes)
+    theirs: Any = started(transformers.BartForConditionalGeneration(config))
+    theirs.final_logits_bias.normal_()
+    theirs.save_pretrained(folder)
+    return theirs.double(), load(folder, dtype=torch.float64)
+
+
+def batch() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Padded sources with their targets, as theirs and as ours."""
+    ids, valid = padded(prompts(64), left=False, pad=1)
+    target, _ = padded(prompts(64, (5, 5, 5)), left=False)
+    theirs = {"input_ids": ids, "attention_mask": valid.long(), "decoder_input_ids": target}
+    return theirs, {"source": ids, "target": target, "source_valid": valid}
+
+
+def change(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
+    theirs, loaded = made(tmp_path, **changes)
+    inputs, ours = batch()
+    check_logits(theirs, tmp_path, inputs, ours)
+    check_both_stacks(theirs, loaded, inputs, inputs.pop("decoder_input_ids"))
+    check_greedy_and_beam(theirs, loaded, 64)
+    check_round_trip(loaded, tmp_path, "AutoModelForSeq2SeqLM", "bart")
+    opened = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "exported")
+    check_logits(opened, tmp_path, *batch())
+
+
+def test_older_layouts(tmp_path: Path) -> None:
+    """Every name of the embedding in the file, and keys of the first configurations."""
+    theirs, _ = made(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for side in ("encoder", "decoder"):
+        weights[f"model.{side}.embed_tokens.weight"] = weights["model.shared.weight"].clone()
+        weights[f"model.{side}.version"] = torch.tensor([3.0])
+    weights["lm_head.weight"] = weights["model.shared.weight"].clone()
+    save_file(weights, tmp_path / "model.safetensors")
+    change(
+        tmp_path,
+        normalize_before=False,
+        normalize_embedding=True,
+        add_final_layer_norm=False,
+        add_bias_logits=False,
+        num_hidden_layers=2,
+        extra_pos_embeddings=2,
+        force_bos_token_to_be_generated=True,
+        task_specific_params={"summarization": {"num_beams": 4}},
+    )
+    check_logits(theirs, tmp_path, *batch())
+
+
+def test_body_alone_has_no_bias(tmp_path: Path) -> None:
+    theirs, _ = made(tmp_path)
+    theirs.final_logits_bias.zero_()
+    theirs.float().model.save_pretrained(tmp_path)
+    check_logits(theirs.double(), tmp_path, *batch())
+    loaded = load(tmp_path)
+    assert not loaded.shaped.model.head.bias  # type: ignore[union-attr]
+    check_round_trip(loaded, tmp_path, "AutoModelForSeq2SeqLM", "bart")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"encoder_ffn_dim": 25}, "encoder_ffn_dim = 25 .* decoder_ffn_dim = 24"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        ({"normalize_before": True}, "normalize_before = True"),
+        ({"normalize_embedding": False}, "normalize_embedding = False"),
+        ({"static_position_embeddings": True}, "static_position_embeddings = True"),
+        ({"extra_pos_embeddings": 1}, "extra_pos_embeddings = 1"),
+        ({"num_memories": 4}, "num_memories = 4"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    changes: dict[str, object], match: str, tmp_path: Path
+) -> None:
+    made(tmp_path)
+    change(tmp_path, **changes)
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)
+
+
+def test_a_classifier_is_refused(tmp_path: Path) -> None:
+    transformers.BartForSequenceClassification(transformers.BartConfig(**SMALL)).save_pretrained(
+        tmp_path
+    )
+    with pytest.raises(InputError, match=r"unexpected classification_head\.dense\.bias"):
+        load(tmp_path)
+
+
+def test_a_model_without_biases_gets_them(tmp_path: Path) -> None:
+    """As zeros, which change nothing."""
+    _, loaded = made(tmp_path)
+    config = loaded.shaped.model
+    assert config.kind == "encoder_decoder"
+    attention = replace(config.attention, bias=False)
+    shaped = replace(loaded.shaped, model=replace(config, attention=attention))
+    model: Any = started(shaped.model.build(64))
+    save(tmp_path / "out", shaped, model, None, model_type="bart")
+    opened = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    inputs, ours = batch()
+    with torch.no_grad():
+        torch.testing.assert_close(model(**ours), opened(**inputs).logits, rtol=1e-5, atol=1e-5)

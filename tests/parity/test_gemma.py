@@ -1,0 +1,143 @@
+"""Gemma 1, 2 and 3 (text) against transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tests.parity.families import (
+    changed,
+    check_greedy_and_beam,
+    check_hidden_states,
+    check_logits,
+    check_round_trip,
+    made,
+    padded,
+    prompts,
+)
+
+from addnorm.convert.folder import load
+from addnorm.errors import InputError
+
+pytestmark = pytest.mark.parity
+
+KINDS = {
+    "gemma": ("GemmaForCausalLM", "GemmaConfig"),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config"),
+    "gemma3_text": ("Gemma3ForCausalLM", "Gemma3TextConfig"),
+}
+ODD = {
+    "vocab_size": 101,
+    "hidden_size": 21,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 10,
+    "intermediate_size": 17,
+    "attention_bias": True,
+}
+SEVEN = {"num_hidden_layers": 7}
+FULL_LENGTH = {"sliding_window": 5, "attn_logit_softcapping": 2.0}
+LINEAR = {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "1": ("gemma", {}),
+    "1-odd-untied": ("gemma", ODD | {"tie_word_embeddings": False, "hidden_act": "silu"}),
+    "2": ("gemma2", FULL_LENGTH),
+    "2-odd": ("gemma2", ODD | {"sliding_window": 3, "final_logit_softcapping": None}),
+    "2-uncapped": (
+        "gemma2",
+        {"attn_logit_softcapping": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "3": ("gemma3_text", SEVEN | {"sliding_window": 5, "query_pre_attn_scalar": 8}),
+    "3-odd": (
+        "gemma3_text",
+        ODD
+        | {
+            "sliding_window": 4,
+            "num_hidden_layers": 3,
+            "sliding_window_pattern": 2,
+            "final_logit_softcapping": 3.0,
+            "rope_parameters": {
+                "full_attention": LINEAR,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+            },
+        },
+    ),
+    "3-windows-alone": ("gemma3_text", {"sliding_window": 3}),
+}
+
+
+def config(family: str, **changes: Any) -> Any:
+    small = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 128,
+    }
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    return getattr(transformers, KINDS[family][1])(**small | ids | changes)
+
+
+@pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
+def test_same_numbers_and_tokens(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    theirs, loaded = made(KINDS[family][0], config(family, **changes), tmp_path)
+    ids, _ = padded(prompts(64, (12, 9)), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+    check_hidden_states(theirs, loaded, ids)
+    check_greedy_and_beam(theirs, loaded, 64, 64 if changes is FULL_LENGTH else 12)
+    check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", family, theirs, input_ids=ids)
+
+
+def test_the_older_keys_of_gemma_3(tmp_path: Path) -> None:
+    """`rope_local_base_freq` beside `rope_theta`, and the layers by a number."""
+    rope = {
+        "full_attention": LINEAR,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    }
+    layers = {"num_hidden_layers": 4, "sliding_window_pattern": 3, "sliding_window": 3}
+    theirs, loaded = made(
+        "Gemma3ForCausalLM", config("gemma3_text", rope_parameters=rope, **layers), tmp_path
+    )
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    old = {"rope_theta": 5000, "rope_local_base_freq": 300, "rope_scaling": scaling}
+    changed(
+        tmp_path,
+        old | {"sliding_window_pattern": 3, "cache_implementation": "hybrid"},
+        without=("rope_parameters", "layer_types"),
+    )
+    assert load(tmp_path).shaped == loaded.shaped
+    ids, _ = padded(prompts(64), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+
+
+def test_the_first_files_of_gemma_say_gelu_and_mean_its_approximation(tmp_path: Path) -> None:
+    _, loaded = made("GemmaForCausalLM", config("gemma"), tmp_path)
+    changed(tmp_path, {"hidden_act": "gelu", "hidden_activation": None})
+    assert load(tmp_path).shaped == loaded.shaped
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "match"),
+    [
+        ("gemma", {"hidden_activation": "gelu"}, "hidden_activation = 'gelu'"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+        ("gemma2", {"layer_types": ["sliding_attention"]}, "the model has 2 layers"),
+        ("gemma2", {"sliding_window": None}, "there is no sliding_window"),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"full_attention": LINEAR, "rope_theta": 3.0}},
+            "rope_theta = 3.0",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    family: str, changes: Any, match: str, tmp_path: Path
+) -> None:
+    made(KINDS[family][0], config(family), tmp_path)
+    changed(tmp_path, changes)
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)

@@ -1,0 +1,100 @@
+"""GPT-NeoX against transformers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.parity.families import (
+    changed,
+    check_greedy_and_beam,
+    check_hidden_states,
+    check_logits,
+    check_round_trip,
+    made,
+    padded,
+    prompts,
+)
+
+from addnorm.convert.folder import load
+from addnorm.errors import InputError
+
+pytestmark = pytest.mark.parity
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "parallel": {},
+    "sequential": {"use_parallel_residual": False, "tie_word_embeddings": True},
+    "odd": {
+        "vocab_size": 101,
+        "hidden_size": 21,
+        "num_attention_heads": 3,
+        "intermediate_size": 17,
+        "num_hidden_layers": 3,
+        "attention_bias": False,
+        "hidden_act": "gelu_new",
+        "rope_parameters": {"partial_rotary_factor": 6 / 7, "rope_theta": 500.0},
+    },
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+}
+
+
+def config(**changes: Any) -> transformers.GPTNeoXConfig:
+    small = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 128,
+    }
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    return transformers.GPTNeoXConfig(**small | ids | changes)
+
+
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
+    theirs, loaded = made("GPTNeoXForCausalLM", config(**changes), tmp_path)
+    ids, _ = padded(prompts(64), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+    check_hidden_states(theirs, loaded, ids)
+    check_greedy_and_beam(theirs, loaded, 64, 16 if changes else 64)
+    check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "gpt_neox", theirs, input_ids=ids)
+
+
+def test_the_older_layouts(tmp_path: Path) -> None:
+    """`rotary_pct` and `rotary_emb_base`, masks and frequencies as buffers; the head by its new
+    name too."""
+    rope = {"partial_rotary_factor": 0.5, "rope_theta": 500.0, "rope_type": "default"}
+    theirs, loaded = made("GPTNeoXForCausalLM", config(rope_parameters=rope), tmp_path)
+    old = {"rotary_pct": 0.5, "rotary_emb_base": 500, "rope_scaling": None, "rope_theta": 500}
+    changed(tmp_path, old, without=("rope_parameters",))
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["lm_head.weight"] = weights.pop("embed_out.weight")
+    for i in range(2):
+        name = f"gpt_neox.layers.{i}.attention"
+        weights[f"{name}.bias"] = torch.ones(1, 1, 8, 8, dtype=torch.bool)
+        weights[f"{name}.masked_bias"] = torch.tensor(-1e9)
+        weights[f"{name}.rotary_emb.inv_freq"] = torch.ones(2)
+    save_file(weights, tmp_path / "model.safetensors")
+    assert load(tmp_path).shaped == loaded.shaped
+    ids, _ = padded(prompts(64), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"rope_parameters": {"partial_rotary_factor": 0.3}}, "turns 2.4 of them"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.375}}, "must be even"),
+        ({"rope_parameters": {"rope_type": "su"}}, "rope_type = 'su'"),
+        ({"rope_theta": 7.0}, "rope_theta = 7.0"),
+        ({"num_attention_heads": 5}, "num_attention_heads = 5 .*does not divide"),
+    ],
+)
+def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+    made("GPTNeoXForCausalLM", config(), tmp_path)
+    changed(tmp_path, changes)
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)

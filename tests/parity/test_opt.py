@@ -1,0 +1,98 @@
+"""OPT against transformers."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.parity.families import (
+    changed,
+    check_greedy_and_beam,
+    check_hidden_states,
+    check_logits,
+    check_round_trip,
+    made,
+    padded,
+    prompts,
+)
+
+from addnorm.convert.folder import load, save
+from addnorm.errors import InputError
+from addnorm.nn.norms import LayerNormConfig
+
+pytestmark = pytest.mark.parity
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "before": {},
+    "after": {"do_layer_norm_before": False, "tie_word_embeddings": False},
+    "odd": {
+        "vocab_size": 101,
+        "hidden_size": 21,
+        "num_attention_heads": 3,
+        "ffn_dim": 17,
+        "num_hidden_layers": 3,
+        "enable_bias": False,
+        "activation_function": "gelu",
+    },
+}
+
+
+def config(**changes: Any) -> transformers.OPTConfig:
+    small = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "ffn_dim": 40,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 80,
+    }
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    return transformers.OPTConfig(**small | ids | changes)
+
+
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
+    theirs, loaded = made("OPTForCausalLM", config(**changes), tmp_path)
+    ids, _ = padded(prompts(64), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+    check_hidden_states(theirs, loaded, ids)
+    check_greedy_and_beam(theirs, loaded, 64, 16 if changes else 64)
+    check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "opt", theirs, input_ids=ids)
+
+
+def test_a_file_of_the_body_alone(tmp_path: Path) -> None:
+    """No prefix, and the tied head left out; training's rates change nothing."""
+    theirs, _ = made("OPTForCausalLM", config(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    old = {name.removeprefix("model."): w for name, w in weights.items() if "lm_head" not in name}
+    save_file(old, tmp_path / "model.safetensors")
+    changed(tmp_path, {"activation_dropout": 0.1, "layerdrop": 0.1})
+    ids, _ = padded(prompts(64), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"word_embed_proj_dim": 8}, "word_embed_proj_dim = 8 is not supported"),
+        ({"_remove_final_layer_norm": True}, "_remove_final_layer_norm = True"),
+        ({"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine = False"),
+        ({"num_attention_heads": 5}, "does not divide into n_heads = 5"),
+    ],
+)
+def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+    made("OPTForCausalLM", config(), tmp_path)
+    changed(tmp_path, changes)
+    with pytest.raises(InputError, match=match):
+        load(tmp_path)
+
+
+def test_what_it_cannot_say_is_named(tmp_path: Path) -> None:
+    """Its norms have one ε for all models."""
+    _, loaded = made("OPTForCausalLM", config(), tmp_path)
+    other = replace(loaded.shaped.model, norm=LayerNormConfig(eps=1e-6))
+    shaped = replace(loaded.shaped, model=other)
+    with pytest.raises(InputError, match="norm.eps = 1e-06 would become 1e-05"):
+        save(tmp_path / "out", shaped, loaded.model, None, model_type="opt")
