@@ -26,7 +26,7 @@ from addnorm.nn.residuals import PreNormConfig
 
 VOCAB = 11
 PARTS: dict[str, Any] = {
-    "d_model": 12,
+    "d_model": 16,
     "n_layers": 2,
     "max_len": 9,
     "position": LearnedConfig(),

@@ -67,7 +67,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no beta": {"norm": LayerNormConfig(bias=False)},
     "parallel": {"residual": ParallelConfig()},
     "parallel, a norm each": {"residual": ParallelConfig(norms="each")},
-    "first left out": {"residual": PreNormConfig(first=False)},
     "untied": {"head": TokenHeadConfig(tied=False, bias=True, softcap=3.0)},
     "scaled": {"head": TokenHeadConfig(scale="sqrt")},
     "transform": {"head": TokenHeadConfig(transform=TransformConfig(norm=LayerNormConfig()))},
@@ -76,8 +75,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "alibi": {"position": ALiBiConfig()},
     "t5": {"position": T5BiasConfig(buckets=4, max_distance=8)},
     "transformer_xl": {"position": TransformerXLConfig()},
-    "recurrent": {"attention": RecurrentConfig(bias=False), "position": NoPositionConfig()},
-    "gru": {"attention": RecurrentConfig(cell="gru"), "position": NoPositionConfig()},
+    "recurrent": {
+        "attention": RecurrentConfig(bias=False),
+        "cross_attention": AttentionConfig(n_heads=4, bias=False),
+        "position": NoPositionConfig(),
+    },
+    "gru": {
+        "attention": RecurrentConfig(cell="gru"),
+        "cross_attention": AttentionConfig(n_heads=4),
+    },
 }
 
 
@@ -103,8 +109,6 @@ def test_other_parts_beside_the_norm(kind: str, variant: str) -> None:
 def test_heads_of_encoders(head: Any) -> None:
     swapped = swap(EncoderConfig(**PARTS, head=head), norm=RMS)
     assert swapped.report.changed == ()
-    if head.kind in ("tagging",):
-        assert difference(swapped.old, swapped.new) < 1e-10
     tokens, valid = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[True, True, True, False]])
     with torch.no_grad():
         one, other = (model(tokens, valid) for model in (swapped.old, swapped.new))
@@ -144,6 +148,7 @@ OBSTACLES: dict[str, tuple[dict[str, Any], str]] = {
     "deepnorm": ({"residual": DeepNormConfig()}, "deepnorm placement"),
     "embedding": ({"embedding": EmbeddingConfig(norm=LayerNormConfig())}, "norm of its own"),
     "eps": ({"norm": LayerNormConfig(eps=1e-3)}, "differ in eps"),
+    "first left out": ({"residual": PreNormConfig(first=False)}, "would be centred"),
     "sinusoidal": ({"position": SinusoidalConfig()}, "cannot be centred"),
 }
 
@@ -159,7 +164,7 @@ def test_where_it_is_not_exact_gamma_is_kept_and_that_is_said(name: str) -> None
     assert why in reason
     assert difference(swapped.old, swapped.new) > 1e-6
     gamma = "stack.blocks.1.feedforward_residual.norm.weight"
-    if name not in ("sandwich",):
+    if name != "sandwich":
         assert swapped.new.state_dict()[gamma].equal(swapped.old.state_dict()[gamma])
         assert swapped.report.origins[gamma].kind == "derived"
     assert any(one.endswith("norm.bias") for one in swapped.report.left)
@@ -197,7 +202,7 @@ def test_sines_written_down_can_be_centred() -> None:
     assert difference(swapped.old, swapped.new, seq=9) < 1e-10
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     n_heads=st.integers(1, 3),
     d_head=st.sampled_from([1, 3, 5]),

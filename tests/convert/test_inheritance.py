@@ -74,12 +74,15 @@ EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "out bias": ({"attention": attention(out_bias=False)}, {"attention": attention()}),
     "recurrent bias": (
-        {"attention": RecurrentConfig(bias=False)},
+        {"attention": RecurrentConfig(bias=False), "cross_attention": attention()},
         {"attention": RecurrentConfig()},
     ),
     "beta": ({"norm": LayerNormConfig(bias=False)}, {"norm": LayerNormConfig()}),
     "dropout": ({}, {"dropout": 0.3, "init": "gpt2"}),
-    "default written out": ({"feedforward": FeedForwardConfig()}, {"feedforward": replace(MLP, activation="relu", d_ff=48)}),
+    "default written out": (
+        {"feedforward": FeedForwardConfig()},
+        {"feedforward": FeedForwardConfig(d_ff=64)},
+    ),
 }  # fmt: skip
 
 
@@ -111,8 +114,8 @@ def test_everything_at_once(kind: str) -> None:
 OTHER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "mean of heads": ({}, {"attention": attention(2)}, "attention.n_kv_heads: 4 → 2"),
     "uneven heads": (
-        {"attention": AttentionConfig(n_heads=12, d_head=2, n_kv_heads=2)},
-        {"attention": AttentionConfig(n_heads=12, d_head=2, n_kv_heads=3)},
+        {"attention": AttentionConfig(n_heads=6, d_head=2, n_kv_heads=2)},
+        {"attention": AttentionConfig(n_heads=6, d_head=2, n_kv_heads=3)},
         "attention.n_kv_heads: 2 → 3",
     ),
     "other heads": ({}, {"attention": AttentionConfig(n_heads=2)}, "attention.n_heads: 4 → 2"),
@@ -169,7 +172,7 @@ def test_heads_are_the_mean_of_their_group() -> None:
     old, new = swapped.old.state_dict(), swapped.new.state_dict()
     for name in ("k_proj.weight", "v_proj.weight", "k_proj.bias"):
         full = f"stack.blocks.1.attention.{name}"
-        heads = old[full].split(3)
+        heads = old[full].split(4)
         expected = torch.cat([(heads[0] + heads[1]) / 2, (heads[2] + heads[3]) / 2])
         assert_close(new[full], expected)
         assert swapped.report.origins[full].kind == "derived"
@@ -211,12 +214,12 @@ def test_tables_of_both_sides() -> None:
     assert swapped.report.changed == ()
     assert difference(swapped.old, swapped.new) < 1e-10
     table = swapped.new.state_dict()["target_embed.position.table.weight"]
-    assert table.shape == (12, 12)
+    assert table.shape == (12, 16)
 
 
 def test_a_table_of_another_meaning_is_not_taken_over() -> None:
     """T5's table of buckets and heads may have the shape of one of positions."""
-    config = DecoderConfig(**PARTS | {"attention": AttentionConfig(n_heads=12), "max_len": 32})
+    config = DecoderConfig(**PARTS | {"attention": AttentionConfig(n_heads=16), "max_len": 32})
     swapped = swap(config, position=T5BiasConfig())
     assert swapped.report.origins["embed.position.table.weight"].kind == "new"
     assert swapped.report.left == ("embed.position.table.weight",)

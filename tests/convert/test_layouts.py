@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.convert.vocabularies import write
 from tokenizers import models
 
@@ -37,6 +39,7 @@ VOCAB = {"a": 0, "b": 1, "ab": 2}
         ("vocab.json", b"{", "vocab.json is not JSON"),
         ("vocab.json", b"\xff", "vocab.json is not JSON"),
         ("vocab.json", b"[" * 100_000, "vocab.json is not JSON"),
+        ("vocab.json", rb'{"\ud800": 0}', "vocab.json is not JSON: .*surrogate"),
         ("vocab.json", b"[]", "vocab.json holds list, not an object"),
         ("vocab.json", b'{"a": 0, "b": 0}', "'a' and 'b' have one id: 0"),
         ("vocab.json", b'{"a": 0, "b": 2}', "'b' has id 2, not one of 0 to 1"),
@@ -146,3 +149,57 @@ def test_the_best_layout_is_read(tmp_path: Path) -> None:
         found = load_tokenizers(tmp_path, "any", {})
         assert found is not None
         assert found.source.encode("a" if expected != [2] else "ab") == expected
+
+
+KEYS = [
+    "add_bos_token",
+    "add_prefix_space",
+    "added_tokens_decoder",
+    "additional_special_tokens",
+    "bos_token_id",
+    "bos_token",
+    "cls_token",
+    "content",
+    "do_lower_case",
+    "eos_token_id",
+    "eos_token",
+    "extra_special_tokens",
+    "pad_token",
+    "special",
+    "unk_token",
+    "1",
+    "9",
+]
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 9) | st.sampled_from(["a", "ab", "<x>", "\ud800"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+)
+
+
+@settings(max_examples=100)
+@given(*[st.dictionaries(st.sampled_from(KEYS), values)] * 3)
+def test_any_settings_are_used_or_refused(tmp_path_factory, config, generation, said) -> None:
+    folder = write(
+        tmp_path_factory.getbasetemp() / "any",
+        vocab=VOCAB,
+        generation_config=generation,
+        tokenizer_config=said,
+    )
+    (folder / "merges.txt").write_text("a b\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text("[UNK]\na\n##b\n", encoding="utf-8")
+    for model_type in ("gpt2", "qwen2"):
+        try:
+            found = load_tokenizers(folder, model_type, config)
+        except InputError:
+            continue
+        assert found is not None
+        found.source.decode(found.source.encode("ab <x>"))
+
+
+def test_qwen_says_in_one_file_alone_how_a_text_is_split(tmp_path: Path) -> None:
+    write(tmp_path, vocab=VOCAB)
+    (tmp_path / "merges.txt").write_text("a b\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"has no tokenizer\.json"):
+        load_tokenizers(tmp_path, "qwen2", {})

@@ -165,7 +165,8 @@ def check_both_stacks(theirs: Any, loaded: Loaded, inputs: dict[str, Any], targe
     source, valid = [*inputs.values(), None][:2]
     valid = None if valid is None else valid.bool()
     with torch.no_grad():
-        expected = theirs(**inputs, decoder_input_ids=target, output_hidden_states=True)
+        with Wide():
+            expected = theirs(**inputs, decoder_input_ids=target, output_hidden_states=True)
         x, ctx = embedded(model.source_embed, source, valid)
         encoded = [x, *model.encoder.each(x, ctx)]
         encoded[-1] = model.encoder.norm(encoded[-1], None)

@@ -1,6 +1,5 @@
 """Marian against transformers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tests.parity.families import (
+    changed,
     check_both_stacks,
     check_greedy_and_beam,
     check_logits,
@@ -23,8 +23,10 @@ from torch.testing import assert_close
 from addnorm.convert.family import Shaped
 from addnorm.convert.folder import Loaded, load, save
 from addnorm.errors import InputError
-from addnorm.generate import GreedyConfig, translate
-from addnorm.models import EncoderDecoderConfig
+from addnorm.generate import BeamConfig, GreedyConfig, translate
+from addnorm.generate.decode import decode
+from addnorm.generate.next_token import Translation
+from addnorm.models import EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
@@ -117,18 +119,20 @@ def test_older_layouts(tmp_path: Path) -> None:
         weights[f"model.{side}.embed_positions.weight"] = torch.zeros(80, 16)
     weights["lm_head.weight"] = weights["model.shared.weight"].clone()
     save_file(weights, tmp_path / "model.safetensors")
-    change(
+    changed(
         tmp_path,
-        normalize_before=False,
-        normalize_embedding=False,
-        static_position_embeddings=True,
-        add_final_layer_norm=False,
-        add_bias_logits=False,
-        num_hidden_layers=2,
-        classif_dropout=0.1,
-        bad_words_ids=[[0]],
-        num_beams=6,
-        max_length=512,
+        {
+            "normalize_before": False,
+            "normalize_embedding": False,
+            "static_position_embeddings": True,
+            "add_final_layer_norm": False,
+            "add_bias_logits": False,
+            "num_hidden_layers": 2,
+            "classif_dropout": 0.1,
+            "bad_words_ids": [[0]],
+            "num_beams": 6,
+            "max_length": 512,
+        },
     )
     check_logits(theirs, tmp_path, *batch())
     weights["lm_head.weight"] += 1
@@ -142,6 +146,33 @@ def test_body_alone(tmp_path: Path) -> None:
     theirs.final_logits_bias.zero_()
     theirs.float().model.save_pretrained(tmp_path)
     check_logits(exact(theirs.double()), tmp_path, *batch())
+
+
+class Unpadded(Translation):
+    """What follows a source, padding never."""
+
+    def _read(self) -> Tensor:
+        return super()._read().index_fill(-1, torch.tensor([0]), float("-inf"))
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_padding_is_never_written(beams: int, tmp_path: Path) -> None:
+    """Their configurations forbid it, for its logit is often the highest."""
+    theirs, loaded = made(tmp_path)
+    assert isinstance(loaded.model, EncoderDecoderModel)
+    rows, inputs = prompts(64), batch()[0]
+    for head in (theirs.final_logits_bias[0], loaded.model.head.bias):
+        assert head is not None
+        head.data[0] = 20.0
+    theirs.generation_config = transformers.GenerationConfig(
+        pad_token_id=0, decoder_start_token_id=0, bad_words_ids=[[0]], num_beams=beams
+    )
+    del inputs["decoder_input_ids"]
+    expected = theirs.generate(**inputs, max_new_tokens=16)[:, 1:]
+    decoding = GreedyConfig() if beams == 1 else BeamConfig(beams=beams)
+    found = decode(Unpadded(loaded.model, 0), rows, decoding, [16] * 3, eos_id=None)
+    assert [list(best[0].ids) for best in found] == expected.tolist()
+    assert 0 not in expected
 
 
 @pytest.mark.parametrize(
@@ -164,14 +195,9 @@ def test_what_is_not_supported_is_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made(tmp_path)
-    change(tmp_path, **changes)
+    changed(tmp_path, changes)
     with pytest.raises(InputError, match=match):
         load(tmp_path)
-
-
-def change(folder: Path, **changes: object) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def ours(**changes: Any) -> EncoderDecoderConfig:

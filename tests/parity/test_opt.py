@@ -94,5 +94,5 @@ def test_what_it_cannot_say_is_named(tmp_path: Path) -> None:
     _, loaded = made("OPTForCausalLM", config(), tmp_path)
     other = replace(loaded.shaped.model, norm=LayerNormConfig(eps=1e-6))
     shaped = replace(loaded.shaped, model=other)
-    with pytest.raises(InputError, match="norm.eps = 1e-06 would become 1e-05"):
+    with pytest.raises(InputError, match=r"norm\.eps = 1e-06 would become 1e-05"):
         save(tmp_path / "out", shaped, loaded.model, None, model_type="opt")

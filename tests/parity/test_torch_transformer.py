@@ -172,6 +172,7 @@ def test_what_is_no_stack_is_named() -> None:
     ("changes", "match"),
     [
         ({"position": RotaryConfig()}, "no Rotary"),
+        ({"feedforward": FeedForwardConfig(bias=False)}, "biases everywhere or nowhere"),
         ({"norm": RMSNormConfig()}, "no RMSNorm"),
         ({"feedforward": GatedFeedForwardConfig()}, "no GatedFeedForward"),
         ({"residual": DeepNormConfig()}, "no DeepNorm"),

@@ -7,21 +7,18 @@ before cosines, or both in turn, is one model with its weights in another order.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import PositionConfig, SinusoidalConfig
 
-M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
-
-def with_biases(model: M) -> M:
+def with_biases(model: ModelConfig) -> ModelConfig:
     """The model with every bias that attention, feed-forward and norms may have."""
     attention, feedforward, norm, cross = (
         model.attention,
@@ -42,8 +39,10 @@ def with_biases(model: M) -> M:
     )
 
 
-def with_halves(model: EncoderDecoderConfig) -> EncoderDecoderConfig:
+def with_halves(model: ModelConfig) -> ModelConfig:
     """The model with sines before cosines, where both of its stacks have them in turn."""
+    if not isinstance(model, EncoderDecoderConfig):
+        return model
     positions = (model.position, model.decoder_position or model.position)
     if not all(_in_turn(one) for one in positions):
         return model

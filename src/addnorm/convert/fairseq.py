@@ -107,30 +107,30 @@ def head_bias(shaped: Shaped) -> Iterator[Map]:
 
 
 def stacks(model: EncoderDecoderConfig, *, key_bias: bool = True) -> Iterator[Map]:
-    """The maps of every layer of both stacks."""
-    width = model.d_model if not key_bias else None
+    """The maps of every layer of both stacks; without a `key_bias`, theirs has none."""
+    lacks = None if key_bias else model.d_model
     for i in range(model.n_layers):
-        yield from _layer(f"encoder.blocks.{i}", f"model.encoder.layers.{i}", False, width)
+        yield from _layer(f"encoder.blocks.{i}", f"model.encoder.layers.{i}", False, lacks)
     for i in range(model.n_decoder_layers or model.n_layers):
-        yield from _layer(f"decoder.blocks.{i}", f"model.decoder.layers.{i}", True, width)
+        yield from _layer(f"decoder.blocks.{i}", f"model.decoder.layers.{i}", True, lacks)
 
 
-def _layer(ours: str, theirs: str, cross: bool, unbiased: int | None) -> Iterator[Map]:
-    yield from _attention(f"{ours}.attention", f"{theirs}.self_attn", unbiased)
+def _layer(ours: str, theirs: str, cross: bool, lacks: int | None) -> Iterator[Map]:
+    yield from _attention(f"{ours}.attention", f"{theirs}.self_attn", lacks)
     yield from both(f"{ours}.attention_residual.norm", f"{theirs}.self_attn_layer_norm")
     if cross:
-        yield from _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn", unbiased)
         norm = "cross_attention_residual.norm"
+        yield from _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn", lacks)
         yield from both(f"{ours}.{norm}", f"{theirs}.encoder_attn_layer_norm")
     yield from both(f"{ours}.feedforward.up_proj", f"{theirs}.fc1")
     yield from both(f"{ours}.feedforward.down_proj", f"{theirs}.fc2")
     yield from both(f"{ours}.feedforward_residual.norm", f"{theirs}.final_layer_norm")
 
 
-def _attention(ours: str, theirs: str, unbiased: int | None) -> Iterator[Map]:
-    """`unbiased` is the width of the keys where they have no bias."""
-    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        lacks = part == "k_proj" and unbiased is not None
-        yield from both(f"{ours}.{part}", f"{theirs}.{part}", bias=not lacks)
-        if part == "k_proj" and unbiased is not None:
-            yield Unused(f"{ours}.{part}.bias", (unbiased,))
+def _attention(ours: str, theirs: str, lacks: int | None) -> Iterator[Map]:
+    """`lacks` is the width of the bias of the keys where theirs has none."""
+    for part in ("q_proj", "v_proj", "out_proj"):
+        yield from both(f"{ours}.{part}", f"{theirs}.{part}")
+    yield from both(f"{ours}.k_proj", f"{theirs}.k_proj", bias=lacks is None)
+    if lacks is not None:
+        yield Unused(f"{ours}.k_proj.bias", (lacks,))

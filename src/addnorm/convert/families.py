@@ -16,6 +16,7 @@ from addnorm.convert.qwen import QWEN2, QWEN3
 from addnorm.convert.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from addnorm.convert.t5 import MT5, T5
 from addnorm.convert.vit import VIT
+from addnorm.convert.whisper import WHISPER
 
 FAMILIES: tuple[Family, ...] = (
     GPT2,
@@ -27,6 +28,7 @@ FAMILIES: tuple[Family, ...] = (
     BART,
     T5,
     MT5,
+    WHISPER,
     LLAMA,
     MISTRAL,
     QWEN2,

@@ -9,10 +9,13 @@ from addnorm.convert.maps import Map
 from addnorm.convert.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models.inputs import TokenInputConfig
 from addnorm.nn.attention import AttentionConfig, FullPatternConfig, ScaledDotConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig
 from addnorm.nn.positions import LearnedConfig
+
+DIFFERS = "would become"
 
 M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
@@ -79,7 +82,7 @@ def check_expressible(family: Family, shaped: Shaped, config: Json) -> None:
     changed = differences(explicit(shaped.model), explicit(back.model))
     if changed:
         said = "; ".join(
-            f"model.{name} = {ours!r} would become {theirs!r}"
+            f"model.{name} = {ours!r} {DIFFERS} {theirs!r}"
             for name, (ours, theirs) in changed.items()
         )
         raise InputError(f"the {model_type} family cannot express this model: {said}")
@@ -113,6 +116,7 @@ def explicit(model: ModelConfig) -> ModelConfig:
         model = replace(
             model,
             target_vocab_size=None,
+            share_embeddings=model.share_embeddings and isinstance(model.input, TokenInputConfig),
             cross_attention=replace(cross, pattern=FullPatternConfig()),
             n_decoder_layers=model.n_decoder_layers or model.n_layers,
             decoder_position=own,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from addnorm.convert.aside import aside
 from addnorm.convert.equivalent import restated
 from addnorm.convert.families import FAMILIES
-from addnorm.convert.family import Family, Shaped, check_expressible
+from addnorm.convert.family import DIFFERS, Family, Shaped, check_expressible
 from addnorm.convert.files import Weights, save_folder_weights
 from addnorm.convert.maps import Map
 from addnorm.convert.settings import Json, Settings
@@ -46,9 +46,7 @@ def is_foreign(folder: Path) -> bool:
     return foreign_type(folder) is not None
 
 
-def describe(
-    folder: Path, *, pickled: bool = False
-) -> tuple[Family, Shaped, Tokenizers | None]:
+def describe(folder: Path, *, pickled: bool = False) -> tuple[Family, Shaped, Tokenizers | None]:
     """All of a Hugging Face folder but its weights. Raises `InputError` as `load` does."""
     settings = Settings.of(folder)
     family = family_of(settings)
@@ -287,7 +285,9 @@ def _chosen(shaped: Shaped, model_type: str | None) -> tuple[Family, Json]:
             return family, _chosen(shaped, family.model_types[0])[1]
         except InputError as error:
             problems.append(str(error))
-    raise InputError(f"no family can express this model; the nearest: {min(problems, key=len)}")
+    near = [problem for problem in problems if DIFFERS in problem] or problems
+    nearest_one = min(near, key=lambda problem: problem.count(DIFFERS))
+    raise InputError(f"no family can express this model; the nearest: {nearest_one}")
 
 
 def _write(file: Path, tree: Json) -> None:

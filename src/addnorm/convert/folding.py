@@ -87,6 +87,10 @@ def obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
         ),
         (new.embedding.norm is not None, "the embedding has a norm of its own"),
         (
+            isinstance(new.residual, PreNormConfig) and not new.residual.first,
+            "the first sublayer has no norm and reads what would be centred",
+        ),
+        (
             any(isinstance(one, SinusoidalConfig) for one in positions),
             "sinusoidal positions cannot be centred (position = learned, set as well, can)",
         ),

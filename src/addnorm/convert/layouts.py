@@ -182,6 +182,7 @@ def read_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_bytes())
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no character
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -66,8 +66,6 @@ def _write(shaped: Shaped) -> Json:
 
 
 def _restated(model: ModelConfig) -> ModelConfig:
-    if not isinstance(model, EncoderDecoderConfig):
-        return model
     return with_halves(with_biases(model))
 
 

@@ -169,9 +169,8 @@ def _write(shaped: Shaped) -> Json:
         "rope_parameters": {FULL: full, SLIDING: sliding},
         "global_rope_theta": full["rope_theta"],
         "local_rope_theta": sliding["rope_theta"],
-        "tie_word_embeddings": isinstance(model.head, TokenHeadConfig) and model.head.tied,
         # Theirs by default are of one vocabulary.
-        **dict.fromkeys((f"{kind}_token_id" for kind in ("bos", "eos", "pad", "cls", "sep"))),
+        **dict.fromkeys(f"{kind}_token_id" for kind in ("bos", "eos", "pad", "cls", "sep")),
         **_every(types),
         **_written_head(model.head),
         **(labelled(shaped.labels) if shaped.labels else {}),
@@ -209,7 +208,7 @@ def _written_head(head: HeadConfig) -> Json:
         tree["classifier_activation"] = name if name == "tanh" else activation_name(name)
         tree["classifier_bias"] = head.transform.bias
     if isinstance(head, TokenHeadConfig):
-        return tree | {"decoder_bias": head.bias}
+        return tree | {"decoder_bias": head.bias, "tie_word_embeddings": head.tied}
     if isinstance(head, ClassificationHeadConfig):
         tree["classifier_pooling"] = "cls" if head.pooling == "first" else head.pooling
     return tree | {"classifier_dropout": head.dropout}

@@ -29,7 +29,8 @@ _INERT = """
 
     bad_words_ids begin_suppress_tokens bos_token_id cls_token_id decoder_start_token_id
     diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size eos_token_id
-    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id
+    forced_decoder_ids forced_eos_token_id
     id2label init_std initializer_factor initializer_range label2id length_penalty mask_token_id
     max_length min_length n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels
     num_return_sequences pad_token_id prefix problem_type remove_invalid_values

@@ -103,11 +103,7 @@ def transplant(
         one.copy_(weights[name])
     left = tuple(sorted(firsts - case.used))
     changed += _moved(counts[0], chosen) + _resized(case)
-    judge = _Judge(case, origins, left)
-    known = {reason.partition(":")[0] for reason in changed}
-    for path, (was, now) in differences(explicit(old_config), explicit(new_config)).items():
-        if path not in known and not judge.same(path):
-            changed.append(f"{path}: {_short(was)} → {_short(now)}{WHY.get(_last(path), '')}")
+    changed += _different(_Judge(case, origins, left), {one.partition(":")[0] for one in changed})
     return Transplant(origins, left, tuple(dict.fromkeys(changed)))
 
 
@@ -257,6 +253,21 @@ class _Judge:
         if isinstance(old.norm, rms) and isinstance(new.norm, rms):
             return old.norm.eps == new.norm.eps
         return wanted(old, new) and obstacle(old, new) is None
+
+
+def _different(judge: _Judge, known: set[str]) -> list[str]:
+    """The differences of the configurations that matter, but for those that are known already.
+
+    What only follows from another, such as the width of a head from their number, is left out.
+    """
+    old, new = judge.case.old, judge.case.new
+    written = differences(old, new)
+    found = {
+        path: f"{path}: {_short(was)} → {_short(now)}{WHY.get(_last(path), '')}"
+        for path, (was, now) in differences(explicit(old), explicit(new)).items()
+        if path not in known and not judge.same(path)
+    }
+    return [said for path, said in found.items() if path in written] or list(found.values())
 
 
 WHY = {"n_kv_heads": ": the heads of a group share their mean"}

@@ -12,13 +12,13 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig, DotConfig
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.feedforward import Activation, FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import T5BiasConfig
 from addnorm.nn.residuals import PreNormConfig
 
-ACTIVATIONS = NAMES | {f"gated-{name}": one for name, one in NAMES.items()}
+ACTIVATIONS: dict[str, Activation] = NAMES | {f"gated-{name}": one for name, one in NAMES.items()}
 ACTIVATIONS["gated-gelu"] = "gelu_tanh"  # T5 v1.1 means another GELU by the name
 
 
@@ -65,8 +65,10 @@ def _feedforward(settings: Settings, dropout: float) -> FeedForwardConfig | Gate
     settings.only("is_gated_act", gated)
     if settings.has("dense_act_fn") and settings.choose("dense_act_fn", NAMES, "") != activation:
         raise settings.refuse("dense_act_fn", f"feed_forward_proj = {name!r}")
-    kind = GatedFeedForwardConfig if gated else FeedForwardConfig
-    return kind(d_ff=settings.need("d_ff"), activation=activation, bias=False, dropout=dropout)
+    d_ff = settings.need("d_ff")
+    if gated:
+        return GatedFeedForwardConfig(d_ff=d_ff, activation=activation, dropout=dropout)
+    return FeedForwardConfig(d_ff=d_ff, activation=activation, bias=False, dropout=dropout)
 
 
 def _tied(shaped: Shaped, names: Collection[str]) -> Shaped:

@@ -36,7 +36,7 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
     names = settings.names("architectures")
     if not names:
         return "body"
-    known = {f"{stem}{ending}": task for ending, task in endings.items()}
+    known: dict[str, Task] = {f"{stem}{ending}": task for ending, task in endings.items()}
     if names[0] not in known:
         raise settings.refuse(
             "architectures", f"valid are {', '.join(known)}.{nearest(names[0], known)}"

@@ -183,8 +183,10 @@ def _mark_special(folder: Folder, inner: tokenizers.Tokenizer, *, usual: bool) -
     """
     given = [folder.settings.get(key) for role in ROLES.values() for key in role.settings]
     for key in ("additional_special_tokens", "extra_special_tokens"):
-        more = folder.settings.get(key, ())
-        given += [*more.values()] if isinstance(more, dict) else [*more]
+        more = folder.settings.get(key, [])
+        if not isinstance(more, list | dict):
+            raise InputError(f"{folder.path / SETTINGS}: {key} is {more!r}, not a list")
+        given += more.values() if isinstance(more, dict) else more
     _mark(inner, [name for one in given if (name := token_name(one))])
     for role in ROLES if usual else ():
         if not _named(folder, inner, role):

@@ -90,12 +90,12 @@ def torch_state(stack: Stack) -> dict[str, Tensor]:
     for block in stack.blocks:
         _check_known(block)
     ours = {name: weight.detach() for name, weight in stack.named_parameters()}
+    maps = list(_maps(stack))
+    if odd := ours.keys() ^ {name for one in maps for name in one.ours}:
+        raise InputError(f"torch's layers have biases everywhere or nowhere: {sorted(odd)[0]}")
     found: dict[str, Tensor] = {}
-    for one in _maps(stack):
-        found |= dict(
-            zip(one.theirs, one.write([ours.pop(name) for name in one.ours]), strict=True)
-        )
-    assert not ours, ours.keys()
+    for one in maps:
+        found |= dict(zip(one.theirs, one.write([ours[name] for name in one.ours]), strict=True))
     return found
 
 
@@ -137,7 +137,7 @@ def _layer(i: int, block: torch.nn.Module) -> Iterator[Map]:
     assert isinstance(block, Block | CrossBlock)
     ours, theirs = f"blocks.{i}", f"layers.{i}"
     assert isinstance(block.attention, SelfAttention)
-    bias = block.attention.q_proj.bias is not None
+    bias = "bias" in dict(block.attention.q_proj.named_parameters())
     looks = {"attention": "self_attn"}
     norms = ["attention_residual", "feedforward_residual"]
     if isinstance(block, CrossBlock):
@@ -185,10 +185,17 @@ def _check_attention(attention: SelfAttention | CrossAttention) -> None:
         raise InputError("torch's layers have as many key/value heads as heads, d_model in all")
     assert isinstance(attention.core, SDPACore | EagerCore)
     score = attention.core.score
-    if isinstance(score, DotProduct) and score.weight is None and score.softcap is None:
-        if score.scale == attention.d_head**-0.5:
-            return
-    raise InputError("torch's layers have scores q·k / √d_head, and no others")
+    if not _is_scaled_dot(score, attention.d_head):
+        raise InputError("torch's layers have scores q·k / √d_head, and no others")
+
+
+def _is_scaled_dot(score: object, d_head: int) -> bool:
+    return (
+        isinstance(score, DotProduct)
+        and score.weight is None
+        and score.softcap is None
+        and score.scale == d_head**-0.5
+    )
 
 
 def _only(part: torch.nn.Module, *kinds: type) -> None:

@@ -28,6 +28,7 @@ from addnorm.train.checkpoint import (
     save_checkpoint,
     save_weights,
 )
+from addnorm.train.distill import imitation_sum
 from addnorm.train.journal import Journal
 from addnorm.train.loss import (
     balance_loss,
@@ -88,6 +89,7 @@ class Trainer:
     """Trains `model` in `folder` as `config` says, from the newest whole checkpoint there if any.
 
     `folder` gets `metrics.jsonl`, `checkpoints/` and, while validation runs, `best.safetensors`.
+    With a `teacher`, the model learns to say what that says, and not the labels.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Trainer:
         *,
         validation: Validation | None = None,
         listener: Listener | None = None,
+        teacher: nn.Module | None = None,
     ) -> None:
         if validation is None and (config.select == "best" or config.patience is not None):
             raise InputError("train.select = 'best' and train.patience need validation data")
@@ -111,6 +114,7 @@ class Trainer:
         self.config = config
         self.device = resolve_device(config.device)
         self.model = model.to(self.device)
+        self.teacher = None if teacher is None else teacher.to(self.device).eval()
         self.batches = batches
         self.folder = folder
         self.validation = validation
@@ -181,6 +185,10 @@ class Trainer:
 
     def loss(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of one micro-batch, summed over its targets; the mean of those of all exits."""
+        if self.teacher is not None:
+            with torch.no_grad():
+                wanted = self.teacher(**inputs)
+            return imitation_sum(self.model(**inputs), wanted, targets)
         smoothing = self.config.label_smoothing
         if isinstance(self.model, EncoderModel | DecoderModel) and self.model.exits:
             return exits_cross_entropy_sum(self.model.each(**inputs), targets, smoothing)
