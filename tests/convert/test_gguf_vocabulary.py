@@ -69,7 +69,9 @@ def _foreign(pre: Any, normalizer: Any = None, *, ignore_merges: bool = False) -
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens(["<end>"])
     inner.add_tokens(["<x>"])
-    return Tokenizer(inner, pad_id=None, unk_id=None, bos_id=None, eos_id=0, before=(), after=())
+    return Tokenizer(
+        inner, pad_id=None, unk_id=None, bos_id=None, eos_ids=(0,), before=(), after=()
+    )
 
 
 def _split(pattern: str) -> Any:
@@ -125,7 +127,7 @@ def test_what_stands_before_a_text_is_the_start_or_nothing() -> None:
     own = _foreign(level)
     assert not vocabulary(own, 5).add_bos
     inner = own.inner
-    other = Tokenizer(inner, unk_id=None, bos_id=0, eos_id=0, before=(1,), after=())
+    other = Tokenizer(inner, unk_id=None, bos_id=0, eos_ids=(0,), before=(1,), after=())
     with pytest.raises(InputError, match=r"puts \(1,\) before"):
         vocabulary(other, 5)
 

@@ -113,6 +113,13 @@ def _grow(valid: Tensor) -> Tensor:
 
 
 DECODERS = {
+    "one layer": DecoderConfig(
+        d_model=32,
+        n_layers=1,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2),
+        residual=PreNormConfig(),
+    ),
     "llama": DecoderConfig(
         **SMALL,
         position=RotaryConfig(),
@@ -181,7 +188,7 @@ def _slow(names: Sequence[str], fast: str) -> list[Any]:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("name", _slow(list(DECODERS), "llama"))
+@pytest.mark.parametrize("name", _slow(list(DECODERS), "one layer"))
 def test_a_decoder_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
     model = _built(DECODERS[name])
     assert isinstance(model, DecoderModel)
@@ -213,8 +220,10 @@ def _compare_steps(model: DecoderModel, session: Session, batch: int, longest: i
         past, valid = _past(found), _grow(valid)
 
 
+@pytest.mark.slow
+@pytest.mark.parity
 def test_prompts_in_parts_give_the_logits_of_the_whole(tmp_path: Path) -> None:
-    config = DECODERS["llama"]
+    config = DECODERS["one layer"]
     model = _built(config)
     session = Session(export_onnx(model, config, tmp_path)[0])
     ids, ones = torch.randint(VOCAB, (2, 9)), torch.ones(2, 9, dtype=torch.long)
@@ -388,6 +397,8 @@ def test_without_the_package_the_message_says_what_to_install(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.parity
 def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
     config = DecoderConfig(d_model=32, n_layers=1, attention=AttentionConfig(n_heads=2))
     model = config.build(VOCAB).train()

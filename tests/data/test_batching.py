@@ -90,7 +90,7 @@ def test_tagging_has_a_target_at_the_first_piece_of_each_word() -> None:
 def test_an_end_that_is_also_padding_is_learnt_once() -> None:
     corpus = Corpus([Text("ab"), Text("")])
     made = WordConfig().train(["ab"])
-    ours = Tokenizer(made.inner, pad_id=3, eos_id=3)
+    ours = Tokenizer(made.inner, pad_id=3, eos_ids=(3,))
     batch = only(encode(corpus, Tokenizers(ours, ours)))
     assert (batch.targets == 3).sum(-1).tolist() == [1, 1]
 

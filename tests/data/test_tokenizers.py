@@ -299,7 +299,7 @@ def ends_of_words() -> tokenizers.Tokenizer:
 
 
 def foreign(inner: tokenizers.Tokenizer) -> Tokenizer:
-    return Tokenizer(inner, pad_id=0, unk_id=1, bos_id=2, eos_id=3, before=(2,), after=(3,))
+    return Tokenizer(inner, pad_id=0, unk_id=1, bos_id=2, eos_ids=(3,), before=(2,), after=(3,))
 
 
 FOREIGN = {
@@ -383,7 +383,7 @@ def test_special_ids_in_a_text_are_left_out_where_nothing_is_unknown() -> None:
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(["<end>"])
     tokenizer = Tokenizer(
-        inner, pad_id=None, unk_id=None, bos_id=None, eos_id=1, before=(), after=()
+        inner, pad_id=None, unk_id=None, bos_id=None, eos_ids=(1,), before=(), after=()
     )
     assert tokenizer.encode("a <end> a") == [0, 0]
     assert tokenizer.encode_words(["a", "", "a"]) == ([0, 0, 0], [0, 1, 2])
@@ -404,14 +404,24 @@ def test_another_one_is_saved_with_its_ids(name: str, tmp_path: Path) -> None:
         pad_id=None,
         unk_id=None,
         bos_id=2,
-        eos_id=3,
-        other_eos_ids=(4,),
+        eos_ids=(3, 4),
+        never_ids=(0,),
         before=(2, 2),
         after=(),
     )
     made.save(path)
     loaded = Tokenizer.load(path)
-    for key in ("pad_id", "unk_id", "bos_id", "eos_id", "eos_ids", "before", "after", "vocab_size"):
+    for key in (
+        "pad_id",
+        "unk_id",
+        "bos_id",
+        "eos_id",
+        "eos_ids",
+        "never_ids",
+        "before",
+        "after",
+        "vocab_size",
+    ):
         assert getattr(loaded, key) == getattr(made, key)
     assert loaded.eos_ids == (3, 4)
     assert loaded.encode(TEXTS[0]) == made.encode(TEXTS[0])
@@ -457,7 +467,7 @@ def test_others_read_each_task() -> None:
 
 
 def test_a_language_is_not_learnt_without_an_end() -> None:
-    endless = Tokenizer(word_pieces(), eos_id=None, before=(), after=())
+    endless = Tokenizer(word_pieces(), eos_ids=(), before=(), after=())
     assert endless.eos_ids == ()
     with pytest.raises(InputError, match="no end token"):
         encode(Corpus([Text("the cat")]), Tokenizers(endless, endless))

@@ -156,3 +156,12 @@ def test_packed_documents_keep_their_place() -> None:
     [batch] = loaders.valid.batches()
     assert batch.targets.tolist() == [[4, 5, 6, 3, -100]]
     assert batch.inputs["valid"].tolist() == [[True] * 4 + [False]]
+
+
+def test_one_token_that_ends_a_text_and_begins_the_next_stands_once_and_is_learnt() -> None:
+    """GPT-2's: as the end of a text it is a target like any other."""
+    texts = [Encoded(0, [9, 1, 2], [1, 2, 9]), Encoded(1, [9, 3], [3, 9])]
+    corpus = EncodedCorpus("language", bos_id=9, pad_id=0, train=texts)
+    windows = WindowsConfig(batch_size=1, seq_len=8).windows(corpus, texts)
+    assert windows.inputs[: windows.n_tokens].tolist() == [9, 1, 2, 9, 3]
+    assert windows.targets[: windows.n_tokens].tolist() == [1, 2, 9, 3, 9]

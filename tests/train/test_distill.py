@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.train.tiny import ModelName, batches, build, journal
+from tests.train.tiny import batches, build, journal
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -83,15 +83,14 @@ def test_narrow_types_and_what_a_token_says_do_not_matter() -> None:
     assert whole.shape == ()
 
 
-@pytest.mark.parametrize("model", ["translator", "decoder"])
-def test_a_student_comes_nearer(model: ModelName, tmp_path: Path) -> None:
-    teacher, student = build(model, seed=1), build(model, dropout=0.0, seed=2)
+def test_a_student_comes_nearer(tmp_path: Path) -> None:
+    teacher, student = build(seed=1), build(dropout=0.0, seed=2)
     before = {name: one.clone() for name, one in weights_of(teacher).items()}
-    config = TrainConfig(steps=60, lr=0.01, device="cpu", label_smoothing=0.1)
-    trainer = Trainer(student, batches(model), config, tmp_path, teacher=teacher)
+    config = TrainConfig(steps=30, lr=0.01, device="cpu", label_smoothing=0.1)
+    trainer = Trainer(student, batches(), config, tmp_path, teacher=teacher)
     trainer.fit()
     losses = [line["loss"] for line in journal(tmp_path)]
-    assert sum(losses[-7:]) < 0.25 * sum(losses[:7])
+    assert sum(losses[-7:]) < 0.5 * sum(losses[:7])
     for name, one in weights_of(teacher).items():
         assert one.equal(before[name])
     assert all(parameter.grad is None for parameter in teacher.parameters())

@@ -27,6 +27,7 @@ for name in (
     "classify",
     "info",
     "export",
+    "swap",
     "parts",
     "check",
 ):

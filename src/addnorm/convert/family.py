@@ -51,7 +51,7 @@ class Family:
     """Patterns of tensors that may be there though the model does not need them: buffers in older
     files, and heads that its architecture leaves out."""
     ties: tuple[tuple[str, str], ...] = ()
-    """Tensors of theirs that may be left out, because they are tied to the second."""
+    """Tensors of theirs that may be there though they are tied to the second, and must equal it."""
     by_names: Callable[[Shaped, Collection[str]], Shaped] | None = None
     """What the names of the tensors say that `config.json` does not."""
     restated: Callable[[ModelConfig], ModelConfig] = lambda model: model

@@ -108,8 +108,6 @@ def save(
     dtype = next(iter(tensors.values())).dtype
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
     ids = {} if text is None else special_ids(text, config["model_type"])
-    if text is not None and text.target is not text.source:
-        raise InputError("a Hugging Face folder of this family has one tokenizer for both sides")
     check_expressible(family, shaped, config | ids)
     with aside(folder, replaces=("*.safetensors", "*.json")) as partial:
         if text is not None:
@@ -194,7 +192,7 @@ def _ours(family: Family, shaped: Shaped, weights: Weights, folder: Path) -> dic
     maps = list(family.maps(shaped))
     names = _names_in(family, weights, folder)
     wanted = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
-    _fill_in_ties(family, weights, names, wanted, folder)
+    _leave_out_ties(family, weights, names, wanted, folder)
     missing = wanted.values() - names.actual.keys()
     left = names.actual.keys() - wanted.values()
     unexpected = {name for name in left if not family.ignores(name)}
@@ -208,16 +206,14 @@ def _ours(family: Family, shaped: Shaped, weights: Weights, folder: Path) -> dic
     return found
 
 
-def _fill_in_ties(
+def _leave_out_ties(
     family: Family, weights: Weights, names: _Names, wanted: dict[str, str], folder: Path
 ) -> None:
-    """Read a tied tensor that is not there from the other; see that one there too is the same."""
+    """Leave out a tied tensor that is there too. Raises `InputError` where it is not the same."""
     for name, other in family.ties:
         tied, same = (one.removeprefix(names.strip) for one in (name, other))
         there = tied in names.actual
-        if name in wanted and not there:
-            wanted[name] = same
-        elif name not in wanted and there:
+        if name not in wanted and there:
             one = weights[names.actual.pop(tied)]
             if same in names.actual and not torch.equal(one, weights[names.actual[same]]):
                 raise InputError(

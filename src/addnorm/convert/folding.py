@@ -8,11 +8,11 @@ zero, its variance is its mean square, and the two norms agree but for β. `W (x
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.convolution import ConvolutionConfig
@@ -30,7 +30,6 @@ from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig
 
 Weights = dict[str, Tensor]
-M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
 READERS = (
     (
@@ -110,7 +109,7 @@ def position_of(model: ModelConfig, name: str) -> PositionConfig:
 # Places for what is folded.
 
 
-def with_places(model: M, *, biases: bool) -> M:
+def with_places(model: ModelConfig, *, biases: bool) -> ModelConfig:
     """The model with a head that is not tied and, where β is not zero, the biases that take it."""
     head: Any = model.head
     if isinstance(head, TokenHeadConfig):

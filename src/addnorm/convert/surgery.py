@@ -8,7 +8,6 @@ old, and another function), or new.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import nn
@@ -16,18 +15,10 @@ from torch import nn
 from addnorm.convert.family import differences, explicit
 from addnorm.convert.folding import Weights, betas, fold, obstacle, wanted, with_places
 from addnorm.convert.inheritance import Case, Kind, Origin, inherited, norm_of
-from addnorm.models import (
-    DecoderConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    Model,
-    ModelConfig,
-)
+from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import OffsetRMSNormConfig, RMSNormConfig
-
-M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
 Layers = Mapping[str, Sequence[int]]
 """For each stack of a model, which of the old layers each of the new ones is, from 0."""
@@ -59,7 +50,7 @@ def stacks_of(model: ModelConfig) -> dict[str, int]:
     return {"stack": model.n_layers}
 
 
-def prepared(old: Model, old_config: ModelConfig, new_config: M) -> M:
+def prepared(old: Model, old_config: ModelConfig, new_config: ModelConfig) -> ModelConfig:
     """`new_config` with what exact folding needs: an untied head, and biases where β is not zero.
 
     As it was where nothing is to be folded, or cannot be.

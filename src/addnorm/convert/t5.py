@@ -18,8 +18,11 @@ from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import T5BiasConfig
 from addnorm.nn.residuals import PreNormConfig
 
-ACTIVATIONS: dict[str, Activation] = NAMES | {f"gated-{name}": one for name, one in NAMES.items()}
-ACTIVATIONS["gated-gelu"] = "gelu_tanh"  # T5 v1.1 means another GELU by the name
+ACTIVATIONS: dict[str, Activation] = {
+    **NAMES,
+    **{f"gated-{name}": activation for name, activation in NAMES.items()},
+    "gated-gelu": "gelu_tanh",  # T5 v1.1 means another GELU by the name
+}
 
 
 def _read(settings: Settings) -> Shaped:

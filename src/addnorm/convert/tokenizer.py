@@ -30,7 +30,7 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
-SEQ2SEQ = ("t5", "mt5", "marian", "bart")
+SEQ2SEQ = ("t5", "mt5", "marian", "bart", "whisper")
 
 
 @dataclass(frozen=True)
@@ -106,17 +106,19 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
     _write(folder / SETTINGS, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
 
 
-def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, int | list[int]]:
+def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, Any]:
     """What `config.json` and `generation_config.json` say of the ids that are written."""
     target = tokenizers.target
     first = target.before[0] if target.before else target.bos_id
-    ids: dict[str, int | list[int]] = {"bos_token_id": first}
+    ids: dict[str, Any] = {"bos_token_id": first}
     if target.pad_id in target.special_ids:
         ids["pad_token_id"] = target.pad_id
     if target.eos_id is not None:
         ids["eos_token_id"] = target.eos_id if len(target.eos_ids) == 1 else [*target.eos_ids]
     if model_type in SEQ2SEQ:
         ids["decoder_start_token_id"] = target.bos_id
+    if target.never_ids:
+        ids["bad_words_ids"] = [[i] for i in target.never_ids]
     return ids
 
 
@@ -140,11 +142,23 @@ def _tokenizer(folder: Folder, inner: tokenizers.Tokenizer, wraps: Wraps | None)
         pad_id=pad[0] if pad else None,
         unk_id=unk[0] if unk else None,
         bos_id=bos[0] if bos else None,
-        eos_id=eos[0] if eos else None,
-        other_eos_ids=tuple(eos[1:]),
+        eos_ids=tuple(eos),
+        never_ids=_never(folder),
         before=before,
         after=after,
     )
+
+
+def _never(folder: Folder) -> tuple[int, ...]:
+    """The tokens that no translation may hold: Marian's padding."""
+    found: list[int] = []
+    for config in folder.configs:
+        match config.get("bad_words_ids"):
+            case [*words] if all(isinstance(word, list) for word in words):
+                found += [word[0] for word in words if len(word) == 1 and type(word[0]) is int]
+            case _:
+                pass
+    return tuple(sorted({i for i in found if i >= 0}))
 
 
 def _add_tokens(folder: Folder, inner: tokenizers.Tokenizer) -> None:

@@ -24,7 +24,8 @@ class Tokenizer:
 
     One from elsewhere also says what goes `before` and `after` each text that a model reads; ours
     leave that to the task (None). It may have no unknown token, or no end. A missing start is its
-    end, and missing padding is 0: no model reads that. `eos_ids` are all ends, `eos_id` first.
+    end, and missing padding is 0: no model reads that. `eos_ids` are all ends, `eos_id` first. A
+    translation never holds `never_ids`, whatever the model says.
 
     Raises `InputError` for text that is no Unicode: half a surrogate pair.
     """
@@ -36,8 +37,8 @@ class Tokenizer:
         pad_id: int | None = PAD_ID,
         unk_id: int | None = UNK_ID,
         bos_id: int | None = BOS_ID,
-        eos_id: int | None = EOS_ID,
-        other_eos_ids: tuple[int, ...] = (),
+        eos_ids: tuple[int, ...] = (EOS_ID,),
+        never_ids: tuple[int, ...] = (),
         before: tuple[int, ...] | None = None,
         after: tuple[int, ...] | None = None,
     ) -> None:
@@ -46,9 +47,10 @@ class Tokenizer:
         self.inner = inner
         self.pad_id = pad_id or 0
         self.unk_id = unk_id
-        self.bos_id = bos_id if bos_id is not None else eos_id or 0
-        self.eos_id = eos_id
-        self.eos_ids = () if eos_id is None else (eos_id, *other_eos_ids)
+        self.eos_id = eos_ids[0] if eos_ids else None
+        self.bos_id = bos_id if bos_id is not None else self.eos_id or 0
+        self.never_ids = never_ids
+        self.eos_ids = eos_ids
         self.before = before
         self.after = after
         added = inner.get_added_tokens_decoder()
@@ -131,8 +133,8 @@ class Tokenizer:
             pad_id=self.pad_id,
             unk_id=self.unk_id,
             bos_id=self.bos_id,
-            eos_id=self.eos_id,
-            other_eos_ids=self.eos_ids[1:],
+            eos_ids=self.eos_ids,
+            never_ids=self.never_ids,
             before=self.before,
             after=self.after,
         )
@@ -159,8 +161,8 @@ class ForeignIds:
     pad_id: NonNegativeInt
     unk_id: NonNegativeInt | None
     bos_id: NonNegativeInt
-    eos_id: NonNegativeInt | None
-    other_eos_ids: tuple[NonNegativeInt, ...]
+    eos_ids: tuple[NonNegativeInt, ...]
+    never_ids: tuple[NonNegativeInt, ...]
     before: tuple[NonNegativeInt, ...]
     after: tuple[NonNegativeInt, ...]
 

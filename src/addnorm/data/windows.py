@@ -102,7 +102,11 @@ class WindowsConfig:
         self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
     ) -> Windows:
         """The windows of some documents; in one order and from the start without a seed."""
-        if self.documents == "marked":
+        # Where one token both ends a text and begins the next, as in GPT-2, it stands there once.
+        shared = all(e.targets[-1:] == [corpus.bos_id] for e in examples)
+        if self.documents == "marked" and shared:
+            ids = [*(i for e in examples for i in e.tokens), corpus.bos_id]
+        elif self.documents == "marked":
             ids = [i for e in examples for i in (*e.tokens, e.targets[-1])]
         else:
             ids = [i for e in examples for i in e.tokens[1:]]
@@ -113,7 +117,7 @@ class WindowsConfig:
             self.batch_size,
             self.seq_len,
             seed=seed,
-            bos_id=corpus.bos_id,
+            bos_id=None if shared else corpus.bos_id,
             pad_id=corpus.pad_id,
         )
 

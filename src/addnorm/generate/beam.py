@@ -90,10 +90,11 @@ def beam_search(
     """The `n_best` continuations of each prompt, best first, at most `limits[i]` tokens long.
 
     At each step, those of the `beams` best extensions of a sentence that end are set aside, and the
-    best that do not end are extended further, as many as `decoding.width` says. A sentence closes when no live hypothesis can
-    still displace a kept one: log p only falls, so `live / normaliser(limit)` bounds whatever it
-    may become, and closing early changes nothing. Only where too few hypotheses ended within the
-    limit do unfinished ones follow, marked "length". Closed sentences leave the batch at once.
+    best that do not end are extended further, as many as `decoding.width` says. A sentence closes
+    when no live hypothesis can still displace a kept one: log p only falls, so
+    `live / normaliser(limit)` bounds whatever it may become, and closing early changes nothing.
+    Only where too few hypotheses ended within the limit do unfinished ones follow, marked "length".
+    Closed sentences leave the batch at once.
     """
     end = -1 if eos_id is None else eos_id
     logits = next_token.start(prompts)

@@ -68,7 +68,7 @@ def translate(
     """
     wanted = [len(s) + 50 if max_new_tokens is None else max_new_tokens for s in sources]
     return decode(
-        Translation(model, bos_id),
+        Translation(model, bos_id, never=() if writer is None else writer.tokenizer.never_ids),
         sources,
         decoding,
         wanted,

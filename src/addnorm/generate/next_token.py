@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from math import inf
 from sys import maxsize
 from typing import Protocol, runtime_checkable
 
@@ -94,11 +95,20 @@ class Translation:
     """An encoder–decoder model writes a target, from `bos_id` on, for a source encoded once.
 
     `cached` as in `Continuation`; the keys and values of the source are cached with the rest.
+    Tokens of `never` are not written, whatever the model says (Marian's padding).
     """
 
-    def __init__(self, model: EncoderDecoderModel, bos_id: int, *, cached: bool = True) -> None:
+    def __init__(
+        self,
+        model: EncoderDecoderModel,
+        bos_id: int,
+        *,
+        cached: bool = True,
+        never: Sequence[int] = (),
+    ) -> None:
         self.model = model
         self.bos_id = bos_id
+        self.never = torch.tensor(never, dtype=torch.long)
         self.cached = cached
 
     def room(self, i: int, prompt: Ids) -> int:
@@ -133,9 +143,11 @@ class Translation:
     def _read(self) -> Logits:
         new = _unread(self._tokens, self._cache)
         with evaluating(self.model):
-            return _last(
+            logits = _last(
                 self.model.decode(new, self._memory, source_valid=self._valid, cache=self._cache)
             )
+        never = self.never.to(logits.device)
+        return logits.index_fill(-1, never, -inf) if len(never) else logits
 
 
 def positions_for(embed: Input, i: int, ids: Ids) -> int:

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from addnorm.convert.folder import describe, is_foreign
 from addnorm.convert.folder import load as load_foreign
+from addnorm.data import ImagesConfig
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
+from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
 from addnorm.runs.recipe import RECIPE, Place, Recipe, check_recipe, set_field, task_of
 from addnorm.runs.start import sized, tree_of
 from addnorm.train.average import copy_into, weights_of
@@ -100,7 +102,8 @@ class Run:
     def tokenizers(self) -> Tokenizers:
         """What makes ids of text. Raises `InputError` for a model of images."""
         if self.text is None:
-            why = "has no tokenizer" if is_foreign(self.folder) else "reads images, not text"
+            images = isinstance(self.recipe.data, ImagesConfig)
+            why = "reads images, not text" if images else "has no tokenizer"
             raise InputError(f"{self.folder}: this model {why}")
         return self.text
 
@@ -149,9 +152,15 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
             )
 
     recipe = check_recipe(tree, _place(file, overrides or {}))
-    reads_text = recipe.tokenizer is not None or recipe.train.start is not None
-    tokenizers = Tokenizers.load(folder) if reads_text else None
+    there = any(folder.glob("*tokenizer.json"))
+    tokenizers = Tokenizers.load(folder) if there or _reads_text(recipe) else None
     return Saved(recipe, tokenizers, _read_labels(folder, recipe))
+
+
+def _reads_text(recipe: Recipe) -> bool:
+    """Whether a run of this recipe always has a tokenizer."""
+    images = recipe.data is None or isinstance(recipe.data, ImagesConfig)
+    return recipe.tokenizer is not None or (recipe.train.start is not None and not images)
 
 
 def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
@@ -177,7 +186,8 @@ def _place(file: Path, overrides: Mapping[str, str]) -> Place:
 
 
 def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
-    if task_of(recipe) not in ("classification", "tagging"):
+    head = recipe.model.head
+    if not isinstance(head, ClassificationHeadConfig | TaggingHeadConfig):
         return ()
     file = folder / "labels.json"
     labels = _read_json(file)

@@ -1,0 +1,91 @@
+"""`addnorm swap`: parts of a trained model changed, and what that costs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from addnorm.runs.swap import Swapped
+
+
+def swap(
+    model: Path,
+    *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    out: Path,
+    sets: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
+    layers: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = (),
+    recover: int = 0,
+    distill: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    split: Literal["valid", "test"] = "valid",
+) -> None:
+    """Change parts of a trained model, keep what can be kept, and measure before and after.
+
+    `addnorm swap runs/gpt --set norm=rmsnorm --set attention.n_kv_heads=2 --out runs/grouped`.
+    Every weight is said to be exact, folded into others, derived from the old ones, or new. Any
+    field of the recipe can be given after the model: `--data.kind text`, `--train.lr 3e-4`.
+
+    Parameters
+    ----------
+    model
+        A run folder, or a Hugging Face folder.
+    overrides
+        Fields to replace, as `--table.field value`.
+    out
+        The run folder to write.
+    sets
+        A part and its value, as `position=rotary`; may be given again.
+    layers
+        Which of the old layers the new ones are, as `0 1 1 2`; by default chosen evenly.
+    recover
+        Train so many steps afterwards.
+    distill
+        Recover from what the old model says, in place of the labels.
+    split
+        Which part of the data to measure on.
+    """
+    from addnorm.cli.fields import fields_given
+    from addnorm.cli.terminal import console
+    from addnorm.runs.swap import Swap, swap_run
+
+    options = ["--out", "--set", "--layers", "--recover", "--distill", "--split"]
+    fields = fields_given(overrides, options)
+    wanted = Swap(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
+    _print(swap_run(model, out, wanted, fields, console))
+    console.out(f"Next: addnorm info {out}", highlight=False)
+
+
+def _print(swapped: "Swapped") -> None:
+    """The weights part by part, what is lost, and the figures."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("part", "weights", "", "how"):
+        table.add_column(name, justify="right" if name == "weights" else "left", overflow="fold")
+    for part in swapped.parts():
+        table.add_row(part.name, f"{part.n_weights:,}", part.kind, part.how)
+    console.print(table)
+    transplant = swapped.transplant
+    lines = [f"left out: {', '.join(transplant.left)}"] if transplant.left else []
+    lines += [f"added, so that nothing is lost: model.{one}" for one in swapped.added]
+    lines += [f"another function: {one}" for one in transplant.changed]
+    lines += [] if transplant.changed else ["the same function as before"]
+    console.print("\n".join(["", *lines, ""]), soft_wrap=True)
+    if swapped.unmeasured is not None:
+        console.print(f"nothing was measured: {swapped.unmeasured}", soft_wrap=True)
+    else:
+        console.print(_figures(swapped))
+
+
+def _figures(swapped: "Swapped") -> object:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in swapped.figures:
+        table.add_column(name, justify="right")
+    for score in next(iter(swapped.figures.values())):
+        table.add_row(score, *(f"{one[score]:.4f}" for one in swapped.figures.values()))
+    return table

@@ -1,0 +1,128 @@
+"""Parts of a model replaced by name: `norm=rmsnorm`, `attention.n_kv_heads=2`."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from addnorm.errors import InputError
+from addnorm.models import ModelConfig
+from addnorm.runs.mistakes import walk
+from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, set_field
+from addnorm.runs.start import merged, tree_of
+
+CARRIED = {
+    "norm": ("eps",),
+    "qk_norm": ("eps",),
+    "feedforward": ("d_ff", "dropout", "expert"),
+    "expert": ("d_ff", "dropout"),
+}
+"""Fields that a part of another kind takes over, where it has them."""
+
+
+def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
+    """The recipe with parts of its model set, each as `path=value`, the path below `model`.
+
+    A value is written as in TOML, or is a bare word. For a part that has kinds, the word is the
+    kind; a table of the same kind, or without one, changes only what it names. "none" takes away a
+    part that may be missing. Raises `InputError` naming the path and the nearest valid name.
+    """
+    model = recipe.model
+    given = dict(_split(one) for one in sets)
+    tree: dict[str, Any] = RECIPE.dump_python(recipe, mode="json")
+    for path, text in given.items():
+        _set(tree, model, path, text)
+    _keep_looking(tree["model"], model)
+
+    def place(path: list[str]) -> str:
+        name = ".".join(path)
+        known = [one for one in given if f"{name}.".startswith(f"model.{one}.")]
+        return f"--set {known[-1]}" if known else "--set"
+
+    new = check_recipe(tree, place)
+    if new.model.kind != model.kind:
+        raise InputError(f"--set kind: a {model.kind} cannot become a {new.model.kind}")
+    if new.model.head.kind != model.head.kind:
+        raise InputError(
+            "--set head: the kind of the head is the task: train for another one from these "
+            "weights, with train.start"
+        )
+    return new
+
+
+def with_depth(recipe: Recipe, n_layers: int) -> Recipe:
+    """The recipe with so many layers."""
+    return replace(recipe, model=replace(recipe.model, n_layers=n_layers))
+
+
+def _split(one: str) -> tuple[str, str]:
+    path, equals, text = one.partition("=")
+    if not (equals and path.strip() and text.strip()):
+        raise InputError(f"--set {one}: write it as path=value, such as norm=rmsnorm")
+    return path.strip().removeprefix("model."), text.strip()
+
+
+def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None:
+    *tables, last = ["model", *path.split(".")]
+    here: Any = tree
+    for table in tables:
+        here = here.setdefault(table, {})
+        if not isinstance(here, dict):
+            raise InputError(f"--set {path}: {table} = {here!r} is not a table")
+    old = here.get(last)
+    classes = _classes(tree, [*tables, last])
+    kinds = [one.kind for one in classes if any(field.name == "kind" for field in fields(one))]
+    read: dict[str, Any] = {}
+    set_field(read, "value", text)
+    value = read["value"]
+    if value == "none" and "none" not in kinds and not isinstance(old, str):
+        value = None
+    elif kinds and isinstance(value, str):
+        value = {"kind": value}
+    if kinds and isinstance(value, dict):
+        chosen = [one for one in classes if one.kind == value.get("kind")]
+        known = {field.name for one in chosen for field in fields(one)}
+        kept = _carried(last, _written_out(old, model.d_model), known)
+        before: dict[str, Any] = old if isinstance(old, dict) else {}
+        same = value.get("kind") in (None, before.get("kind"))
+        value = merged(before, value) if before and same else kept | value
+    here[last] = value
+
+
+def _classes(tree: dict[str, Any], path: list[str]) -> tuple[Any, ...]:
+    """The configurations that may stand at a path, the kinds on the way being as they are."""
+    loc: list[str] = []
+    here: Any = tree
+    classes: tuple[Any, ...] = ()
+    for key in path:
+        _, classes = walk(Recipe, (*loc, key))
+        here = here.get(key) if isinstance(here, dict) else None
+        loc += [key]
+        if len(classes) > 1 and isinstance(here, dict) and "kind" in here:
+            loc += [here["kind"]]
+    return classes
+
+
+def _carried(name: str, old: Any, known: set[str]) -> dict[str, Any]:
+    """What a part of another kind takes over from the one in its place."""
+    kept = {one: old[one] for one in CARRIED.get(name, ()) if isinstance(old, dict) and one in old}
+    if name == "feedforward" and isinstance(old, dict) and "activation" in old:
+        kept["expert"] = old
+    return {one: value for one, value in kept.items() if one in known}
+
+
+def _written_out(old: Any, d_model: int) -> Any:
+    """A feed-forward layer with its width, where that was a default."""
+    if not isinstance(old, dict) or old.get("d_ff", 0) is not None:
+        return old
+    return {**old, "d_ff": 4 * d_model if old["kind"] == "mlp" else 8 * d_model // 3}
+
+
+def _keep_looking(tree: dict[str, Any], model: ModelConfig) -> None:
+    """Write cross-attention down where another mixer takes the place of that which it followed."""
+    mixer = tree.get("attention")
+    if not isinstance(mixer, dict) or mixer.get("kind") == "attention":
+        return
+    if model.kind == "encoder_decoder" and tree.get("cross_attention") is None:
+        tree["cross_attention"] = tree_of(replace(model, cross_attention=model.looking))[
+            "cross_attention"
+        ]

@@ -1,0 +1,293 @@
+"""Swapping parts of a trained model: the same weights in other parts, and what that costs."""
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from addnorm.convert.aside import aside
+from addnorm.convert.family import differences
+from addnorm.convert.surgery import (
+    Kind,
+    Layers,
+    Transplant,
+    evenly,
+    prepared,
+    stacks_of,
+    transplant,
+)
+from addnorm.data.batching import Loaders
+from addnorm.data.encoding import encode
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.runs.changes import changed, with_depth
+from addnorm.runs.evaluation import Judge, Split
+from addnorm.runs.folder import Run, build_model, write_settings
+from addnorm.runs.recipe import Recipe, check_task
+from addnorm.train.progress import ProgressBar
+from addnorm.train.schedule import LinearConfig
+from addnorm.train.settings import TrainConfig
+from addnorm.train.trainer import Trainer, resolve_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """What is asked for.
+
+    `sets` are parts as `path=value` (see `changes`); `layers` says which of the old layers each of
+    the new ones is. Then `recover` steps of training follow, from the labels or, with `distill`,
+    from what the old model says.
+    """
+
+    sets: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
+    recover: int = 0
+    distill: bool = False
+    split: Split = "valid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the model: how many weights of it come from where, and how."""
+
+    name: str
+    kind: Kind
+    how: str
+    n_weights: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swapped:
+    """The new run and what became of the old one."""
+
+    run: Run
+    transplant: Transplant
+    added: tuple[str, ...]
+    """Changes of the model that nobody asked for, and exactness needs."""
+    figures: Mapping[str, Mapping[str, float]]
+    """Scores before, after and, where it was trained, recovered."""
+    unmeasured: str | None
+    """Why nothing was measured, if so."""
+
+    def parts(self) -> list[Part]:
+        """The weights by part, all layers together, in the order of the model."""
+        weights, found = self.run.weights, Counter[tuple[str, Kind, str]]()
+        for name, origin in self.transplant.origins.items():
+            part = re.sub(r"\.\d+\.", ".*.", name).rpartition(".")[0] or name
+            found[part, origin.kind, origin.how] += weights[name].numel()
+        return [
+            Part(name=name, kind=kind, how=how, n_weights=n)
+            for (name, kind, how), n in found.items()
+        ]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """The data of a run, to measure a model on and to train it with."""
+
+    loaders: Loaders
+    judge: Judge | None
+    valid_examples: int
+
+    @classmethod
+    def of(cls, run: Run, split: Split) -> "_Bench":
+        recipe = run.recipe
+        corpus = recipe.corpus()
+        check_task(recipe, corpus)
+        encoded = encode(corpus, run.text, run.labels)
+        loaders = recipe.train.batching.build(encoded, seed=recipe.train.seed)
+        judge = Judge.of(
+            split,
+            corpus,
+            encoded,
+            loaders,
+            tokenizers=run.text,
+            labels=run.labels,
+            settings=recipe.eval,
+        )
+        return cls(loaders, judge, recipe.eval.valid_examples)
+
+    def scores(self, model: Model) -> dict[str, float]:
+        """The figures on the split, as validation has them."""
+        assert self.judge is not None
+        return self.judge.judge(model, self.valid_examples).scores
+
+
+def swap_run(
+    folder: Path, out: Path, wanted: Swap, fields: Mapping[str, str], console: Console
+) -> Swapped:
+    """Write the model of `folder` with other parts to `out`, a run folder; say what it cost.
+
+    `fields` are those of the recipe to replace, as of the data to measure on. Where the run has no
+    data, nothing is measured. Raises `InputError` where something is in `out`, for parts that do
+    not exist or do not fit, and where training is asked for without data.
+    """
+    _check(wanted, fields, out)
+    # A model that is trained on needs more than 16 bits.
+    run = Run.open(folder, fields, dtype=torch.float32 if wanted.recover else None)
+    recipe, layers = _asked(run.recipe, wanted)
+    config = prepared(run.model, run.recipe.model, recipe.model)
+    added = differences(recipe.model, config)
+    recipe = replace(recipe, model=config)
+    new = _built(run, recipe)
+    report = transplant(run.model, run.recipe.model, new, config, layers)
+    _check_teacher(wanted, report)
+    bench, unmeasured = _data(run, wanted, given=any(name.startswith("data.") for name in fields))
+    if bench is not None:
+        device = resolve_device(recipe.train.device)
+        for model in (run.model, new):
+            model.to(device)
+    figures = _measured(bench, {"before": run.model, "after": new}, console)
+    with aside(out) as partial:
+        if wanted.recover:
+            assert bench is not None
+            recipe = replace(recipe, train=recovery(recipe.train, wanted.recover, fields))
+            _train(
+                new, recipe.train, bench, partial, run.model if wanted.distill else None, console
+            )
+            figures |= _measured(bench, {"recovered": new}, console)
+        write_settings(partial, recipe, run.text, run.labels)
+        Run(partial, recipe, run.text, run.labels, new).save_weights()
+    return Swapped(
+        run=Run(out, recipe, run.text, run.labels, new.eval()),
+        transplant=report,
+        added=tuple(f"{name} = {_written(now)}" for name, (_, now) in added.items()),
+        figures=figures,
+        unmeasured=unmeasured,
+    )
+
+
+def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> TrainConfig:
+    """Training that mends: a tenth of the rate that the run had, falling, unless `fields` say."""
+    lr = train.lr if "train.lr" in fields else train.lr / 10
+    own = any(f"{name}.".startswith("train.schedule.") for name in fields)
+    return replace(
+        train,
+        steps=steps,
+        epochs=None,
+        lr=lr,
+        schedule=train.schedule if own else LinearConfig(warmup=steps // 20),
+        select="last",
+        average=0,
+        ema=None,
+        patience=None,
+        validate_every=None,
+        save_every=steps,
+        tensorboard=False,
+    )
+
+
+def _check(wanted: Swap, fields: Mapping[str, str], out: Path) -> None:
+    """Raise `InputError` for what can be seen to be wrong before anything is read."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: something is there already: choose another --out")
+    if not (wanted.sets or wanted.layers):
+        raise InputError("nothing to change: give --set, such as --set norm=rmsnorm, or --layers")
+    if wanted.distill and not wanted.recover:
+        raise InputError("--distill says what to learn from: give --recover, the number of steps")
+    if wanted.recover < 0:
+        raise InputError(f"--recover {wanted.recover}: give a number of steps")
+    if own := [name for name in fields if name.startswith("model.")]:
+        path = own[0].removeprefix("model.")
+        raise InputError(f"--{own[0]}: parts of the model are changed by --set {path}=…")
+
+
+def _asked(recipe: Recipe, wanted: Swap) -> tuple[Recipe, Layers]:
+    """The recipe as it is asked for, and which layers it takes."""
+    old = stacks_of(recipe.model)
+    new = changed(recipe, wanted.sets)
+    first = next(iter(old))
+    if not wanted.layers:
+        counts = stacks_of(new.model)
+        return new, {stack: evenly(old[stack], n) for stack, n in counts.items()}
+    unknown = [str(i) for i in wanted.layers if not 0 <= i < old[first]]
+    if unknown:
+        raise InputError(
+            f"--layers {' '.join(unknown)}: the model has layers 0 to {old[first] - 1}"
+        )
+    n = len(wanted.layers)
+    if new.model.n_layers not in (recipe.model.n_layers, n):
+        raise InputError(
+            f"--layers names {n} layers, and --set n_layers={new.model.n_layers}: give one of them"
+        )
+    new = with_depth(new, n)
+    layers: dict[str, tuple[int, ...]] = {first: wanted.layers}
+    for stack, count in stacks_of(new.model).items():
+        together = _follows(new.model) and old[stack] == old[first]
+        layers.setdefault(stack, wanted.layers if together else evenly(old[stack], count))
+    return new, layers
+
+
+def _follows(model: ModelConfig) -> bool:
+    """Whether the decoder is as deep as the encoder because nothing else is said."""
+    return isinstance(model, EncoderDecoderConfig) and model.n_decoder_layers is None
+
+
+def _built(run: Run, recipe: Recipe) -> Model:
+    """The new model before it gets its weights, in the type of the old one's."""
+    torch.manual_seed(recipe.train.seed)
+    try:
+        model = build_model(recipe, run.text, run.labels)
+    except InputError:
+        raise
+    except ValueError as error:  # parts that make no sense together
+        raise InputError(f"--set: {error}") from error
+    return model.to(next(run.model.parameters()).dtype).eval()
+
+
+def _check_teacher(wanted: Swap, report: Transplant) -> None:
+    resized = [reason for reason in report.changed if reason.startswith("vocab_size")]
+    if wanted.distill and resized:
+        raise InputError(f"--distill needs one vocabulary, and {resized[0]}: leave it out")
+
+
+def _data(run: Run, wanted: Swap, *, given: bool) -> tuple[_Bench | None, str | None]:
+    """The data to measure and train on; or why there are none, if that can be done without."""
+    try:
+        bench = _Bench.of(run, wanted.split)
+    except InputError as error:
+        if wanted.recover or given:
+            raise
+        return None, str(error)
+    if bench.judge is None:
+        return bench, f"the data have no {wanted.split} split: data.{wanted.split} is not given"
+    return bench, None
+
+
+def _measured(
+    bench: _Bench | None, models: Mapping[str, Model], console: Console
+) -> dict[str, Mapping[str, float]]:
+    """The figures of each model, told as they come."""
+    if bench is None or bench.judge is None:
+        return {}
+    figures: dict[str, Mapping[str, float]] = {}
+    for name, model in models.items():
+        figures[name] = bench.scores(model)
+        said = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
+        console.out(f"{name}: {said}", highlight=False)
+    return figures
+
+
+def _train(
+    model: Model,
+    config: TrainConfig,
+    bench: _Bench,
+    folder: Path,
+    teacher: Model | None,
+    console: Console,
+) -> None:
+    with ProgressBar(console) as bar:
+        trainer = Trainer(model, bench.loaders.train, config, folder, listener=bar, teacher=teacher)
+        trainer.fit()
+    shutil.rmtree(folder / "checkpoints")
+    model.eval()
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
