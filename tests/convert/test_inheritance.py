@@ -247,7 +247,7 @@ def test_new_tokens_beside_a_folded_norm() -> None:
     assert_close(said(swapped.new)[..., :VOCAB], said(swapped.old), rtol=0, atol=1e-10)
     origin = swapped.report.origins["embed.tokens.weight"]
     assert origin.kind == "derived"
-    assert origin.how.endswith("centred over d_model")
+    assert origin.how.endswith("; centred")
 
 
 def test_tables_that_were_one() -> None:

@@ -62,13 +62,15 @@ def _print(swapped: "Swapped") -> None:
 
     console = Console(highlight=False, markup=False)
     table = Table(box=None, pad_edge=False)
-    for name in ("part", "weights", "", "how"):
-        table.add_column(name, justify="right" if name == "weights" else "left", overflow="fold")
+    table.add_column("part", no_wrap=True)
+    table.add_column("weights", justify="right", no_wrap=True)
+    table.add_column("")
+    table.add_column("how", overflow="fold")
     for part in swapped.parts():
         table.add_row(part.name, f"{part.n_weights:,}", part.kind, part.how)
     console.print(table)
-    transplant = swapped.transplant
-    lines = [f"left out: {', '.join(transplant.left)}"] if transplant.left else []
+    transplant, left = swapped.transplant, swapped.left()
+    lines = [f"left out: {', '.join(left)}"] if left else []
     lines += [f"added, so that nothing is lost: model.{one}" for one in swapped.added]
     lines += [f"another function: {one}" for one in transplant.changed]
     lines += [] if transplant.changed else ["the same function as before"]

@@ -187,7 +187,7 @@ def fold(weights: Weights, beta: Mapping[str, Tensor], model: ModelConfig) -> Fo
         if axis is not None:
             wide = weights[name].double()
             weights[name] = (wide - wide.mean(axis, keepdim=True)).to(weights[name].dtype)
-            how[name] = "centred over d_model"
+            how[name] = "centred"
     dropped: list[str] = []
     for norm, shift in beta.items():
         if f"{norm}.weight" not in weights:
@@ -201,7 +201,7 @@ def fold(weights: Weights, beta: Mapping[str, Tensor], model: ModelConfig) -> Fo
                 continue
             added = weights[reader].double() @ shift.double() * _scale(reader, model)
             weights[bias] = (weights[bias].double() + added).to(weights[bias].dtype)
-            how[bias] = "β of the norm before it added"
+            how[bias] = "β added"
     return Folded(how, tuple(dropped))
 
 

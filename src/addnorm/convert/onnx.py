@@ -77,6 +77,8 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     for module in model.modules():
         if reason := REFUSED.get(type(module)):
             raise InputError(f"this model cannot be exported to ONNX: {reason}")
+    if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
+        raise InputError("onnxruntime has no bfloat16 on a CPU: export float32 or float16")
     graphs = _graphs(_plain(model), config)
     with aside(folder, ["*.onnx", "*.onnx.data"]) as partial:
         for graph in graphs:
@@ -189,14 +191,13 @@ def _graphs(model: Model, config: ModelConfig) -> list[Graph]:
 
 def _decoder(module: nn.Module, inputs: Mapping[str, Slot]) -> Graph:
     present = [name.replace("past", "present") for name in inputs if name.startswith("past")]
-    outputs = ["logits", *present]
-    return Graph(name="decoder_model.onnx", module=module, inputs=inputs, outputs=outputs)
+    names = ["logits", *present]
+    return Graph(name="decoder_model.onnx", module=module, inputs=inputs, outputs=names)
 
 
 def _past(stack: Stack) -> dict[str, Slot]:
     mixers = [mixer for mixer in stack.mixers if isinstance(mixer, SelfAttention)]
-    assert len(mixers) == len(stack.mixers), "others were refused"
-    return _keys_values("past", "past", mixers)
+    return _keys_values("past", "past", mixers)  # others were refused
 
 
 def _looking(block: nn.Module) -> CrossAttention:
@@ -223,8 +224,7 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
     """The keys and values of every layer, `axis` of them; the example has 4, or 5 of a memory."""
     slots: dict[str, Slot] = {}
     for i, attention in enumerate(attentions):
-        weight = attention.k_proj.weight
-        heads = weight.shape[0] // attention.d_head
+        weight, heads = attention.k_proj.weight, attention.k_proj.out_features // attention.d_head
         length = 5 if axis == "memory" else 4
         for part in ("key", "value"):  # one tensor for both would be one input to the tracer
             example = torch.zeros(2, heads, length, attention.d_head, dtype=weight.dtype)

@@ -149,7 +149,7 @@ def _folded(origin: Origin, how: str | None, *, gain: bool) -> Origin:
     """What a weight is after folding; `gain` says that it may be γ, now all that there was."""
     if how is not None:
         kinds: dict[Kind, Kind] = {"exact": "folded"}
-        said = "; ".join(part for part in (origin.how, how) if part)
+        said = "; ".join(part for part in (origin.how, how) if part not in ("", "zero"))
         return Origin(kinds.get(origin.kind, origin.kind), said)
     if gain and origin.kind == "derived" and origin.how.startswith("γ"):
         return Origin("exact" if origin.how == "γ kept" else "folded", origin.how)

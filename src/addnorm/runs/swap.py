@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,15 +75,34 @@ class Swapped:
     """Why nothing was measured, if so."""
 
     def parts(self) -> list[Part]:
-        """The weights by part, all layers together, in the order of the model."""
-        weights, found = self.run.weights, Counter[tuple[str, Kind, str]]()
-        for name, origin in self.transplant.origins.items():
-            part = re.sub(r"\.\d+\.", ".*.", name).rpartition(".")[0] or name
-            found[part, origin.kind, origin.how] += weights[name].numel()
+        """The weights by part, those of all layers together, in the order of the model."""
+        weights, origins = self.run.weights, self.transplant.origins
+        found: dict[str, list[str]] = {}
+        for name in origins:
+            found.setdefault(part_of(name), []).append(name)
         return [
-            Part(name=name, kind=kind, how=how, n_weights=n)
-            for (name, kind, how), n in found.items()
+            Part(
+                name=part,
+                kind=max((origins[name].kind for name in names), key=KINDS.index),
+                how="; ".join(dict.fromkeys(origins[n].how for n in names if origins[n].how)),
+                n_weights=sum(weights[name].numel() for name in names),
+            )
+            for part, names in found.items()
         ]
+
+    def left(self) -> list[str]:
+        """The parts of the old model that have no place in the new one."""
+        return list(dict.fromkeys(part_of(name) for name in self.transplant.left))
+
+
+KINDS: tuple[Kind, ...] = ("exact", "folded", "derived", "new")
+"""What can become of a weight, the best first; a part is as good as the worst of its weights."""
+
+
+def part_of(name: str) -> str:
+    """The part that a weight belongs to: `decoder.attention.q_proj`, in whatever layer."""
+    part, _, own = re.sub(r"\.(blocks\.\d+|experts\.\d+)", "", name).rpartition(".")
+    return part if own in ("weight", "bias") else f"{part}.{own}"
 
 
 @dataclass(frozen=True)

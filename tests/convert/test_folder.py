@@ -1,0 +1,166 @@
+"""Whole folders: lean and fast, damaged ones named, nothing in them run."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from addnorm.convert.family import Shaped, differences, explicit
+from addnorm.convert.folder import built, foreign_type, is_foreign, load, save
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.positions import LearnedConfig
+from addnorm.nn.residuals import PreNormConfig
+
+
+def gpt2(d_model: int = 8, n_layers: int = 2, **changes: Any) -> DecoderConfig:
+    parts: dict[str, Any] = {
+        "d_model": d_model,
+        "n_layers": n_layers,
+        "max_len": 16,
+        "position": LearnedConfig(),
+        "attention": AttentionConfig(n_heads=2),
+        "feedforward": FeedForwardConfig(activation="gelu_tanh"),
+        "residual": PreNormConfig(),
+        "embedding": EmbeddingConfig(scale="one"),
+    }
+    return DecoderConfig(**parts | changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    out = tmp_path / "model"
+    assert save(out, Shaped(model=gpt2(), vocab_size=11), gpt2().build(11), None) == "gpt2"
+    return out
+
+
+def change(folder: Path, **keys: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+
+
+def test_which_folders_are_foreign(folder: Path, tmp_path: Path) -> None:
+    assert foreign_type(folder) == "gpt2"
+    assert is_foreign(folder)
+    assert not is_foreign(tmp_path)
+    assert not is_foreign(folder / "config.json")
+
+
+def test_no_code_of_a_folder_is_run(folder: Path, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    code = f"open({str(canary)!r}, 'w').close()"
+    (folder / "modeling_evil.py").write_text(code)
+    change(folder, auto_map={"AutoModel": "modeling_evil.Evil"}, _attn_implementation="evil/kernel")
+    load(folder)
+    assert not canary.exists()
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_a_pickle_is_never_run(pickled: bool, folder: Path, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Evil(canary)))
+    with pytest.raises(InputError, match=r"pytorch_model\.bin"):
+        load(folder, pickled=pickled)
+    assert not canary.exists()
+
+
+def test_weights_of_torch_open_when_asked_for(folder: Path) -> None:
+    expected = load(folder).model.state_dict()
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    found = load(folder, pickled=True).model.state_dict()
+    assert all(torch.equal(found[name], one) for name, one in expected.items())
+
+
+def test_a_tied_head_that_is_another_is_refused(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    same = weights["transformer.wte.weight"]
+    save_file(weights | {"lm_head.weight": same.clone()}, folder / "model.safetensors")
+    load(folder)
+    save_file(weights | {"lm_head.weight": same + 1}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"config\.json ties lm_head\.weight to .* and they differ"):
+        load(folder)
+
+
+def test_an_untied_head_that_is_missing_is_named(folder: Path) -> None:
+    change(folder, tie_word_embeddings=False)
+    with pytest.raises(InputError, match=r"missing lm_head\.weight"):
+        load(folder)
+
+
+def test_shapes_that_do_not_fit_are_named(folder: Path) -> None:
+    change(folder, n_positions=17)
+    with pytest.raises(InputError, match=r"position\.table\.weight has shape \(16, 8\), expected"):
+        load(folder)
+
+
+def test_what_a_family_lacks_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    model = gpt2(norm=RMSNormConfig())
+    with pytest.raises(InputError, match=r"model\.norm = 'rmsnorm' would become 'layernorm'"):
+        save(
+            tmp_path / "out",
+            Shaped(model=model, vocab_size=11),
+            model.build(11),
+            None,
+            model_type="gpt2",
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_defaults_written_out_are_no_difference() -> None:
+    spelt = gpt2(
+        attention=AttentionConfig(n_heads=2, n_kv_heads=2, d_head=4, out_bias=True, dropout=0.5),
+        feedforward=FeedForwardConfig(activation="gelu_tanh", d_ff=32),
+        dropout=0.3,
+        init="gpt2",
+    )
+    assert not differences(explicit(gpt2()), explicit(spelt))
+    other = gpt2(head=TokenHeadConfig(tied=False))
+    assert differences(explicit(gpt2()), explicit(other)) == {"head.tied": (True, False)}
+
+
+@pytest.mark.slow
+def test_a_gigabyte_opens_in_two_seconds_and_takes_its_own_size(tmp_path: Path) -> None:
+    """Loaded and used once, the peak is at most 1.15 times the weights beside what torch takes."""
+    model = gpt2(d_model=1024, n_layers=20)
+    shaped = Shaped(model=model, vocab_size=4096)
+    save(tmp_path, shaped, built(shaped), None)
+    size = (tmp_path / "model.safetensors").stat().st_size
+    assert size > 10**9
+    (tmp_path / "model.safetensors").read_bytes()  # into the page cache
+    code = f"""
+import resource, time, torch
+from pathlib import Path
+from addnorm.convert.folder import load
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before, start = peak(), time.perf_counter()
+model = load(Path({str(tmp_path)!r})).model
+seconds = time.perf_counter() - start
+with torch.inference_mode():
+    model(torch.tensor([[1, 2, 3]]))
+print(seconds, peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, grown = map(float, done.stdout.split())
+    assert seconds < 2
+    assert grown < 1.15 * size
