@@ -5,10 +5,18 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 import pytest
+
+from addnorm.convert.family import Shaped
+from addnorm.convert.folder import built, save
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizers import BPEConfig
+from addnorm.models.presets import gpt2_small
+from addnorm.nn.attention import AttentionConfig
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
@@ -130,6 +138,7 @@ def test_the_commands_in_the_readme_run(tmp_path: Path) -> None:
     recipe = re.sub(r"steps = \d+", "steps = 4", recipe)
     (tmp_path / "my.toml").write_text(recipe, encoding="utf-8")
     (tmp_path / "my.txt").write_text("To be, or not to be, that is the question.\n" * 200)
+    write_gpt2(tmp_path / "gpt2")
     lines = "".join(_blocks("console")).splitlines()
     commands = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
     assert {command[0] for command in commands} == {"addnorm"}
@@ -139,6 +148,14 @@ def test_the_commands_in_the_readme_run(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
         assert "Traceback" not in done.stderr
+
+
+def write_gpt2(folder: Path) -> None:
+    """A small Hugging Face folder with a tokenizer."""
+    tokenizer = BPEConfig(vocab_size=270).train(["To be, or not to be"])
+    model = replace(gpt2_small(), d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2))
+    shaped = Shaped(model=model, vocab_size=tokenizer.vocab_size)
+    save(folder, shaped, built(shaped), Tokenizers(tokenizer, tokenizer))
 
 
 @pytest.mark.parametrize("languages", [("sh", "console"), ("python",), ("toml",)])

@@ -387,6 +387,12 @@ def test_what_no_graph_can_hold_is_refused(config: ModelConfig, says: str, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_bfloat16_is_refused(tmp_path: Path) -> None:
+    config = DECODERS["one layer"]
+    with pytest.raises(InputError, match="float32 or float16"):
+        export_onnx(config.build(VOCAB).bfloat16(), config, tmp_path)
+
+
 def test_without_the_package_the_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
-from tests.convert.folders import byte_pairs
 from tests.convert.swapping import KINDS
 from tests.runs.tiny import ENGLISH, RECIPES, quiet, said, train_tiny
+from tokenizers import models, pre_tokenizers, trainers
 
 from addnorm.convert.family import Shaped
 from addnorm.convert.folder import save
@@ -148,11 +149,25 @@ def test_more_tokens_and_more_positions(gpt: Path, tmp_path: Path) -> None:
     assert f"the tokenizer has {n} tokens" in refusal(gpt, tmp_path / "r", f"vocab_size={n - 1}")
 
 
+def byte_pairs(folder: Path) -> None:
+    """GPT-2's `vocab.json` and `merges.txt`, with hardly a merge."""
+    inner = tokenizers.Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=270,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(ENGLISH * 3, trainer)
+    inner.model.save(str(folder))
+
+
 def foreign(folder: Path, config: Any, *, text: bool, vocab: int = 400) -> Path:
     torch.manual_seed(0)
     save(folder, Shaped(model=config, vocab_size=vocab), config.build(vocab), None)
     if text:
-        byte_pairs(folder, "<|endoftext|>")
+        byte_pairs(folder)
     return folder
 
 

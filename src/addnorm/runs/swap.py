@@ -83,7 +83,7 @@ class Swapped:
         return [
             Part(
                 name=part,
-                kind=max((origins[name].kind for name in names), key=KINDS.index),
+                kind=_worst({origins[name].kind for name in names}),
                 how="; ".join(dict.fromkeys(origins[n].how for n in names if origins[n].how)),
                 n_weights=sum(weights[name].numel() for name in names),
             )
@@ -95,8 +95,10 @@ class Swapped:
         return list(dict.fromkeys(part_of(name) for name in self.transplant.left))
 
 
-KINDS: tuple[Kind, ...] = ("exact", "folded", "derived", "new")
-"""What can become of a weight, the best first; a part is as good as the worst of its weights."""
+def _worst(kinds: set[Kind]) -> Kind:
+    """A part is as good as the worst of its weights."""
+    order: tuple[Kind, ...] = ("new", "derived", "folded", "exact")
+    return next(kind for kind in order if kind in kinds)
 
 
 def part_of(name: str) -> str:
