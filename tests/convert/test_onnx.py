@@ -274,9 +274,11 @@ def test_an_encoder_gives_our_outputs(name: str, tmp_path: Path) -> None:
     for batch, longest in ((3, 7), (1, 1), (2, 40)):
         ids = torch.randint(VOCAB, (batch, longest))
         valid = torch.arange(longest) < _lengths(longest, batch)[:, None]
+        types = torch.randint(2, ids.shape) if "token_type_ids" in session.inputs else None
         with torch.inference_mode():
-            ours = model(ids, valid)
-        found = session(input_ids=ids, attention_mask=valid.long())["output"]
+            ours = model(ids, valid, types)
+        given = {} if types is None else {"token_type_ids": types}
+        found = session(input_ids=ids, attention_mask=valid.long(), **given)["output"]
         real = valid if ours.ndim == 3 else slice(None)
         torch.testing.assert_close(found[real], ours[real], atol=1e-4, rtol=1e-4)
 

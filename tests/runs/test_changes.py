@@ -98,7 +98,7 @@ def test_depth(tmp_path: Path) -> None:
         ("norm=none", "--set norm: model.norm"),
         ("norm", "--set norm: write it as path=value"),
         ("norm=", "write it as path=value"),
-        ("kind=encoder", "a decoder cannot become a encoder"),
+        ("kind=encoder", "the model is of kind 'decoder'"),
         ("attention.n_kv_heads=0", "--set attention.n_kv_heads"),
         ("feedforward=lstm", "Valid: mlp, gated, moe"),
         ('position={kind = "rotary", thta = 5}', "Did you mean 'theta'?"),

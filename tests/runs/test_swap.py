@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.folder import Run
 from addnorm.runs.swap import Swap, Swapped, part_of, swap_run
 from addnorm.runs.use import write
+from addnorm.train.progress import ProgressBar
 
 RunOf = Callable[[str], Path]
 GPT = {
@@ -109,7 +111,7 @@ def test_every_task_recovers(task: str, run_of: RunOf, tmp_path: Path) -> None:
 
 def test_learning_from_the_old_model(gpt: Path, tmp_path: Path) -> None:
     """What has no labels to learn from comes nearer to what it was."""
-    one = swapped(gpt, tmp_path / "one", "attention.n_kv_heads=1", recover=30, distill=True,
+    one = swapped(gpt, tmp_path / "one", "attention.n_kv_heads=1", recover=20, distill=True,
                   fields={"train.lr": "0.003"})  # fmt: skip
     lines = (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()
     losses = [json.loads(line)["loss"] for line in lines]
@@ -282,16 +284,18 @@ def test_nothing_is_overwritten(gpt: Path, tmp_path: Path) -> None:
     assert Run.open(tmp_path / "empty").recipe.model.position.kind == "rotary"
 
 
-def test_a_recovery_that_stops_leaves_nothing(
+def test_a_recovery_that_stops_leaves_nothing_and_does_not_say_otherwise(
     gpt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(_: object) -> None:
-        raise KeyboardInterrupt
+    def stop(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("addnorm.runs.swap.Trainer.fit", stop)
+    monkeypatch.setattr(ProgressBar, "stepped", stop)
+    console, wanted = quiet(), Swap(sets=("position=rotary",), recover=5)
     with pytest.raises(KeyboardInterrupt):
-        swapped(gpt, tmp_path / "out", "position=rotary", recover=5)
+        swap_run(gpt, tmp_path / "out", wanted, {}, console)
     assert list(tmp_path.iterdir()) == []
+    assert "nothing was written" in said(console)
 
 
 def test_parts() -> None:

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
 
 
 def swap(
-    model: Path,
+    run: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     out: Path,
-    sets: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = (),
-    layers: Annotated[tuple[int, ...], Parameter(consume_multiple=True, negative="")] = (),
+    sets: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
+    layers: Annotated[
+        tuple[int, ...], Parameter(consume_multiple=True, negative="", show_default=False)
+    ] = (),
     recover: int = 0,
     distill: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     split: Literal["valid", "test"] = "valid",
@@ -23,11 +25,11 @@ def swap(
 
     `addnorm swap runs/gpt --set norm=rmsnorm --set attention.n_kv_heads=2 --out runs/grouped`.
     Every weight is said to be exact, folded into others, derived from the old ones, or new. Any
-    field of the recipe can be given after the model: `--data.kind text`, `--train.lr 3e-4`.
+    field of the recipe can be given after the run: `--data.kind text`, `--train.lr 3e-4`.
 
     Parameters
     ----------
-    model
+    run
         A run folder, or a Hugging Face folder.
     overrides
         Fields to replace, as `--table.field value`.
@@ -51,7 +53,7 @@ def swap(
     options = ["--out", "--set", "--layers", "--recover", "--distill", "--split"]
     fields = fields_given(overrides, options)
     wanted = Swap(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
-    _print(swap_run(model, out, wanted, fields, console))
+    _print(swap_run(run, out, wanted, fields, console))
     console.out(f"Next: addnorm info {out}", highlight=False)
 
 

@@ -67,8 +67,9 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     Past are `past_key.i` and `past_value.i` of each layer `i`, of shape (batch, kv_heads, past,
     d_head), where `past` may be 0; present are `present_key.i` and `present_value.i`, the past of
     the next step; cross are `cross_key.i` and `cross_value.i`, computed once. Ids and masks are
-    int64; a decoder's mask has past + sequence columns, padding on either side. A window keeps its
-    whole past. Raises `InputError` for parts that no graph can hold, and where `onnx` is missing.
+    int64; a decoder's mask has past + sequence columns, padding on either side. An encoder that
+    tells sentences apart reads `token_type_ids` too. A window keeps its whole past. Raises
+    `InputError` for parts that no graph can hold, and where `onnx` is missing.
     """
     try:
         import onnxscript  # noqa: F401 # pyright: ignore[reportUnusedImport]
@@ -142,7 +143,7 @@ class Graph:
             program.save(folder / self.name, external_data=size > EXTERNAL)
 
     def symbols(self, shapes: Iterable[Any]) -> dict[Any, str]:
-        """The axis that each symbol of the tracer stands for; sums of them follow from these."""
+        """The axis that each symbol of the tracer stands for."""
         found = {
             str(shape[i]): axis
             for shape, slot in zip(shapes, self.inputs.values(), strict=True)
@@ -212,7 +213,8 @@ def _ids(length: int, axis: str) -> Slot:
 def _readable(embed: Input, config: ModelConfig) -> dict[str, Slot]:
     """What an encoder reads: tokens of any number, or images of the size that it was made for."""
     if isinstance(embed, Embedding):
-        return {"input_ids": _ids(3, "sequence"), "attention_mask": _ids(3, "sequence")}
+        names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (embed.types is not None)
+        return {name: _ids(3, "sequence") for name in names}
     assert isinstance(embed, PatchEmbedding)
     assert not isinstance(config, DecoderConfig)
     assert isinstance(config.input, PatchEmbeddingConfig)
@@ -232,8 +234,7 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
     return slots
 
 
-# The modules that are traced. Sizes of tensors are symbols here, and must stay so: no `len`, no
-# `int`, and no choice by a length, where the models themselves have some.
+# The modules that are traced. Sizes are symbols here: no `len`, no `int`, no choice by a length.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +286,6 @@ class Grown(SelfCache):
         self.values = values
 
     def append(self, k: Held, v: Held) -> KeysValues:
-        """Join the new keys and values; return all of them."""
         self.keys = torch.cat([self.keys, k], dim=2)
         self.values = torch.cat([self.values, v], dim=2)
         return self.keys, self.values
@@ -327,7 +327,7 @@ class FirstHead(nn.Module):
 
 
 class EncoderGraph(nn.Module):
-    """`head(stack(embed(inputs)))` of ids with their mask, or of pixels."""
+    """`head(stack(embed(inputs)))` of ids with their mask and types, or of pixels."""
 
     def __init__(self, embed: Input, stack: Stack, head: nn.Module) -> None:
         super().__init__()
@@ -339,9 +339,9 @@ class EncoderGraph(nn.Module):
         if isinstance(self.embed, PatchEmbedding):
             x, ctx = patches(self.embed, *tensors)
             return self.head(self.stack(x, ctx), ctx)
-        tokens, mask = tensors
+        tokens, mask, *types = tensors
         ctx = Traced.of(mask.bool(), 0, Full())
-        return self.head(run(self.stack, self.embed(tokens, ctx), ctx), ctx)
+        return self.head(run(self.stack, self.embed(tokens, ctx, *types), ctx), ctx)
 
 
 class MemoryHead(nn.Module):

@@ -40,7 +40,7 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
 
     new = check_recipe(tree, place)
     if new.model.kind != model.kind:
-        raise InputError(f"--set kind: a {model.kind} cannot become a {new.model.kind}")
+        raise InputError(f"--set kind: the model is of kind {model.kind!r}, and stays of it")
     if new.model.head.kind != model.head.kind:
         raise InputError(
             "--set head: the kind of the head is the task: train for another one from these "

@@ -23,7 +23,7 @@ from addnorm.convert.surgery import (
 )
 from addnorm.data.batching import Loaders
 from addnorm.data.encoding import encode
-from addnorm.errors import InputError
+from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.runs.changes import changed, with_depth
 from addnorm.runs.evaluation import Judge, Split
@@ -207,8 +207,6 @@ def _check(wanted: Swap, fields: Mapping[str, str], out: Path) -> None:
     """Raise `InputError` for what can be seen to be wrong before anything is read."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: something is there already: choose another --out")
-    if not (wanted.sets or wanted.layers):
-        raise InputError("nothing to change: give --set, such as --set norm=rmsnorm, or --layers")
     if wanted.distill and not wanted.recover:
         raise InputError("--distill says what to learn from: give --recover, the number of steps")
     if wanted.recover < 0:
@@ -216,6 +214,8 @@ def _check(wanted: Swap, fields: Mapping[str, str], out: Path) -> None:
     if own := [name for name in fields if name.startswith("model.")]:
         path = own[0].removeprefix("model.")
         raise InputError(f"--{own[0]}: parts of the model are changed by --set {path}=…")
+    if not (wanted.sets or wanted.layers):
+        raise InputError("nothing to change: give --set, such as --set norm=rmsnorm, or --layers")
 
 
 def _asked(recipe: Recipe, wanted: Swap) -> tuple[Recipe, Layers]:
@@ -304,7 +304,11 @@ def _train(
 ) -> None:
     with ProgressBar(console) as bar:
         trainer = Trainer(model, bench.loaders.train, config, folder, listener=bar, teacher=teacher)
-        trainer.fit()
+        try:
+            trainer.fit()
+        except Interrupted as stopped:
+            console.out("stopped: nothing was written", highlight=False)
+            raise KeyboardInterrupt from stopped  # what was saved goes with the folder
     shutil.rmtree(folder / "checkpoints")
     model.eval()
 
