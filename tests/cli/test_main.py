@@ -25,7 +25,7 @@ SURFACE = {
     "classify": {"--run", "--json"},
     "info": {"--what"},
     "export": {"--run", "--out", "--to", "--family", "--dtype"},
-    "swap": {"--model", "--out", "--set", "--layers", "--recover", "--distill", "--split"},
+    "swap": {"--run", "--out", "--set", "--layers", "--recover", "--distill", "--split"},
     "parts": {"--json"},
     "check": {"--all", "--sample", "--seed", "--only", "--compile", "--jobs"},
 }  # fmt: skip
