@@ -84,14 +84,14 @@ def of_transformers(folder: Path, run: Run) -> Write:
 
 
 def of_ctranslate2(folder: Path, run: Run) -> Write:
-    """`translate_batch` of CTranslate2, which takes and gives tokens."""
+    """`translate_batch` of CTranslate2, which takes and gives tokens, and adds the end itself."""
     import ctranslate2
 
     translator = ctranslate2.Translator(str(folder), compute_type="float32")
     source, target = run.tokenizers.source.inner, run.tokenizers.target.inner
 
     def write(sources: Sequence[Ids], beams: int) -> list[Ids]:
-        tokens = [[source.id_to_token(i) for i in row] for row in sources]
+        tokens = [[source.id_to_token(i) for i in row[:-1]] for row in sources]
         found = translator.translate_batch(
             tokens, beam_size=beams, length_penalty=0.0, max_decoding_length=NEW
         )

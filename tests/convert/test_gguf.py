@@ -311,8 +311,15 @@ def test_llama_cpp_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     model = _built(MODELS[name])
     export_gguf(model, MODELS[name], Tokenizers(BPE, BPE), tmp_path / "a.gguf")
+    wide = llama_cpp.GGML_TYPE_F32  # the cache is of half precision unless one asks
     llama = llama_cpp.Llama(
-        str(tmp_path / "a.gguf"), n_ctx=64, logits_all=True, verbose=False, n_threads=1
+        str(tmp_path / "a.gguf"),
+        n_ctx=64,
+        logits_all=True,
+        type_k=wide,
+        type_v=wide,
+        n_threads=1,
+        verbose=False,
     )
     ids = [BOS_ID, *BPE.encode("the 8th day of 日本, it's déjà vu")][:30]
     llama.eval(ids)
@@ -330,7 +337,7 @@ def test_llama_cpp_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
         llama.eval([following])
 
 
-TOLERANCE = {"silu": 1e-3, "gelu_tanh": 1e-2}
+TOLERANCE = {"silu": 1e-3, "gelu_tanh": 5e-3}
 """llama.cpp looks GELU up in a table of half-precision numbers."""
 
 

@@ -149,7 +149,8 @@ def _add_vocabulary(writer: Any, tokenizer: Tokenizer, size: int) -> None:
     writer.add_token_types(known.types)
     writer.add_token_merges(known.merges)
     writer.add_bos_token_id(tokenizer.bos_id)
-    writer.add_pad_token_id(tokenizer.pad_id)
+    if tokenizer.pad_id in tokenizer.special_ids:  # else it is any token: none stands for padding
+        writer.add_pad_token_id(tokenizer.pad_id)
     if tokenizer.eos_id is not None:
         writer.add_eos_token_id(tokenizer.eos_id)
     if tokenizer.unk_id is not None:

@@ -105,7 +105,7 @@ def _pre(settings: dict[str, Any]) -> str:
     pattern = split.get("pattern", {}).get("Regex")
     name = SPLITS.get(pattern) if split else "gpt-2"
     byte_level = pre.get("type") == "ByteLevel" and not pre["add_prefix_space"]
-    if name is None or not byte_level or pre["use_regex"] == bool(split):
+    if name is None or not byte_level or pre.get("use_regex", True) == bool(split):
         raise _refusal("a tokenizer that splits text into words in its own way")
     composed = name == "qwen2" and normalizer == {"type": "NFC"}
     if normalizer is not None and not composed:
