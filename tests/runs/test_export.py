@@ -94,3 +94,25 @@ def test_a_folder_of_something_else_is_not_written_into(run: Path, tmp_path: Pat
     (tmp_path / "notes.txt").write_text("mine")
     export_run(run, tmp_path, to="hf")
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("to", "file"), [("gguf", "model"), ("ctranslate2", "model/model.bin")])
+def test_narrow_weights_are_written_narrow(to: str, file: str, run: Path, tmp_path: Path) -> None:
+    sizes = []
+    for dtype in (None, "float16"):
+        out = tmp_path / str(dtype) / "model"
+        out.parent.mkdir()
+        export_run(bpe_run(run), out, to=to, dtype=dtype)  # type: ignore[arg-type]
+        sizes.append((tmp_path / str(dtype) / file).stat().st_size)
+    assert sizes[1] < 0.8 * sizes[0]
+
+
+def bpe_run(run: Path) -> Path:
+    """A run whose parts and tokenizer every library has."""
+    folder = run.parent / "bpe"
+    if not folder.exists():
+        folder.mkdir()
+        parts = {"model.feedforward": "{kind = 'mlp', d_ff = 32, activation = 'gelu_tanh'}"}
+        bpe = {"tokenizer": "{kind = 'bpe', vocab_size = 300}", "model.d_model": "32"}
+        train_tiny(folder, "language", **GPT2_PARTS | parts | bpe)
+    return folder / "run"

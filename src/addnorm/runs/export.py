@@ -9,12 +9,19 @@ import torch
 
 from addnorm.convert.family import Shaped
 from addnorm.convert.folder import save
+from addnorm.convert.gguf import Dtype
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderConfig, EncoderModel
 from addnorm.runs.folder import Run
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+GGUF: dict[torch.dtype, Dtype] = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+}
+"""What GGUF calls the types of weights."""
 
 
 def export_run(
@@ -66,7 +73,9 @@ def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if isinstance(model, EncoderModel) or config.kind == "encoder":
         raise InputError("CTranslate2 is for models that write: this one is an encoder")
-    export_ctranslate2(model, config, run.tokenizers, out)
+    stored = str(next(model.parameters()).dtype).removeprefix("torch.")
+    quantization = stored if stored in ("float16", "bfloat16") else None
+    export_ctranslate2(model, config, run.tokenizers, out, quantization=quantization)
     return [f"{out}: a CTranslate2 folder"]
 
 
@@ -76,7 +85,8 @@ def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or config.kind != "decoder":
         raise InputError("GGUF is for llama.cpp, which knows decoders: this model is another kind")
-    export_gguf(model, config, run.tokenizers, out)
+    stored = GGUF.get(next(model.parameters()).dtype, "f32")
+    export_gguf(model, config, run.tokenizers, out, stored)
     return [f"{out}: for llama.cpp"]
 
 
