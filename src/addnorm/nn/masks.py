@@ -61,9 +61,10 @@ class Mask(ABC):
 
         `q_slots` must be the last of `kv_slots`, as they are in self-attention with a cache.
         """
-        whole = len(q_slots) * len(kv_slots)
-        narrow = len(q_slots) * 4 * (TILE + sum(self.reach))
-        if whole * batch > DENSE_LIMIT or whole > narrow:
+        whole, far = len(q_slots) * len(kv_slots), sum(self.reach)
+        # Asked in two steps: a length that torch.compile keeps open times inf is no number.
+        narrow = far < inf and len(kv_slots) > 4 * (TILE + far)
+        if whole * batch > DENSE_LIMIT or (whole and narrow):
             return Tiled(self, q_slots, kv_slots, batch)
         return Dense(self.dense(q_slots, kv_slots, batch))
 
