@@ -194,10 +194,10 @@ def task_of(recipe: Recipe) -> Task:
             return "classification"
         case EncoderConfig(head=TaggingHeadConfig()):
             return "tagging"
-        case _:
+        case EncoderConfig(head=head):
             raise InputError(
-                "model.head.kind = 'token' on an encoder has no training task here. "
-                "Valid: classification, tagging."
+                f"model.head.kind = {head.kind!r} on an encoder has no task here: it gives vectors "
+                "or scores of tokens. Valid: classification, tagging."
             )
 
 
