@@ -1,10 +1,12 @@
 """`addnorm train`: all tasks, resuming, the dry run, and short versions of our own recipes."""
 
 import gzip
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.runs.tiny import RECIPES, write_recipe
 
@@ -61,8 +63,9 @@ def test_our_recipes_on_slices(
     """The real files, their first lines alone, and a tiny model for a few steps."""
     root = sliced(shared_data, recipe, tmp_path / "data")
     words = [f"--data.root={root}", "--model.d_model=16", "--model.n_layers=1"]
-    words += ["--model.attention.n_heads=2", "--train.validate_every=2", "--train.save_every=2"]
+    words += ["--train.validate_every=2", "--train.save_every=2"]
     text = recipe.read_text()
+    words += ["--model.attention.n_heads=2"] if "n_heads" in text else []
     words += ["--train.steps=3"] if "\nsteps" in text else ["--train.epochs=1"]
     if 'kind = "bpe"' in text:
         words += ["--tokenizer.vocab_size=300"]
@@ -77,9 +80,22 @@ def sliced(data: Path, recipe: Path, root: Path) -> Path:
     for name in [part for part in recipe.read_text().split('"') if (data / part).is_file()]:
         opener = gzip.open if name.endswith(".gz") else open
         with opener(data / name, "rb") as file:
-            lines = file.read().split(b"\n")
-        end = 200 if "ner" not in name else lines.index(b"", 600)
+            whole = file.read()
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         with opener(root / name, "wb") as file:
-            file.write(b"\n".join(lines[:end]) + b"\n")
+            file.write(first_images(whole) if name.endswith(".npz") else first_lines(name, whole))
     return root
+
+
+def first_lines(name: str, whole: bytes) -> bytes:
+    lines = whole.split(b"\n")
+    end = 200 if "ner" not in name else lines.index(b"", 600)
+    return b"\n".join(lines[:end]) + b"\n"
+
+
+def first_images(whole: bytes, n: int = 200) -> bytes:
+    """An archive of the first `n` entries of each array."""
+    cut = io.BytesIO()
+    with np.load(io.BytesIO(whole), allow_pickle=False) as arrays:
+        np.savez(cut, **{name: arrays[name][:n] for name in arrays.files})
+    return cut.getvalue()
