@@ -125,11 +125,11 @@ def test_a_body_without_the_prefix(tmp_path: Path) -> None:
 
 
 def test_keys_of_the_first_converted_files(tmp_path: Path) -> None:
-    made("BertModel", config(), tmp_path)
+    _, loaded = made("BertModel", config(), tmp_path)
     tree = json.loads((tmp_path / "config.json").read_text())
     relics = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token"}
     (tmp_path / "config.json").write_text(json.dumps(tree | relics))
-    load(tmp_path)
+    assert load(tmp_path).shaped == loaded.shaped
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ A map names tensors on both sides. `read` turns theirs into ours, `write` ours i
 is copied where a view will do.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,8 @@ Tensors = Sequence[Tensor]
 
 
 @dataclass(frozen=True)
-class Same:
-    """One tensor under two names."""
+class OneToOne(ABC):
+    """One tensor of ours and one of theirs."""
 
     our_name: str
     their_name: str
@@ -27,6 +28,17 @@ class Same:
     @property
     def theirs(self) -> tuple[str, ...]:
         return (self.their_name,)
+
+    @abstractmethod
+    def read(self, theirs: Tensors) -> Tensors: ...
+
+    @abstractmethod
+    def write(self, ours: Tensors) -> Tensors: ...
+
+
+@dataclass(frozen=True)
+class Same(OneToOne):
+    """One tensor under two names."""
 
     def read(self, theirs: Tensors) -> Tensors:
         return theirs
@@ -108,23 +120,13 @@ class Transposed:
 
 
 @dataclass(frozen=True)
-class AfterRows:
+class AfterRows(OneToOne):
     """Theirs begins with rows that stand for no position: they are left out, and written as zero.
 
     OPT and BART number positions from 2, RoBERTa from the row after that of padding.
     """
 
-    our_name: str
-    their_name: str
     n_rows: int
-
-    @property
-    def ours(self) -> tuple[str, ...]:
-        return (self.our_name,)
-
-    @property
-    def theirs(self) -> tuple[str, ...]:
-        return (self.their_name,)
 
     def read(self, theirs: Tensors) -> Tensors:
         return [theirs[0][self.n_rows :]]
@@ -135,21 +137,11 @@ class AfterRows:
 
 
 @dataclass(frozen=True)
-class Reshaped:
+class Reshaped(OneToOne):
     """The same numbers in other shapes."""
 
-    our_name: str
-    their_name: str
     our_shape: tuple[int, ...]
     their_shape: tuple[int, ...]
-
-    @property
-    def ours(self) -> tuple[str, ...]:
-        return (self.our_name,)
-
-    @property
-    def theirs(self) -> tuple[str, ...]:
-        return (self.their_name,)
 
     def read(self, theirs: Tensors) -> Tensors:
         if tuple(theirs[0].shape) != self.their_shape:
