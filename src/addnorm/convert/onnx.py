@@ -28,7 +28,7 @@ from addnorm.nn.attention import CrossAttention, EagerCore, SDPACore, SelfAttent
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.audio import LogMelEmbedding
 from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
-from addnorm.nn.cache import KeysValues, LayerCache, SelfCache
+from addnorm.nn.cache import KeysValues, LayerCache
 from addnorm.nn.context import Context, Memory, positions_of
 from addnorm.nn.convolution import Convolution
 from addnorm.nn.embed import Embedding, zero_padding
@@ -277,13 +277,18 @@ class Traced(Context):
         return replace(self, mask=Dense((allowed & pattern.allows(rows, q, kv))[:, None]))
 
 
-class Grown(SelfCache):
+class Grown:
     """One layer's keys and values as tensors of the graph: the new ones join those of the past."""
 
     def __init__(self, keys: Held, values: Held) -> None:
-        super().__init__()
         self.keys = keys
         self.values = values
+
+    def source(self, x: Hidden) -> Hidden:
+        return x
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        self.keys, self.values = self.keys[rows], self.values[rows]
 
     def append(self, k: Held, v: Held) -> KeysValues:
         self.keys = torch.cat([self.keys, k], dim=2)

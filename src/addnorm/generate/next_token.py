@@ -88,7 +88,7 @@ class Continuation:
     def _read(self) -> Logits:
         new = _unread(self._tokens, self._cache)
         with evaluating(self.model):
-            return _last(self.model(new, valid=self._valid, cache=self._cache))
+            return checked(self.model.next(new, valid=self._valid, cache=self._cache))
 
 
 class Translation:
@@ -143,9 +143,10 @@ class Translation:
     def _read(self) -> Logits:
         new = _unread(self._tokens, self._cache)
         with evaluating(self.model):
-            logits = _last(
-                self.model.decode(new, self._memory, source_valid=self._valid, cache=self._cache)
+            logits = self.model.decode(
+                new, self._memory, source_valid=self._valid, cache=self._cache
             )
+            logits = checked(logits[:, -1])
         never = self.never.to(logits.device)
         return logits.index_fill(-1, never, -inf) if len(never) else logits
 
@@ -199,13 +200,14 @@ def evaluating(model: nn.Module) -> Generator[None]:
             module.training = True
 
 
-def _last(logits: Float[Tensor, "rows seq vocab"]) -> Logits:
-    last = logits[:, -1].float()
-    if bool(last.sum().isnan()):  # one pass, where isnan().any() takes three
+def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
+    """The logits in float32. Raises `InputError` where they hold NaN."""
+    logits = logits.float()
+    if bool(logits.sum().isnan()):  # one pass, where isnan().any() takes three
         raise InputError(
             "The model's logits hold NaN: its weights are damaged or its training diverged."
         )
-    return last
+    return logits
 
 
 def _unread(tokens: Int[Tensor, "rows seq"], cache: KVCache | None) -> Int[Tensor, "rows new"]:

@@ -55,6 +55,17 @@ class DecoderModel(nn.Module):
         x = self.stack(x, ctx, cache)
         return self.head(x, ctx)
 
+    def next(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch kv_seq"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "batch vocab"]:
+        """The logits after the last token alone: those of a long prompt would fill the memory."""
+        ctx = Context.over(tokens, Causal(), valid=valid, past=0 if cache is None else cache.length)
+        x = self.stack(self.embed(tokens, ctx), ctx, cache)
+        return self.head(x[:, -1:], ctx)[:, -1]
+
     def each(
         self,
         tokens: Int[Tensor, "batch seq"],

@@ -22,6 +22,19 @@ class Cache(Protocol):
         ...
 
 
+@runtime_checkable
+class AttentionCache(Cache, Protocol):
+    """What self-attention asks of its cache."""
+
+    def source(self, x: Hidden) -> Float[Tensor, "batch kv_seq d_model"]:
+        """What keys and values are projected from."""
+        ...
+
+    def append(self, k: Held, v: Held) -> KeysValues:
+        """Store the new keys and values; return those within reach of the new tokens."""
+        ...
+
+
 class SelfCache:
     """One layer's keys and values in a contiguous buffer that doubles when it is full.
 
@@ -51,8 +64,13 @@ class SelfCache:
         begin, self._end = self._end, self._end + k.shape[2]
         for buffer, new in zip(self._buffers, (k, v), strict=True):
             buffer[:, :, begin : self._end] = new
-        held = slice(self._first, self._end)
-        return self._buffers[0][:, :, held], self._buffers[1][:, :, held]
+        return self.kept
+
+    @property
+    def kept(self) -> KeysValues:
+        """The keys and values of the last slots appended, and of those in reach before them."""
+        keys, values = self._buffers
+        return keys[:, :, self._first : self._end], values[:, :, self._first : self._end]
 
     def _moved(self, i: int, new: Tensor) -> Tensor:
         """What is still needed at the front of a buffer with room for as much again."""
@@ -66,6 +84,39 @@ class SelfCache:
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order, repeats allowed."""
         self._buffers = [buffer.index_select(0, rows) for buffer in self._buffers]
+
+
+class FixedCache:
+    """One layer's keys and values in buffers that are long enough for the whole text.
+
+    `slots` numbers all tokens so far, those to be appended included. The buffers and the slots are
+    tensors and the rest follows from their shapes, so a compiled graph can take them as inputs.
+    """
+
+    def __init__(
+        self, keys: Held, values: Held, slots: Int[Tensor, " so_far"], back: float = inf
+    ) -> None:
+        self.keys = keys
+        self.values = values
+        self.slots = slots
+        self.back = back
+
+    def source(self, x: Hidden) -> Hidden:
+        """What keys and values are projected from: the new tokens alone."""
+        return x
+
+    def append(self, k: Held, v: Held) -> KeysValues:
+        """Write the new keys and values; return those within reach of the new tokens, as views."""
+        end = self.slots.shape[0]
+        begin = end - k.shape[2]
+        self.keys.index_copy_(2, self.slots[begin:], k)
+        self.values.index_copy_(2, self.slots[begin:], v)
+        held = slice(0 if self.back == inf else max(begin - int(self.back), 0), end)
+        return self.keys[:, :, held], self.values[:, :, held]
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these batch rows, in this order, repeats allowed."""
+        self.keys, self.values = (t.index_select(0, rows) for t in (self.keys, self.values))
 
 
 class SegmentMemory:
@@ -126,17 +177,20 @@ class KVCache:
     `length` counts the slots before the new tokens: all those read, or the last `limit` of them.
     """
 
-    def __init__(self, layers: Sequence[Cache], limit: float = inf) -> None:
+    def __init__(
+        self, layers: Sequence[Cache], *, length: int = 0, limit: int | None = None
+    ) -> None:
         self.layers = [LayerCache(own) for own in layers]
         self.limit = limit
-        self.length = 0
+        self.length = length
 
     def __iter__(self) -> Iterator[LayerCache]:
         return iter(self.layers)
 
     def advance(self, n_tokens: int) -> None:
         """Count tokens that every layer has read."""
-        self.length = int(min(self.length + n_tokens, self.limit))
+        length = self.length + n_tokens
+        self.length = length if self.limit is None else min(length, self.limit)
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows in every layer, so that the cache follows the surviving beams."""

@@ -1,6 +1,7 @@
 """Context: what every layer of one forward pass is told, passed down and never changed."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -37,7 +38,7 @@ class Context:
     @property
     def positions(self) -> Int[Tensor, "#batch seq"]:
         """The positions of the new tokens."""
-        return self.kv_positions[:, len(self.kv_slots) - len(self.q_slots) :]
+        return self.kv_positions[:, self.kv_slots.shape[0] - self.q_slots.shape[0] :]
 
     @classmethod
     def over(
@@ -78,8 +79,9 @@ class Context:
         Of the slots, those stay that the pattern can reach from the new ones, as a cache keeps.
         """
         mask = self.mask & pattern.at(self.kv_positions)
-        n_kv = int(min(len(self.kv_slots), pattern.reach[0] + len(self.q_slots)))
-        first = len(self.kv_slots) - n_kv
+        first, back = 0, pattern.reach[0]
+        if back < inf:
+            first = max(self.kv_slots.shape[0] - self.q_slots.shape[0] - int(back), 0)
         return replace(
             self,
             mask=mask.on(self.q_slots, self.kv_slots[first:], self.batch),

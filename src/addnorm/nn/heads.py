@@ -243,7 +243,7 @@ def _max(x: Hidden, valid: Tensor) -> Float[Tensor, "batch d_model"]:
 
 def _first(x: Hidden, valid: Tensor) -> Float[Tensor, "batch d_model"]:
     first = valid.squeeze(-1).long().argmax(1)
-    return x[torch.arange(len(x), device=x.device), first]
+    return x[torch.arange(x.shape[0], device=x.device), first]
 
 
 POOLINGS = {"mean": _mean, "max": _max, "first": _first}

@@ -53,7 +53,7 @@ class Mask(ABC):
         """The verdict for every pair of slots, ready to broadcast over heads."""
         rows = torch.arange(batch, device=q_slots.device)
         allowed = self.allows(rows[:, None, None], q_slots[:, None], kv_slots)
-        allowed = allowed.expand(*allowed.shape[:-2], len(q_slots), len(kv_slots))
+        allowed = allowed.expand(*allowed.shape[:-2], *q_slots.shape, *kv_slots.shape)
         return allowed[None, None] if allowed.ndim == 2 else allowed[:, None]
 
     def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
@@ -61,9 +61,9 @@ class Mask(ABC):
 
         `q_slots` must be the last of `kv_slots`, as they are in self-attention with a cache.
         """
-        whole, far = len(q_slots) * len(kv_slots), sum(self.reach)
+        whole, far = q_slots.shape[0] * kv_slots.shape[0], sum(self.reach)
         # Asked in two steps: a length that torch.compile keeps open times inf is no number.
-        narrow = far < inf and len(kv_slots) > 4 * (TILE + far)
+        narrow = far < inf and kv_slots.shape[0] > 4 * (TILE + far)
         if whole * batch > DENSE_LIMIT or (whole and narrow):
             return Tiled(self, q_slots, kv_slots, batch)
         return Dense(self.dense(q_slots, kv_slots, batch))
@@ -92,9 +92,9 @@ class Causal(Mask):
         return inf, 0
 
     def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
-        if len(q_slots) == len(kv_slots):
+        if q_slots.shape == kv_slots.shape:
             return self
-        return Full() if len(q_slots) == 1 else super().on(q_slots, kv_slots, batch)
+        return Full() if q_slots.shape[0] == 1 else super().on(q_slots, kv_slots, batch)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class At(Mask):
     positions: Int[Tensor, "#batch kv_seq"]
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        row = batch if len(self.positions) > 1 else batch * 0
+        row = batch if self.positions.shape[0] > 1 else batch * 0
         return self.mask.allows(batch, self.positions[row, q], self.positions[row, kv])
 
 
@@ -195,7 +195,7 @@ class Dense(Mask):
     allowed: Bool[Tensor, "#batch 1 q_seq kv_seq"]
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        return self.allowed[batch if len(self.allowed) > 1 else batch * 0, 0, q, kv]
+        return self.allowed[batch if self.allowed.shape[0] > 1 else batch * 0, 0, q, kv]
 
 
 @dataclass(frozen=True, eq=False)

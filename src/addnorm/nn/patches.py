@@ -61,7 +61,7 @@ class PatchEmbedding(nn.Module):
         patches = self.proj(images.to(self.proj.weight.dtype)).to(self.proj.weight.dtype)
         x = patches.flatten(2).transpose(1, 2)
         if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(len(x), 1, -1), x], dim=1)
+            x = torch.cat([self.class_token.expand(x.shape[0], 1, -1), x], dim=1)
         if self.positions is not None:
             x = x + self.positions_of(patches.shape[-2], patches.shape[-1])
         return as_sequence(x, self.position, self.dropout)

@@ -21,7 +21,7 @@ from addnorm.nn.positions import (
     RotaryConfig,
     YaRNScaling,
 )
-from addnorm.nn.positions.rotary import LAYOUTS, Layout
+from addnorm.nn.positions.rotary import LAYOUTS, Layout, text_lengths
 from addnorm.nn.positions.sinusoidal import frequencies
 
 PLAIN = RotaryConfig()
@@ -219,3 +219,9 @@ def test_equals_llama_and_gptj() -> None:
     for turned, x in zip(ours, (q, k), strict=True):
         expected = gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin[None], cos[None])
         assert_close(turned, expected.transpose(1, 2))
+
+
+def test_texts_packed_in_a_row_have_lengths_of_their_own() -> None:
+    positions = torch.tensor([[0, 0, 1, 2, 0, 1, 0, 0], [0, 0, 0, 0, 1, 2, 3, 4]])
+    lengths = [[1, 3, 3, 3, 2, 2, 1, 1], [1, 1, 1, 5, 5, 5, 5, 5]]
+    assert text_lengths(positions).tolist() == lengths

@@ -11,7 +11,7 @@ from addnorm.config import Probability, config
 from addnorm.nn.attention.core import NOT_FUSED, CoreConfig, EagerCoreConfig, SDPACoreConfig
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig
-from addnorm.nn.cache import CrossCache, KeysValues, SegmentMemory, SelfCache
+from addnorm.nn.cache import AttentionCache, CrossCache, KeysValues, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig
@@ -106,9 +106,7 @@ class SelfAttention(MultiHead):
         self.position = position
         self.pattern = pattern or Full()
 
-    def forward(
-        self, x: Hidden, ctx: Context, cache: SelfCache | SegmentMemory | None = None
-    ) -> Hidden:
+    def forward(self, x: Hidden, ctx: Context, cache: AttentionCache | None = None) -> Hidden:
         q, (k, v) = self.queries(x), self.keys_values(x if cache is None else cache.source(x))
         q, k = self.position.rotate(q, k, ctx)
         k, v = (k, v) if cache is None else cache.append(k, v)

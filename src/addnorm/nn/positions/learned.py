@@ -24,7 +24,7 @@ class Learned(Position):
     def embed(self, x: Embedded, ctx: Context) -> Embedded:
         known = self.max_len
         # Slots bound positions, so the values themselves are read only when there are too many.
-        if len(ctx.kv_slots) > known and (last := int(ctx.positions.max())) >= known:
+        if ctx.kv_slots.shape[0] > known and (last := int(ctx.positions.max())) >= known:
             raise InputError(
                 f"position {last} is past the learned table: this model knows {known} positions "
                 f"(0 to {known - 1}). Shorten the input, or train with a larger max_len."

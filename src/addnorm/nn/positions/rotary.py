@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.context import Context
@@ -73,11 +74,11 @@ class Rotary(Position):
 class DynamicRotary(Position):
     """Rotary positions whose frequencies follow the length of the text so far (`DynamicScaling`).
 
-    A row's length is its largest position and one: other rows and padding do not count, and texts
-    packed into one row go by the longest. Keys enter the cache unturned and turn after it, all by
-    the frequencies of this pass, so attention over the same keys is the same with and without a
-    cache. Past `original_max_len` that holds for one layer only: a pass over the whole text turns
-    its earlier tokens by the final length, a cache has what they were at their own.
+    Each text goes by its own length, whatever is packed into the row with it. Keys enter the cache
+    unturned and turn after it, all by the frequencies of this pass, so attention over the same keys
+    is the same with and without a cache. Past `original_max_len` that holds for one layer only: a
+    pass over the whole text turns its earlier tokens by the final length, a cache has what they
+    were at their own.
     """
 
     def __init__(
@@ -90,10 +91,21 @@ class DynamicRotary(Position):
         self.turn = LAYOUTS[layout]
 
     def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
-        length = ctx.kv_positions.amax(-1) + 1
-        current = self.scaling.frequencies(self.width, self.theta, length)
+        lengths = text_lengths(ctx.kv_positions)
+        current = self.scaling.frequencies(self.width, self.theta, lengths)
         wide = torch.promote_types(q.dtype, torch.float32)
         return _turned(self.turn, q, k, *waves(ctx.kv_positions, current, wide))
+
+
+def text_lengths(positions: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
+    """The length of the text that each slot belongs to, so far.
+
+    Positions rise within a text; where they do not, the next one begins, or padding.
+    """
+    begins = positions[:, 1:] <= positions[:, :-1]
+    text = F.pad(begins.long(), (1, 0)).cumsum(-1)
+    last = torch.zeros_like(positions).scatter_reduce(1, text, positions, "amax")
+    return last.gather(1, text) + 1
 
 
 def _turned(

@@ -22,7 +22,7 @@ def frequencies(width: int, theta: float = 10000.0) -> Float[Tensor, " half"]:
 
 def waves(
     positions: Int[Tensor, "*batch seq"],
-    frequencies: Float[Tensor, "*#batch half"],
+    frequencies: Float[Tensor, "*#places half"],
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "*batch seq half"], Float[Tensor, "*batch seq half"]]:
     """`cos(p ω_i)` and `sin(p ω_i)`, exact to `dtype` far beyond any context.
@@ -30,7 +30,7 @@ def waves(
     The angles are float64: at position 131,071 a float32 angle is off by up to 0.004.
     """
     exact = in_float64(positions)
-    angles = exact[..., None] * frequencies.to(exact.device)[..., None, :]
+    angles = exact[..., None] * frequencies.to(exact.device)
     device = positions.device
     return angles.cos().to(dtype).to(device), angles.sin().to(dtype).to(device)
 
