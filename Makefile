@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check docs build
+.PHONY: help setup demo test test-slow check docs bench build
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' Makefile | expand -t 20
@@ -32,6 +32,9 @@ check: setup  ## format, lint, types, import order
 
 docs: setup  ## the documentation, into docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+
+bench: setup  ## ours beside its peers, work by work; keep the machine quiet, it takes an hour
+	$(BIN)/addnorm bench
 
 build: setup  ## wheel and source archive into dist/
 	$(BIN)/python -m build

@@ -20,7 +20,7 @@ SURFACE = {
     "evaluate": {"--run", "--split", "--predictions"},
     "generate": {
         "--run", "--prompt", "--beams", "--n-best", "--temperature", "--top-k", "--top-p",
-        "--min-p", "--seed", "--max-new-tokens", "--stop", "--json",
+        "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
     },
     "classify": {"--run", "--json"},
     "info": {"--what"},
@@ -28,6 +28,7 @@ SURFACE = {
     "swap": {"--run", "--out", "--set", "--layers", "--recover", "--distill", "--split"},
     "parts": {"--json"},
     "check": {"--all", "--sample", "--seed", "--only", "--compile", "--jobs"},
+    "bench": {"--rounds", "--out", "--list"},
 }  # fmt: skip
 
 

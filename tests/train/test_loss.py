@@ -4,9 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contracts import context
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from addnorm.nn.heads import TokenHeadConfig, TransformConfig
 from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.train import loss as loss_module
 from addnorm.train.loss import (
@@ -14,6 +16,7 @@ from addnorm.train.loss import (
     balance_loss,
     cross_entropy_sum,
     exits_cross_entropy_sum,
+    head_cross_entropy_sum,
     listening,
     mixtures_of,
 )
@@ -73,7 +76,7 @@ def test_any_shape_even_an_empty_one(shape: list[int], vocab: int, smoothing: fl
 def test_at_the_edges_of_chunks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of seven rows; the real size is tested below."""
 
-    def sevens(x: Tensor, logits: Tensor | None = None) -> tuple[Tensor, ...]:
+    def sevens(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
         return x.split(7)
 
     monkeypatch.setattr(loss_module, "_chunks", sevens)
@@ -84,7 +87,8 @@ def test_at_the_edges_of_chunks(rows: int, monkeypatch: pytest.MonkeyPatch) -> N
 def test_at_the_edge_of_a_real_chunk(extra: int) -> None:
     vocab = 2**14
     rows = 2**20 // vocab + extra
-    assert len(loss_module._chunks(torch.empty(rows, vocab))) == (2 if extra == 1 else 1)
+    logits = torch.empty(rows, vocab)
+    assert len(loss_module._chunks(logits, logits)) == (2 if extra == 1 else 1)
     check(*some(rows, vocab, torch.float32), 0.1)
 
 
@@ -228,3 +232,46 @@ def test_a_model_of_one_stack_has_one_mask_where_it_fits() -> None:
 def test_without_mixtures_there_is_nothing_to_balance() -> None:
     assert mixtures_of(nn.Linear(2, 2)) == {}
     assert balance_loss({}, {}, {}) == 0.0
+
+
+# The loss that never holds all logits.
+
+HEADS = [
+    TokenHeadConfig(tied=False),
+    TokenHeadConfig(tied=False, bias=True, scale="sqrt", softcap=2.0, transform=TransformConfig()),
+]
+
+
+@pytest.mark.parametrize("config", HEADS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("held", [1, 5 * 11, 14 * 11, 15 * 11])
+def test_the_head_in_parts_is_the_head(
+    config: TokenHeadConfig, smoothing: float, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_module, "HELD", held)
+    head = config.build(6, 11).double()
+    for parameter in head.parameters():
+        nn.init.normal_(parameter)
+    targets = some(14, 11, torch.float64)[1].view(2, 7)
+    x = torch.randn(2, 7, 6, dtype=torch.float64, requires_grad=True)
+    ctx = context(2, 7)
+    whole = cross_entropy_sum(head(x, ctx), targets, smoothing)
+    parts = head_cross_entropy_sum(head, x, ctx, targets, smoothing)
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+    learned = [x, *head.parameters()]
+    expected = torch.autograd.grad(0.37 * whole, learned)
+    for got, want in zip(torch.autograd.grad(0.37 * parts, learned), expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_frozen_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "HELD", 8)
+    head = TokenHeadConfig(tied=False).build(3, 4).requires_grad_(False)
+    nn.init.normal_(head.weight)
+    x = torch.randn(1, 5, 3, requires_grad=True)
+    targets = torch.tensor([[0, 3, IGNORED, 1, 2]])
+    head_cross_entropy_sum(head, x, context(1, 5), targets).backward()
+    assert head.weight.grad is None
+    assert x.grad is not None
+    assert x.grad[0, 2].abs().max() == 0.0
+    assert x.grad.abs().max() > 0.0

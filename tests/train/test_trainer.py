@@ -239,7 +239,7 @@ def poison_loss(trainer: Trainer, step: int, value: float) -> None:
     def hook(_: nn.Module, __: object, logits: Tensor) -> Tensor:
         return logits * value if trainer.standing.step == step - 1 else logits
 
-    trainer.model.register_forward_hook(hook)
+    trainer.model.get_submodule("head").register_forward_hook(hook)
 
 
 TENSOR = "encoder.blocks.0.feedforward.up_proj.weight"

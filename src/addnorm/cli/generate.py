@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -42,7 +42,26 @@ class Choices:
     seed: int = 0
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How fast a language model writes, and at what cost.
+
+    Parameters
+    ----------
+    compile
+        Write through a compiled graph: two to five times as fast for one text, on a CPU. The first
+        time takes up to a minute; the graph is then kept on disk.
+    weights
+        Keep the weights in fewer bits while this runs: faster, and slightly different.
+    """
+
+    compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    weights: Literal["bfloat16", "int8"] | None = None
+
+
 DEFAULT = Choices()
+PLAIN = Speed()
 
 
 def generate(
@@ -50,6 +69,7 @@ def generate(
     *files: Files,
     prompt: str | None = None,
     choices: Choices = DEFAULT,
+    speed: Speed = PLAIN,
     max_new_tokens: int | None = None,
     stop: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
@@ -81,18 +101,23 @@ def generate(
         it ended.
     """
     from addnorm.runs.folder import Run
-    from addnorm.runs.use import as_json, as_lines, decoding_for, write, write_as_it_comes
+    from addnorm.runs.use import as_json, as_lines, compiled, decoding_for, write, write_as_it_comes
 
-    others = ("prompt", "max_new_tokens", "stop", "json")
-    check_files(files, [f"--{name.replace('_', '-')}" for name in (*asdict(choices), *others)])
+    others = (*asdict(choices), *asdict(speed), "prompt", "max_new_tokens", "stop", "json")
+    check_files(files, [f"--{name.replace('_', '-')}" for name in others])
     if prompt is not None and files:
         raise InputError("give either --prompt or files, and not both")
     opened = Run.open(run)
     decoding = decoding_for(opened, **asdict(choices))
+    if speed.weights is not None:
+        from addnorm.quantize import with_weights
+
+        with_weights(opened.model, speed.weights)
+    graph = compiled(opened) if speed.compile else None
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
         for piece in write_as_it_comes(
-            opened, prompt, decoding, max_new_tokens=max_new_tokens, stop=stop
+            opened, prompt, decoding, max_new_tokens=max_new_tokens, stop=stop, compiled=graph
         ):
             print(piece, end="", flush=True)
         print()
@@ -100,7 +125,13 @@ def generate(
     n_best = decoding.n_best if decoding.kind == "beam" else 1
     for first, group in [(0, [prompt])] if prompt is not None else groups_from(files):
         texts = write(
-            opened, group, decoding, max_new_tokens=max_new_tokens, stop=stop, first=first
+            opened,
+            group,
+            decoding,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            first=first,
+            compiled=graph,
         )
         for number, best in enumerate(texts, start=first + 1):
             print("\n".join(as_json(best, number) if json_lines else as_lines(best, n_best)))

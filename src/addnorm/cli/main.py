@@ -30,6 +30,7 @@ for name in (
     "swap",
     "parts",
     "check",
+    "bench",
 ):
     app.command(f"addnorm.cli.{name}:{name}", name=name)
 

@@ -32,7 +32,6 @@ from addnorm.nn.cache import KeysValues, LayerCache
 from addnorm.nn.context import Context, Memory, positions_of
 from addnorm.nn.convolution import Convolution
 from addnorm.nn.embed import Embedding, zero_padding
-from addnorm.nn.heads import POOLINGS, ClassificationHead, PoolerHead
 from addnorm.nn.masks import Causal, Dense, Full, Mask, Padding
 from addnorm.nn.moe import MixtureOfExperts
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig, SeriesEmbedding, as_sequence
@@ -97,10 +96,6 @@ def _plain(model: Model) -> Model:
     for module in plain.modules():
         if isinstance(module, SelfAttention | CrossAttention) and isinstance(module.core, SDPACore):
             module.core = EagerCore(module.core.score)
-        if isinstance(module, ClassificationHead) and module.pool is POOLINGS["first"]:
-            module.pool = first
-    if isinstance(plain, EncoderModel) and isinstance(plain.head, PoolerHead):
-        plain.head = FirstHead(plain.head)
     return plain
 
 
@@ -311,24 +306,6 @@ def patches(embed: PatchEmbedding, pixels: Tensor) -> tuple[Hidden, Context]:
         x = torch.cat([embed.class_token.expand(x.shape[0], 1, -1), x], dim=1)
     x = x if embed.positions is None else x + embed.positions
     return as_sequence(x, embed.position, embed.dropout)
-
-
-def first(x: Hidden, valid: Bool[Tensor, "batch seq 1"]) -> Float[Tensor, "batch d_model"]:
-    """The hidden state of the first real token."""
-    place = valid.long().argmax(1, keepdim=True)
-    return x.gather(1, place.expand(-1, -1, x.shape[-1])).squeeze(1)
-
-
-class FirstHead(nn.Module):
-    """`tanh(W x_first + b)`."""
-
-    def __init__(self, pooler: PoolerHead) -> None:
-        super().__init__()
-        self.proj = pooler.proj
-
-    def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch d_model"]:
-        assert ctx.valid is not None
-        return self.proj(first(x, ctx.valid[..., None])).tanh()
 
 
 class EncoderGraph(nn.Module):

@@ -1,6 +1,7 @@
 """Generation: greedy, sampling and beam search, the same for every model family."""
 
 from addnorm.generate.beam import BeamConfig
+from addnorm.generate.compiled import CompiledContinuation
 from addnorm.generate.decode import DecodingConfig, decode, generate, stream, translate
 from addnorm.generate.next_token import Continuation, NextToken, Translation
 from addnorm.generate.sampling import GreedyConfig, SampleConfig
@@ -8,6 +9,7 @@ from addnorm.generate.writing import Generated, Writer
 
 __all__ = [
     "BeamConfig",
+    "CompiledContinuation",
     "Continuation",
     "DecodingConfig",
     "Generated",

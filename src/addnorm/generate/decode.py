@@ -11,6 +11,7 @@ from torch import Tensor
 from addnorm.data.tokenizers import BOS_ID, EOS_ID
 from addnorm.errors import InputError
 from addnorm.generate.beam import BeamConfig, beam_search
+from addnorm.generate.compiled import CompiledContinuation
 from addnorm.generate.next_token import Continuation, Ids, NextToken, Translation, floats, ints
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
 from addnorm.generate.writing import Finished, Generated, TextStream, Writer
@@ -21,7 +22,7 @@ DecodingConfig = Annotated[GreedyConfig | SampleConfig | BeamConfig, Field(discr
 
 
 def generate(
-    model: DecoderModel,
+    model: DecoderModel | CompiledContinuation,
     prompts: Sequence[Ids],
     decoding: DecodingConfig,
     *,
@@ -35,18 +36,19 @@ def generate(
 
     An empty prompt begins with `start_id`, the token between the documents of the training
     stream. At most `max_new_tokens` are written, the end token included, and no more than the
-    model has positions for. Raises `InputError` for a prompt that the model cannot read.
+    model has positions for. A compiled model writes one text after another. Raises `InputError` for
+    a prompt that the model cannot read.
     """
     begun = [_begun(i, prompt, start_id) for i, prompt in enumerate(prompts)]
     wanted = [max_new_tokens] * len(begun)
     return decode(
-        Continuation(model),
+        Continuation(model) if isinstance(model, DecoderModel) else model,
         begun,
         decoding,
         wanted,
         eos_id=eos_id,
         writer=writer,
-        batch_size=batch_size,
+        batch_size=batch_size if isinstance(model, DecoderModel) else 1,
     )
 
 

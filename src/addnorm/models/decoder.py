@@ -48,12 +48,22 @@ class DecoderModel(nn.Module):
         With a `cache`, `tokens` are the new ones alone; `valid` and `segments` cover the cached
         ones too. The first `prefix` tokens of a row are seen from everywhere (prefix-LM).
         """
+        return self.head(*self.hidden(tokens, valid, segments, cache, prefix))
+
+    def hidden(
+        self,
+        tokens: Int[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch kv_seq"] | None = None,
+        segments: Int[Tensor, "batch kv_seq"] | None = None,
+        cache: KVCache | None = None,
+        prefix: Int[Tensor, " batch"] | None = None,
+    ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
+        """What `forward` gives the head."""
         past = 0 if cache is None else cache.length
         mask = Causal() if prefix is None else Prefix(prefix)
         ctx = Context.over(tokens, mask, valid=valid, segments=segments, past=past)
         x = self.embed(tokens, ctx)
-        x = self.stack(x, ctx, cache)
-        return self.head(x, ctx)
+        return self.stack(x, ctx, cache), ctx
 
     def next(
         self,
@@ -62,8 +72,7 @@ class DecoderModel(nn.Module):
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch vocab"]:
         """The logits after the last token alone: those of a long prompt would fill the memory."""
-        ctx = Context.over(tokens, Causal(), valid=valid, past=0 if cache is None else cache.length)
-        x = self.stack(self.embed(tokens, ctx), ctx, cache)
+        x, ctx = self.hidden(tokens, valid, cache=cache)
         return self.head(x[:, -1:], ctx)[:, -1]
 
     def each(

@@ -10,6 +10,7 @@ from addnorm.config import config
 from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_input, embedded
 from addnorm.models.shape import Shape
 from addnorm.nn.blocks import Stack
+from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.exits import check_exits, each_exit, tie_exits
 from addnorm.nn.heads import (
@@ -45,8 +46,17 @@ class EncoderModel(nn.Module):
 
         `types` says which sentence a token is in, where the embedding tells them apart.
         """
+        return self.head(*self.hidden(inputs, valid, types))
+
+    def hidden(
+        self,
+        inputs: Shaped[Tensor, "batch *input"],
+        valid: Bool[Tensor, "batch input_seq"] | None = None,
+        types: Int[Tensor, "batch seq"] | None = None,
+    ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
+        """What `forward` gives the head."""
         x, ctx = embedded(self.embed, inputs, valid, types)
-        return self.head(self.stack(x, ctx), ctx)
+        return self.stack(x, ctx), ctx
 
     def each(
         self,

@@ -56,8 +56,18 @@ class EncoderDecoderModel(nn.Module):
         target_valid: Bool[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
         """Logits of the token after each one of `target`."""
+        return self.head(*self.hidden(source, target, source_valid, target_valid))
+
+    def hidden(
+        self,
+        source: Shaped[Tensor, "batch *input"],
+        target: Int[Tensor, "batch seq"],
+        source_valid: Bool[Tensor, "batch source_seq"] | None = None,
+        target_valid: Bool[Tensor, "batch seq"] | None = None,
+    ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
+        """What `forward` gives the head."""
         memory = self.encode(source, source_valid)
-        return self.decode(target, memory, source_valid, target_valid)
+        return self.decoded(target, memory, source_valid, target_valid)
 
     def encode(
         self,
@@ -80,10 +90,21 @@ class EncoderDecoderModel(nn.Module):
 
         With a `cache`, `target` holds the new tokens alone, and `target_valid` the cached ones too.
         """
+        return self.head(*self.decoded(target, memory, source_valid, target_valid, cache))
+
+    def decoded(
+        self,
+        target: Int[Tensor, "batch seq"],
+        memory: Float[Tensor, "batch memory_seq d_model"],
+        source_valid: Bool[Tensor, "batch source_seq"] | None = None,
+        target_valid: Bool[Tensor, "batch kv_seq"] | None = None,
+        cache: KVCache | None = None,
+    ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
+        """What `decode` gives the head."""
         past = 0 if cache is None else cache.length
         ctx = Context.over(target, Causal(), valid=target_valid, past=past)
         ctx = ctx.attending(memory, valid_positions(self.source_embed, source_valid))
-        return self.head(self.decoder(self.target_embed(target, ctx), ctx, cache), ctx)
+        return self.decoder(self.target_embed(target, ctx), ctx, cache), ctx
 
     def new_cache(self) -> KVCache:
         """An empty cache for the decoder."""

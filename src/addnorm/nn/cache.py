@@ -2,14 +2,22 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 Held = Float[Tensor, "batch kv_heads kv_seq d_head"]
+New = Float[Tensor, "batch kv_heads seq d_head"]
 KeysValues = tuple[Held, Held]
+
+if TYPE_CHECKING:
+    Length = int
+else:
+    Length = int | torch.SymInt
+"""A number of tokens: to a tracer, a symbol for any."""
+
 Hidden = Float[Tensor, "batch seq d_model"]
 
 
@@ -30,7 +38,7 @@ class AttentionCache(Cache, Protocol):
         """What keys and values are projected from."""
         ...
 
-    def append(self, k: Held, v: Held) -> KeysValues:
+    def append(self, k: New, v: New) -> KeysValues:
         """Store the new keys and values; return those within reach of the new tokens."""
         ...
 
@@ -51,11 +59,7 @@ class SelfCache:
         """What keys and values are projected from: the new tokens alone."""
         return x
 
-    def append(
-        self,
-        k: Float[Tensor, "batch kv_heads seq d_head"],
-        v: Float[Tensor, "batch kv_heads seq d_head"],
-    ) -> KeysValues:
+    def append(self, k: New, v: New) -> KeysValues:
         """Store the new keys and values; return those within reach of the new tokens, as views."""
         self._first = int(max(self._first, self._end - self.back))
         if not self._buffers or self._end + k.shape[2] > self._buffers[0].shape[2]:
@@ -105,7 +109,7 @@ class FixedCache:
         """What keys and values are projected from: the new tokens alone."""
         return x
 
-    def append(self, k: Held, v: Held) -> KeysValues:
+    def append(self, k: New, v: New) -> KeysValues:
         """Write the new keys and values; return those within reach of the new tokens, as views."""
         end = self.slots.shape[0]
         begin = end - k.shape[2]
@@ -178,16 +182,16 @@ class KVCache:
     """
 
     def __init__(
-        self, layers: Sequence[Cache], *, length: int = 0, limit: int | None = None
+        self, layers: Sequence[Cache], *, length: Length = 0, limit: int | None = None
     ) -> None:
         self.layers = [LayerCache(own) for own in layers]
         self.limit = limit
-        self.length = length
+        self.length: Length = length
 
     def __iter__(self) -> Iterator[LayerCache]:
         return iter(self.layers)
 
-    def advance(self, n_tokens: int) -> None:
+    def advance(self, n_tokens: Length) -> None:
         """Count tokens that every layer has read."""
         length = self.length + n_tokens
         self.length = length if self.limit is None else min(length, self.limit)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from addnorm.nn.cache import Length
 from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Segments
 
 
@@ -48,7 +49,7 @@ class Context:
         *,
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
         segments: Int[Tensor, "batch kv_seq"] | None = None,
-        past: int = 0,
+        past: Length = 0,
     ) -> "Context":
         """The context of `tokens` after `past` cached ones.
 
@@ -124,6 +125,6 @@ def positions_of(
     return (count - 1).clamp(min=0)
 
 
-def _same_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+def _same_shape(name: str, tensor: Tensor, shape: tuple[Length, ...]) -> None:
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}")

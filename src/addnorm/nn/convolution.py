@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
+from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
 from addnorm.nn.recurrent import Runs, StateCache, before_row, put, unbroken
@@ -47,7 +48,7 @@ class Convolution(nn.Module):
         self.left = max(left for left, _ in self.taps)
         self.right = max(right for _, right in self.taps)
         self.activation = ACTIVATIONS[activation]
-        self.out_proj = nn.Linear(len(kernel_sizes) * d_model, d_model, bias=bias)
+        self.out_proj = Linear(len(kernel_sizes) * d_model, d_model, bias=bias)
 
     def forward(self, x: Hidden, ctx: Context, cache: StateCache | None = None) -> Hidden:
         if cache is not None and not self.causal:

@@ -52,8 +52,9 @@ class Embedding(nn.Module):
         ctx: Context,
         types: Int[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
-        kept = self.word_dropout(self.tokens.weight.new_ones(*tokens.shape, 1))
-        x = self.position.embed(self.tokens(tokens) * (self.scale * kept), ctx)
+        x = self.tokens(tokens)
+        kept = self.word_dropout(x.new_ones(*tokens.shape, 1))
+        x = self.position.embed(x * (self.scale * kept), ctx)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(tokens) if types is None else types)
         return zero_padding(self.dropout(self.norm(x, ctx.valid)), ctx.valid)

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
 from addnorm.nn.functional import soft_capped
+from addnorm.nn.linear import Linear, linear
 from addnorm.nn.norms import NoNorm, NormConfig
 
 Hidden = Float[Tensor, "batch seq d_model"]
@@ -26,7 +26,7 @@ class Transform(nn.Module):
         self, d_model: int, activation: HeadActivation, *, bias: bool, norm: nn.Module
     ) -> None:
         super().__init__()
-        self.proj = nn.Linear(d_model, d_model, bias=bias)
+        self.proj = Linear(d_model, d_model, bias=bias)
         self.activation = torch.tanh if activation == "tanh" else ACTIVATIONS[activation]
         self.norm = norm
 
@@ -74,7 +74,7 @@ class TokenHead(nn.Module):
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq vocab"]:
         x = x if self.transform is None else self.transform(x)
         x = x if self.scale == 1.0 else x * self.scale
-        return soft_capped(F.linear(x, self.weight, self.bias), self.softcap)
+        return soft_capped(linear(x, self.weight, self.bias), self.softcap)
 
     def tie(self, table: nn.Embedding) -> None:
         """Share the embedding table from now on."""
@@ -123,7 +123,7 @@ class ClassificationHead(nn.Module):
         self.pool = POOLINGS[pooling]
         self.transform = transform or nn.Identity()
         self.dropout = Dropout(dropout)
-        self.proj = nn.Linear(d_model, n_outputs)
+        self.proj = Linear(d_model, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch classes"]:
         valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
@@ -163,7 +163,7 @@ class TaggingHead(nn.Module):
         super().__init__()
         self.transform = transform or nn.Identity()
         self.dropout = Dropout(dropout)
-        self.proj = nn.Linear(d_model, n_outputs)
+        self.proj = Linear(d_model, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq tags"]:
         return self.proj(self.dropout(self.transform(x)))
@@ -187,7 +187,7 @@ class PoolerHead(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.proj = nn.Linear(d_model, d_model)
+        self.proj = Linear(d_model, d_model)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch d_model"]:
         valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from addnorm.config import config
 from addnorm.nn.context import Context
+from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
 
@@ -171,7 +172,7 @@ class Recurrent(nn.Module):
         width = d_hidden if causal else d_hidden // 2
         self.ahead = CELLS[cell](d_model, width, bias=bias, batch_first=True)
         self.back = None if causal else CELLS[cell](d_model, width, bias=bias, batch_first=True)
-        self.out_proj = nn.Linear(d_hidden, d_model, bias=bias)
+        self.out_proj = Linear(d_hidden, d_model, bias=bias)
 
     def forward(self, x: Hidden, ctx: Context, cache: StateCache | None = None) -> Hidden:
         if cache is not None and self.back is not None:

@@ -12,6 +12,7 @@ from addnorm.data.encoding import as_read, words_as_read
 from addnorm.errors import InputError
 from addnorm.generate import (
     BeamConfig,
+    CompiledContinuation,
     Continuation,
     DecodingConfig,
     Generated,
@@ -83,12 +84,14 @@ def write(
     max_new_tokens: int | None = None,
     stop: Sequence[str] = (),
     first: int = 0,
+    compiled: CompiledContinuation | None = None,
 ) -> list[list[Written]]:
     """Continue or translate each text; for each, the best first.
 
     The translation of a blank text is empty; a language model begins a text of its own there.
     `first` is the number of texts that came before these: messages and samples count from it.
-    Raises `InputError` where the model cannot write, or a text cannot be read.
+    `compiled`, of a language model, writes in its place. Raises `InputError` where the model cannot
+    write, or a text cannot be read.
     """
     target = run.tokenizers.target
     writer = Writer(target, stop)
@@ -97,7 +100,7 @@ def write(
             encoded = as_read("language", run.tokenizers.source, texts)
             check_lengths(model, encoded, first)
             found = generate(
-                model,
+                compiled or model,
                 encoded,
                 later(decoding, first),
                 max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
@@ -157,6 +160,7 @@ def write_as_it_comes(
     *,
     max_new_tokens: int | None = None,
     stop: Sequence[str] = (),
+    compiled: CompiledContinuation | None = None,
 ) -> Iterator[str]:
     """The continuation of one text, in pieces as soon as they are certain.
 
@@ -167,13 +171,20 @@ def write_as_it_comes(
     [prompt] = as_read("language", run.tokenizers.source, [text])
     target = run.tokenizers.target
     return stream(
-        Continuation(run.model),
+        compiled or Continuation(run.model),
         prompt or [target.bos_id],
         decoding,
         max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
         writer=Writer(target, stop),
         eos_id=target.eos_id,
     )
+
+
+def compiled(run: Run) -> CompiledContinuation:
+    """The run's model with its step compiled. Raises `InputError` where that cannot be."""
+    if not isinstance(run.model, DecoderModel):
+        raise InputError(f"{run.folder}: only a language model compiles: this is for {run.task}")
+    return CompiledContinuation(run.model)
 
 
 @dataclass(frozen=True)

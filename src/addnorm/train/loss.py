@@ -1,6 +1,6 @@
 """The training loss: cross-entropy summed over the targets that count, and what is added to it."""
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
+from addnorm.nn.context import Context
+from addnorm.nn.heads import TokenHead
 from addnorm.nn.moe import MixtureOfExperts, load_balance
 
 IGNORED = -100
@@ -28,6 +30,37 @@ def cross_entropy_sum(
     """
     return _CrossEntropySum.apply(  # pyright: ignore[reportReturnType]
         logits.flatten(0, -2), targets.flatten(), label_smoothing
+    )
+
+
+HELD = 2**22
+"""Logits that exist at once: 16 MB in float32, which are used again instead of allocated anew."""
+
+
+def head_cross_entropy_sum(
+    head: TokenHead,
+    x: Float[Tensor, "batch seq d_model"],
+    ctx: Context,
+    targets: Int[Tensor, "batch seq"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """`cross_entropy_sum(head(x), targets)` without ever holding all logits.
+
+    A few hundred rows of `x` at a time are mapped, judged and differentiated, so memory grows with
+    the hidden states and not with the vocabulary, and nothing as large as the logits travels to
+    memory and back.
+    """
+    n_outputs = head.weight.shape[0]
+    if targets.numel() * n_outputs <= HELD or torch.compiler.is_compiling():
+        return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
+    learned = [p for p in head.parameters() if p.requires_grad]
+    return _HeadCrossEntropySum.apply(  # pyright: ignore[reportReturnType]
+        x.flatten(0, 1),
+        targets.flatten(),
+        lambda rows: head(rows[None], ctx)[0],
+        label_smoothing,
+        max(1, HELD // n_outputs),
+        *learned,
     )
 
 
@@ -102,56 +135,89 @@ def _real(name: str, logits: Tensor, inputs: Mapping[str, Tensor]) -> Bool[Tenso
     return valid if valid is not None and valid.shape == logits.shape[:-1] else None
 
 
-class _CrossEntropySum(torch.autograd.Function):
-    """`Σ (lse - (1 - ε) l_target - ε mean(l))`, whose gradient is `softmax - y`.
+class _HeadCrossEntropySum(torch.autograd.Function):
+    """Loss and gradients of each group of rows at once; the backward pass only scales them."""
 
-    With a vocabulary of thousands the logits are most of a small model's memory traffic. A few rows
-    at a time stay in the processor's cache, and nothing as large as the logits is made but their
-    gradient (`benchmarks/results/parts.json`).
-    """
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        targets: Tensor,
+        head: Callable[[Tensor], Tensor],
+        smoothing: float,
+        size: int,
+        *parameters: Tensor,
+    ) -> Tensor:
+        losses, of_x = list[Tensor](), list[Tensor]()
+        of_parameters = [torch.zeros_like(p) for p in parameters]
+        for rows, at in zip(x.split(size), targets.split(size), strict=True):
+            with torch.enable_grad():
+                logits = head(rows := rows.detach().requires_grad_())
+            loss, grad = _judged(logits.detach(), at, smoothing)
+            of_rows, *others = torch.autograd.grad(logits, [rows, *parameters], grad)
+            losses.append(loss)
+            of_x.append(of_rows)
+            for total, other in zip(of_parameters, others, strict=True):
+                total.add_(other)
+        ctx.save_for_backward(torch.cat(of_x), *of_parameters)
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        of_x, *of_parameters = (saved * grads[0] for saved in ctx.saved_tensors)
+        return of_x, None, None, None, None, *of_parameters
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """The sum of the losses, whose gradient is found on the way."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        counted = (targets != IGNORED)[:, None]
-        chosen = targets.clamp(min=0)[:, None]
-        parts = [
-            _losses(_wide(rows), at, smoothing)
-            for rows, at in zip(_chunks(logits), _chunks(chosen, logits), strict=True)
-        ]
-        losses, lse = (torch.cat(part) for part in zip(*parts, strict=True))
-        ctx.save_for_backward(logits, chosen, counted, lse)
-        ctx.smoothing = smoothing
-        return losses.where(counted, 0.0).sum()
+        loss, grad = _judged(logits, targets, smoothing)
+        ctx.save_for_backward(grad)
+        return loss
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor, None, None]:
-        logits, chosen, counted, lse = ctx.saved_tensors
-        smoothing: float = ctx.smoothing
-        scale = grads[0] * counted
-        out = torch.empty_like(logits)
-        rows = (logits, chosen, lse, scale, out)
-        for l, at, norm, by, grad in zip(*(_chunks(r, logits) for r in rows), strict=True):
-            y = (_wide(l) - norm).exp_().sub_(smoothing / l.shape[-1])
-            y.scatter_add_(1, at, y.new_full((), smoothing - 1).expand_as(at))
-            grad.copy_(y.mul_(by))
-        return out, None, None
+        (grad,) = ctx.saved_tensors
+        return grad * grads[0].to(grad.dtype), None, None
 
 
-def _losses(logits: Tensor, chosen: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The loss of each row, and its log-sum-exp."""
-    lse = logits.logsumexp(-1, keepdim=True)
-    losses = lse - (1 - smoothing) * logits.gather(1, chosen)
-    return (losses - smoothing * logits.mean(-1, keepdim=True) if smoothing else losses), lse
+def _judged(
+    logits: Float[Tensor, "rows vocab"], targets: Int[Tensor, " rows"], smoothing: float
+) -> tuple[Float[Tensor, ""], Float[Tensor, "rows vocab"]]:
+    """`Σ (lse - (1 - ε) l_target - ε mean(l))` and its gradient `softmax - y`.
+
+    With a vocabulary of thousands the logits are most of a small model's memory traffic. A few rows
+    at a time stay in the processor's cache, their exponentials are taken once, and nothing as large
+    as the logits is made but the gradient (`benchmarks/results/parts.json`).
+    """
+    chosen = targets.clamp(min=0)[:, None]
+    counted = (targets != IGNORED)[:, None]
+    losses, grad = list[Tensor](), torch.empty_like(logits)
+    parts = (_chunks(t, logits) for t in (logits, chosen, counted, grad))
+    for l, at, counts, out in zip(*parts, strict=True):
+        largest = l.amax(-1, keepdim=True)
+        wide = l if l.element_size() >= 4 else l.float()
+        y = (wide - largest).exp_()
+        total = y.sum(-1, keepdim=True)
+        loss = largest + total.log() - (1 - smoothing) * wide.gather(1, at)
+        if smoothing:
+            loss = loss - smoothing * wide.mean(-1, keepdim=True)
+        losses.append(loss.where(counts, 0.0).sum())
+        counts = counts.to(y.dtype)
+        y.mul_(counts / total).sub_(counts * (smoothing / l.shape[-1]))
+        y.scatter_add_(1, at, counts * (smoothing - 1))
+        out.copy_(y)
+    return torch.stack(losses).sum(), grad
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x if x.element_size() >= 4 else x.float()
-
-
-def _chunks(x: Tensor, logits: Tensor | None = None) -> tuple[Tensor, ...]:
+def _chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
     """Rows in groups whose logits take about 4 MB in float32."""
-    width = (x if logits is None else logits).shape[-1]
-    return x.split(max(1, 2**20 // width))
+    return x.split(max(1, 2**20 // logits.shape[-1]))

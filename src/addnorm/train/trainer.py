@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from addnorm.data.batching import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError
-from addnorm.models import DecoderModel, EncoderModel
+from addnorm.models import DecoderModel, EncoderModel, Model
+from addnorm.nn.heads import TokenHead
 from addnorm.nn.norms import BatchNorm
 from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
 from addnorm.train.checkpoint import (
@@ -34,6 +35,7 @@ from addnorm.train.loss import (
     balance_loss,
     cross_entropy_sum,
     exits_cross_entropy_sum,
+    head_cross_entropy_sum,
     listening,
     mixtures_of,
 )
@@ -192,7 +194,13 @@ class Trainer:
         smoothing = self.config.label_smoothing
         if isinstance(self.model, EncoderModel | DecoderModel) and self.model.exits:
             return exits_cross_entropy_sum(self.model.each(**inputs), targets, smoothing)
-        return cross_entropy_sum(self.model(**inputs), targets, smoothing)
+        # float16 scales the loss before anything is differentiated; in parts that is too late.
+        if self.scaler.is_enabled() or not isinstance(self.model, Model):
+            return cross_entropy_sum(self.model(**inputs), targets, smoothing)
+        x, ctx = self.model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
+        if isinstance(self.model.head, TokenHead):
+            return head_cross_entropy_sum(self.model.head, x, ctx, targets, smoothing)
+        return cross_entropy_sum(self.model.head(x, ctx), targets, smoothing)
 
     def clip(self, loss: float) -> float:
         """Scale the gradient down to the global norm allowed; refuse one that is not finite."""

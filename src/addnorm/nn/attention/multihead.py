@@ -13,6 +13,7 @@ from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig
 from addnorm.nn.cache import AttentionCache, CrossCache, KeysValues, SelfCache
 from addnorm.nn.context import Context, Memory
+from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig
 from addnorm.nn.positions.position import Position
@@ -57,10 +58,10 @@ class MultiHead(nn.Module):
     ) -> None:
         super().__init__()
         self.d_head = heads.d_head
-        self.q_proj = nn.Linear(d_model, heads.n_heads * heads.d_head, bias=bias)
-        self.k_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
-        self.v_proj = nn.Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
-        self.out_proj = nn.Linear(heads.n_heads * heads.d_head, d_model, bias=out_bias)
+        self.q_proj = Linear(d_model, heads.n_heads * heads.d_head, bias=bias)
+        self.k_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
+        self.v_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
+        self.out_proj = Linear(heads.n_heads * heads.d_head, d_model, bias=out_bias)
         self.q_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
         self.k_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
         self.core = core

@@ -24,7 +24,7 @@ def is_tiled(q: Queries, k: Keys, mask: Evaluated, bias: Bias | None, width: int
     """Whether the mask says so, or a bias, or scores of `width` numbers a pair, are too large."""
     pairs = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
     large = width > 1 or bias is not None
-    return isinstance(mask, Tiled) or (large and pairs * width > DENSE_LIMIT)
+    return isinstance(mask, Tiled) or (large and bool(pairs * width > DENSE_LIMIT))
 
 
 def in_tiles(

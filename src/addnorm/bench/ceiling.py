@@ -1,0 +1,77 @@
+"""The machine's own ceilings: how fast it multiplies matrices in each type, and reads memory."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from addnorm.bench.contender import Contender, Round, Run, cores
+
+WIDTHS = (1024, 2048)
+"""Matrices that fit the caches, and some that do not."""
+READ_MIB = 512
+"""Far more than any cache holds."""
+
+
+def ceilings(
+    _: Path,
+    *,
+    widths: tuple[int, ...] = WIDTHS,
+    read_mib: int = READ_MIB,
+    for_seconds: float = 0.15,
+) -> Run:
+    """Rounds whose details are FLOP/s by type (`f32`, `bf16`, `int8`) and bytes/s (`read`)."""
+    torch.set_num_threads(cores())
+    kinds = {"f32": ("f32", "f32 onednn"), "bf16": ("bf16",), "int8": ("int8",)}
+    products = {
+        name: [(product(kind, width), width) for kind in found for width in widths]
+        for name, found in kinds.items()
+    }
+    memory = torch.ones(read_mib * 2**18)
+
+    def run() -> Round:
+        start = time.perf_counter()
+        found = {
+            name: max(rate(step, 2.0 * n**3, for_seconds) for step, n in steps)
+            for name, steps in products.items()
+        }
+        found["read"] = rate(memory.sum, 4.0 * memory.numel(), for_seconds)
+        return Round(time.perf_counter() - start, 1, found)
+
+    return run
+
+
+def product(kind: str, width: int) -> Callable[[], object]:
+    """A product of two square matrices; int8 is summed in int32.
+
+    torch multiplies in float32 by MKL, which holds back on processors of other makers; oneDNN,
+    which torch brings too, does not. The machine's ceiling is the better of both.
+    """
+    a, b = torch.randn(2, width, width)
+    if kind == "f32 onednn":
+        linear: Any = torch.ops.mkldnn._linear_pointwise  # pyright: ignore[reportPrivateUsage]
+        return lambda: linear(a, b, None, "none", [], "")
+    if kind == "int8":
+        x, y = ((m * 40).clamp(-127, 127).to(torch.int8) for m in (a, b))
+        return lambda: torch._int_mm(x, y)  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+    dtype = torch.float32 if kind == "f32" else torch.bfloat16
+    x, y = a.to(dtype), b.to(dtype)
+    return lambda: x @ y
+
+
+def rate(step: Callable[[], object], worth: float, for_seconds: float) -> float:
+    """What the fastest of several calls does in a second."""
+    best, end = float("inf"), time.perf_counter() + for_seconds
+    while True:
+        start = time.perf_counter()
+        step()
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now >= end:
+            return worth / best
+
+
+MACHINE = Contender(name="machine", build=ceilings)
+"""Takes its turn among the contenders, so that a ceiling and what is held to it are of one time."""

@@ -1,0 +1,146 @@
+"""Ours: AddNorm as a user has it."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+import addnorm
+from addnorm.bench.contender import Run, cores, timed
+from addnorm.bench.decoding import DecodingSizes, decoding
+from addnorm.bench.decoding import Precision as DecodingPrecision
+from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
+from addnorm.bench.training import Precision
+from addnorm.data.batching import Batch
+from addnorm.data.tokenizers import EOS_ID
+from addnorm.generate import BeamConfig, GreedyConfig, generate, translate
+from addnorm.models import (
+    DecoderConfig,
+    DecoderModel,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    Model,
+)
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.positions import LearnedConfig
+from addnorm.nn.residuals import PreNormConfig
+from addnorm.train.settings import TrainConfig
+from addnorm.train.trainer import Trainer
+
+
+def train_decoder(
+    folder: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
+) -> Run:
+    """Updates of a GPT by the library's own loop."""
+    batches = [Batch.of({"tokens": x}, y, []) for x, y in sizes.batches()]
+    model = decoder_config(sizes).build(sizes.vocab_size)
+    config = TrainConfig(steps=10**9, precision=precision, compile=compile, device="cpu")
+    return _updates(model, batches, config, sizes.tokens, folder)
+
+
+def train_translator(
+    folder: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
+) -> Run:
+    """Updates of a translator by the library's own loop."""
+    batches = [Batch.of({"source": x, "target": y}, z, []) for x, y, z in sizes.batches()]
+    model = translator_config(sizes).build(sizes.vocab_size)
+    config = TrainConfig(steps=10**9, precision=precision, compile=compile, device="cpu")
+    return _updates(model, batches, config, sizes.tokens, folder)
+
+
+def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) -> Run:
+    """Greedy continuations of all prompts at once."""
+    model = _opened(folder, precision)
+    assert isinstance(model, DecoderModel)
+    prompts = sizes.prompts()
+    return decoding(
+        lambda n: generate(model, prompts, GreedyConfig(), max_new_tokens=n, eos_id=None), sizes
+    )
+
+
+def translations(
+    folder: Path, *, sizes: DecodingSizes, beams: int, precision: DecodingPrecision
+) -> Run:
+    """Translations by beam search; sources end as the tokenizer ends them."""
+    model = _opened(folder, precision)
+    assert isinstance(model, EncoderDecoderModel)
+    sources = [[*row[:-1], EOS_ID] for row in sizes.prompts()]
+    beam = BeamConfig(beams=beams)
+
+    def step() -> None:
+        translate(model, sources, beam, max_new_tokens=sizes.new, eos_id=None)
+
+    return timed(step, sizes.batch * sizes.new)
+
+
+def first_token(folder: Path) -> Run:
+    """The first token of a compiled decoder in a fresh process, what it compiled kept from before.
+
+    A round is one such process (see `fresh.started`).
+    """
+    raise NotImplementedError("compiled decoding is not built yet")
+
+
+def _opened(folder: Path, precision: DecodingPrecision) -> Model:
+    torch.set_num_threads(cores())
+    if precision == "int8":
+        raise NotImplementedError("int8 weights are not built yet")
+    return addnorm.load(folder / "hf", dtype=getattr(torch, precision)).model
+
+
+def _updates(
+    model: torch.nn.Module,
+    batches: Sequence[Batch],
+    config: TrainConfig,
+    tokens: int,
+    folder: Path,
+) -> Run:
+    torch.set_num_threads(cores())
+    own = Path(tempfile.mkdtemp(dir=folder))
+    trainer = Trainer(model, Repeated(batches), config, own)
+    return timed(lambda: trainer.update(trainer.next_group()), tokens, steps=3)
+
+
+class Repeated:
+    """The same batches in every epoch."""
+
+    def __init__(self, made: Sequence[Batch]) -> None:
+        self.made = made
+
+    def __len__(self) -> int:
+        return len(self.made)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches from number `start` on."""
+        del epoch
+        return iter(self.made[start:])
+
+
+def decoder_config(sizes: DecoderSizes) -> DecoderConfig:
+    """GPT-2 in these sizes."""
+    return DecoderConfig(
+        d_model=sizes.d_model,
+        n_layers=sizes.n_layers,
+        max_len=sizes.length,
+        position=LearnedConfig(),
+        attention=AttentionConfig(n_heads=sizes.n_heads, dropout=sizes.dropout),
+        feedforward=FeedForwardConfig(d_ff=sizes.d_ff, activation="gelu_tanh"),
+        residual=PreNormConfig(),
+        embedding=EmbeddingConfig(scale="one"),
+        dropout=sizes.dropout,
+        init="gpt2",
+    )
+
+
+def translator_config(sizes: TranslatorSizes) -> EncoderDecoderConfig:
+    """The original Transformer in these sizes."""
+    return EncoderDecoderConfig(
+        d_model=sizes.d_model,
+        n_layers=sizes.n_layers,
+        attention=AttentionConfig(n_heads=sizes.n_heads),
+        feedforward=FeedForwardConfig(d_ff=sizes.d_ff),
+        dropout=sizes.dropout,
+    )

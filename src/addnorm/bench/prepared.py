@@ -1,0 +1,73 @@
+"""What works prepare: one model with random weights, written in the forms of all contenders."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from addnorm.bench.contender import Round, Run
+from addnorm.bench.decoding import GPT2_VOCABULARY
+from addnorm.bench.ours import translator_config
+from addnorm.bench.sizes import TranslatorSizes
+from addnorm.convert.ctranslate2 import export_ctranslate2
+from addnorm.convert.family import Shaped
+from addnorm.convert.folder import save
+from addnorm.convert.gguf import export_gguf
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizers import BPEConfig
+from addnorm.models import DecoderConfig
+from addnorm.models.presets import gpt2_small
+
+HF, CTRANSLATE2, GGUF = "hf", "ctranslate2", "{}.gguf"
+"""Where in the folder the forms are."""
+
+
+def gpt2(
+    folder: Path, *, config: DecoderConfig | None = None, vocab_size: int = GPT2_VOCABULARY
+) -> Run:
+    """GPT-2 small, or another, for transformers and us, for CTranslate2 and for llama.cpp."""
+
+    def write() -> None:
+        made, text = config or gpt2_small(), _tokenizers()
+        torch.manual_seed(0)
+        model = made.build(vocab_size).eval()
+        save(folder / HF, Shaped(model=made, vocab_size=vocab_size), model, text)
+        if _there("ctranslate2"):
+            export_ctranslate2(model, made, text, folder / CTRANSLATE2)
+        if _there("llama_cpp") and _there("gguf"):
+            export_gguf(model, made, text, folder / GGUF.format("float32"), "f32")
+            export_gguf(model, made, text, folder / GGUF.format("bfloat16"), "bf16")
+
+    return _once(write)
+
+
+def translator(folder: Path, *, sizes: TranslatorSizes) -> Run:
+    """A translator, for transformers (as Marian) and us, and for CTranslate2."""
+
+    def write() -> None:
+        config, text = replace(translator_config(sizes), dropout=0.0), _tokenizers()
+        torch.manual_seed(0)
+        model = config.build(sizes.vocab_size).eval()
+        shaped = Shaped(model=config, vocab_size=sizes.vocab_size)
+        save(folder / HF, shaped, model, text, model_type="marian")
+        if _there("ctranslate2"):
+            export_ctranslate2(model, config, text, folder / CTRANSLATE2)
+
+    return _once(write)
+
+
+def _tokenizers() -> Tokenizers:
+    """Any will do: nothing here reads text."""
+    made = BPEConfig(vocab_size=300).train(["To be, or not to be, that is the question."])
+    return Tokenizers(made, made)
+
+
+def _there(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _once(write: Callable[[], None]) -> Run:
+    write()
+    return lambda: Round(1.0, 1)

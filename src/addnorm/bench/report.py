@@ -1,0 +1,153 @@
+"""What a work came to, as a table for people and as JSON for the record."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from addnorm.bench.rounds import Outcome, Spread
+from addnorm.bench.run import Result, facts
+from addnorm.bench.targets import Verdict
+
+CEILINGS = {"f32": "f32 product", "bf16": "bf16 product", "int8": "int8 product", "read": "read"}
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the contenders, the ceilings and the targets."""
+    work = result.work
+    heading = f"[bold]{work.name}[/bold]: {work.description}; in {work.unit}"
+    console.print(heading, soft_wrap=True)
+    console.print(contenders(result))
+    for outcome in result.outcomes.values():
+        if outcome.problem:
+            console.print(f"{outcome.name}: {outcome.problem}", markup=False, soft_wrap=True)
+    rates = [
+        f"{said} {Spread.of(result.machine.figures(name)).median / 1e9:,.0f} "
+        + ("GB/s" if name == "read" else "GFLOP/s")
+        for name, said in CEILINGS.items()
+        if result.machine.figures(name)
+    ]
+    console.print(f"ceilings: {', '.join(rates) or result.machine.problem}", soft_wrap=True)
+    if work.targets:
+        console.print(targets(result))
+
+
+def contenders(result: Result) -> Table:
+    """A row for each contender that was measured."""
+    work = result.work
+    table = Table(box=None, pad_edge=False)
+    table.add_column("contender", no_wrap=True)
+    for name in ("median", "spread", "of ceiling", "peak MiB", *work.details):
+        table.add_column(name, justify="right")
+    for outcome in (o for o in result.outcomes.values() if not o.problem):
+        table.add_row(outcome.name, *cells(outcome, work.figure, work.details))
+    return table
+
+
+def cells(outcome: Outcome, figure: str, details: tuple[str, ...]) -> list[str]:
+    """The figures of a contender."""
+    value = Spread.of(outcome.figures(figure))
+    fraction, peak = outcome.figures("fraction"), outcome.figures("peak_mib")
+    more = [outcome.figures(name) for name in details]
+    return [
+        number(value.median),
+        f"{number(value.low)}…{number(value.high)}",
+        f"{Spread.of(fraction).median:.0%}" if fraction else "",
+        f"{max(peak):,.0f}" if peak else "",
+        *(number(Spread.of(found).median) if found else "" for found in more),
+    ]
+
+
+def targets(result: Result) -> Table:
+    """A row for each target."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("target", "must", "aim", "measured", "spread", "met"):
+        table.add_column(name, justify="left" if name in ("target", "met") else "right")
+    for target, verdict in zip(result.work.targets, result.verdicts, strict=True):
+        goal, value = target.goal, verdict.value
+        marks = [mark(x, at_most=goal.at_most) for x in (goal.must, goal.aim)]
+        seen = ["", ""] if value is None else [number(value.median), _span(value)]
+        table.add_row(verdict.said, *marks, *seen, met(verdict))
+    return table
+
+
+def mark(value: float | None, *, at_most: bool) -> str:
+    """A mark with its direction."""
+    return "" if value is None else f"{'≤' if at_most else '≥'} {number(value)}"
+
+
+def met(verdict: Verdict) -> str:
+    """Whether a target is met, in words."""
+    return {"aim": "met, aim too", "must": "met"}.get(verdict.met, verdict.met)
+
+
+def _span(value: Spread) -> str:
+    return f"{number(value.low)}…{number(value.high)}"
+
+
+def number(value: float) -> str:
+    """Three digits that count, thousands set apart."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Everything, rounds included."""
+    work = result.work
+    return {
+        "work": work.name,
+        "description": work.description,
+        "unit": work.unit,
+        "command": result.command,
+        **facts(),
+        "rounds": result.rounds,
+        "ceilings": {name: spread_of(result.machine.figures(name)) for name in CEILINGS}
+        if not result.machine.problem
+        else result.machine.problem,
+        "contenders": [_contender(one, work.figure) for one in result.outcomes.values()],
+        "targets": [
+            {
+                "target": verdict.said,
+                **{k: v for k, v in asdict(target.goal).items() if v is not None},
+                "measured": None if verdict.value is None else rounded(asdict(verdict.value)),
+                "met": verdict.met,
+            }
+            for target, verdict in zip(work.targets, result.verdicts, strict=True)
+        ],
+    }
+
+
+def _contender(outcome: Outcome, figure: str) -> dict[str, Any]:
+    if outcome.problem:
+        return {"name": outcome.name, "problem": outcome.problem}
+    details = {name: None for r in outcome.rounds for name in r.details}
+    return {
+        "name": outcome.name,
+        **spread_of(outcome.figures(figure)),
+        **{name: spread_of(outcome.figures(name)) for name in details},
+    }
+
+
+def spread_of(values: list[float]) -> dict[str, Any]:
+    """Median, least and most, and the rounds themselves."""
+    return rounded({**asdict(Spread.of(values)), "rounds": values})
+
+
+def rounded(figures: dict[str, Any]) -> dict[str, Any]:
+    """Five digits that count."""
+    return {
+        name: [float(f"{x:.5g}") for x in value]
+        if isinstance(value, list)
+        else float(f"{value:.5g}")
+        for name, value in figures.items()
+    }
+
+
+def write(result: Result, folder: Path) -> Path:
+    """Keep the result as `bench-WORK.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"bench-{result.work.name}.json"
+    file.write_text(json.dumps(as_json(result), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return file

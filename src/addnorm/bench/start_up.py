@@ -1,0 +1,36 @@
+"""The work of starting: what an import costs, and how soon a compiled decoder says something."""
+
+from addnorm.bench import fresh, ours
+from addnorm.bench.targets import Beside, Goal, Limit
+from addnorm.bench.work import Work, contender
+
+TORCH, OURS, WHOLE = "import torch", "import addnorm", "import addnorm.train and addnorm.generate"
+FIRST = "first token, compiled before"
+
+
+def work() -> Work:
+    """Fresh processes, one after the other."""
+    statements = {
+        TORCH: "import torch",
+        OURS: "import addnorm",
+        WHOLE: "import addnorm, addnorm.train.trainer, addnorm.generate",
+    }
+    no_slower = Goal(must=1.10, at_most=True)
+    return Work(
+        name="start-up",
+        description="fresh processes: what an import takes beside torch's own, and a first token",
+        unit="ms",
+        figure="ms",
+        contenders=(
+            *(
+                contender(name, fresh.started, statement=statement)
+                for name, statement in statements.items()
+            ),
+            contender(FIRST, ours.first_token),
+        ),
+        targets=(
+            Beside(ours=(OURS,), peers=(TORCH,), figure="ms", goal=no_slower),
+            Beside(ours=(WHOLE,), peers=(TORCH,), figure="ms", goal=no_slower),
+            Limit(ours=(FIRST,), figure="ms", goal=Goal(must=3000.0, at_most=True)),
+        ),
+    )

@@ -1,0 +1,96 @@
+"""Targets: what a work must reach and what it aims at, and whether it does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from addnorm.bench.rounds import Outcome, Spread, ratio
+
+Outcomes = Mapping[str, Outcome]
+Met = Literal["aim", "must", "not met", "not measured"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """The two marks: `must` and the farther `aim`; `at_most` where less is better."""
+
+    must: float | None = None
+    aim: float | None = None
+    at_most: bool = False
+
+    def met(self, value: float) -> Met:
+        """Which of the marks a value reaches."""
+        if self.aim is not None and self._reaches(value, self.aim):
+            return "aim"
+        if self.must is not None and self._reaches(value, self.must):
+            return "must"
+        return "not met"
+
+    def _reaches(self, value: float, mark: float) -> bool:
+        return value <= mark if self.at_most else value >= mark
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was measured for a target; `said` names the contenders, or what there was none of."""
+
+    said: str
+    value: Spread | None
+    met: Met
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """The best of ours against the best of some peers, round by round."""
+
+    ours: tuple[str, ...]
+    peers: tuple[str, ...]
+    goal: Goal
+    figure: str = "speed"
+
+    def judge(self, outcomes: Outcomes) -> Verdict:
+        mine = best_of(outcomes, self.ours, self.figure, least=self.goal.at_most)
+        other = best_of(outcomes, self.peers, self.figure, least=self.goal.at_most)
+        if mine is None or other is None:
+            return _unmeasured(self.ours if mine is None else self.peers)
+        value = ratio(mine.figures(self.figure), other.figures(self.figure))
+        said = f"{mine.name} : {other.name}" + (
+            "" if self.figure == "speed" else f", {self.figure}"
+        )
+        return Verdict(said=said, value=value, met=self.goal.met(value.median))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A figure of the best of ours; `fraction` is that of the machine's own ceiling."""
+
+    ours: tuple[str, ...]
+    figure: str
+    goal: Goal
+
+    def judge(self, outcomes: Outcomes) -> Verdict:
+        best = best_of(outcomes, self.ours, self.figure, least=self.goal.at_most)
+        if best is None:
+            return _unmeasured(self.ours)
+        value = Spread.of(best.figures(self.figure))
+        said = f"{best.name}, {self.figure}"
+        return Verdict(said=said, value=value, met=self.goal.met(value.median))
+
+
+Target = Beside | Limit
+"""Every kind of target there is."""
+
+
+def best_of(
+    outcomes: Outcomes, names: tuple[str, ...], figure: str, *, least: bool
+) -> Outcome | None:
+    """The outcome among `names` with the best median; None where none was measured."""
+    found = [outcomes[name] for name in names if name in outcomes]
+    found = [outcome for outcome in found if outcome.figures(figure)]
+    if not found:
+        return None
+    return (min if least else max)(found, key=lambda o: Spread.of(o.figures(figure)).median)
+
+
+def _unmeasured(names: tuple[str, ...]) -> Verdict:
+    return Verdict(said=f"no figures of {' or '.join(names)}", value=None, met="not measured")

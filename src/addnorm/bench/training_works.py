@@ -1,0 +1,119 @@
+"""The works of training: tokens per second of updates, each library with its own model and loss."""
+
+from typing import Any
+
+from addnorm.bench import ours
+from addnorm.bench.contender import Cost
+from addnorm.bench.peers import hf, joeynmt, litgpt, torch_nn, x_transformers
+from addnorm.bench.sizes import BASE, CHARACTERS, DECODER, TINY
+from addnorm.bench.targets import Beside, Goal, Limit
+from addnorm.bench.work import Work, contender
+
+
+def train_characters() -> Work:
+    """A GPT of characters, as small as a first one is."""
+    its: dict[str, Any] = {
+        "sizes": CHARACTERS,
+        "cost": Cost("f32", CHARACTERS.training_flop),
+    }
+    return Work(
+        name="train-characters",
+        description="training a decoder of 4 × 128 on characters, 12 × 64 a batch, float32",
+        unit="tokens/s",
+        contenders=(
+            contender("ours", ours.train_decoder, **its),
+            contender("ours, compiled", ours.train_decoder, compile=True, **its),
+            contender("transformers", hf.train_decoder, "transformers", **its),
+            contender("x-transformers", x_transformers.train_decoder, "x_transformers", **its),
+            contender("litgpt", litgpt.train_decoder, "litgpt", **its),
+        ),
+        targets=(
+            Beside(
+                ours=("ours",),
+                peers=("transformers", "x-transformers"),
+                goal=Goal(must=1.2, aim=1.5),
+            ),
+        ),
+    )
+
+
+def train_decoder() -> Work:
+    """A GPT of characters large enough to fill the processor."""
+    its: dict[str, Any] = {
+        "sizes": DECODER,
+        "cost": Cost("bf16", DECODER.training_flop),
+        "precision": "bfloat16",
+    }
+    return Work(
+        name="train-decoder",
+        description="training a decoder of 6 × 384 on characters, 16 × 256 a batch, bfloat16",
+        unit="tokens/s",
+        contenders=(
+            contender("ours", ours.train_decoder, **its),
+            contender("ours, compiled", ours.train_decoder, compile=True, **its),
+            contender("transformers", hf.train_decoder, "transformers", **its),
+            contender(
+                "transformers, compiled", hf.train_decoder, "transformers", compile=True, **its
+            ),
+            contender("x-transformers", x_transformers.train_decoder, "x_transformers", **its),
+            contender("litgpt", litgpt.train_decoder, "litgpt", **its),
+        ),
+        targets=(
+            Limit(
+                ours=("ours", "ours, compiled"),
+                figure="fraction",
+                goal=Goal(must=0.75, aim=0.85),
+            ),
+        ),
+    )
+
+
+def train_translator_tiny() -> Work:
+    """The translator that trains on a laptop within the hour."""
+    its: dict[str, Any] = {"sizes": TINY, "cost": Cost("f32", TINY.training_flop)}
+    return Work(
+        name="train-translator-tiny",
+        description="training a translator of 4 + 4 × 128, 128 sentences of 32 tokens, float32",
+        unit="target tokens/s",
+        contenders=(
+            contender("ours", ours.train_translator, **its),
+            contender("ours, compiled", ours.train_translator, compile=True, **its),
+            contender("Marian of transformers", hf.train_translator, "transformers", **its),
+            contender("nn.Transformer", torch_nn.train_translator, **its),
+            contender("joeynmt", joeynmt.train_translator, "joeynmt", **its),
+        ),
+        targets=(
+            Beside(
+                ours=("ours",),
+                peers=("Marian of transformers",),
+                goal=Goal(must=1.5, aim=2.0),
+            ),
+        ),
+    )
+
+
+def train_translator_base() -> Work:
+    """The base model of Vaswani et al. 2017."""
+    cost = Cost("bf16", BASE.training_flop)
+    its: dict[str, Any] = {"sizes": BASE, "cost": cost, "precision": "bfloat16"}
+    in_f32: dict[str, Any] = {"sizes": BASE, "cost": Cost("f32", BASE.training_flop)}
+    return Work(
+        name="train-translator-base",
+        description="training a translator of 6 + 6 × 512, 64 sentences of 32 tokens, bfloat16",
+        unit="target tokens/s",
+        contenders=(
+            contender("ours", ours.train_translator, **its),
+            contender("ours, compiled", ours.train_translator, compile=True, **its),
+            contender("nn.Transformer, compiled", torch_nn.train_translator, compile=True, **its),
+            contender(
+                "Marian of transformers, float32", hf.train_translator, "transformers", **in_f32
+            ),
+        ),
+        targets=(
+            Beside(
+                ours=("ours", "ours, compiled"),
+                peers=("nn.Transformer, compiled",),
+                goal=Goal(must=1.3, aim=1.7),
+            ),
+        ),
+    )

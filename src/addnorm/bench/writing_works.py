@@ -1,0 +1,96 @@
+"""The works of writing: decoding and translating with one set of random weights for all."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from addnorm.bench import ours, prepared
+from addnorm.bench.contender import Contender, Run
+from addnorm.bench.decoding import BYTES, SHORT, DecodingSizes, Precision
+from addnorm.bench.peers import ctranslate2, hf, llama_cpp
+from addnorm.bench.sizes import BASE
+from addnorm.bench.targets import Beside, Goal, Limit, Target
+from addnorm.bench.work import Work, contender
+
+DECODERS: tuple[tuple[str, Callable[..., Run], tuple[str, ...], tuple[Precision, ...]], ...] = (
+    ("ours", ours.decode, (), ("float32", "bfloat16", "int8")),
+    ("llama.cpp", llama_cpp.decode, ("llama_cpp", "gguf"), ("float32", "bfloat16", "int8")),
+    ("CTranslate2", ctranslate2.decode, ("ctranslate2",), ("float32", "int8")),
+    ("transformers", hf.decode, ("transformers",), ("float32", "bfloat16")),
+)
+"""Who decodes, what that needs, and in which types."""
+
+
+def decode(name: str, batch: int, aims: Callable[[Precision], tuple[Target, ...]]) -> Work:
+    """GPT-2 small with random weights, in each type."""
+    sizes = DecodingSizes(batch=batch)
+    contenders = list[Contender]()
+    for precision in BYTES:
+        its: dict[str, Any] = {
+            "sizes": sizes,
+            "precision": precision,
+            "cost": sizes.cost(precision),
+        }
+        contenders += [
+            contender(f"{name} {SHORT[precision]}", build, *needs, **its)
+            for name, build, needs, precisions in DECODERS
+            if precision in precisions
+        ]
+    return Work(
+        name=name,
+        description=f"GPT-2 small, {batch} × 128 tokens of prompt and 128 new ones, greedy",
+        unit="new tokens/s",
+        contenders=tuple(contenders),
+        targets=tuple(target for precision in BYTES for target in aims(precision)),
+        details=("with prompt", "prompt ms"),
+        prepare=prepared.gpt2,
+    )
+
+
+def alone(precision: Precision) -> tuple[Target, ...]:
+    """One text at a time: no slower than llama.cpp, and close to what the memory gives."""
+    mine = (f"ours {SHORT[precision]}",)
+    return (
+        Beside(ours=mine, peers=(f"llama.cpp {SHORT[precision]}",), goal=Goal(must=1.0)),
+        Limit(ours=mine, figure="fraction", goal=Goal(aim=0.85)),
+    )
+
+
+def together(precision: Precision) -> tuple[Target, ...]:
+    """Several texts at a time: against the best of the others in the same type."""
+    peers = tuple(
+        f"{name} {SHORT[precision]}"
+        for name, _, needs, precisions in DECODERS
+        if needs and precision in precisions
+    )
+    return (Beside(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=Goal(must=1.0, aim=1.5)),)
+
+
+def translations() -> Work:
+    """The base model of Vaswani et al. 2017 with random weights."""
+    sizes = DecodingSizes(batch=64, prompt=20, new=32, vocab_size=BASE.vocab_size)
+    contenders, targets = list[Contender](), list[Target]()
+    precisions: tuple[Precision, ...] = ("float32", "int8")
+    for precision in precisions:
+        its: dict[str, Any] = {"sizes": sizes, "beams": 4, "precision": precision}
+        theirs = f"CTranslate2 {SHORT[precision]}"
+        contenders += [
+            contender(f"ours {SHORT[precision]}", ours.translations, **its),
+            contender(theirs, ctranslate2.translate, "ctranslate2", **its),
+            contender(
+                f"{theirs}, workers", ctranslate2.translate, "ctranslate2", workers=True, **its
+            ),
+        ]
+        if precision == "float32":
+            contenders.append(contender("transformers f32", hf.translate, "transformers", **its))
+        goal = Goal(must=1.2, aim=2.0)
+        peers = (theirs, f"{theirs}, workers")
+        targets.append(Beside(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=goal))
+    return Work(
+        name="translate",
+        description="a translator of 6 + 6 × 512, beam 4, 64 sources of 20 tokens to 32 tokens",
+        unit="target tokens/s",
+        contenders=tuple(contenders),
+        targets=tuple(targets),
+        prepare=partial(prepared.translator, sizes=BASE),
+    )

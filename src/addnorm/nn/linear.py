@@ -1,0 +1,78 @@
+"""The linear map, by the fastest product that computes it: where most of a model's time goes."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_pointwise: Any = torch.ops.mkldnn._linear_pointwise
+
+
+class Linear(nn.Linear):
+    """`x Wᵀ + b`; torch's own layer but for the product (see `linear`)."""
+
+    def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        return linear(input, self.weight, self.bias)
+
+
+def linear(
+    x: Float[Tensor, "*batch d_in"],
+    weight: Float[Tensor, "d_out d_in"],
+    bias: Float[Tensor, " d_out"] | None = None,
+) -> Float[Tensor, "*batch d_out"]:
+    """`x Wᵀ + b` (`F.linear`), with float32 products on a CPU by oneDNN.
+
+    torch gives float32 products to MKL, which uses half of the vector width of processors that are
+    not Intel's: with AVX-512 on an AMD EPYC oneDNN, which torch has too, is twice as fast forward
+    and backward (`benchmarks/results/products.json`). The numbers differ by rounding alone. One row
+    is left to `F.linear`, which has nothing to multiply twice there.
+    """
+    if _is_for_onednn(x, weight):
+        rows = x.reshape(-1, x.shape[-1])
+        return _Product.apply(rows, weight, bias).view(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+    return F.linear(x, weight, bias)
+
+
+def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
+    return (
+        x.dtype is torch.float32
+        and weight.dtype is torch.float32
+        and x.device.type == "cpu"
+        and x.numel() > x.shape[-1]
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and torch.backends.mkldnn.is_available()
+    )
+
+
+class _Product(torch.autograd.Function):
+    """`A Bᵀ + b`, whose gradients are products of the same kind."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return _pointwise(a, b, bias, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        dy = grads[0]
+        needs_a, needs_b, needs_bias = ctx.needs_input_grad
+        return (
+            _product(dy, b.t()) if needs_a else None,
+            _outer(dy, a) if needs_b else None,
+            dy.sum(0) if needs_bias else None,
+        )
+
+
+def _product(a: Float[Tensor, "n k"], b: Float[Tensor, "m k"]) -> Float[Tensor, "n m"]:
+    return _Product.apply(a, b, None)  # pyright: ignore[reportReturnType]
+
+
+def _outer(dy: Float[Tensor, "n m"], x: Float[Tensor, "n k"]) -> Float[Tensor, "m k"]:
+    """`dyᵀ x`. The kernel copies a first factor that is transposed: let it be the smaller one."""
+    if dy.shape[1] > x.shape[1]:
+        return _product(x.t(), dy.t()).t()
+    return _product(dy.t(), x.t())

@@ -1,0 +1,78 @@
+"""A process for each contender: it answers round by round, and every way to fail is said."""
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.bench import fakes
+
+from addnorm.bench.contender import (
+    Contender,
+    Failed,
+    Round,
+    Run,
+    Worker,
+    cores,
+    held_mib,
+    one_line,
+    peak_mib,
+    timed,
+)
+
+
+def rounds(build: Callable[[Path], Run], folder: Path, n: int, **options: float) -> list[Round]:
+    contender = Contender(name="c", build=build)
+    with closing(Worker(contender, folder, **options)) as worker:
+        return [worker.round() for _ in range(n)]
+
+
+def test_it_runs_elsewhere_and_stays_there(tmp_path: Path) -> None:
+    one, two = rounds(fakes.process, tmp_path, 2)
+    assert one.details["process"] == two.details["process"] != os.getpid()
+    assert 1 < one.details["peak_mib"] < 4096
+
+
+def test_a_worker_that_never_had_a_turn_closes(tmp_path: Path) -> None:
+    assert rounds(fakes.process, tmp_path, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (fakes.unbuildable, r"^RuntimeError: no such kernel$"),
+        (partial(fakes.tiring, rounds=2), r"^ValueError: tired$"),
+        (fakes.dying, r"^ended with exit status 3: fatal: out of luck$"),
+    ],
+)
+def test_a_failure_is_one_line(build: Callable[[Path], Run], message: str, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=message):
+        rounds(build, tmp_path, 2)
+
+
+def test_one_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match=r"^gave no answer within 0.5 s$"):
+        rounds(fakes.silent, tmp_path, 1, patience=0.5)
+
+
+def test_what_is_missing() -> None:
+    assert Contender(name="c", build=fakes.process, needs=("json",)).missing == ""
+    absent = Contender(name="c", build=fakes.process, needs=("json", "no_such_package"))
+    assert absent.missing == "no_such_package"
+
+
+def test_steps_repeat_until_the_time_is_up() -> None:
+    steps: list[int] = []
+    run = timed(lambda: steps.append(1), 5.0, at_least=0.01)
+    done = run()
+    assert done.seconds >= 0.01
+    assert done.units == 5.0 * len(steps)
+    assert timed(lambda: steps.append(1), 5.0, at_least=0.0)().units == 5.0
+
+
+def test_facts_of_this_process() -> None:
+    assert 1 <= cores() <= (os.cpu_count() or 1)
+    assert 1 < held_mib() <= peak_mib() + 1
+    assert one_line(KeyError()) == "KeyError"

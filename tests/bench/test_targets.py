@@ -1,0 +1,76 @@
+"""Targets: which marks are met, against whom, and what is said where nothing was measured."""
+
+import pytest
+
+from addnorm.bench.contender import Round
+from addnorm.bench.rounds import Outcome, Spread
+from addnorm.bench.targets import Beside, Goal, Limit
+
+
+def outcome(name: str, *speeds: float) -> Outcome:
+    return Outcome(name=name, rounds=[Round(1.0, speed, {"peak": 100.0}) for speed in speeds])
+
+
+OUTCOMES = {
+    one.name: one
+    for one in (
+        outcome("ours", 6.0, 6.0, 6.0),
+        outcome("ours, compiled", 8.0, 9.0, 10.0),
+        outcome("slow", 1.0, 1.0, 1.0),
+        outcome("fast", 4.0, 3.0, 5.0),
+        Outcome(name="absent", problem="not installed"),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "goal", "met"),
+    [
+        (1.6, Goal(must=1.2, aim=1.5), "aim"),
+        (1.2, Goal(must=1.2, aim=1.5), "must"),
+        (1.1, Goal(must=1.2, aim=1.5), "not met"),
+        (0.9, Goal(aim=0.85), "aim"),
+        (0.8, Goal(aim=0.85), "not met"),
+        (1.1, Goal(must=1.1, at_most=True), "must"),
+        (1.2, Goal(must=1.1, at_most=True), "not met"),
+    ],
+)
+def test_marks(value: float, goal: Goal, met: str) -> None:
+    assert goal.met(value) == met
+
+
+def test_the_best_of_ours_beside_the_best_of_them() -> None:
+    target = Beside(
+        ours=("ours", "ours, compiled"), peers=("slow", "fast", "absent"), goal=Goal(must=1.2)
+    )
+    verdict = target.judge(OUTCOMES)
+    assert verdict.said == "ours, compiled : fast"
+    assert verdict.value == Spread(median=2.0, low=2.0, high=3.0)
+    assert verdict.met == "must"
+
+
+def test_where_less_is_better_the_best_is_the_least() -> None:
+    goal = Goal(must=0.5, at_most=True)
+    verdict = Beside(ours=("ours",), peers=("slow", "fast"), figure="ms", goal=goal)
+    assert verdict.judge(OUTCOMES).said == "ours : fast, ms"
+    assert verdict.judge(OUTCOMES).met == "not met"
+
+
+def test_a_limit() -> None:
+    target = Limit(ours=("ours",), figure="peak", goal=Goal(must=100.0, at_most=True))
+    assert target.judge(OUTCOMES).said == "ours, peak"
+    assert target.judge(OUTCOMES).met == "must"
+
+
+@pytest.mark.parametrize(
+    ("target", "missing"),
+    [
+        (Beside(ours=("ours",), peers=("absent",), goal=Goal(must=1.0)), "absent"),
+        (Beside(ours=("absent", "nobody"), peers=("fast",), goal=Goal()), "absent or nobody"),
+        (Limit(ours=("ours",), figure="fraction", goal=Goal(aim=0.8)), "ours"),
+    ],
+)
+def test_what_was_not_measured_is_said(target: Beside | Limit, missing: str) -> None:
+    verdict = target.judge(OUTCOMES)
+    assert (verdict.value, verdict.met) == (None, "not measured")
+    assert verdict.said == f"no figures of {missing}"

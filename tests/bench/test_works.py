@@ -1,0 +1,111 @@
+"""The list of works holds together; every peer that is installed does its part in small."""
+
+import pickle
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from addnorm.bench import prepared
+from addnorm.bench.contender import Contender, Worker
+from addnorm.bench.decoding import DecodingSizes
+from addnorm.bench.sizes import TINY, DecoderSizes, TranslatorSizes
+from addnorm.bench.targets import Beside
+from addnorm.bench.work import Work
+from addnorm.bench.works import WORKS, named
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig
+from addnorm.models.presets import gpt2_small
+from addnorm.nn.attention import AttentionConfig
+
+TRAINING = [work for work in WORKS if work.name.startswith("train")]
+
+
+def contenders(works: list[Work]) -> list[object]:
+    return [
+        pytest.param(one, id=f"{work.name}: {one.name}")
+        for work in works
+        for one in work.contenders
+    ]
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.name)
+def test_a_work_holds_together(work: Work) -> None:
+    names = [one.name for one in work.contenders]
+    assert len(set(names)) == len(names)
+    assert any(name != "ours" for name in names)
+    for target in work.targets:
+        assert set(target.ours) <= set(names)
+        assert not isinstance(target, Beside) or set(target.peers) <= set(names)
+    for one in work.contenders:
+        assert pickle.loads(pickle.dumps(one)).name == one.name, "it is sent to another process"
+
+
+def test_names() -> None:
+    assert named([]) == list(WORKS)
+    assert [work.name for work in named(["translate", "decode"])] == ["translate", "decode"]
+    with pytest.raises(InputError, match=r"no work is called 'decod'.*Did you mean 'decode'\?"):
+        named(["decod"])
+
+
+def small(sizes: DecoderSizes | TranslatorSizes) -> DecoderSizes | TranslatorSizes:
+    few = {"n_layers": 1, "d_model": 32, "n_heads": 2, "d_ff": 48, "vocab_size": 50}
+    return replace(sizes, **few, batch=2, length=6)
+
+
+def once(contender: Contender, folder: Path, **options: object) -> float:
+    if contender.missing:
+        pytest.skip(f"not installed: {contender.missing}")
+    assert isinstance(contender.build, partial)
+    shrunk = partial(contender.build, **options)
+    with closing(Worker(replace(contender, build=shrunk, warm_up=False), folder)) as worker:
+        return worker.round().units
+
+
+def test_ours_trains_in_a_process_of_its_own(tmp_path: Path) -> None:
+    ours = TRAINING[0].contenders[0]
+    sizes = small(ours.build.keywords["sizes"])
+    assert once(ours, tmp_path, sizes=sizes) % sizes.tokens == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contender", contenders(TRAINING))
+def test_every_contender_trains(contender: Contender, tmp_path: Path) -> None:
+    sizes = small(contender.build.keywords["sizes"])
+    assert once(contender, tmp_path, sizes=sizes) % sizes.tokens == 0
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A small model of each kind in the forms of all contenders."""
+    folders = {kind: tmp_path_factory.mktemp(kind) for kind in ("decode", "translate")}
+    prepared.gpt2(folders["decode"], config=tiny_gpt2(), vocab_size=320)
+    prepared.translator(folders["translate"], sizes=replace(TINY, d_model=32, vocab_size=320))
+    return folders
+
+
+def tiny_gpt2() -> DecoderConfig:
+    return replace(gpt2_small(), n_layers=1, d_model=32, attention=AttentionConfig(n_heads=2))
+
+
+NOT_BUILT = ("ours int8",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contender", contenders([w for w in WORKS if w.name == "decode"]))
+def test_every_contender_decodes(contender: Contender, forms: dict[str, Path]) -> None:
+    if contender.name in NOT_BUILT:
+        pytest.skip("not built yet")
+    sizes = DecodingSizes(batch=3, prompt=5, new=4, vocab_size=320)
+    assert once(contender, forms["decode"], sizes=sizes) == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contender", contenders([w for w in WORKS if w.name == "translate"]))
+def test_every_contender_translates(contender: Contender, forms: dict[str, Path]) -> None:
+    if contender.name in NOT_BUILT:
+        pytest.skip("not built yet")
+    sizes = DecodingSizes(batch=4, prompt=5, new=4, vocab_size=320)
+    assert once(contender, forms["translate"], sizes=sizes) % 16 == 0

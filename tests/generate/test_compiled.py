@@ -1,0 +1,154 @@
+"""A compiled step writes what the plain one writes, whatever the parts; and says what it cannot."""
+
+from pathlib import Path
+
+import jaxtyping
+import pytest
+import torch
+
+from addnorm.errors import InputError
+from addnorm.generate import CompiledContinuation, Continuation, GreedyConfig, graphs
+from addnorm.generate.decode import decode
+from addnorm.models import DecoderConfig, DecoderModel
+from addnorm.nn.attention import AttentionConfig, BlocksPatternConfig, WindowPatternConfig
+from addnorm.nn.attention.scores import AdditiveConfig
+from addnorm.nn.feedforward import GatedFeedForwardConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    DynamicScaling,
+    RotaryConfig,
+    SinusoidalConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.residuals import ParallelConfig, PreNormConfig
+from addnorm.quantize import quantize_int8
+
+VOCAB = 31
+
+LLAMA = {
+    "position": RotaryConfig(),
+    "norm": RMSNormConfig(),
+    "residual": PreNormConfig(),
+    "feedforward": GatedFeedForwardConfig(),
+    "attention": AttentionConfig(n_heads=4, n_kv_heads=2, pattern=WindowPatternConfig(size=5)),
+}
+
+OTHERS = {
+    "alibi": {"position": ALiBiConfig(), "residual": ParallelConfig()},
+    "t5": {"position": T5BiasConfig()},
+    "transformer_xl": {"position": TransformerXLConfig()},
+    "sinusoidal": {"position": SinusoidalConfig()},
+    "dynamic": {"position": RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=4))},
+    "blocks": {"attention": AttentionConfig(n_heads=2, pattern=BlocksPatternConfig(size=3))},
+    "additive": {"attention": AttentionConfig(n_heads=2, score=AdditiveConfig())},
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    # Comparing shapes, as the checks of annotations do, would tie a tracer's symbols to a number.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+def decoder(**fields) -> DecoderModel:
+    fields = {"attention": AttentionConfig(n_heads=2), "max_len": 400} | fields
+    model = DecoderConfig(d_model=16, n_layers=2, **fields).build(VOCAB).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4)
+    return model
+
+
+def written(next_token, prompt: list[int], n: int) -> tuple[tuple[int, ...], float]:
+    [[found]] = decode(next_token, [prompt], GreedyConfig(), [n], eos_id=None)
+    return found.ids, found.score
+
+
+def assert_the_same(model: DecoderModel, tolerance: float = 1e-4) -> None:
+    compiled = CompiledContinuation(model)
+    for prompt in ([3], [5, 1, 4, 1, 5, 9, 2, 6]):
+        ids, score = written(Continuation(model), prompt, 20)
+        got, got_score = written(compiled, prompt, 20)
+        assert got == ids
+        assert got_score == pytest.approx(score, abs=tolerance)
+
+
+def test_it_writes_what_the_plain_step_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = decoder(**LLAMA)
+    assert_the_same(model)
+    # Past the first buffers, too.
+    prompt = torch.randint(VOCAB, (250,)).tolist()
+    compiled = CompiledContinuation(model)
+    assert written(compiled, prompt, 20)[0] == written(Continuation(model), prompt, 20)[0]
+    # The graph holds no weights: those of the model count, and another of its kind needs no other.
+    monkeypatch.setattr(graphs, "_compile", None)
+    other = decoder(**LLAMA)
+    assert written(CompiledContinuation(other), [3], 9) != written(compiled, [3], 9)
+    assert_the_same(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_kind_of_part_writes_the_same(name: str) -> None:
+    assert_the_same(decoder(**OTHERS[name]))
+
+
+@pytest.mark.slow
+def test_bfloat16_is_as_near_as_bfloat16_is() -> None:
+    model = decoder(**LLAMA)
+    plain, compiled = Continuation(model), CompiledContinuation(model.bfloat16())
+    want = torch.stack([plain.start([[3, 1]]), plain.step(torch.tensor([4]))])
+    got = torch.stack([compiled.start([[3, 1]]), compiled.step(torch.tensor([4]))])
+    assert (got - want).abs().max() < 0.03 * want.abs().max()
+
+
+@pytest.mark.slow
+def test_int8_in_a_graph_is_the_definition() -> None:
+    model = quantize_int8(decoder(**LLAMA))
+    compiled = CompiledContinuation(model)
+    compiled.start([[3, 1]])
+    got = compiled.step(torch.tensor([4]))
+    exact = Continuation(dequantized(model)).start([[3, 1, 4]])
+    assert (got - exact).abs().max() < 0.02 * exact.abs().max()  # the prompt was rounded, too
+
+
+def dequantized(model: DecoderModel) -> DecoderModel:
+    plain = decoder(**LLAMA)
+    held = model.state_dict()
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            matrix = f"{name.removesuffix('.weight')}.matrix"
+            if name.endswith(".weight") and f"{matrix}.values" in held:
+                parameter.copy_(held[f"{matrix}.values"] * held[f"{matrix}.scale"][:, None])
+            else:
+                parameter.copy_(held[name])
+    return plain
+
+
+def test_one_text_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
+    with pytest.raises(InputError, match="one text at a time, not 2"):
+        CompiledContinuation(decoder()).start([[1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"attention": RecurrentConfig()}, "only attention"),
+        ({"feedforward": MixtureOfExpertsConfig()}, "mixture of experts"),
+    ],
+)
+def test_parts_that_do_not_compile_are_named(part: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        CompiledContinuation(decoder(**part))
+
+
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(InputError, match="needs a C\\+\\+ compiler"):
+        CompiledContinuation(decoder())

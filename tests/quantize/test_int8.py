@@ -1,0 +1,68 @@
+"""int8 weights: near the definition, shared where they were shared, and read as they were."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from addnorm.models import DecoderConfig, EncoderDecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.feedforward import GatedFeedForwardConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.quantize import quantize_int8
+from addnorm.quantize.int8 import int8_product, rounded
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.floats(1e-6, 1e6))
+def test_rounding_is_off_by_half_a_step_at_most(d_out: int, d_in: int, size: float) -> None:
+    weight = torch.randn(d_out, d_in) * size
+    values, scale = rounded(weight)
+    assert values.dtype == torch.int8
+    assert int(values.abs().max()) <= 127
+    assert ((values * scale[:, None] - weight).abs() <= 0.5001 * scale[:, None]).all()
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    values, scale = rounded(torch.zeros(2, 3))
+    assert not values.any()
+    assert scale.isfinite().all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 33, 100])
+@pytest.mark.parametrize(("d_out", "d_in"), [(64, 32), (33, 48), (7, 5)])
+def test_products_are_exact_but_for_rounding_both_sides(rows: int, d_out: int, d_in: int) -> None:
+    x, (values, scale) = torch.randn(rows, d_in), rounded(torch.randn(d_out, d_in))
+    whole, by = rounded(x)
+    want = (whole.double() @ values.double().T) * by.double()[:, None] * scale.double()
+    torch.testing.assert_close(int8_product(x, values, scale).double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_says_nearly_the_same(tied: bool) -> None:
+    config = DecoderConfig(
+        d_model=64,
+        n_layers=2,
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2),
+        feedforward=GatedFeedForwardConfig(),
+        head=TokenHeadConfig(tied=tied),
+    )
+    model, tokens = config.build(50).eval(), torch.randint(50, (3, 9))
+    want, before = model(tokens), sum(p.nbytes for p in model.parameters())
+    found = quantize_int8(model)
+    assert found is model
+    difference = (found(tokens) - want).norm() / want.norm()
+    assert 0 < difference < 0.05
+    held = {t.data_ptr(): t.nbytes for t in (*found.parameters(), *found.buffers())}
+    assert sum(held.values()) < 0.35 * before
+    assert not any(isinstance(m, nn.Linear | nn.Embedding) for m in found.modules())
+
+
+def test_translators_share_one_table_in_three_places() -> None:
+    config = EncoderDecoderConfig(d_model=32, n_layers=1, attention=AttentionConfig(n_heads=2))
+    model = quantize_int8(config.build(20).eval())
+    tables = [model.source_embed.tokens, model.target_embed.tokens, model.head]
+    assert len({id(part.matrix) for part in tables}) == 1
+    y = model(torch.randint(20, (2, 5)), torch.randint(20, (2, 4)))
+    assert y.shape == (2, 4, 20)
+    assert y.isfinite().all()
