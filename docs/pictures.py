@@ -37,7 +37,7 @@ def draw_all(folder: Path) -> None:
     """Every picture of the pages, as PNG files in `folder`."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    for draw in (positions, biases, rotary, masks, norms, gradients, window):
+    for draw in (positions, biases, rotary, masks, norms, gradients, window, speed):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
@@ -153,6 +153,28 @@ def gradients() -> plt.Figure:
     axis.set(yscale="log", xlabel="layer", ylabel="‖∂loss/∂W‖ of down_proj")
     axis.set_title("Gradient by depth, at initialisation")
     axis.legend()
+    return figure
+
+
+def speed() -> plt.Figure:
+    """Ours beside the best peer in every work measured: the ratio, its spread, and what we want."""
+    results = Path(__file__).parent.parent / "benchmarks" / "results"
+    rows = [
+        (f"{work['work']}: {target['target']}", target)
+        for work in (json.loads(file.read_text()) for file in sorted(results.glob("bench-*.json")))
+        for target in work["targets"]
+        if " : " in target["target"] and not target["at_most"] and target["measured"]
+    ]
+    figure, ax = plt.subplots(figsize=(9, 0.6 + 0.45 * len(rows)), layout="constrained")
+    for i, (_, target) in enumerate(rows):
+        found = target["measured"]
+        ax.barh(i, found["median"], color="#4c78a8")
+        ax.plot([found["low"], found["high"]], [i, i], color="black", linewidth=1)
+        ax.plot([target["must"]] * 2, [i - 0.4, i + 0.4], color="#e45756", linewidth=2)
+    ax.axvline(1.0, color="grey", linewidth=0.8)
+    ax.set(yticks=range(len(rows)), yticklabels=[name for name, _ in rows])
+    ax.set(xlabel="times as fast as the peer (line: spread of rounds; red: what we must reach)")
+    ax.invert_yaxis()
     return figure
 
 

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jaxtyping
+import pytest
+
 RunOf = Callable[[str], Path]
 Command = Callable[..., tuple[int, str, str]]
 
@@ -98,3 +101,35 @@ def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.count(b"\n") == 3
+
+
+def test_compiled_it_writes_the_same(
+    run_of: RunOf, addnorm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # see test_compiled.py
+    words = ("generate", run_of("language"), "--prompt", "To be", "--max-new-tokens", 30)
+    words += ("--beams", 1)
+    _, plain, _ = addnorm(*words)
+    code, out, _ = addnorm(*words, "--compile")
+    assert (code, out) == (0, plain)
+    assert [file.suffix for file in tmp_path.iterdir()] == [".pt2"]
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_weights_in_fewer_bits(weights: str, run_of: RunOf, addnorm: Command) -> None:
+    words = ("generate", run_of("language"), "--prompt", "To be", "--beams", 1, "--json")
+    scores = [
+        json.loads(addnorm(*words, *more)[1])["score"] for more in ((), ("--weights", weights))
+    ]
+    assert scores[0] != scores[1]
+    assert scores[1] == pytest.approx(scores[0], rel=0.1)
+
+
+def test_what_does_not_compile_says_so(run_of: RunOf, addnorm: Command) -> None:
+    code, out, err = addnorm("generate", run_of("translation"), "--prompt", "a", "--compile")
+    assert (code, out) == (2, "")
+    assert "only a language model compiles" in err
+    code, _, err = addnorm("generate", run_of("language"), "--weights", "int4")
+    assert code == 2
+    assert '"bfloat16", "int8"' in err

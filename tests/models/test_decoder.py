@@ -430,3 +430,15 @@ def test_a_short_memory_forgets_and_a_gradient_stays_in_its_segment() -> None:
     expected = torch.zeros(VOCAB).bool().index_fill(0, tokens[0, 6:], True)
     assert torch.equal(touched, expected)
     assert memory.length == 3
+
+
+def test_next_is_the_last_of_all_logits() -> None:
+    model = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2)).build(11)
+    model.eval()
+    tokens = torch.randint(11, (3, 7))
+    valid = torch.arange(7) >= torch.tensor([[0], [2], [6]])
+    want = model(tokens, valid)
+    torch.testing.assert_close(model.next(tokens, valid), want[:, -1])
+    cache = model.new_cache()
+    torch.testing.assert_close(model.next(tokens[:, :5], valid[:, :5], cache), want[:, 4])
+    torch.testing.assert_close(model.next(tokens[:, 5:], valid, cache), want[:, 6])

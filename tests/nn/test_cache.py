@@ -36,6 +36,17 @@ def test_a_cache_that_looks_back_stays_small() -> None:
     assert got.untyped_storage().nbytes() <= 4 * (10 + 1) * 4 * 4
 
 
+def test_a_long_prompt_is_forgotten_at_the_next_token() -> None:
+    cache, prompt = SelfCache(10), torch.randn(1, 1, 5000, 4)
+    cache.append(prompt, prompt)
+    for i in range(50):
+        new = torch.full((1, 1, 1, 4), float(i))
+        got, _ = cache.append(new, new)
+        assert got.untyped_storage().nbytes() <= 4 * (10 + 1) * 4 * 4
+        assert got.shape[2] == 11
+        assert torch.equal(got[:, :, -1:], new)
+
+
 def test_segment_memory_is_the_last_inputs_without_a_gradient() -> None:
     memory = SegmentMemory(3)
     first = torch.randn(1, 2, 4, requires_grad=True)

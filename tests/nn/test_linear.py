@@ -31,6 +31,25 @@ def test_value_and_gradients_are_those_of_the_definition(shape, d_in, d_out, bia
         torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
 
 
+def test_a_part_of_a_matrix_is_no_matrix_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would compute by hand, a thousand times slower: GPT-2's queries are such a part."""
+    seen = []
+    kernel = module._pointwise
+    monkeypatch.setattr(
+        module, "_pointwise", lambda a, b, *c: (seen.append((a, b)), kernel(a, b, *c))[1]
+    )
+    whole, x = torch.randn(6, 12, requires_grad=True), torch.randn(5, 9, requires_grad=True)
+    for weight in (whole[:, :9], whole.t()[:9, :4].t(), whole[:, ::2]):
+        y = linear(x[:, : weight.shape[1]], weight)
+        torch.testing.assert_close(
+            y, F.linear(x[:, : weight.shape[1]], weight), rtol=1e-5, atol=1e-5
+        )
+        y.sum().backward()
+    linear(x, torch.randn(4, 9, requires_grad=True))[:, 1:3].sum().backward()
+    assert seen
+    assert all(module._is_dense(t) for pair in seen for t in pair)
+
+
 def test_it_takes_what_is_strided_and_empty() -> None:
     x, w = torch.randn(6, 4, 3).transpose(0, 2), torch.randn(6, 5).t()
     torch.testing.assert_close(linear(x, w), F.linear(x, w), rtol=1e-5, atol=1e-5)

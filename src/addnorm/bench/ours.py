@@ -10,11 +10,12 @@ import addnorm
 from addnorm.bench.contender import Run, cores, timed
 from addnorm.bench.decoding import DecodingSizes, decoding
 from addnorm.bench.decoding import Precision as DecodingPrecision
+from addnorm.bench.fresh import started
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.bench.training import Precision
 from addnorm.data.batching import Batch
 from addnorm.data.tokenizers import EOS_ID
-from addnorm.generate import BeamConfig, GreedyConfig, generate, translate
+from addnorm.generate import BeamConfig, CompiledContinuation, GreedyConfig, generate, translate
 from addnorm.models import (
     DecoderConfig,
     DecoderModel,
@@ -27,8 +28,17 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.quantize import with_weights
 from addnorm.train.settings import TrainConfig
 from addnorm.train.trainer import Trainer
+
+FIRST_TOKEN = """
+import addnorm
+from addnorm.generate import CompiledContinuation, GreedyConfig, generate
+model = CompiledContinuation(addnorm.load({folder!r}).model)
+generate(model, [[1, 2, 3]], GreedyConfig(), max_new_tokens=2, eos_id=None)
+"""
+"""The second token is the first that the compiled graph writes; the one before ends the prompt."""
 
 
 def train_decoder(
@@ -52,12 +62,13 @@ def train_translator(
 
 
 def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) -> Run:
-    """Greedy continuations of all prompts at once."""
+    """Greedy continuations of all prompts at once; of one, compiled."""
     model = _opened(folder, precision)
     assert isinstance(model, DecoderModel)
     prompts = sizes.prompts()
+    writer = CompiledContinuation(model) if len(prompts) == 1 else model
     return decoding(
-        lambda n: generate(model, prompts, GreedyConfig(), max_new_tokens=n, eos_id=None), sizes
+        lambda n: generate(writer, prompts, GreedyConfig(), max_new_tokens=n, eos_id=None), sizes
     )
 
 
@@ -81,13 +92,13 @@ def first_token(folder: Path) -> Run:
 
     A round is one such process (see `fresh.started`).
     """
-    raise NotImplementedError("compiled decoding is not built yet")
+    return started(folder, statement=FIRST_TOKEN.format(folder=str(folder / "hf")))
 
 
 def _opened(folder: Path, precision: DecodingPrecision) -> Model:
     torch.set_num_threads(cores())
     if precision == "int8":
-        raise NotImplementedError("int8 weights are not built yet")
+        return with_weights(addnorm.load(folder / "hf").model, precision)
     return addnorm.load(folder / "hf", dtype=getattr(torch, precision)).model
 
 

@@ -1,6 +1,6 @@
 """The work of starting: what an import costs, and how soon a compiled decoder says something."""
 
-from addnorm.bench import fresh, ours
+from addnorm.bench import fresh, ours, prepared
 from addnorm.bench.targets import Beside, Goal, Limit
 from addnorm.bench.work import Work, contender
 
@@ -21,6 +21,7 @@ def work() -> Work:
         description="fresh processes: what an import takes beside torch's own, and a first token",
         unit="ms",
         figure="ms",
+        prepare=prepared.gpt2,
         contenders=(
             *(
                 contender(name, fresh.started, statement=statement)

@@ -30,9 +30,10 @@ ROOM = 256
 class CompiledContinuation:
     """A decoder-only model goes on from one prompt; the graph is compiled once for its kind.
 
-    The first time takes up to a minute; afterwards the graph comes from disk. Raises `InputError`
-    for a model that has other mixers than attention, or a mixture of experts, or is not on a CPU,
-    and where there is no C++ compiler.
+    The first time takes up to a minute; afterwards the graph comes from disk. Weights that are
+    views across a file, as GPT-2's, are copied. Raises `InputError` for a model that has other
+    mixers than attention, or a mixture of experts, or is not on a CPU, and where there is no C++
+    compiler.
     """
 
     def __init__(self, model: DecoderModel) -> None:
@@ -42,6 +43,10 @@ class CompiledContinuation:
             raise InputError("a mixture of experts does not compile for writing: it splits tokens")
         if (device := next(model.parameters()).device).type != "cpu":
             raise InputError(f"compiled writing is for a CPU, and this model is on {device}")
+        for (
+            weight
+        ) in model.parameters():  # rows are read from end to end: some checkpoints' are not
+            weight.data = weight.data.contiguous()
         self.model = model
         step, n = _Step(model).eval(), 3
         _, *buffers = self._read([0] * n)

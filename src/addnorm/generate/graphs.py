@@ -64,7 +64,7 @@ def one_row(
     """`x Wᵀ + b` as a product and a sum, which the compiler turns into one loop over `W`.
 
     For one row it reads the weights at nearly the memory's speed, torch's matrix product at a half
-    of it or less (`benchmarks/results/decode.json`).
+    of it or less (`benchmarks/results/bench-decode.json`).
     """
     y = (x[..., None, :] * weight).sum(-1)
     return y if bias is None else y + bias
@@ -163,7 +163,8 @@ def _described(module: nn.Module) -> Iterator[str]:
         module.named_buffers(remove_duplicate=False),
     )
     for name, tensor in (pair for group in tensors for pair in group):
-        yield f"{name} {tensor.dtype} {tuple(tensor.shape)} {first.setdefault(id(tensor), name)}"
+        same_as = first.setdefault(id(tensor), name)
+        yield f"{name} {tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} {same_as}"
     for name, part in module.named_modules(remove_duplicate=False):
         kind = type(part)
         yield f"{name} {kind.__module__}.{kind.__qualname__}"

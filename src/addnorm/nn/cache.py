@@ -47,7 +47,8 @@ class SelfCache:
     """One layer's keys and values in a contiguous buffer that doubles when it is full.
 
     With `back`, a query looks back that many slots at most, and no more are kept: when the buffer
-    is full, the last `back` slots move to its front. Memory is then O(back), not O(tokens).
+    is full, or was made for a long prompt, the last `back` slots move to the front of a new one.
+    Memory is then O(back), not O(tokens).
     """
 
     def __init__(self, back: float = inf) -> None:
@@ -62,7 +63,7 @@ class SelfCache:
     def append(self, k: New, v: New) -> KeysValues:
         """Store the new keys and values; return those within reach of the new tokens, as views."""
         self._first = int(max(self._first, self._end - self.back))
-        if not self._buffers or self._end + k.shape[2] > self._buffers[0].shape[2]:
+        if not self._fits(k.shape[2]):
             self._buffers = [self._moved(i, new) for i, new in enumerate((k, v))]
             self._first, self._end = 0, self._end - self._first
         begin, self._end = self._end, self._end + k.shape[2]
@@ -75,6 +76,13 @@ class SelfCache:
         """The keys and values of the last slots appended, and of those in reach before them."""
         keys, values = self._buffers
         return keys[:, :, self._first : self._end], values[:, :, self._first : self._end]
+
+    def _fits(self, added: int) -> bool:
+        """Whether there is room for more, and no far too much of it."""
+        if not self._buffers:
+            return False
+        room, needed = self._buffers[0].shape[2], self._end - self._first + added
+        return self._end + added <= room <= 4 * max(needed, 16)
 
     def _moved(self, i: int, new: Tensor) -> Tensor:
         """What is still needed at the front of a buffer with room for as much again."""

@@ -40,11 +40,17 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
         x.dtype is torch.float32
         and weight.dtype is torch.float32
         and x.device.type == "cpu"
+        and _is_dense(weight)
         and x.numel() > x.shape[-1]
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and torch.backends.mkldnn.is_available()
     )
+
+
+def _is_dense(matrix: Tensor) -> bool:
+    """Whether its rows or its columns stand one after another; a kernel for others is slow."""
+    return matrix.is_contiguous() or matrix.t().is_contiguous()
 
 
 class _Product(torch.autograd.Function):
@@ -53,6 +59,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(a, b)
+        a, b = (t if _is_dense(t) else t.contiguous() for t in (a, b))
         return _pointwise(a, b, bias, "none", [], "")
 
     @staticmethod

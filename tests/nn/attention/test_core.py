@@ -216,3 +216,17 @@ def test_cuda_kernels_equal_the_formula(backend: str, name: str) -> None:
         pytest.skip(f"{backend} does not take this mask")
     for a, b in zip(got, wanted, strict=True):
         assert (a.cpu().double() - b).norm() <= 2e-2 * b.norm()
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_longer_texts_in_bfloat16_go_to_the_fused_kernel(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests above are short: there plain products are faster on a CPU, and used."""
+    monkeypatch.setattr("addnorm.nn.attention.core.SHORT", 0)
+    inputs, mask, wanted = problem(name, 2, biased=False)
+    module = built(CORE_RECORDS[0])
+    monkeypatch.setattr(module, "products", None)
+    got = run(lambda q, k, v: module(q, k, v, mask), inputs, torch.bfloat16)
+    for a, b in zip(got, wanted, strict=True):
+        assert (a.double() - b).norm() <= 2e-2 * b.norm()

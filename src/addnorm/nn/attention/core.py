@@ -8,6 +8,7 @@ quadratic in the length is evaluated tile by tile (see `tiles`).
 
 from typing import Annotated, Literal
 
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
@@ -26,6 +27,10 @@ Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
 BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 
 EVERYTHING = slice(None)
+
+SHORT = 512
+"""Keys up to which plain products beat torch's fused kernel in bfloat16 on a CPU: three times at
+256, forward and backward (`benchmarks/results/parts.json`)."""
 
 
 class SDPACore(nn.Module):
@@ -48,6 +53,8 @@ class SDPACore(nn.Module):
         self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: BiasTensor | None
     ) -> Queries:
         """One call of the kernel, on queries that the score has already mapped."""
+        if _prefers_products(q, k):
+            return self.products(q, k, v, mask, bias)
         causal = isinstance(mask, Causal) and bias is None
         allowed = None if causal else _allowed(mask, q, k)
         bias = None if bias is None else bias.to(q.dtype)
@@ -63,6 +70,24 @@ class SDPACore(nn.Module):
             scale=None if self.score is None else self.score.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
+
+    def products(
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: BiasTensor | None
+    ) -> Queries:
+        """The same in plain products, in the type of the queries."""
+        scale = None if self.score is None else self.score.scale
+        q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+        scores = q @ _shared(k, q.shape[1]).mT
+        scores = scores if bias is None else scores + bias.to(q.dtype)
+        allowed = _allowed(mask, q, k)
+        if allowed is not None:  # a sum, for filling all scores of all heads takes longer
+            floor = torch.zeros_like(allowed, dtype=q.dtype)
+            scores = scores + floor.masked_fill(~allowed, torch.finfo(q.dtype).min / 2)
+        weights = scores.softmax(-1)
+        if isinstance(mask, Dense | Tiled) and allowed is not None:  # there may be empty rows
+            weights = weights.masked_fill(~allowed, 0.0)
+        weights = F.dropout(weights, self.dropout, self.training)
+        return weights @ _shared(v, q.shape[1])
 
 
 NOT_FUSED = (
@@ -134,6 +159,16 @@ class EagerCoreConfig:
 
 CoreConfig = Annotated[SDPACoreConfig | EagerCoreConfig, Field(discriminator="kind")]
 """Every attention core there is."""
+
+
+def _prefers_products(q: Queries, k: Keys) -> bool:
+    return (
+        q.dtype is torch.bfloat16
+        and q.device.type == "cpu"
+        and q.shape[2] > 1
+        and k.shape[2] <= SHORT
+        and not torch.compiler.is_compiling()
+    )
 
 
 def _allowed(mask: Evaluated, q: Queries, k: Keys) -> Tensor | None:
