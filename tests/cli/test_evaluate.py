@@ -25,6 +25,17 @@ def test_fields_replace_those_of_the_run(run_of: RunOf, tmp_path: Path, addnorm:
     assert json.loads(out)["examples"] == 1
 
 
+def test_weights_in_fewer_bits(run_of: RunOf, addnorm: Command) -> None:
+    words = ("evaluate", run_of("language"), "--split", "valid")
+    plain, half, int8 = (
+        json.loads(addnorm(*words, *more)[1])["loss"]
+        for more in ((), ("--weights", "bfloat16"), ("--weights", "int8"))
+    )
+    assert len({plain, half, int8}) == 3
+    assert abs(half - plain) < 0.03 * plain
+    assert abs(int8 - plain) < 0.03 * plain
+
+
 def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     run = run_of("classification")
     for words, expected in [

@@ -17,7 +17,7 @@ Command = Callable[..., tuple[int, str, str]]
 SURFACE = {
     "demo": {"--to", "--out"},
     "train": {"--recipe", "--out", "--resume", "--dry-run"},
-    "evaluate": {"--run", "--split", "--predictions"},
+    "evaluate": {"--run", "--split", "--predictions", "--weights"},
     "generate": {
         "--run", "--prompt", "--beams", "--n-best", "--temperature", "--top-k", "--top-p",
         "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",

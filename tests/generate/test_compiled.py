@@ -92,6 +92,17 @@ def test_it_writes_what_the_plain_step_writes(monkeypatch: pytest.MonkeyPatch) -
     assert_the_same(other)
 
 
+def test_a_damaged_graph_is_made_again(tmp_path: Path) -> None:
+    model = decoder()
+    ids = written(CompiledContinuation(model), [3], 9)[0]
+    [file] = tmp_path.glob("*.pt2")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    assert written(CompiledContinuation(model), [3], 9)[0] == ids
+    assert file.stat().st_size > len(whole) // 2
+    assert [*tmp_path.iterdir()] == [file]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_kind_of_part_writes_the_same(name: str) -> None:

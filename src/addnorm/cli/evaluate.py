@@ -12,6 +12,7 @@ def evaluate(
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     split: Literal["valid", "test"] = "test",
     predictions: Path | None = None,
+    weights: Literal["bfloat16", "int8"] | None = None,
 ) -> None:
     """Score a trained model and print the figures as JSON.
 
@@ -28,12 +29,18 @@ def evaluate(
         Which part of the data to score.
     predictions
         A file to write what the model said to, one line an example.
+    weights
+        Score the model with its weights in fewer bits.
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.terminal import console
     from addnorm.runs.evaluation import evaluate_run
     from addnorm.runs.folder import Run
 
-    fields = fields_given(overrides, ["--split", "--predictions"])
-    scores = evaluate_run(Run.open(run, fields), split, predictions, console)
+    opened = Run.open(run, fields_given(overrides, ["--split", "--predictions", "--weights"]))
+    if weights is not None:
+        from addnorm.quantize import with_weights
+
+        with_weights(opened.model, weights)
+    scores = evaluate_run(opened, split, predictions, console)
     print(json.dumps(scores, indent=1))

@@ -100,6 +100,7 @@ def generate(
         Write JSON lines: the number of the input, the text, its log-probability as score, and why
         it ended.
     """
+    from addnorm.cli.terminal import console
     from addnorm.runs.folder import Run
     from addnorm.runs.use import as_json, as_lines, compiled, decoding_for, write, write_as_it_comes
 
@@ -113,7 +114,10 @@ def generate(
         from addnorm.quantize import with_weights
 
         with_weights(opened.model, speed.weights)
-    graph = compiled(opened) if speed.compile else None
+    graph = None
+    if speed.compile:
+        with console.status("compiling, once for this kind of model"):
+            graph = compiled(opened)
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
         for piece in write_as_it_comes(

@@ -43,9 +43,7 @@ class CompiledContinuation:
             raise InputError("a mixture of experts does not compile for writing: it splits tokens")
         if (device := next(model.parameters()).device).type != "cpu":
             raise InputError(f"compiled writing is for a CPU, and this model is on {device}")
-        for (
-            weight
-        ) in model.parameters():  # rows are read from end to end: some checkpoints' are not
+        for weight in model.parameters():  # a graph reads them row by row, from end to end
             weight.data = weight.data.contiguous()
         self.model = model
         step, n = _Step(model).eval(), 3

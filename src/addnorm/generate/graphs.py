@@ -41,11 +41,12 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     `InputError` where there is no C++ compiler.
     """
     file = cache_folder() / f"{fingerprint(module, example)}.pt2"
-    if not file.exists():
+    graph = _loaded(file)
+    if graph is None:
         file.parent.mkdir(parents=True, exist_ok=True)
         _compile(module, example, lengths, file)
-    # The loader itself: what `torch._inductor` wraps around it takes seconds to import.
-    graph = _aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1)
+        graph = _loaded(file)
+    assert graph is not None, file
     held = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
     graph.load_constants(held, False, True, True)  # by address, without a copy
 
@@ -68,6 +69,17 @@ def one_row(
     """
     y = (x[..., None, :] * weight).sum(-1)
     return y if bias is None else y + bias
+
+
+def _loaded(file: Path) -> Any:
+    """The graph in a file; None where there is none, or a damaged one.
+
+    By the loader itself: what `torch._inductor` wraps around it takes seconds to import.
+    """
+    try:
+        return _aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1)
+    except RuntimeError:
+        return None
 
 
 def _compile(
