@@ -1,6 +1,7 @@
 """The rules of the house that matter: sizes, mirrors, imports, a light start, a true README."""
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -140,7 +141,11 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert blocks
     (tmp_path / "readme.py").write_text("\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "readme.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ADDNORM_CACHE": str(tmp_path / "cache")},
     )
     assert done.returncode == 0, done.stderr
 
@@ -157,7 +162,11 @@ def test_the_commands_in_the_readme_run(tmp_path: Path) -> None:
     assert {command[0] for command in commands} == {"addnorm"}
     for command in commands:
         done = subprocess.run(
-            [BIN / "addnorm", *command[1:]], cwd=tmp_path, capture_output=True, text=True
+            [BIN / "addnorm", *command[1:]],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "ADDNORM_CACHE": str(tmp_path / "cache")},
         )
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
         assert "Traceback" not in done.stderr
