@@ -90,14 +90,9 @@ def tiny_gpt2() -> DecoderConfig:
     return replace(gpt2_small(), n_layers=1, d_model=32, attention=AttentionConfig(n_heads=2))
 
 
-NOT_BUILT = ("ours int8",)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("contender", contenders([w for w in WORKS if w.name == "decode"]))
 def test_every_contender_decodes(contender: Contender, forms: dict[str, Path]) -> None:
-    if contender.name in NOT_BUILT:
-        pytest.skip("not built yet")
     sizes = DecodingSizes(batch=3, prompt=5, new=4, vocab_size=320)
     assert once(contender, forms["decode"], sizes=sizes) == 9
 
@@ -105,7 +100,5 @@ def test_every_contender_decodes(contender: Contender, forms: dict[str, Path]) -
 @pytest.mark.slow
 @pytest.mark.parametrize("contender", contenders([w for w in WORKS if w.name == "translate"]))
 def test_every_contender_translates(contender: Contender, forms: dict[str, Path]) -> None:
-    if contender.name in NOT_BUILT:
-        pytest.skip("not built yet")
     sizes = DecodingSizes(batch=4, prompt=5, new=4, vocab_size=320)
     assert once(contender, forms["translate"], sizes=sizes) % 16 == 0

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 from addnorm.check.judge import Verdict
@@ -59,7 +60,10 @@ def test_every_cell_is_as_defined() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_compiled_is_eager() -> None:
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, on importing
+def test_compiled_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Checks of annotations compare shapes, which a tracer keeps open.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     for cell in some(6, lambda _: True):
         assert compiled(cell).failed is None, cell.id
 
