@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig
+from addnorm.nn.attention import core as core_module
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
 from addnorm.nn.positions.position import Bias
@@ -219,14 +220,17 @@ def test_cuda_kernels_equal_the_formula(backend: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_longer_texts_in_bfloat16_go_to_the_fused_kernel(
-    name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kv_heads", [4, 1])
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+def test_autocast_takes_plain_products_of_short_texts(
+    name: str, kv_heads: int, biased: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tests above are short: there plain products are faster on a CPU, and used."""
-    monkeypatch.setattr("addnorm.nn.attention.core.SHORT", 0)
-    inputs, mask, wanted = problem(name, 2, biased=False)
+    inputs, mask, wanted = problem(name, kv_heads, biased)
     module = built(CORE_RECORDS[0])
-    monkeypatch.setattr(module, "products", None)
-    got = run(lambda q, k, v: module(q, k, v, mask), inputs, torch.bfloat16)
+    monkeypatch.setattr(core_module.F, "scaled_dot_product_attention", None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = run(
+            lambda q, k, v, bias=None: module(q, k, v, mask, tiles(bias)), inputs, torch.bfloat16
+        )
     for a, b in zip(got, wanted, strict=True):
         assert (a.double() - b).norm() <= 2e-2 * b.norm()

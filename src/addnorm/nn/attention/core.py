@@ -29,8 +29,11 @@ BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 EVERYTHING = slice(None)
 
 SHORT = 512
-"""Keys up to which plain products beat torch's fused kernel in bfloat16 on a CPU: three times at
-256, forward and backward (`benchmarks/results/parts.json`)."""
+"""Keys up to which plain products train faster than torch's fused kernel in bfloat16 on a CPU.
+
+They round scores to bfloat16, as autocast rounds all products; a model that is itself in bfloat16
+keeps the kernel, which does not. `docs/speed.md` has the figures.
+"""
 
 
 class SDPACore(nn.Module):
@@ -83,7 +86,8 @@ class SDPACore(nn.Module):
         if allowed is not None:  # a sum, for filling all scores of all heads takes longer
             floor = torch.zeros_like(allowed, dtype=q.dtype)
             scores = scores + floor.masked_fill(~allowed, torch.finfo(q.dtype).min / 2)
-        weights = scores.softmax(-1)
+        # In float32, or a weight near one would be one, and teach nothing.
+        weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
         if isinstance(mask, Dense | Tiled) and allowed is not None:  # there may be empty rows
             weights = weights.masked_fill(~allowed, 0.0)
         weights = F.dropout(weights, self.dropout, self.training)
@@ -167,6 +171,7 @@ def _prefers_products(q: Queries, k: Keys) -> bool:
         and q.device.type == "cpu"
         and q.shape[2] > 1
         and k.shape[2] <= SHORT
+        and torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
     )
 
