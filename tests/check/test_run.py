@@ -60,7 +60,7 @@ def test_every_cell_is_as_defined() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own, on importing
+@pytest.mark.filterwarnings("ignore")  # what the compiler remarks on the way
 def test_compiled_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     # Checks of annotations compare shapes, which a tracer keeps open.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
