@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from addnorm.errors import InputError
-from addnorm.generate import CompiledContinuation, Continuation, GreedyConfig, graphs
+from addnorm.generate import (
+    BeamConfig,
+    CompiledContinuation,
+    Continuation,
+    GreedyConfig,
+    generate,
+    graphs,
+)
 from addnorm.generate.decode import decode
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import AttentionConfig, BlocksPatternConfig, WindowPatternConfig
@@ -145,6 +152,13 @@ def test_one_text_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
     with pytest.raises(InputError, match="one text at a time, not 2"):
         CompiledContinuation(decoder()).start([[1], [2]])
+
+
+def test_beams_are_refused_not_searched_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
+    writer = CompiledContinuation(decoder())
+    with pytest.raises(InputError, match="beams need it uncompiled"):
+        generate(writer, [[1, 2]], BeamConfig(beams=3), max_new_tokens=5)
 
 
 @pytest.mark.parametrize(

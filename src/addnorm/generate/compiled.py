@@ -76,7 +76,9 @@ class CompiledContinuation:
         return checked(self._graph(tokens[:, None], slots, self._keys, self._values))
 
     def select(self, rows: Int[Tensor, " kept"]) -> None:
-        """There is one row, and it stays."""
+        """There is one row, and it stays. Raises `InputError` where a search wants several."""
+        if len(rows) != 1:
+            raise InputError("a compiled model writes one text at a time: beams need it uncompiled")
 
     @torch.no_grad()
     def _read(self, prompt: Ids) -> tuple[Logits, Buffers, Buffers]:

@@ -161,10 +161,8 @@ def _surroundings() -> Iterator[str]:
 
 @cache
 def _code(package: Path) -> str:
-    """The code that models and graphs are made of."""
-    files = sorted(
-        file for part in ("nn", "models", "generate") for file in (package / part).rglob("*.py")
-    )
+    """The code that models and graphs are made of: all of it, for parts come from anywhere."""
+    files = sorted(package.rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
