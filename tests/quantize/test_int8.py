@@ -11,7 +11,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.quantize import quantize_int8
-from addnorm.quantize.int8 import MANY, int8_product, rounded
+from addnorm.quantize.int8 import int8_product, rounded
 
 
 @given(st.integers(1, 9), st.integers(1, 40), st.floats(1e-6, 1e6))
@@ -34,21 +34,13 @@ def test_a_row_of_zeros_stays_zero() -> None:
     assert scale.isfinite().all()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 16, 17, 33, MANY - 1])
+@pytest.mark.parametrize("rows", [1, 2, 16, 17, 33, 100])
 @pytest.mark.parametrize(("d_out", "d_in"), [(64, 32), (33, 48), (7, 5)])
 def test_products_are_exact_but_for_rounding_both_sides(rows: int, d_out: int, d_in: int) -> None:
     x, (values, scale) = torch.randn(rows, d_in), rounded(torch.randn(d_out, d_in))
     whole, by = rounded(x)
     want = (whole.double() @ values.double().T) * by.double()[:, None] * scale.double()
     torch.testing.assert_close(int8_product(x, values, scale).double(), want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [MANY, 100])
-def test_products_of_many_rows_are_off_by_what_bfloat16_is(rows: int) -> None:
-    x, (values, scale) = torch.randn(rows, 96), rounded(torch.randn(33, 96))
-    want = (x.double() @ values.double().T) * scale.double()
-    difference = (int8_product(x, values, scale).double() - want).norm() / want.norm()
-    assert difference < 2**-8
 
 
 @pytest.mark.parametrize("tied", [True, False])

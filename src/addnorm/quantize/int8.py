@@ -19,9 +19,6 @@ from addnorm.nn.heads import TokenHead
 
 LARGEST = 127
 
-MANY = 48
-"""Rows from which on products in bfloat16 are faster, the weights' way to that type included."""
-
 int8_matmul = torch.ops.aten._int_mm
 
 MAPS = (MultiHead, FeedForward, GatedFeedForward)
@@ -92,14 +89,7 @@ def int8_product(
     values: Int8[Tensor, "d_out d_in"],
     scale: Float[Tensor, " d_out"],
 ) -> Float[Tensor, "rows d_out"]:
-    """`x (s ⊙ Q)ᵀ` for several rows, which are rounded too.
-
-    A few are rounded to int8, each by a scale of its own; many to bfloat16, which holds `Q` exactly
-    and whose products are twice as fast on processors that have them
-    (`benchmarks/results/products.json`).
-    """
-    if x.shape[0] >= MANY:
-        return F.linear(x.bfloat16(), values.bfloat16()).float() * scale
+    """`x (s ⊙ Q)ᵀ` with each row of `x` rounded to int8 by a scale of its own."""
     whole, by = rounded(x)
     return int8_matmul(whole, values.t()) * (by[:, None] * scale)
 
