@@ -10,13 +10,22 @@ from addnorm.errors import InputError
 from addnorm.generate import (
     BeamConfig,
     CompiledContinuation,
+    CompiledTranslation,
     Continuation,
     GreedyConfig,
+    NextToken,
+    Translation,
     generate,
     graphs,
+    translate,
 )
 from addnorm.generate.decode import decode
-from addnorm.models import DecoderConfig, DecoderModel
+from addnorm.models import (
+    DecoderConfig,
+    DecoderModel,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+)
 from addnorm.nn.attention import AttentionConfig, BlocksPatternConfig, WindowPatternConfig
 from addnorm.nn.attention.scores import AdditiveConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -32,7 +41,7 @@ from addnorm.nn.positions import (
 )
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig
-from addnorm.quantize import quantize_int8
+from addnorm.quantize import Weights, quantize_int8, with_weights
 
 VOCAB = 31
 
@@ -148,6 +157,124 @@ def dequantized(model: DecoderModel) -> DecoderModel:
     return plain
 
 
+PROMPTS = [[3], [5, 1, 4, 1, 5, 9, 2, 6], [5, 1, 4], [8, 8], [30, 2, 7, 1, 8]]
+
+
+def assert_several_are_the_same(plain: NextToken, compiled: NextToken, prompts: list) -> None:
+    """Greedy texts that end at different steps, and beams; each text alone, too."""
+    for config in (GreedyConfig(), BeamConfig(beams=3, n_best=2)):
+        for rows in (prompts, prompts[:1]):
+            limits = [20] * len(rows)
+            want = decode(plain, rows, config, limits, eos_id=7)
+            got = decode(compiled, rows, config, limits, eos_id=7)
+            assert [[one.ids for one in best] for best in got] == [
+                [one.ids for one in best] for best in want
+            ]
+            scores = torch.tensor([[one.score for one in best] for best in got])
+            torch.testing.assert_close(
+                scores, torch.tensor([[one.score for one in best] for best in want])
+            )
+
+
+def test_several_texts_and_beams_are_what_the_plain_step_writes() -> None:
+    model = decoder(**LLAMA)
+    compiled = CompiledContinuation(model, several=True)
+    assert_several_are_the_same(Continuation(model), compiled, PROMPTS)
+    # Past the first buffers, too, and in the order asked for.
+    long = torch.randint(VOCAB, (2, 120)).tolist()
+    [a], [b] = generate(compiled, long, GreedyConfig(), max_new_tokens=20, eos_id=None)
+    want = generate(model, long, GreedyConfig(), max_new_tokens=20, eos_id=None)
+    assert [a.ids, b.ids] == [best.ids for [best] in want]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_several_texts_in_every_kind_of_part(name: str) -> None:
+    model = decoder(**OTHERS[name])
+    compiled = CompiledContinuation(model, several=True)
+    assert_several_are_the_same(Continuation(model), compiled, PROMPTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_several_texts_in_fewer_bits(kind: Weights) -> None:
+    model, plain = with_weights(decoder(**LLAMA), kind), decoder(**LLAMA)
+    if kind == "bfloat16":
+        plain.load_state_dict(model.state_dict())
+    exact = Continuation(plain if kind == "bfloat16" else dequantized(model))
+    compiled = CompiledContinuation(model, several=True)
+    want = torch.cat([exact.start(PROMPTS), exact.step(torch.arange(5))])
+    got = torch.cat([compiled.start(PROMPTS), compiled.step(torch.arange(5))])
+    assert (got - want).abs().max() < 0.04 * want.abs().max()
+
+
+def translator(**fields) -> EncoderDecoderModel:
+    fields = {"attention": AttentionConfig(n_heads=4, n_kv_heads=2), "max_len": 400} | fields
+    model = EncoderDecoderConfig(d_model=16, n_layers=2, **fields).build(VOCAB).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4)
+    return model
+
+
+TRANSLATORS = {
+    "original": {},
+    "rotary": {"position": RotaryConfig(), "norm": RMSNormConfig(), "residual": PreNormConfig()},
+    "alibi": {"position": ALiBiConfig()},
+    "t5": {"position": T5BiasConfig()},
+    "transformer_xl": {"position": TransformerXLConfig()},
+    "dynamic": {"position": RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=4))},
+}
+
+
+def assert_it_translates_the_same(model: EncoderDecoderModel, beams: int) -> None:
+    plain, never = Translation(model, 1, never=[4]), [4]
+    compiled = CompiledTranslation(model, 1, several=True, beams=beams, never=never)
+    config = BeamConfig(beams=beams, n_best=min(beams, 2)) if beams > 1 else GreedyConfig()
+    for sources in (PROMPTS, PROMPTS[1:2]):
+        want = decode(plain, sources, config, [40] * len(sources), eos_id=7)
+        got = decode(compiled, sources, config, [40] * len(sources), eos_id=7)
+        for ours, theirs in zip(got, want, strict=True):
+            assert [one.ids for one in ours] == [one.ids for one in theirs]
+            assert [one.score for one in ours] == pytest.approx([one.score for one in theirs])
+
+
+def test_beams_are_translated_as_the_plain_step_does() -> None:
+    assert_it_translates_the_same(translator(), 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beams", [1, 2, 9])
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_every_kind_of_translator(name: str, beams: int) -> None:
+    assert_it_translates_the_same(translator(**TRANSLATORS[name]), beams)
+
+
+@pytest.mark.slow
+def test_one_source_and_one_translation() -> None:
+    model = translator()
+    compiled = CompiledTranslation(model, 1)
+    for source in PROMPTS:
+        [[want]] = translate(model, [source], GreedyConfig(), bos_id=1, eos_id=7)
+        [[got]] = translate(compiled, [source], GreedyConfig(), bos_id=1, eos_id=7)
+        assert got.ids == want.ids
+    with pytest.raises(InputError, match="one text at a time, not 2"):
+        compiled.start(PROMPTS[:2])
+
+
+def test_another_number_of_beams_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
+    writer = CompiledTranslation(translator(), 1, beams=3)
+    with pytest.raises(InputError, match="compiled for 3 beams a source"):
+        translate(writer, PROMPTS, BeamConfig(beams=4), bos_id=1)
+
+
+def test_a_translator_with_a_window_is_refused() -> None:
+    window = AttentionConfig(n_heads=2, pattern=WindowPatternConfig(size=3))
+    with pytest.raises(InputError, match="sees all earlier tokens"):
+        CompiledTranslation(translator(attention=window), 1)
+
+
 def test_one_text_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
     with pytest.raises(InputError, match="one text at a time, not 2"):
@@ -157,7 +284,7 @@ def test_one_text_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_beams_are_refused_not_searched_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
     writer = CompiledContinuation(decoder())
-    with pytest.raises(InputError, match="beams need it uncompiled"):
+    with pytest.raises(InputError, match="one text at a time, not 3"):
         generate(writer, [[1, 2]], BeamConfig(beams=3), max_new_tokens=5)
 
 

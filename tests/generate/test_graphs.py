@@ -1,5 +1,6 @@
 """Which graph is whose: a name says all that a graph depends on, and nothing of the weights."""
 
+import pytest
 import torch
 from tests.generate.test_compiled import decoder
 from torch.nn import functional as F
@@ -15,7 +16,7 @@ from addnorm.quantize import quantize_int8
 
 
 def fingerprint_of(model: DecoderModel) -> str:
-    return graphs.fingerprint(model, (torch.zeros(1, 1),))
+    return graphs.fingerprint(model, (torch.zeros(1, 1),), ())
 
 
 def test_the_name_of_a_graph_is_that_of_everything_but_the_weights() -> None:
@@ -48,8 +49,28 @@ def test_activations_and_ties_are_part_of_the_name() -> None:
     assert len({fingerprint_of(model) for model in models}) == len(models)
 
 
-def test_one_row_is_the_linear_map() -> None:
-    x, w, b = torch.randn(1, 1, 7).double(), torch.randn(5, 7).double(), torch.randn(5).double()
+def test_what_a_graph_is_asked_is_part_of_its_name() -> None:
+    model, rows = decoder(), {0: torch.export.Dim.DYNAMIC}
+    names = {
+        graphs.fingerprint(model, (torch.zeros(2, beams),), (lengths,))
+        for beams in (4, 5)
+        for lengths in (None, rows)
+    }
+    assert len(names) == 4
+
+
+def test_classes_typed_in_by_hand_have_a_name_too() -> None:
+    made = []
+    for k in (1, 2):
+        scope: dict = {"nn": torch.nn}
+        exec(f"class Mine(nn.Module):\n    def forward(self, x):\n        return x * {k}", scope)
+        made.append(graphs.fingerprint(scope["Mine"](), (), ()))
+    assert made[0] != made[1]
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (1, 1, 7), (3, 7), (3, 1, 7), (2, 5, 7)])
+def test_a_product_is_the_linear_map(shape: tuple[int, ...]) -> None:
+    x, w, b = torch.randn(shape), torch.randn(5, 7), torch.randn(5)
     want = F.linear(x, w, b)
-    torch.testing.assert_close(graphs.one_row(x, w, b), want, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(graphs.one_row(x, w), want - b, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(graphs.product(x, w, b), want)
+    torch.testing.assert_close(graphs.product(x, w), want - b)

@@ -1,5 +1,7 @@
 """Caches: what was appended comes back, in the order and rows asked for."""
 
+from math import inf
+
 import pytest
 import torch
 from hypothesis import given
@@ -88,6 +90,21 @@ def test_selected_rows_go_their_own_ways() -> None:
     new = torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
     k, _ = cache.append(new, new)
     assert k[:, 0, :, 0].tolist() == [[0.0, 1.0], [0.0, 2.0]]
+
+
+@pytest.mark.parametrize("back", [inf, 3])
+def test_rows_selected_at_every_token_are_those_moved_by_hand(back: float) -> None:
+    cache, held = SelfCache(back), torch.empty(2, 1, 0, 4)
+    for i in range(40):
+        new = torch.randn(held.shape[0], 1, 1, 4)
+        held = torch.cat([held, new], dim=2)
+        keys, values = cache.append(new, new + 1)
+        reach = held[:, :, -int(min(back, 40)) - 1 :]
+        assert torch.equal(keys, reach)
+        assert torch.equal(values, reach + 1)
+        rows = torch.randint(held.shape[0], (3 if i < 20 else 2,))
+        held = held[rows]
+        cache.select(rows)
 
 
 def test_an_empty_cache() -> None:

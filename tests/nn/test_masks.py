@@ -8,10 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from addnorm.nn.masks import Blocks, Causal, Dense, Full, Mask, Padding, Prefix, Segments, Window
+from addnorm.nn.masks import (
+    Blocks,
+    Branches,
+    Causal,
+    Dense,
+    Full,
+    Mask,
+    Padding,
+    Prefix,
+    Segments,
+    Window,
+)
 
 VALID = torch.tensor([[True, True, False, False], [False, True, True, True]])
 IDS = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2]])
+PATH = torch.tensor([[[0, 0], [0, 1]], [[1, 0], [0, 1]]])
 SLOTS = torch.arange(4)
 
 
@@ -37,6 +49,7 @@ RULES = {
     "neighbouring blocks": (Blocks(1, 1), lambda b, i, j: abs(i - j) <= 1),
     "global block": (Blocks(2, 0, 1), lambda b, i, j: i // 2 == j // 2 or min(i, j) < 2),
     "prefix": (Prefix(torch.tensor([2, 3])), lambda b, i, j: j <= i or j < (2, 3)[b]),
+    "branches": (Branches(PATH), lambda b, i, j: PATH[b, i % 2, j // 2] == j % 2),
     "sliding window": (Causal() & Window(3), lambda b, i, j: i - 3 < j <= i),
 }
 

@@ -14,8 +14,15 @@ from addnorm.bench.fresh import started
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.bench.training import Precision
 from addnorm.data.batching import Batch
-from addnorm.data.tokenizers import EOS_ID
-from addnorm.generate import BeamConfig, CompiledContinuation, GreedyConfig, generate, translate
+from addnorm.data.tokenizers import BOS_ID, EOS_ID
+from addnorm.generate import (
+    BeamConfig,
+    CompiledContinuation,
+    CompiledTranslation,
+    GreedyConfig,
+    generate,
+    translate,
+)
 from addnorm.models import (
     DecoderConfig,
     DecoderModel,
@@ -66,7 +73,7 @@ def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) 
     model = _opened(folder, precision)
     assert isinstance(model, DecoderModel)
     prompts = sizes.prompts()
-    writer = CompiledContinuation(model) if len(prompts) == 1 else model
+    writer = CompiledContinuation(model, several=len(prompts) > 1)
     return decoding(
         lambda n: generate(writer, prompts, GreedyConfig(), max_new_tokens=n, eos_id=None), sizes
     )
@@ -79,10 +86,10 @@ def translations(
     model = _opened(folder, precision)
     assert isinstance(model, EncoderDecoderModel)
     sources = [[*row[:-1], EOS_ID] for row in sizes.prompts()]
-    beam = BeamConfig(beams=beams)
+    beam, writer = BeamConfig(beams=beams), CompiledTranslation(model, BOS_ID, beams=beams)
 
     def step() -> None:
-        translate(model, sources, beam, max_new_tokens=sizes.new, eos_id=None)
+        translate(writer, sources, beam, max_new_tokens=sizes.new, eos_id=None)
 
     return timed(step, sizes.batch * sizes.new)
 

@@ -1,7 +1,7 @@
 """Generation: greedy, sampling and beam search, the same for every model family."""
 
 from addnorm.generate.beam import BeamConfig
-from addnorm.generate.compiled import CompiledContinuation
+from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.decode import DecodingConfig, decode, generate, stream, translate
 from addnorm.generate.next_token import Continuation, NextToken, Translation
 from addnorm.generate.sampling import GreedyConfig, SampleConfig
@@ -10,6 +10,7 @@ from addnorm.generate.writing import Generated, Writer
 __all__ = [
     "BeamConfig",
     "CompiledContinuation",
+    "CompiledTranslation",
     "Continuation",
     "DecodingConfig",
     "Generated",

@@ -146,14 +146,13 @@ def best_extensions(
     """Scores, tokens and parents of the best extensions of each sentence.
 
     No more than `beams` of a sentence's best can share a parent, so only that many per row are
-    looked at, and only their logits are normalised.
+    looked at.
     """
     batch, width = live_scores.shape
-    best, tokens = logits.topk(min(beams, logits.shape[-1]), dim=-1)
-    log_p = best - logits.logsumexp(-1, keepdim=True)
+    log_p, tokens = logits.log_softmax(-1).topk(min(beams, logits.shape[-1]), dim=-1)
     scores = (live_scores[..., None] + log_p.view(batch, width, -1)).flatten(1)
     scores, places = scores.topk(min(beams, scores.shape[-1]), dim=-1)
-    return scores, tokens.view(batch, -1).gather(-1, places), places // best.shape[-1]
+    return scores, tokens.view(batch, -1).gather(-1, places), places // log_p.shape[-1]
 
 
 def _merge(

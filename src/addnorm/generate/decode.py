@@ -11,7 +11,7 @@ from torch import Tensor
 from addnorm.data.tokenizers import BOS_ID, EOS_ID
 from addnorm.errors import InputError
 from addnorm.generate.beam import BeamConfig, beam_search
-from addnorm.generate.compiled import CompiledContinuation
+from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.next_token import Continuation, Ids, NextToken, Translation, floats, ints
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
 from addnorm.generate.writing import Finished, Generated, TextStream, Writer
@@ -48,12 +48,14 @@ def generate(
         wanted,
         eos_id=eos_id,
         writer=writer,
-        batch_size=batch_size if isinstance(model, DecoderModel) else 1,
+        batch_size=1
+        if isinstance(model, CompiledContinuation) and not model.several
+        else batch_size,
     )
 
 
 def translate(
-    model: EncoderDecoderModel,
+    model: EncoderDecoderModel | CompiledTranslation,
     sources: Sequence[Ids],
     decoding: DecodingConfig,
     *,
@@ -70,7 +72,7 @@ def translate(
     """
     wanted = [len(s) + 50 if max_new_tokens is None else max_new_tokens for s in sources]
     return decode(
-        Translation(model, bos_id, never=() if writer is None else writer.tokenizer.never_ids),
+        _translation(model, bos_id, writer),
         sources,
         decoding,
         wanted,
@@ -78,6 +80,14 @@ def translate(
         writer=writer,
         batch_size=batch_size,
     )
+
+
+def _translation(
+    model: EncoderDecoderModel | CompiledTranslation, bos_id: int, writer: Writer | None
+) -> Translation:
+    if isinstance(model, CompiledTranslation):
+        return model
+    return Translation(model, bos_id, never=() if writer is None else writer.tokenizer.never_ids)
 
 
 def decode(
@@ -209,7 +219,7 @@ def _generated(row: list[Piece]) -> Generated:
 
 
 def _log_p(logits: Tensor, tokens: Tensor) -> Tensor:
-    return logits.gather(-1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+    return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
 def _with_text(generated: Generated, writer: Writer | None) -> Generated:

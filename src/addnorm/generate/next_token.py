@@ -65,9 +65,9 @@ class Continuation:
     @torch.inference_mode()
     def start(self, prompts: Sequence[Ids]) -> Logits:
         """Read the prompts, side by side at their ends."""
-        self._cache = self.model.new_cache() if self.cached else None
+        self._cache: KVCache | None = self.model.new_cache() if self.cached else None
         self._tokens, self._valid = padded(prompts, _device(self.model), left=True)
-        return self._read()
+        return checked(self._next())
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
@@ -75,7 +75,7 @@ class Continuation:
         self._tokens = _appended(self._tokens, tokens)
         if self._valid is not None:
             self._valid = _appended(self._valid, torch.ones_like(self._valid[:, 0]))
-        return self._read()
+        return checked(self._next())
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
@@ -85,10 +85,10 @@ class Continuation:
         if self._cache is not None:
             self._cache.select(rows)
 
-    def _read(self) -> Logits:
+    def _next(self) -> Logits:
         new = _unread(self._tokens, self._cache)
         with evaluating(self.model):
-            return checked(self.model.next(new, valid=self._valid, cache=self._cache))
+            return self.model.next(new, valid=self._valid, cache=self._cache)
 
 
 class Translation:
@@ -120,33 +120,36 @@ class Translation:
     def start(self, prompts: Sequence[Ids]) -> Logits:
         """Encode the sources and begin each target."""
         source, self._valid = padded(prompts, _device(self.model), left=False)
-        self._cache = self.model.new_cache() if self.cached else None
+        self._cache: KVCache | None = self.model.new_cache() if self.cached else None
         self._tokens = source.new_full((len(prompts), 1), self.bos_id)
         with evaluating(self.model):
             self._memory = self.model.encode(source, self._valid)
-        return self._read()
+        return self._written()
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
         """Append one token to each target."""
         self._tokens = _appended(self._tokens, tokens)
-        return self._read()
+        return self._written()
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the targets, of the memory and of the cache."""
-        self._tokens, self._memory = self._tokens[rows], self._memory[rows]
-        self._valid = None if self._valid is None else self._valid[rows]
+        """Keep these rows of the targets and of the cache, and the memories that they look at."""
+        memories = _shared(rows // (len(self._tokens) // len(self._memory)))
+        self._tokens, self._memory = self._tokens[rows], self._memory[memories]
+        self._valid = None if self._valid is None else self._valid[memories]
         if self._cache is not None:
-            self._cache.select(rows)
+            self._cache.select(rows, memories)
 
-    def _read(self) -> Logits:
+    def _next(self) -> Logits:
         new = _unread(self._tokens, self._cache)
         with evaluating(self.model):
-            logits = self.model.decode(
+            return self.model.decode(
                 new, self._memory, source_valid=self._valid, cache=self._cache
-            )
-            logits = checked(logits[:, -1])
+            )[:, -1]
+
+    def _written(self) -> Logits:
+        logits = checked(self._next())
         never = self.never.to(logits.device)
         return logits.index_fill(-1, never, -inf) if len(never) else logits
 
@@ -216,6 +219,12 @@ def _unread(tokens: Int[Tensor, "rows seq"], cache: KVCache | None) -> Int[Tenso
 
 def _appended(rows: Tensor, column: Tensor) -> Tensor:
     return torch.cat([rows, column[:, None]], dim=1)
+
+
+def _shared(memories: Int[Tensor, " rows"]) -> Int[Tensor, " memories"]:
+    """Of one memory a row, each once, where as many rows in a row share each; else all of them."""
+    once, rows = memories.unique_consecutive(return_counts=True)
+    return once if bool((rows == rows[0]).all()) else memories
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -81,8 +81,8 @@ class EncoderDecoderModel(nn.Module):
     def decode(
         self,
         target: Int[Tensor, "batch seq"],
-        memory: Float[Tensor, "batch memory_seq d_model"],
-        source_valid: Bool[Tensor, "batch source_seq"] | None = None,
+        memory: Float[Tensor, "memories memory_seq d_model"],
+        source_valid: Bool[Tensor, "memories source_seq"] | None = None,
         target_valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
@@ -95,8 +95,8 @@ class EncoderDecoderModel(nn.Module):
     def decoded(
         self,
         target: Int[Tensor, "batch seq"],
-        memory: Float[Tensor, "batch memory_seq d_model"],
-        source_valid: Bool[Tensor, "batch source_seq"] | None = None,
+        memory: Float[Tensor, "memories memory_seq d_model"],
+        source_valid: Bool[Tensor, "memories source_seq"] | None = None,
         target_valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
     ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:

@@ -55,6 +55,7 @@ class SelfCache:
         self.back = back
         self._first = self._end = 0
         self._buffers: list[Tensor] = []
+        self._spare: list[Tensor] = []
 
     def source(self, x: Hidden) -> Hidden:
         """What keys and values are projected from: the new tokens alone."""
@@ -65,6 +66,7 @@ class SelfCache:
         self._first = int(max(self._first, self._end - self.back))
         if not self._fits(k.shape[2]):
             self._buffers = [self._moved(i, new) for i, new in enumerate((k, v))]
+            self._spare = []
             self._first, self._end = 0, self._end - self._first
         begin, self._end = self._end, self._end + k.shape[2]
         for buffer, new in zip(self._buffers, (k, v), strict=True):
@@ -95,7 +97,8 @@ class SelfCache:
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order, repeats allowed."""
-        self._buffers = [buffer.index_select(0, rows) for buffer in self._buffers]
+        held = slice(self._first, self._end)
+        self._buffers, self._spare = moved(self._buffers, self._spare, rows, held)
 
 
 class FixedCache:
@@ -159,8 +162,13 @@ class SegmentMemory:
 class CrossCache:
     """One layer's keys and values of the memory, projected at the first step only."""
 
-    def __init__(self) -> None:
-        self._kept: KeysValues | None = None
+    def __init__(self, kept: KeysValues | None = None) -> None:
+        self._kept = kept
+
+    @property
+    def kept(self) -> tuple[Held, ...]:
+        """The keys and the values, if there are any yet."""
+        return self._kept or ()
 
     def once(self, project: Callable[[], KeysValues]) -> KeysValues:
         """The kept keys and values, or those of `project()` the first time."""
@@ -170,7 +178,7 @@ class CrossCache:
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order, repeats allowed."""
-        if self._kept is not None:
+        if self._kept is not None and not are_all(rows, self._kept[0].shape[0]):
             k, v = self._kept
             self._kept = (k.index_select(0, rows), v.index_select(0, rows))
 
@@ -204,8 +212,35 @@ class KVCache:
         length = self.length + n_tokens
         self.length = length if self.limit is None else min(length, self.limit)
 
-    def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows in every layer, so that the cache follows the surviving beams."""
+    def select(
+        self, rows: Int[Tensor, " rows"], memories: Int[Tensor, " memories"] | None = None
+    ) -> None:
+        """Keep these batch rows in every layer, so that the cache follows the surviving beams.
+
+        `memories` are the memories to keep, by default one for each row (see `CrossAttention`).
+        """
         for layer in self.layers:
             layer.own.select(rows)
-            layer.memory.select(rows)
+            layer.memory.select(rows if memories is None else memories)
+
+
+def moved(
+    buffers: list[Tensor], spare: list[Tensor], rows: Int[Tensor, " rows"], held: slice
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The slots `held` of these rows, in the spare buffers; and the buffers, which are spare now.
+
+    Beams are selected at every token, and fresh memory would cost more than the copies do.
+    """
+    if not buffers or are_all(rows, buffers[0].shape[0]):
+        return buffers, spare
+    if not spare or spare[0].shape[0] < len(rows):
+        spare = [buffer.new_empty(len(rows), *buffer.shape[1:]) for buffer in buffers]
+    chosen = [buffer[: len(rows)] for buffer in spare]
+    for old, new in zip(buffers, chosen, strict=True):
+        torch.index_select(old[:, :, held], 0, rows, out=new[:, :, held])
+    return chosen, buffers
+
+
+def are_all(rows: Int[Tensor, " rows"], n: int) -> bool:
+    """Whether these are rows 0 to n - 1 in their order."""
+    return len(rows) == n and torch.equal(rows, torch.arange(n, device=rows.device))

@@ -15,7 +15,7 @@ from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Segments
 class Memory:
     """An encoder's output, and which of it may be looked at."""
 
-    hidden: Float[Tensor, "batch memory_seq d_model"]
+    hidden: Float[Tensor, "memories memory_seq d_model"]
     mask: Evaluated
 
 
@@ -92,19 +92,22 @@ class Context:
 
     def attending(
         self,
-        memory: Float[Tensor, "batch memory_seq d_model"],
-        valid: Bool[Tensor, "batch memory_seq"] | None = None,
+        memory: Float[Tensor, "memories memory_seq d_model"],
+        valid: Bool[Tensor, "memories memory_seq"] | None = None,
     ) -> "Context":
         """This context with an encoder's output for cross-attention to look at.
 
-        Raises `ValueError` where the shapes do not agree.
+        Several rows may share one: of `n` memories, each serves the next `batch / n` rows. Raises
+        `ValueError` where the shapes do not agree.
         """
-        _same_shape("memory", memory, (self.batch, *memory.shape[1:]))
+        n = memory.shape[0]
+        if self.batch % n:
+            raise ValueError(f"memory has {n} rows, which {self.batch} rows cannot share evenly")
         if valid is None:
             return replace(self, memory=Memory(memory, Full()))
         _same_shape("valid", valid, memory.shape[:2])
         slots = torch.arange(valid.shape[1], device=valid.device)
-        mask = Padding(valid).on(self.q_slots, slots, self.batch)
+        mask = Padding(valid).on(self.q_slots.repeat(self.batch // n), slots, n)
         return replace(self, memory=Memory(memory, mask))
 
 

@@ -60,8 +60,8 @@ def rounded(
 class Int8Matrix(nn.Module):
     """`s ⊙ Q`, to multiply with and to look rows up in.
 
-    Products are exact in `Q`: `x` stays in its own type in a compiled graph, which is for a single
-    row; elsewhere each row of `x` is rounded to int8 by a scale of its own.
+    Products are exact in `Q`: the `x` of a graph for one row stays in its own type; elsewhere each
+    row of `x` is rounded to int8 by a scale of its own.
     """
 
     values: Tensor
@@ -75,7 +75,7 @@ class Int8Matrix(nn.Module):
 
     def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         """`x (s ⊙ Q)ᵀ`."""
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_exporting() and x.numel() == x.shape[-1]:
             return F.linear(x, self.values.to(x.dtype)) * self.scale
         return int8_product(x.flatten(0, -2), self.values, self.scale).view(*x.shape[:-1], -1)
 

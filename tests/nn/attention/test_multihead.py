@@ -249,6 +249,20 @@ def test_cross_attention_reads_the_memory_once() -> None:
     assert not torch.allclose(cross(x, other), first)
 
 
+@pytest.mark.parametrize("valid", [None, torch.tensor([[True] * 5, [True, True] + [False] * 3])])
+@pytest.mark.parametrize("seq", [1, 3])
+def test_rows_that_share_a_memory_see_what_each_would_see_alone(
+    seq: int, valid: Tensor | None
+) -> None:
+    attention = AttentionConfig(n_heads=4, n_kv_heads=2).build_cross(16)
+    x, memory = torch.randn(6, seq, 16), torch.randn(2, 5, 16)
+    ctx = Context.over(x, Causal())
+    shared = attention(x, ctx.attending(memory, valid))
+    each = None if valid is None else valid.repeat_interleave(3, dim=0)
+    alone = attention(x, ctx.attending(memory.repeat_interleave(3, dim=0), each))
+    assert_close(shared, alone)
+
+
 def test_cross_attention_without_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="memory"):
         AttentionConfig(n_heads=2).build_cross(8)(torch.randn(1, 2, 8), context(1, 2))

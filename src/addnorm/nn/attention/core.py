@@ -28,6 +28,9 @@ BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 
 EVERYTHING = slice(None)
 
+FEW = 8
+"""Queries up to which plain products read the keys faster than the fused kernel in float32."""
+
 SHORT = 512
 """Keys up to which plain products train faster than torch's fused kernel in bfloat16 on a CPU.
 
@@ -57,7 +60,10 @@ class SDPACore(nn.Module):
     ) -> Queries:
         """One call of the kernel, on queries that the score has already mapped."""
         if _prefers_products(q, k):
-            return self.products(q, k, v, mask, bias)
+            one = torch.compiler.is_exporting() and q.shape[2] == 1  # loops: keys in any type cost
+            wide = torch.float32 if one else q.dtype  # the same, and scores need not be rounded
+            mixed = self.products(q.to(wide), k.to(wide), v.to(wide), mask, bias)
+            return mixed.to(q.dtype)
         causal = isinstance(mask, Causal) and bias is None
         allowed = None if causal else _allowed(mask, q, k)
         bias = None if bias is None else bias.to(q.dtype)
@@ -166,14 +172,16 @@ CoreConfig = Annotated[SDPACoreConfig | EagerCoreConfig, Field(discriminator="ki
 
 
 def _prefers_products(q: Queries, k: Keys) -> bool:
-    return (
-        q.dtype is torch.bfloat16
-        and q.device.type == "cpu"
-        and q.shape[2] > 1
-        and k.shape[2] <= SHORT
-        and torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-    )
+    """Whether plain products are the faster ones, of a few queries or of short texts."""
+    if q.device.type != "cpu":
+        return False
+    if torch.compiler.is_compiling():
+        few = type(q.shape[2]) is int and q.shape[2] <= FEW  # not a symbol
+        return torch.compiler.is_exporting() and few
+    if q.dtype is torch.float32:
+        return q.shape[2] <= FEW
+    autocast = q.dtype is torch.bfloat16 and torch.is_autocast_enabled("cpu")
+    return autocast and q.shape[2] > 1 and k.shape[2] <= SHORT
 
 
 def _allowed(mask: Evaluated, q: Queries, k: Keys) -> Tensor | None:

@@ -120,17 +120,38 @@ class SelfAttention(MultiHead):
 
 
 class CrossAttention(MultiHead):
-    """A sequence looks at a memory: keys and values come from `ctx.memory`."""
+    """A sequence looks at a memory: keys and values come from `ctx.memory`.
+
+    Where several rows in a row share one memory, as the beams of a sentence do, their queries stand
+    side by side: the memory is read once for all of them.
+    """
 
     def forward(self, x: Hidden, ctx: Context, cache: CrossCache | None = None) -> Hidden:
         if (memory := ctx.memory) is None:
             raise ValueError("cross-attention needs a memory: build the context with `attending`")
         k, v = self.remember(memory) if cache is None else cache.once(lambda: self.remember(memory))
-        return self.merge(self.core(self.queries(x), k, v, memory.mask))
+        q, n = self.queries(x), k.shape[0]
+        return self.merge(_apart(self.core(_beside(q, n), k, v, memory.mask), q.shape[0] // n))
 
     def remember(self, memory: Memory) -> KeysValues:
         """The keys and values of the memory."""
         return self.keys_values(memory.hidden)
+
+
+def _beside(
+    q: Float[Tensor, "rows heads seq d_head"], n: int
+) -> Float[Tensor, "memories heads side_by_side d_head"]:
+    """The queries of all rows that share one of `n` memories, one row after the other."""
+    return q if q.shape[0] == n else q.unflatten(0, (n, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def _apart(
+    mixed: Float[Tensor, "memories heads side_by_side d_head"], sharing: int
+) -> Float[Tensor, "rows heads seq d_head"]:
+    """The inverse of `_beside` where `sharing` rows share a memory."""
+    if sharing == 1:
+        return mixed
+    return mixed.unflatten(2, (sharing, -1)).transpose(1, 2).flatten(0, 1)
 
 
 @config
