@@ -116,6 +116,23 @@ def test_compiled_it_writes_the_same(
     assert [file.suffix for file in tmp_path.iterdir()] == [".pt2"]
 
 
+@pytest.mark.parametrize("task", ["language", "translation"])
+def test_compiled_it_writes_the_same_of_many_lines(
+    task: str, run_of: RunOf, addnorm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    texts = tmp_path / "texts"
+    texts.write_text("cat\n\nthe old house\na\n")
+    words = ("generate", run_of(task), texts, "--max-new-tokens", 12, "--beams", 2, "--json")
+    _, plain, _ = addnorm(*words)
+    code, out, _ = addnorm(*words, "--compile")
+    assert code == 0
+    [plain, out] = [[json.loads(line) for line in said.splitlines()] for said in (plain, out)]
+    assert [line["text"] for line in out] == [line["text"] for line in plain]
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
 def test_weights_in_fewer_bits(weights: str, run_of: RunOf, addnorm: Command) -> None:
     words = ("generate", run_of("language"), "--prompt", "To be", "--beams", 1, "--json")
@@ -127,9 +144,9 @@ def test_weights_in_fewer_bits(weights: str, run_of: RunOf, addnorm: Command) ->
 
 
 def test_what_does_not_compile_says_so(run_of: RunOf, addnorm: Command) -> None:
-    code, out, err = addnorm("generate", run_of("translation"), "--prompt", "a", "--compile")
+    code, out, err = addnorm("generate", run_of("tagging"), "--prompt", "a", "--compile")
     assert (code, out) == (2, "")
-    assert "only a language model compiles" in err
+    assert "only a model that writes" in err
     code, _, err = addnorm("generate", run_of("language"), "--weights", "int4")
     assert code == 2
     assert '"bfloat16", "int8"' in err

@@ -45,12 +45,12 @@ class Choices:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """How fast a language model writes, and at what cost.
+    """How fast a model writes, and at what cost.
 
     Parameters
     ----------
     compile
-        Write through a compiled graph: two to five times as fast for one text, on a CPU. The first
+        Write through a compiled graph: one and a half to five times as fast, on a CPU. The first
         time takes up to a minute; the graph is then kept on disk.
     weights
         Keep the weights in fewer bits while this runs: faster, and slightly different.
@@ -117,7 +117,7 @@ def generate(
     graph = None
     if speed.compile:
         with console.status("compiling, once for this kind of model"):
-            graph = compiled(opened)
+            graph = compiled(opened, decoding, several=prompt is None)
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
         for piece in write_as_it_comes(

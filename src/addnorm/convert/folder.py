@@ -21,6 +21,7 @@ from addnorm.convert.tokenizer import load_tokenizers, save_tokenizer, special_i
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.nn.init import without_values
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def load(
     """
     family, shaped, text = describe(folder, pickled=pickled)
     tensors = _ours(family, shaped, Weights.open(folder, pickled=pickled), folder)
-    with torch.device("meta"):
+    with without_values():
         new = built(shaped if model is None else replace(shaped, model=model))
     _check_shapes(new, tensors, folder)
     fill(new, {name: one if dtype is None else one.to(dtype) for name, one in tensors.items()})
@@ -255,7 +256,7 @@ def _does_not_fit(folder: Path, problems: Sequence[str]) -> InputError:
 
 def _theirs(family: Family, shaped: Shaped, model: nn.Module) -> dict[str, Tensor]:
     said = replace(shaped, model=family.restated(shaped.model))
-    with torch.device("meta"):
+    with without_values():
         shapes = {name: one.shape for name, one in built(said).named_parameters()}
     ours = {name: one.detach() for name, one in model.named_parameters()}
     ours = restated(ours, shaped.model, said.model, shapes)

@@ -15,6 +15,7 @@ from addnorm.nn.attention.multihead import CrossAttention, SelfAttention
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import AnyBlock, Block, CrossBlock, Stack
 from addnorm.nn.feedforward import Activation, FeedForward, FeedForwardConfig
+from addnorm.nn.init import without_values
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNorm, LayerNormConfig, NoNorm
 from addnorm.nn.positions import NoPosition
@@ -50,7 +51,7 @@ def stack_from_torch(
         residual=PreNormConfig() if norm_first else PostNormConfig(),
         dropout=0.0,
     )
-    with torch.device("meta"):
+    with without_values():
         build = config.build_cross_stack if cross else config.build_stack
         stack = build(NoPosition(), Depth(encoder=n_layers, decoder=n_layers, causal=cross))
         # Theirs is an argument: after norms of every layer too, as in nn.Transformer, or nowhere.

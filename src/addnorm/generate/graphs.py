@@ -236,7 +236,8 @@ def _value(value: object) -> str:
             data = value.detach().contiguous().view(torch.uint8).numpy().tobytes()
             return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(data).hexdigest()}"
         case FunctionType():
-            return f"{value.__module__}.{value.__qualname__} {value.__code__.co_code.hex()} {value.__code__.co_consts}"
+            code = value.__code__
+            return f"{value.__module__}.{value.__qualname__} {code.co_code.hex()} {code.co_consts}"
         case nn.Module():
             return type(value).__qualname__
         case list() | tuple():

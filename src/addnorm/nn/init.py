@@ -1,11 +1,14 @@
 """Initialisation: every scheme as one row of a table, by the role that a weight plays."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from addnorm.nn.blocks import Stack
 from addnorm.nn.heads import TokenHead
@@ -101,3 +104,32 @@ def _scale(block: nn.Module) -> None:
     for name, module in block.named_modules():
         if gain != 1.0 and isinstance(module, nn.Linear) and name.endswith(SCALED):
             module.weight.data.mul_(gain)
+
+
+DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_)
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves tensors as they are where random numbers would fill them."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in DRAWS:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_values() -> Generator[None]:
+    """Models are built as shapes alone: their tensors have no memory, and nothing fills them.
+
+    To draw for a tensor without memory would have torch import its compiler, which takes a second.
+    """
+    with torch.device("meta"), _NothingDrawn():
+        yield

@@ -13,6 +13,7 @@ from addnorm.errors import InputError
 from addnorm.generate import (
     BeamConfig,
     CompiledContinuation,
+    CompiledTranslation,
     Continuation,
     DecodingConfig,
     Generated,
@@ -26,6 +27,8 @@ from addnorm.generate import (
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.runs.folder import Run
+
+Compiled = CompiledContinuation | CompiledTranslation
 
 NEW_TOKENS = 256
 """How much a language model writes where nothing else is said."""
@@ -84,14 +87,14 @@ def write(
     max_new_tokens: int | None = None,
     stop: Sequence[str] = (),
     first: int = 0,
-    compiled: CompiledContinuation | None = None,
+    compiled: Compiled | None = None,
 ) -> list[list[Written]]:
     """Continue or translate each text; for each, the best first.
 
     The translation of a blank text is empty; a language model begins a text of its own there.
     `first` is the number of texts that came before these: messages and samples count from it.
-    `compiled`, of a language model, writes in its place. Raises `InputError` where the model cannot
-    write, or a text cannot be read.
+    `compiled` writes in the model's place. Raises `InputError` where the model cannot write, or a
+    text cannot be read.
     """
     target = run.tokenizers.target
     writer = Writer(target, stop)
@@ -100,7 +103,7 @@ def write(
             encoded = as_read("language", run.tokenizers.source, texts)
             check_lengths(model, encoded, first)
             found = generate(
-                compiled or model,
+                compiled if isinstance(compiled, CompiledContinuation) else model,
                 encoded,
                 later(decoding, first),
                 max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
@@ -113,7 +116,7 @@ def write(
             encoded = as_read("translation", run.tokenizers.source, texts)
             check_lengths(model, encoded, first)
             some = translate(
-                model,
+                compiled if isinstance(compiled, CompiledTranslation) else model,
                 [encoded[i] for i in filled],
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -160,7 +163,7 @@ def write_as_it_comes(
     *,
     max_new_tokens: int | None = None,
     stop: Sequence[str] = (),
-    compiled: CompiledContinuation | None = None,
+    compiled: Compiled | None = None,
 ) -> Iterator[str]:
     """The continuation of one text, in pieces as soon as they are certain.
 
@@ -171,7 +174,7 @@ def write_as_it_comes(
     [prompt] = as_read("language", run.tokenizers.source, [text])
     target = run.tokenizers.target
     return stream(
-        compiled or Continuation(run.model),
+        compiled if isinstance(compiled, CompiledContinuation) else Continuation(run.model),
         prompt or [target.bos_id],
         decoding,
         max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
@@ -180,11 +183,24 @@ def write_as_it_comes(
     )
 
 
-def compiled(run: Run) -> CompiledContinuation:
-    """The run's model with its step compiled. Raises `InputError` where that cannot be."""
-    if not isinstance(run.model, DecoderModel):
-        raise InputError(f"{run.folder}: only a language model compiles: this is for {run.task}")
-    return CompiledContinuation(run.model)
+def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
+    """The run's model with its step compiled, for one text at a time or for `several`.
+
+    Raises `InputError` where that cannot be.
+    """
+    beams = decoding.beams if decoding.kind == "beam" else 1
+    match run.model:
+        case DecoderModel() as model:
+            return CompiledContinuation(model, several=several or beams > 1)
+        case EncoderDecoderModel() as model:
+            target = run.tokenizers.target
+            return CompiledTranslation(
+                model, target.bos_id, several=several, beams=beams, never=target.never_ids
+            )
+        case _:
+            raise InputError(
+                f"{run.folder}: only a model that writes text compiles: this is for {run.task}"
+            )
 
 
 @dataclass(frozen=True)
