@@ -15,6 +15,7 @@ from addnorm.generate import (
     GreedyConfig,
     NextToken,
     Translation,
+    TranslationWorkers,
     generate,
     graphs,
     translate,
@@ -223,7 +224,6 @@ TRANSLATORS = {
     "alibi": {"position": ALiBiConfig()},
     "t5": {"position": T5BiasConfig()},
     "transformer_xl": {"position": TransformerXLConfig()},
-    "dynamic": {"position": RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=4))},
 }
 
 
@@ -262,6 +262,23 @@ def test_one_source_and_one_translation() -> None:
         compiled.start(PROMPTS[:2])
 
 
+@pytest.mark.slow
+def test_workers_share_out_the_sources() -> None:
+    model, beam = translator(), BeamConfig(beams=3)
+    want = translate(model, PROMPTS, beam, bos_id=1, eos_id=7)
+    with TranslationWorkers(model, 1, beams=3) as workers:
+        for rows in (PROMPTS, PROMPTS[:1], []):
+            got = workers.translate(rows, beam, eos_id=7)
+            assert [best.ids for [best] in got] == [best.ids for [best] in want[: len(rows)]]
+        with pytest.raises(InputError, match="prompt 0 holds the token 99"):
+            workers.translate([[99]], beam)
+
+
+def test_no_workers_are_refused() -> None:
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        TranslationWorkers(translator(), 1, workers=0)
+
+
 def test_another_number_of_beams_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
     writer = CompiledTranslation(translator(), 1, beams=3)
@@ -269,10 +286,13 @@ def test_another_number_of_beams_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         translate(writer, PROMPTS, BeamConfig(beams=4), bos_id=1)
 
 
-def test_a_translator_with_a_window_is_refused() -> None:
+def test_parts_that_know_no_branches_are_refused() -> None:
     window = AttentionConfig(n_heads=2, pattern=WindowPatternConfig(size=3))
     with pytest.raises(InputError, match="sees all earlier tokens"):
         CompiledTranslation(translator(attention=window), 1)
+    dynamic = RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=4))
+    with pytest.raises(InputError, match="dynamic rotary"):
+        CompiledTranslation(translator(position=dynamic), 1)
 
 
 def test_one_text_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from addnorm.generate import (
     CompiledContinuation,
     CompiledTranslation,
     GreedyConfig,
+    TranslationWorkers,
     generate,
     translate,
 )
@@ -80,16 +82,30 @@ def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) 
 
 
 def translations(
-    folder: Path, *, sizes: DecodingSizes, beams: int, precision: DecodingPrecision
+    folder: Path,
+    *,
+    sizes: DecodingSizes,
+    beams: int,
+    precision: DecodingPrecision,
+    workers: bool = False,
 ) -> Run:
-    """Translations by beam search; sources end as the tokenizer ends them."""
+    """Translations by beam search, compiled; sources end as the tokenizer ends them.
+
+    With `workers`, a process of one thread for each core.
+    """
     model = _opened(folder, precision)
     assert isinstance(model, EncoderDecoderModel)
     sources = [[*row[:-1], EOS_ID] for row in sizes.prompts()]
-    beam, writer = BeamConfig(beams=beams), CompiledTranslation(model, BOS_ID, beams=beams)
+    beam, new = BeamConfig(beams=beams), sizes.new
+    if workers:
+        shared = TranslationWorkers(model, BOS_ID, beams=beams, workers=cores())
+        write = partial(shared.translate, sources, beam, max_new_tokens=new, eos_id=None)
+    else:
+        writer = CompiledTranslation(model, BOS_ID, beams=beams)
+        write = partial(translate, writer, sources, beam, max_new_tokens=new, eos_id=None)
 
     def step() -> None:
-        translate(writer, sources, beam, max_new_tokens=sizes.new, eos_id=None)
+        write()
 
     return timed(step, sizes.batch * sizes.new)
 

@@ -5,6 +5,7 @@ from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.decode import DecodingConfig, decode, generate, stream, translate
 from addnorm.generate.next_token import Continuation, NextToken, Translation
 from addnorm.generate.sampling import GreedyConfig, SampleConfig
+from addnorm.generate.workers import TranslationWorkers
 from addnorm.generate.writing import Generated, Writer
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "NextToken",
     "SampleConfig",
     "Translation",
+    "TranslationWorkers",
     "Writer",
     "decode",
     "generate",

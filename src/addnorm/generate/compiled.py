@@ -25,6 +25,7 @@ from addnorm.nn.cache import CrossCache, FixedCache, Held, KVCache, SelfCache, a
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Branches, Full
 from addnorm.nn.moe import MixtureOfExperts
+from addnorm.nn.positions.rotary import DynamicRotary
 
 Buffers = list[Float[Tensor, "rows kv_heads room d_head"]]
 """The keys and the values of the first layer, of the second, and so on."""
@@ -82,7 +83,7 @@ class CompiledTranslation(Translation):
     With `beams`, each of several sources has that many after its first token; they are branches of
     one row (see `masks.Branches`), so that none is ever moved. The model itself encodes the
     sources. Raises `InputError` where `CompiledContinuation` does, for attention that does not see
-    all earlier tokens, and for another number of beams.
+    all earlier tokens, for dynamic rotary positions, and for another number of beams.
     """
 
     def __init__(
@@ -97,6 +98,10 @@ class CompiledTranslation(Translation):
         _prepare(model, model.decoder)
         if any(pattern != Full() for pattern in model.decoder.patterns):
             raise InputError("a decoder compiles for translation where it sees all earlier tokens")
+        if any(isinstance(part, DynamicRotary) for part in model.decoder.modules()):
+            raise InputError(
+                "dynamic rotary positions go by whole texts, and beams are parts of some"
+            )
         super().__init__(model, bos_id, never=never)
         self.several = several = several or beams > 1
         self.beams = beams
