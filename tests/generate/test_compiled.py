@@ -15,7 +15,6 @@ from addnorm.generate import (
     GreedyConfig,
     NextToken,
     Translation,
-    TranslationWorkers,
     generate,
     graphs,
     translate,
@@ -260,23 +259,6 @@ def test_one_source_and_one_translation() -> None:
         assert got.ids == want.ids
     with pytest.raises(InputError, match="one text at a time, not 2"):
         compiled.start(PROMPTS[:2])
-
-
-@pytest.mark.slow
-def test_workers_share_out_the_sources() -> None:
-    model, beam = translator(), BeamConfig(beams=3)
-    want = translate(model, PROMPTS, beam, bos_id=1, eos_id=7)
-    with TranslationWorkers(model, 1, beams=3) as workers:
-        for rows in (PROMPTS, PROMPTS[:1], []):
-            got = workers.translate(rows, beam, eos_id=7)
-            assert [best.ids for [best] in got] == [best.ids for [best] in want[: len(rows)]]
-        with pytest.raises(InputError, match="prompt 0 holds the token 99"):
-            workers.translate([[99]], beam)
-
-
-def test_no_workers_are_refused() -> None:
-    with pytest.raises(InputError, match="at least 1, got 0"):
-        TranslationWorkers(translator(), 1, workers=0)
 
 
 def test_another_number_of_beams_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ class Worker:
         self._patience = patience
         self._said = folder / f"{id(self)}.log"
         serve = (contender.build, contender.warm_up, folder, self._theirs, self._said)
-        self._process = context.Process(target=_serve, args=serve)  # may have workers of its own
+        self._process = context.Process(target=_serve, args=serve, daemon=True)
 
     def round(self) -> Round:
         """One round. Raises `Failed`."""
@@ -100,7 +100,7 @@ class Worker:
         """End the process: it ends by itself when the pipe does, unless it is at work."""
         self._pipe.close()
         if self._process.pid is not None:
-            self._process.join(10)
+            self._process.join(1)
             self._process.terminate()
             self._process.join()
 

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +20,6 @@ from addnorm.generate import (
     CompiledContinuation,
     CompiledTranslation,
     GreedyConfig,
-    TranslationWorkers,
     generate,
     translate,
 )
@@ -82,30 +80,16 @@ def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) 
 
 
 def translations(
-    folder: Path,
-    *,
-    sizes: DecodingSizes,
-    beams: int,
-    precision: DecodingPrecision,
-    workers: bool = False,
+    folder: Path, *, sizes: DecodingSizes, beams: int, precision: DecodingPrecision
 ) -> Run:
-    """Translations by beam search, compiled; sources end as the tokenizer ends them.
-
-    With `workers`, a process of one thread for each core.
-    """
+    """Translations by beam search; sources end as the tokenizer ends them."""
     model = _opened(folder, precision)
     assert isinstance(model, EncoderDecoderModel)
     sources = [[*row[:-1], EOS_ID] for row in sizes.prompts()]
-    beam, new = BeamConfig(beams=beams), sizes.new
-    if workers:
-        shared = TranslationWorkers(model, BOS_ID, beams=beams, workers=cores())
-        write = partial(shared.translate, sources, beam, max_new_tokens=new, eos_id=None)
-    else:
-        writer = CompiledTranslation(model, BOS_ID, beams=beams)
-        write = partial(translate, writer, sources, beam, max_new_tokens=new, eos_id=None)
+    beam, writer = BeamConfig(beams=beams), CompiledTranslation(model, BOS_ID, beams=beams)
 
     def step() -> None:
-        write()
+        translate(writer, sources, beam, max_new_tokens=sizes.new, eos_id=None)
 
     return timed(step, sizes.batch * sizes.new)
 

@@ -76,7 +76,6 @@ def translations() -> Work:
         theirs = f"CTranslate2 {SHORT[precision]}"
         contenders += [
             contender(f"ours {SHORT[precision]}", ours.translations, **its),
-            contender(f"ours {SHORT[precision]}, workers", ours.translations, workers=True, **its),
             contender(theirs, ctranslate2.translate, "ctranslate2", **its),
             contender(
                 f"{theirs}, workers", ctranslate2.translate, "ctranslate2", workers=True, **its
@@ -86,8 +85,7 @@ def translations() -> Work:
             contenders.append(contender("transformers f32", hf.translate, "transformers", **its))
         goal = Goal(must=1.2, aim=2.0)
         peers = (theirs, f"{theirs}, workers")
-        mine = (f"ours {SHORT[precision]}", f"ours {SHORT[precision]}, workers")
-        targets.append(Beside(ours=mine, peers=peers, goal=goal))
+        targets.append(Beside(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=goal))
     return Work(
         name="translate",
         description="a translator of 6 + 6 × 512, beam 4, 64 sources of 20 tokens to 32 tokens",

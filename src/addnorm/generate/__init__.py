@@ -5,7 +5,6 @@ from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.decode import DecodingConfig, decode, generate, stream, translate
 from addnorm.generate.next_token import Continuation, NextToken, Translation
 from addnorm.generate.sampling import GreedyConfig, SampleConfig
-from addnorm.generate.workers import TranslationWorkers
 from addnorm.generate.writing import Generated, Writer
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "NextToken",
     "SampleConfig",
     "Translation",
-    "TranslationWorkers",
     "Writer",
     "decode",
     "generate",
