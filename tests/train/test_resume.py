@@ -191,6 +191,8 @@ def test_a_signal_at_the_last_step_lets_the_run_finish(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    # What a shell starts in the background ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     trainer = tiny.trainer(tmp_path, listener=At(7, lambda: (interrupt(), interrupt())))
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()

@@ -67,7 +67,7 @@ class Continuation:
         """Read the prompts, side by side at their ends."""
         self._cache: KVCache | None = self.model.new_cache() if self.cached else None
         self._tokens, self._valid = padded(prompts, _device(self.model), left=True)
-        return checked(self._next())
+        return self._read()
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
@@ -75,7 +75,7 @@ class Continuation:
         self._tokens = _appended(self._tokens, tokens)
         if self._valid is not None:
             self._valid = _appended(self._valid, torch.ones_like(self._valid[:, 0]))
-        return checked(self._next())
+        return self._read()
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
@@ -84,6 +84,9 @@ class Continuation:
         self._valid = None if self._valid is None else self._valid[rows]
         if self._cache is not None:
             self._cache.select(rows)
+
+    def _read(self) -> Logits:
+        return checked(self._next())
 
     def _next(self) -> Logits:
         new = _unread(self._tokens, self._cache)
@@ -124,13 +127,13 @@ class Translation:
         self._tokens = source.new_full((len(prompts), 1), self.bos_id)
         with evaluating(self.model):
             self._memory = self.model.encode(source, self._valid)
-        return self._written()
+        return self._read()
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
         """Append one token to each target."""
         self._tokens = _appended(self._tokens, tokens)
-        return self._written()
+        return self._read()
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
@@ -148,7 +151,7 @@ class Translation:
                 new, self._memory, source_valid=self._valid, cache=self._cache
             )[:, -1]
 
-    def _written(self) -> Logits:
+    def _read(self) -> Logits:
         logits = checked(self._next())
         never = self.never.to(logits.device)
         return logits.index_fill(-1, never, -inf) if len(never) else logits
