@@ -1,5 +1,8 @@
 """Which graph is whose: a name says all that a graph depends on, and nothing of the weights."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from tests.generate.test_compiled import decoder
@@ -49,6 +52,18 @@ def test_activations_and_ties_are_part_of_the_name() -> None:
     assert len({fingerprint_of(model) for model in models}) == len(models)
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh"])
+def test_a_name_is_the_same_in_another_process(activation: str) -> None:
+    code = f"""
+import torch
+from tests.generate.test_graphs import decoder, fingerprint_of, FeedForwardConfig
+print(fingerprint_of(decoder(feedforward=FeedForwardConfig(activation={activation!r}))))
+"""
+    run = [sys.executable, "-c", code]
+    done = [subprocess.run(run, capture_output=True, text=True, check=True) for _ in range(2)]
+    assert done[0].stdout == done[1].stdout != ""
+
+
 def test_what_a_graph_is_asked_is_part_of_its_name() -> None:
     model, rows = decoder(), {0: torch.export.Dim.DYNAMIC}
     names = {
@@ -61,11 +76,14 @@ def test_what_a_graph_is_asked_is_part_of_its_name() -> None:
 
 def test_classes_typed_in_by_hand_have_a_name_too() -> None:
     made = []
-    for k in (1, 2):
+    for k in (1, 2, 2):
         scope: dict = {"nn": torch.nn}
-        exec(f"class Mine(nn.Module):\n    def forward(self, x):\n        return x * {k}", scope)
+        code = (
+            f"class Mine(nn.Module):\n    def forward(self, x):\n        return (lambda: x * {k})()"
+        )
+        exec(code, scope)
         made.append(graphs.fingerprint(scope["Mine"](), (), ()))
-    assert made[0] != made[1]
+    assert made[0] != made[1] == made[2]
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (1, 1, 7), (3, 7), (3, 1, 7), (2, 5, 7)])

@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import os
 import platform
+import re
 import shutil
 import tempfile
 import warnings
@@ -11,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -230,20 +231,25 @@ def _source(kind: type) -> str:
         return str([_value(one) for one in vars(kind).values() if isinstance(one, FunctionType)])
 
 
+def _instructions(code: CodeType) -> str:
+    """What a function does, those within it included; nothing of where it is in memory."""
+    consts = [_instructions(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {consts}"
+
+
 def _value(value: object) -> str:
     match value:
         case Tensor():
             data = value.detach().contiguous().view(torch.uint8).numpy().tobytes()
             return f"{value.dtype} {tuple(value.shape)} {hashlib.sha256(data).hexdigest()}"
         case FunctionType():
-            code = value.__code__
-            return f"{value.__module__}.{value.__qualname__} {code.co_code.hex()} {code.co_consts}"
+            return f"{value.__module__}.{value.__qualname__} {_instructions(value.__code__)}"
         case nn.Module():
             return type(value).__qualname__
         case list() | tuple():
             return str([_value(one) for one in value])
-        case _:
-            return repr(value)
+        case _:  # where something is in memory is nothing that lasts
+            return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _shapes(example: Any) -> Iterator[str]:
