@@ -69,7 +69,7 @@ def train_translator(
 
 
 def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) -> Run:
-    """Greedy continuations of all prompts at once; of one, compiled."""
+    """Greedy continuations of all prompts at once, compiled for one or for several."""
     model = _opened(folder, precision)
     assert isinstance(model, DecoderModel)
     prompts = sizes.prompts()

@@ -101,13 +101,14 @@ class Context:
         `ValueError` where the shapes do not agree.
         """
         n = memory.shape[0]
-        if self.batch % n:
+        sharing = 1 if self.batch == n else self.batch // max(n, 1)  # no rows share no memory, too
+        if self.batch != n * sharing:
             raise ValueError(f"memory has {n} rows, which {self.batch} rows cannot share evenly")
         if valid is None:
             return replace(self, memory=Memory(memory, Full()))
         _same_shape("valid", valid, memory.shape[:2])
         slots = torch.arange(valid.shape[1], device=valid.device)
-        mask = Padding(valid).on(self.q_slots.repeat(self.batch // n), slots, n)
+        mask = Padding(valid).on(self.q_slots.repeat(sharing), slots, n)
         return replace(self, memory=Memory(memory, mask))
 
 

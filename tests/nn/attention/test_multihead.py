@@ -263,6 +263,13 @@ def test_rows_that_share_a_memory_see_what_each_would_see_alone(
     assert_close(shared, alone)
 
 
+@pytest.mark.parametrize("valid", [None, torch.ones(0, 5, dtype=torch.bool)])
+def test_no_rows_look_at_no_memory(valid: Tensor | None) -> None:
+    attention, x = AttentionConfig(n_heads=4).build_cross(16), torch.randn(0, 3, 16)
+    ctx = Context.over(x, Causal()).attending(torch.randn(0, 5, 16), valid)
+    assert attention(x, ctx).shape == (0, 3, 16)
+
+
 def test_cross_attention_without_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="memory"):
         AttentionConfig(n_heads=2).build_cross(8)(torch.randn(1, 2, 8), context(1, 2))

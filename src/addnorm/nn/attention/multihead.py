@@ -131,7 +131,7 @@ class CrossAttention(MultiHead):
             raise ValueError("cross-attention needs a memory: build the context with `attending`")
         k, v = self.remember(memory) if cache is None else cache.once(lambda: self.remember(memory))
         q, n = self.queries(x), k.shape[0]
-        return self.merge(_apart(self.core(_beside(q, n), k, v, memory.mask), q.shape[0] // n))
+        return self.merge(_apart(self.core(_beside(q, n), k, v, memory.mask), q.shape[0]))
 
     def remember(self, memory: Memory) -> KeysValues:
         """The keys and values of the memory."""
@@ -146,12 +146,12 @@ def _beside(
 
 
 def _apart(
-    mixed: Float[Tensor, "memories heads side_by_side d_head"], sharing: int
+    mixed: Float[Tensor, "memories heads side_by_side d_head"], rows: int
 ) -> Float[Tensor, "rows heads seq d_head"]:
-    """The inverse of `_beside` where `sharing` rows share a memory."""
-    if sharing == 1:
+    """The inverse of `_beside` for so many rows."""
+    if (n := mixed.shape[0]) == rows:
         return mixed
-    return mixed.unflatten(2, (sharing, -1)).transpose(1, 2).flatten(0, 1)
+    return mixed.unflatten(2, (rows // n, -1)).transpose(1, 2).flatten(0, 1)
 
 
 @config
