@@ -39,6 +39,7 @@ from addnorm.train.loss import (
     listening,
     mixtures_of,
 )
+from addnorm.train.memory import keep_freed_pages
 from addnorm.train.optim import optimizer_tensors, restore_optimizers
 from addnorm.train.precision import autocast, loss_scaler
 from addnorm.train.settings import TrainConfig
@@ -115,6 +116,8 @@ class Trainer:
             )
         self.config = config
         self.device = resolve_device(config.device)
+        if self.device.type == "cpu":
+            keep_freed_pages()
         self.model = model.to(self.device)
         self.teacher = None if teacher is None else teacher.to(self.device).eval()
         self.batches = batches

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from addnorm.config import config
 from addnorm.nn import functional
 from addnorm.nn.attention.scores import Additive, DotProduct, Score
+from addnorm.nn.attention.short import attend_in_cache, is_for_cache
 from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
@@ -86,18 +87,22 @@ class SDPACore(nn.Module):
         """The same in plain products, in the type of the queries."""
         scale = None if self.score is None else self.score.scale
         q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
-        scores = q @ _shared(k, q.shape[1]).mT
-        scores = scores if bias is None else scores + bias.to(q.dtype)
-        allowed = _allowed(mask, q, k)
-        if allowed is not None:  # a sum, for filling all scores of all heads takes longer
-            floor = torch.zeros_like(allowed, dtype=q.dtype)
-            scores = scores + floor.masked_fill(~allowed, torch.finfo(q.dtype).min / 2)
-        # In float32, or a weight near one would be one, and teach nothing.
-        weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
-        if isinstance(mask, Dense | Tiled) and allowed is not None:  # there may be empty rows
-            weights = weights.masked_fill(~allowed, 0.0)
-        weights = F.dropout(weights, self.dropout, self.training)
-        return weights @ _shared(v, q.shape[1])
+        k, v = _shared(k, q.shape[1]), _shared(v, q.shape[1])
+        allowed, p = _allowed(mask, q, k), self.dropout if self.training else 0.0
+        # A sum with a floor, for filling all scores of all heads takes longer.
+        if bias is None and is_for_cache(q, k):
+            floor = None if allowed is None else _floor(allowed, q.dtype)
+            mixed = attend_in_cache(q, k, v, floor, p)
+        else:
+            scores = q @ k.mT
+            scores = scores if bias is None else scores + bias.to(q.dtype)
+            scores = scores if allowed is None else scores + _floor(allowed, q.dtype)
+            # In float32, or a weight near one would be one, and teach nothing.
+            weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+            mixed = F.dropout(weights, p) @ v
+        if isinstance(mask, Dense | Tiled) and allowed is not None:  # some may see nothing
+            mixed = mixed.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+        return mixed
 
 
 NOT_FUSED = (
@@ -190,11 +195,17 @@ def _allowed(mask: Evaluated, q: Queries, k: Keys) -> Tensor | None:
         case Full():
             return None
         case Causal():
-            return q.new_ones(q.shape[2], k.shape[2]).tril().bool()
+            return q.new_ones(1, 1, q.shape[2], k.shape[2]).tril().bool()
         case Dense(allowed):
             return allowed
         case Tiled():
             return mask.tile(EVERYTHING, EVERYTHING).allowed
+
+
+def _floor(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a query may look; elsewhere so low that exp gives 0, and finite even in a sum."""
+    lowest = torch.finfo(dtype).min / 2
+    return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, lowest)
 
 
 def _shared(kv: Keys, n_heads: int) -> Float[Tensor, "batch heads kv_seq d_head"]:

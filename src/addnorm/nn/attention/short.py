@@ -1,0 +1,113 @@
+"""Attention of short texts in bfloat16 on a CPU: scores live and die in the processor's cache.
+
+Scores are the largest thing that attention makes, and products are quick beside their way to memory
+and back. Here a few heads at a time are scored, weighed and mixed in the same few megabytes. Nothing
+quadratic is kept for the way back, where the weights are computed again (Dao et al. 2022, §3.1).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from addnorm.nn.dropout import keep_mask
+
+Queries = Float[Tensor, "batch heads q_seq d_head"]
+Keys = Float[Tensor, "batch heads kv_seq d_head"]
+Floor = Float[Tensor, "#batch 1 q_seq kv_seq"]
+
+MANY = 2**22
+"""Scores from which that pays: they no longer stay in the cache by themselves."""
+
+AT_ONCE = 2**20
+"""Scores at a time: 4 MB in float32."""
+
+
+def is_for_cache(q: Queries, k: Keys) -> bool:
+    """Whether these are bfloat16 on a CPU, and their scores too many for its cache."""
+    if torch.compiler.is_compiling() or q.device.type != "cpu" or q.dtype is not torch.bfloat16:
+        return False
+    return q.shape[:3].numel() * k.shape[2] > MANY
+
+
+def attend_in_cache(
+    q: Queries, k: Keys, v: Keys, floor: Floor | None, dropout: float = 0.0
+) -> Queries:
+    """`dropout(softmax(q kᵀ + floor)) v`: products in the type of `q`, softmax in float32.
+
+    `floor` is 0 where a query may look and hugely negative where it may not; it gets no gradient.
+    """
+    pairs = q.new_empty(()).expand(q.shape[:2].numel(), q.shape[2], k.shape[2])
+    kept = keep_mask(pairs, dropout) if dropout else None
+    return _InCache.apply(q, k, v, floor, kept)  # pyright: ignore[reportReturnType]
+
+
+class _InCache(torch.autograd.Function):
+    """The heads of all rows, a few at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, floor: Tensor | None, kept: Tensor | None
+    ) -> Tensor:
+        ctx.heads, ctx.groups = q.shape[:2], list(_groups(q, k))
+        q, k, v = (x.flatten(0, 1).contiguous() for x in (q, k, v))
+        ctx.save_for_backward(q, k, v, floor, kept)
+        mixed, room = torch.empty_like(q), _room(ctx.groups, q, k, q.dtype)
+        for at, rows in ctx.groups:
+            weights = torch.bmm(q[at], k[at].mT, out=room[: q[at].shape[0]])
+            torch.softmax(_lowered(weights, floor, rows), -1, out=weights)
+            torch.bmm(_dropped(weights, kept, at), v[at], out=mixed[at])
+        return mixed.unflatten(0, ctx.heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, floor, kept = ctx.saved_tensors
+        dy = dy.flatten(0, 1).contiguous()
+        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+        rooms = [_room(ctx.groups, q, k, t) for t in (q.dtype, torch.float32, torch.float32)]
+        for at, rows in ctx.groups:
+            narrow, weights, ds = (room[: q[at].shape[0]] for room in rooms)
+            weights.copy_(torch.bmm(q[at], k[at].mT, out=narrow))
+            torch.softmax(_lowered(weights, floor, rows), -1, out=weights)
+            ds.copy_(_dropped(torch.bmm(dy[at], v[at].mT, out=narrow), kept, at))
+            torch._softmax_backward_data(ds, weights, -1, torch.float32, grad_input=ds)
+            torch.bmm(_dropped(narrow.copy_(weights), kept, at).mT, dy[at], out=dv[at])
+            torch.bmm(narrow.copy_(ds), k[at], out=dq[at])
+            torch.bmm(narrow.mT, q[at], out=dk[at])
+        return *(x.unflatten(0, ctx.heads) for x in (dq, dk, dv)), None, None
+
+
+def _groups(q: Queries, k: Keys) -> Iterator[tuple[slice, slice]]:
+    """Heads that go together, counted through all rows, and their rows: part of one or several."""
+    n_rows, n_heads, n_q, _ = q.shape
+    size = max(1, AT_ONCE // (n_q * k.shape[2]))
+    rows, heads = max(1, size // n_heads), min(size, n_heads)
+    for row in range(0, n_rows, rows):
+        end = min(row + rows, n_rows)
+        for first in range(row * n_heads, end * n_heads, rows * heads):
+            last = min(first + rows * heads, end * n_heads)
+            yield slice(first, last), slice(row, end)
+
+
+def _room(groups: list[tuple[slice, slice]], q: Tensor, k: Tensor, dtype: torch.dtype) -> Tensor:
+    """Uninitialised memory for the scores of the largest group, which is the first."""
+    return q.new_empty(groups[0][0].stop, q.shape[1], k.shape[1], dtype=dtype)
+
+
+def _lowered(scores: Tensor, floor: Floor | None, rows: slice) -> Tensor:
+    """In place."""
+    if floor is not None:
+        floor = floor if floor.shape[0] == 1 else floor[rows]
+        scores.unflatten(0, (floor.shape[0], -1)).add_(floor)
+    return scores
+
+
+def _dropped(weights: Tensor, kept: Tensor | None, at: slice) -> Tensor:
+    """In place."""
+    return weights if kept is None else weights.mul_(kept[at])
