@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig
+from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, short
 from addnorm.nn.attention import core as core_module
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
@@ -222,11 +222,13 @@ def test_cuda_kernels_equal_the_formula(backend: str, name: str) -> None:
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("kv_heads", [4, 1])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("many", [10**6, 0], ids=["few scores", "many"])
 def test_autocast_takes_plain_products_of_short_texts(
-    name: str, kv_heads: int, biased: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, kv_heads: int, biased: bool, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, mask, wanted = problem(name, kv_heads, biased)
     module = built(CORE_RECORDS[0])
+    monkeypatch.setattr(short, "MANY", many)
     monkeypatch.setattr(core_module.F, "scaled_dot_product_attention", None)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = run(

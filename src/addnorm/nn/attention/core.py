@@ -32,11 +32,11 @@ EVERYTHING = slice(None)
 FEW = 8
 """Queries up to which plain products read the keys faster than the fused kernel in float32."""
 
-SHORT = 512
+SHORT = 1024
 """Keys up to which plain products train faster than torch's fused kernel in bfloat16 on a CPU.
 
 They round scores to bfloat16, as autocast rounds all products; a model that is itself in bfloat16
-keeps the kernel, which does not. `docs/speed.md` has the figures.
+keeps the kernel, which does not. `docs/speed.md` has the figures, `short` the way of large ones.
 """
 
 

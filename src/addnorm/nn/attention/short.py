@@ -1,8 +1,9 @@
 """Attention of short texts in bfloat16 on a CPU: scores live and die in the processor's cache.
 
-Scores are the largest thing that attention makes, and products are quick beside their way to memory
-and back. Here a few heads at a time are scored, weighed and mixed in the same few megabytes. Nothing
-quadratic is kept for the way back, where the weights are computed again (Dao et al. 2022, §3.1).
+Scores are the largest thing that attention makes, and products are quick beside their way to and
+from memory. Here a few heads at a time are scored, weighed and mixed in the same few megabytes.
+Nothing quadratic is kept for the way back, where the weights are computed again (Dao et al. 2022,
+§3.1).
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from addnorm.nn.dropout import keep_mask
+
+_softmax_gradient: Any = torch.ops.aten._softmax_backward_data.out
 
 Queries = Float[Tensor, "batch heads q_seq d_head"]
 Keys = Float[Tensor, "batch heads kv_seq d_head"]
@@ -76,7 +79,7 @@ class _InCache(torch.autograd.Function):
             weights.copy_(torch.bmm(q[at], k[at].mT, out=narrow))
             torch.softmax(_lowered(weights, floor, rows), -1, out=weights)
             ds.copy_(_dropped(torch.bmm(dy[at], v[at].mT, out=narrow), kept, at))
-            torch._softmax_backward_data(ds, weights, -1, torch.float32, grad_input=ds)
+            _softmax_gradient(ds, weights, -1, torch.float32, grad_input=ds)
             torch.bmm(_dropped(narrow.copy_(weights), kept, at).mT, dy[at], out=dv[at])
             torch.bmm(narrow.copy_(ds), k[at], out=dq[at])
             torch.bmm(narrow.mT, q[at], out=dk[at])
