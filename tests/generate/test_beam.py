@@ -61,7 +61,13 @@ def every_score(tree: Tree, prompt: tuple[int, ...], limit: int, config: BeamCon
     }
 
 
-def plain_search(tree: Tree, prompt: tuple[int, ...], config: BeamConfig, limit: int) -> list:
+def plain_search(
+    tree: Tree,
+    prompt: tuple[int, ...],
+    config: BeamConfig,
+    limit: int,
+    ends: tuple[int, ...] = (EOS,),
+) -> list:
     """The definition, one hypothesis at a time and without early closing."""
     live, done = [((), 0.0)], []
     for n in range(1, limit + 1):
@@ -73,15 +79,17 @@ def plain_search(tree: Tree, prompt: tuple[int, ...], config: BeamConfig, limit:
         extended.sort(key=lambda h: -h[1])
         best = extended[: config.beams]
         norm = ((5 + n) / 6) ** config.length_penalty
-        done += [(ids[:-1], score / norm, "eos") for ids, score in best if ids[-1] == EOS]
+        done += [(ids[:-1], score / norm, "eos") for ids, score in best if ids[-1] in ends]
         onward = best if config.width == "shrinking" else extended
-        live = [(ids, score) for ids, score in onward if ids[-1] != EOS][: config.beams]
+        live = [(ids, score) for ids, score in onward if ids[-1] not in ends][: config.beams]
     cut = [(ids, score / norm, "length") for ids, score in live]
     return (sorted(done, key=lambda h: -h[1]) + cut)[: config.n_best]
 
 
-def search(tree: Tree, prompts, config: BeamConfig, limits) -> list[list[Generated]]:
-    return beam_search(tree, prompts, config, limits, EOS)
+def search(
+    tree: Tree, prompts, config: BeamConfig, limits, ends: tuple[int, ...] = (EOS,)
+) -> list[list[Generated]]:
+    return beam_search(tree, prompts, config, limits, ends)
 
 
 @given(
@@ -109,16 +117,19 @@ def test_enough_beams_find_the_true_best(seed: int, vocab: int, limit: int, pena
     penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
     limits=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     width=st.sampled_from(["shrinking", "constant"]),
+    ends=st.sampled_from([(EOS,), (3, EOS), ()]),
     data=st.data(),
 )
-def test_a_batch_finds_what_the_definition_finds(seed, beams, penalty, limits, width, data) -> None:
+def test_a_batch_finds_what_the_definition_finds(
+    seed, beams, penalty, limits, width, ends, data
+) -> None:
     tree = Tree(5, seed)
     n_best = data.draw(st.integers(1, beams))
     config = BeamConfig(beams=beams, n_best=n_best, length_penalty=penalty, width=width)
     prompts = [(i,) * (1 + i % 3) for i in range(len(limits))]
-    found = search(tree, prompts, config, limits)
+    found = search(tree, prompts, config, limits, ends)
     for prompt, limit, best in zip(prompts, limits, found, strict=True):
-        expected = plain_search(tree, prompt, config, limit)
+        expected = plain_search(tree, prompt, config, limit, ends)
         assert [(g.ids, g.finished) for g in best] == [(ids, why) for ids, _, why in expected]
         scores = [score for _, score, _ in expected]
         assert [g.score for g in best] == pytest.approx(scores, abs=1e-4)
@@ -148,7 +159,7 @@ def test_closed_sentences_cost_nothing() -> None:
 
 
 def test_more_beams_than_tokens_and_no_end_token() -> None:
-    [[*found]] = beam_search(Tree(2), [(1,)], BeamConfig(beams=7, n_best=7), [2], None)
+    [[*found]] = beam_search(Tree(2), [(1,)], BeamConfig(beams=7, n_best=7), [2], ())
     assert sorted(g.ids for g in found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [g.score for g in found] == sorted((g.score for g in found), reverse=True)
     assert {g.finished for g in found} == {"length"}

@@ -1,6 +1,7 @@
 """`generate` and `translate`: order, limits, ends, seeds, and what is refused."""
 
 import copy
+from itertools import takewhile
 from math import inf
 
 import pytest
@@ -82,6 +83,22 @@ def test_an_empty_prompt_begins_like_a_document(decoder) -> None:
     assert other == spelt
     with pytest.raises(InputError, match="prompt 1 is empty"):
         generate(decoder, [[1], []], GreedyConfig(), max_new_tokens=6, start_id=None)
+
+
+@pytest.mark.parametrize("ends", [(1, 2), (9, 4, 0)])
+def test_any_of_several_tokens_ends_a_text(decoder, translator, ends: tuple[int, ...]) -> None:
+    def written(eos_id) -> list[tuple[int, ...]]:
+        how = {"decoding": SampleConfig(temperature=3.0), "max_new_tokens": 12, "eos_id": eos_id}
+        [[one]], [[other]] = (
+            generate(decoder, [[5, 6]], **how),
+            translate(translator, [[5, 6]], **how),
+        )
+        return [one.ids, other.ids]
+
+    whole = written(None)
+    cut = [tuple(takewhile(lambda token: token not in ends, ids)) for ids in whole]
+    assert cut != whole
+    assert written(ends) == cut
 
 
 def test_an_empty_source_is_refused(translator) -> None:

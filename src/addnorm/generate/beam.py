@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import inf
 from typing import Annotated, Literal
 
@@ -51,8 +52,8 @@ class BeamConfig:
 class Beams:
     """The search state of the sentences still open: `live` hypotheses and the best `done` ones.
 
-    Both hold the tokens so far, ends included; a done one is filled up with further ends. A score
-    of -inf marks an empty place. Done scores are normalised and sorted, live ones plain log p.
+    Both hold the tokens so far, ends included; a done one is filled up with anything. A score of
+    -inf marks an empty place. Done scores are normalised and sorted, live ones plain log p.
     """
 
     live: Int[Tensor, "batch beams seq"]
@@ -85,7 +86,7 @@ def beam_search(
     prompts: Sequence[Ids],
     decoding: BeamConfig,
     limits: Sequence[int],
-    eos_id: int | None,
+    ends: Ids,
 ) -> list[list[Generated]]:
     """The `n_best` continuations of each prompt, best first, at most `limits[i]` tokens long.
 
@@ -94,19 +95,18 @@ def beam_search(
     when no live hypothesis can still displace a kept one: log p only falls, so
     `live / normaliser(limit)` bounds whatever it may become, and closing early changes nothing.
     Only where too few hypotheses ended within the limit do unfinished ones follow, marked "length".
-    Closed sentences leave the batch at once.
+    Closed sentences leave the batch at once. `ends` are the tokens that end a hypothesis.
     """
-    end = -1 if eos_id is None else eos_id
     logits = next_token.start(prompts)
     limit = torch.tensor(limits, device=logits.device)
     beams = Beams.start(len(prompts), decoding.n_best, logits.device)
     sentences = torch.arange(len(prompts), device=logits.device)
     results: list[list[Generated]] = [[] for _ in prompts]
     while True:
-        beams, parents = extend(beams, logits, decoding, end)
+        beams, parents = extend(beams, logits, decoding, ends)
         closed = is_closed(beams, decoding, limit)
         for i in ints(closed.nonzero()[:, 0]):
-            results[int(sentences[i])] = hypotheses(beams, i, decoding, end)
+            results[int(sentences[i])] = hypotheses(beams, i, decoding, ends)
         kept = (~closed).nonzero()[:, 0]
         if len(kept) == 0:
             return results
@@ -116,20 +116,19 @@ def beam_search(
 
 
 def extend(
-    beams: Beams, logits: Float[Tensor, "rows vocab"], decoding: BeamConfig, end: int
+    beams: Beams, logits: Float[Tensor, "rows vocab"], decoding: BeamConfig, ends: Ids
 ) -> tuple[Beams, Int[Tensor, "batch beams"]]:
     """The state one token on, and the row of `logits` that each live hypothesis came from."""
     batch, width, _ = beams.live.shape
     scores, tokens, parents = best_extensions(beams.live_scores, logits, decoding.candidates)
     history = torch.cat([_take(beams.live, parents), tokens[..., None]], dim=-1)
-    ended = tokens == end
+    ended = torch.isin(tokens, tokens.new_tensor(ends))
     length = torch.tensor(history.shape[-1], device=logits.device)
     first = slice(decoding.beams)
     done, done_scores = _merge(
         beams,
         history[:, first],
         scores[:, first].masked_fill(~ended[:, first], -inf) / decoding.normaliser(length),
-        end,
     )
     n_live = min(decoding.beams, scores.shape[-1])
     live_scores, live = scores.masked_fill(ended, -inf).topk(n_live, dim=-1)
@@ -159,10 +158,9 @@ def _merge(
     beams: Beams,
     history: Int[Tensor, "batch new seq"],
     scores: Float[Tensor, "batch new"],
-    end: int,
 ) -> tuple[Int[Tensor, "batch n_best seq"], Float[Tensor, "batch n_best"]]:
     """The best of the hypotheses already done and those that have just ended."""
-    padded = torch.nn.functional.pad(beams.done, (0, 1), value=end)
+    padded = torch.nn.functional.pad(beams.done, (0, 1))
     every = torch.cat([beams.done_scores, scores], dim=-1)
     kept, places = every.topk(beams.done_scores.shape[-1], dim=-1)
     return _take(torch.cat([padded, history], dim=1), places), kept
@@ -180,11 +178,11 @@ def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) 
     return (bound <= beams.done_scores[:, -1]) | (limit <= beams.live.shape[-1])
 
 
-def hypotheses(beams: Beams, i: int, decoding: BeamConfig, end: int) -> list[Generated]:
+def hypotheses(beams: Beams, i: int, decoding: BeamConfig, ends: Ids) -> list[Generated]:
     """The best hypotheses of sentence `i`, done before unfinished, each kind best first."""
     cut = beams.live_scores[i] / decoding.normaliser(torch.tensor(beams.live.shape[-1]))
     found = [
-        Generated(ids=_without_end(ints(ids), end), score=score, finished="eos")
+        Generated(ids=_without_end(ints(ids), ends), score=score, finished="eos")
         for ids, score in zip(beams.done[i], floats(beams.done_scores[i]), strict=True)
         if score > -inf
     ]
@@ -196,5 +194,5 @@ def hypotheses(beams: Beams, i: int, decoding: BeamConfig, end: int) -> list[Gen
     return found[: decoding.n_best]
 
 
-def _without_end(ids: list[int], end: int) -> tuple[int, ...]:
-    return tuple(ids[: ids.index(end)])
+def _without_end(ids: list[int], ends: Ids) -> tuple[int, ...]:
+    return tuple(takewhile(lambda token: token not in ends, ids))

@@ -34,6 +34,8 @@ Memories = list[Float[Tensor, "memories kv_heads memory_seq d_head"]]
 """The same of what an encoder read."""
 
 Slots = Int[Tensor, " so_far"]
+Seen = Bool[Tensor, "rows branches slots"]
+Positions = Int[Tensor, "rows slots"]
 
 ROOM = 256
 """For how many tokens, of all rows together, buffers have room at least."""
@@ -108,14 +110,17 @@ class CompiledTranslation(Translation):
         self.start([[0] * 3] * (2 if several else 1))
         self.select(torch.arange(len(self._tokens)).repeat_interleave(beams))
         self._tokens = F.pad(self._tokens, (0, 1))
-        *_, memories, _, buffers = inputs = self._inputs()
-        path, held = _axes(several, 2), [_axes(several, 2)] * len(buffers)
+        *_, memories, _, _, buffers = inputs = self._inputs()
+        seen, positions = _axes(several, 2), _axes(several, 1)
+        held = [_axes(several, 2)] * len(buffers)
         source = (
             _axes(several, 1),
             _axes(several, 1) if several else None,
             [held[0]] * len(memories),
         )
-        self._graph = _graph(_Translate(model), inputs, (_axes(several), *source, path, held))
+        self._graph = _graph(
+            _Translate(model), inputs, (_axes(several), *source, seen, positions, held)
+        )
 
     def _next(self) -> Logits:
         _check_rows(len(self._tokens), self.several)
@@ -163,10 +168,11 @@ class GraphCache(KVCache):
 
 
 class BranchCache(KVCache):
-    """What a cache keeps, for some branches of each row, as `masks.Branches` numbers their slots.
+    """What a cache keeps, for some branches of each row: see `masks.Branches`.
 
     `memories` are the keys and values of what the rows look at. A row is a sentence here: to
-    `select` beams is to note where they come from.
+    `select` beams is to note where they come from. When the buffers are full, only slots that a
+    branch descends from go into the next ones.
     """
 
     def __init__(self, cache: KVCache, branches: int) -> None:
@@ -174,34 +180,51 @@ class BranchCache(KVCache):
         self.memories: Memories = [
             part.contiguous() for layer in cache for part in layer.memory.kept
         ]
-        n = int(cache.length) * branches
-        self._held = [_buffer(part.repeat_interleave(branches, dim=2), n) for part in _own(cache)]
-        self._own = torch.arange(branches)[:, None]
-        self._path = self._own.repeat(len(self._held[0]), 1, int(cache.length))
+        n = int(cache.length)
+        self._held = [_buffer(part, n) for part in _own(cache)]
+        rows = self._held[0].shape[0]
+        self._seen = torch.ones(rows, branches, n, dtype=torch.bool)
+        self._positions = torch.arange(n).repeat(rows, 1)
         self._width = 1
 
-    def branches(self, n: int) -> tuple[Int[Tensor, "rows branches steps"], Buffers]:
-        """The path of each branch for `n` tokens, and keys and values with room for them."""
+    def branches(self, n: int) -> tuple[Seen, Positions, Buffers]:
+        """For `n` tokens of each branch: what it sees, where that stands, and room for all of it.
+
+        The last slots of each row are those of the new tokens, one for each branch.
+        """
         if n > self.length:
-            rows, branches, _ = self._path.shape
-            self._path = torch.cat([self._path, self._own.expand(rows, -1, 1)], dim=2)
-            if (slots := n * branches) > self._held[0].shape[2]:
-                self._held = [_longer(part, slots) for part in self._held]
+            rows, branches, slots = self._seen.shape
+            if slots + branches > self._held[0].shape[2]:
+                self._forget()
+            own = torch.eye(branches, dtype=torch.bool).expand(rows, -1, -1)
+            self._seen = torch.cat([self._seen, own], dim=2)
+            new = self._positions.new_full((rows, branches), n - 1)
+            self._positions = torch.cat([self._positions, new], dim=1)
         self.length = n
-        return self._path, self._held
+        return self._seen, self._positions, self._held
+
+    def _forget(self) -> None:
+        """Leave out the slots that no branch descends from, and make room for as many again."""
+        live = self._seen.any(1)
+        n = int(live.sum(1).max())
+        first = live.int().argsort(dim=1, descending=True, stable=True)[:, :n]
+        self._seen = self._seen.gather(2, first[:, None].expand(-1, self._seen.shape[1], -1))
+        self._positions = self._positions.gather(1, first)
+        room = _room(n + self._seen.shape[1], len(first))
+        self._held = [_gathered(part, first, room) for part in self._held]
 
     def select(
         self, rows: Int[Tensor, " rows"], memories: Int[Tensor, " memories"] | None = None
     ) -> None:
         """As `KVCache.select`; the rows of one memory are its branches."""
         assert memories is not None, "branches share a memory"
-        if not are_all(memories, len(self._path)):
-            self._path = self._path[memories]
+        if not are_all(memories, len(self._seen)):
+            self._seen, self._positions = self._seen[memories], self._positions[memories]
             self._held = [part[memories] for part in self._held]
             self.memories = [part[memories] for part in self.memories]
-        parents = (rows % self._width).view(len(self._path), -1, 1)
+        parents = (rows % self._width).view(len(self._seen), -1, 1)
         self._width = parents.shape[1]
-        self._path = self._path.gather(1, parents.expand(-1, -1, self._path.shape[2]))
+        self._seen = self._seen.gather(1, parents.expand(-1, -1, self._seen.shape[2]))
 
 
 def _own(cache: KVCache) -> list[Held]:
@@ -222,6 +245,17 @@ def _longer(
     longer = buffer.new_empty(*buffer.shape[:2], _room(n, buffer.shape[0]), buffer.shape[3])
     longer[:, :, : buffer.shape[2]] = buffer
     return longer
+
+
+def _gathered(
+    buffer: Float[Tensor, "rows kv_heads room d_head"], slots: Int[Tensor, "rows n"], room: int
+) -> Float[Tensor, "rows kv_heads room_2 d_head"]:
+    """These slots of each row, in a buffer with more room."""
+    _, heads, _, width = buffer.shape
+    gathered = buffer.new_empty(len(buffer), heads, room, width)
+    places = slots[:, None, :, None].expand(-1, heads, -1, width)
+    torch.gather(buffer, 2, places, out=gathered[:, :, : slots.shape[1]])
+    return gathered
 
 
 def _room(n: int, rows: int) -> int:
@@ -260,16 +294,17 @@ class _Translate(nn.Module):
         memory: Float[Tensor, "rows memory_seq d_model"],
         valid: Bool[Tensor, "rows memory_seq"] | None,
         memories: Memories,
-        path: Int[Tensor, "rows branches steps"],
+        seen: Seen,
+        positions: Positions,
         buffers: Buffers,
     ) -> Float[Tensor, "beams vocab"]:
-        branches, steps = path.shape[1:]
-        slots = torch.arange(steps * branches)
-        cache = KVCache(_fixed(self.model.decoder, slots, buffers), length=(steps - 1) * branches)
+        _, branches, n = seen.shape
+        layers = _fixed(self.model.decoder, torch.arange(n), buffers)
+        cache = KVCache(layers, length=n - branches)
         for layer, kept in zip(cache, _pairs(memories), strict=True):
             layer.memory = CrossCache(kept)
-        ctx = Context.over(tokens, Branches(path), past=cache.length)
-        ctx = replace(ctx, kv_positions=(slots // branches)[None]).attending(memory, valid)
+        ctx = Context.over(tokens, Branches(seen), past=cache.length)
+        ctx = replace(ctx, kv_positions=positions).attending(memory, valid)
         x = self.model.decoder(self.model.target_embed(tokens, ctx), ctx, cache)
         return self.model.head(x, ctx).flatten(0, 1)
 

@@ -20,6 +20,9 @@ from addnorm.models import DecoderModel, EncoderDecoderModel
 DecodingConfig = Annotated[GreedyConfig | SampleConfig | BeamConfig, Field(discriminator="kind")]
 """Every way to decode."""
 
+Ends = int | Sequence[int] | None
+"""The token that ends a text, or several of which each does, or none."""
+
 
 def generate(
     model: DecoderModel | CompiledContinuation,
@@ -27,7 +30,7 @@ def generate(
     decoding: DecodingConfig,
     *,
     max_new_tokens: int,
-    eos_id: int | None = EOS_ID,
+    eos_id: Ends = EOS_ID,
     start_id: int | None = EOS_ID,
     writer: Writer | None = None,
     batch_size: int = 64,
@@ -61,7 +64,7 @@ def translate(
     *,
     max_new_tokens: int | None = None,
     bos_id: int = BOS_ID,
-    eos_id: int | None = EOS_ID,
+    eos_id: Ends = EOS_ID,
     writer: Writer | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
@@ -96,7 +99,7 @@ def decode(
     decoding: DecodingConfig,
     wanted: Sequence[int],
     *,
-    eos_id: int | None,
+    eos_id: Ends,
     writer: Writer | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
@@ -115,13 +118,13 @@ def decode(
     results: dict[int, list[Generated]] = {}
     for first in range(0, len(order), batch_size):
         rows = order[first : first + batch_size]
-        batch, ends = [prompts[i] for i in rows], [limits[i] for i in rows]
+        batch, most = [prompts[i] for i in rows], [limits[i] for i in rows]
         if isinstance(decoding, BeamConfig):
-            found = beam_search(next_token, batch, decoding, ends, eos_id)
+            found = beam_search(next_token, batch, decoding, most, _ends(eos_id))
             found = [[_with_text(g, writer) for g in best] for best in found]
         else:
             choose = decoding.choose(rows)
-            found = collected(write(next_token, batch, choose, ends, eos_id, writer), len(rows))
+            found = collected(write(next_token, batch, choose, most, eos_id, writer), len(rows))
         results.update(zip(rows, found, strict=True))
     return [results[i] for i in range(len(prompts))]
 
@@ -133,7 +136,7 @@ def stream(
     *,
     max_new_tokens: int,
     writer: Writer,
-    eos_id: int | None = EOS_ID,
+    eos_id: Ends = EOS_ID,
 ) -> Iterator[str]:
     """The text of one continuation, in pieces as soon as they are settled.
 
@@ -161,10 +164,11 @@ def write(
     prompts: Sequence[Ids],
     choose: Choose,
     limits: Sequence[int],
-    eos_id: int | None,
+    eos_id: Ends,
     writer: Writer | None = None,
 ) -> Iterator[Piece]:
     """Write all rows at once, a token each at a time; a finished row leaves the batch."""
+    ends = _ends(eos_id)
     logits = next_token.start(prompts)
     rows = list(range(len(prompts)))
     texts = [None if writer is None else writer.open() for _ in prompts]
@@ -172,7 +176,7 @@ def write(
         tokens = choose(logits, rows)
         written = zip(rows, ints(tokens), floats(_log_p(logits, tokens)), strict=True)
         pieces = [
-            _piece(row, token, log_p, texts[row], token == eos_id, step == limits[row])
+            _piece(row, token, log_p, texts[row], token in ends, step == limits[row])
             for row, token, log_p in written
         ]
         yield from pieces
@@ -224,6 +228,12 @@ def _log_p(logits: Tensor, tokens: Tensor) -> Tensor:
 
 def _with_text(generated: Generated, writer: Writer | None) -> Generated:
     return generated if writer is None else replace(generated, text=writer.write(generated.ids))
+
+
+def _ends(eos_id: Ends) -> Ids:
+    if eos_id is None:
+        return ()
+    return (eos_id,) if isinstance(eos_id, int) else eos_id
 
 
 def _begun(i: int, prompt: Ids, start_id: int | None) -> Ids:

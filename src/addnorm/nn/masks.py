@@ -178,19 +178,20 @@ class Segments(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Branches(Mask):
-    """A query sees the tokens of its own branch, where texts that share a row part and part again.
+    """Each of the last slots ends a branch of its row: `seen` says from which slots it descends.
 
-    Of `n` branches each step has `n` slots, one after the other: slot `n t + j` is token `t` of
-    some branch, and query slot `q` ends branch `q mod n`, whose token `t` is in slot
-    `n t + path[row, q mod n, t]`. So beams share what they have in common, and none is ever moved
-    (a tree of tokens under one mask: Miao et al. 2024, §4.2).
+    So beams share what they have in common, and none is ever moved (a tree of tokens under one
+    mask: Miao et al. 2024, §4.2).
     """
 
-    path: Int[Tensor, "batch branches steps"]
+    seen: Bool[Tensor, "batch branches kv_seq"]
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        n = self.path.shape[1]
-        return self.path[batch, q % n, kv // n] == kv % n
+        _, branches, slots = self.seen.shape
+        return self.seen[batch, q - (slots - branches), kv]
+
+    def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
+        return Dense(self.seen[:, None])
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,7 +131,7 @@ class Judge:
             [one.tokens for one in chosen],
             self.settings.decoding,
             bos_id=self.tokenizers.target.bos_id,
-            eos_id=self.tokenizers.target.eos_id,
+            eos_id=self.tokenizers.target.eos_ids,
             writer=Writer(self.tokenizers.target),
             batch_size=self.settings.batch_size,
         )

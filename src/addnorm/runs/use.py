@@ -107,7 +107,7 @@ def write(
                 encoded,
                 later(decoding, first),
                 max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
-                eos_id=target.eos_id,
+                eos_id=target.eos_ids,
                 start_id=target.bos_id,
                 writer=writer,
             )
@@ -121,7 +121,7 @@ def write(
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
                 bos_id=target.bos_id,
-                eos_id=target.eos_id,
+                eos_id=target.eos_ids,
                 writer=writer,
             )
             blank = [Generated(ids=(), score=0.0, finished="eos")]
@@ -179,7 +179,7 @@ def write_as_it_comes(
         decoding,
         max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
         writer=Writer(target, stop),
-        eos_id=target.eos_id,
+        eos_id=target.eos_ids,
     )
 
 
