@@ -210,8 +210,9 @@ class BranchCache(KVCache):
         first = live.int().argsort(dim=1, descending=True, stable=True)[:, :n]
         self._seen = self._seen.gather(2, first[:, None].expand(-1, self._seen.shape[1], -1))
         self._positions = self._positions.gather(1, first)
-        room = _room(n + self._seen.shape[1], len(first))
-        self._held = [_gathered(part, first, room) for part in self._held]
+        room = _room(2 * n + self._seen.shape[1], len(first))
+        first = F.pad(first, (0, room - n))
+        self._held = [_gathered(part, first) for part in self._held]
 
     def select(
         self, rows: Int[Tensor, " rows"], memories: Int[Tensor, " memories"] | None = None
@@ -248,14 +249,13 @@ def _longer(
 
 
 def _gathered(
-    buffer: Float[Tensor, "rows kv_heads room d_head"], slots: Int[Tensor, "rows n"], room: int
+    buffer: Float[Tensor, "rows kv_heads room d_head"], slots: Int[Tensor, "rows room_2"]
 ) -> Float[Tensor, "rows kv_heads room_2 d_head"]:
-    """These slots of each row, in a buffer with more room."""
-    _, heads, _, width = buffer.shape
-    gathered = buffer.new_empty(len(buffer), heads, room, width)
-    places = slots[:, None, :, None].expand(-1, heads, -1, width)
-    torch.gather(buffer, 2, places, out=gathered[:, :, : slots.shape[1]])
-    return gathered
+    """These slots of each row."""
+    rows, heads, room, width = buffer.shape
+    first = torch.arange(rows * heads).view(rows, heads, 1) * room
+    places = (first + slots[:, None]).flatten()
+    return buffer.view(-1, width).index_select(0, places).view(rows, heads, -1, width)
 
 
 def _room(n: int, rows: int) -> int:

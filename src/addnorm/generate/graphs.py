@@ -22,6 +22,7 @@ from torch._C import _aoti  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils._pytree import tree_leaves
 
 from addnorm.errors import InputError
+from addnorm.memory import keep_freed_pages
 
 Graph = Callable[..., Tensor]
 
@@ -60,6 +61,7 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     held = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
     held |= {name: _packed(held[name]) for name in packed}
     graph.load_constants(held, False, True, True)  # by address, without a copy
+    keep_freed_pages()  # logits are made anew at every step
 
     def run(*inputs: Any) -> Tensor:
         assert len(held), "the graph reads these tensors: they live as long as it does"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from addnorm.data.batching import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError
+from addnorm.memory import keep_freed_pages
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.norms import BatchNorm
@@ -39,7 +40,6 @@ from addnorm.train.loss import (
     listening,
     mixtures_of,
 )
-from addnorm.train.memory import keep_freed_pages
 from addnorm.train.optim import optimizer_tensors, restore_optimizers
 from addnorm.train.precision import autocast, loss_scaler
 from addnorm.train.settings import TrainConfig

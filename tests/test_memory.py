@@ -8,7 +8,7 @@ import pytest
 FAULTS = """
 import resource
 import torch
-from addnorm.train.memory import keep_freed_pages
+from addnorm.memory import keep_freed_pages
 
 {keep}
 def faults():
