@@ -20,6 +20,7 @@ from addnorm.nn.attention import (
     BlocksPatternConfig,
     DotConfig,
     EagerCoreConfig,
+    FlexCoreConfig,
     FullPatternConfig,
     ScaledDotConfig,
     SDPACoreConfig,
@@ -109,7 +110,7 @@ POSITION_RECORDS = [
     TransformerXLConfig(),
     NoPositionConfig(),
 ]
-CORE_RECORDS = [SDPACoreConfig(), EagerCoreConfig()]
+CORE_RECORDS = [SDPACoreConfig(), EagerCoreConfig(), FlexCoreConfig()]
 HEAD_RECORDS = [
     TokenHeadConfig(tied=False),
     TokenHeadConfig(

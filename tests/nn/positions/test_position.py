@@ -26,6 +26,7 @@ from addnorm.nn.positions import (
     T5BiasConfig,
     YaRNScaling,
 )
+from addnorm.nn.positions.position import PairBias
 
 SCHEMES = [
     *named(POSITION_RECORDS),
@@ -155,6 +156,9 @@ def test_tiles_are_parts_of_the_whole(config: PositionConfig) -> None:
         (slice(1, 9), slice(2, 3)),
     ):
         assert_close(bias(rows, keys), whole[:, :, rows, keys], rtol=0, atol=1e-12)
+    if isinstance(bias, PairBias):
+        row, head, i, j = torch.meshgrid(*(torch.arange(n) for n in (2, 2, 5, 7)), indexing="ij")
+        assert_close(bias.at(row, head, i, j), whole.expand(2, -1, -1, -1), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("config", SCHEMES)

@@ -4,6 +4,8 @@ from addnorm.nn.attention.core import (
     CoreConfig,
     EagerCore,
     EagerCoreConfig,
+    FlexCore,
+    FlexCoreConfig,
     SDPACore,
     SDPACoreConfig,
 )
@@ -32,6 +34,8 @@ __all__ = [
     "DotConfig",
     "EagerCore",
     "EagerCoreConfig",
+    "FlexCore",
+    "FlexCoreConfig",
     "FullPatternConfig",
     "HeadShape",
     "PatternConfig",

@@ -16,12 +16,13 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn import functional
+from addnorm.nn.attention.flex import attend_in_one_kernel
 from addnorm.nn.attention.scores import Additive, DotProduct, Score
 from addnorm.nn.attention.short import attend_in_cache, is_for_cache
 from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
-from addnorm.nn.positions.position import Bias
+from addnorm.nn.positions.position import Bias, PairBias
 
 Queries = Float[Tensor, "batch heads q_seq d_head"]
 Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
@@ -122,6 +123,43 @@ class SDPACoreConfig:
         return SDPACore(score, dropout=dropout)
 
 
+class FlexCore(SDPACore):
+    """`softmax(scale · kᵀ W q + bias) v` on a GPU in one kernel (Dong et al. 2024, §3).
+
+    For any mask, ALiBi's bias and T5's. What that kernel does not do is done as `SDPACore` does it:
+    dropout, a bias that a pair does not give for itself (Transformer-XL), and all on a CPU.
+    """
+
+    def forward(
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
+    ) -> Queries:
+        dropped = self.training and self.dropout > 0.0
+        if q.device.type == "cpu" or dropped or not isinstance(bias, PairBias | None):
+            return super().forward(q, k, v, mask, bias)
+        return self.fused(q, k, v, mask, bias)
+
+    def fused(
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: PairBias | None = None
+    ) -> Queries:
+        """By the kernel."""
+        if self.score is None:
+            return attend_in_one_kernel(q, k, v, mask, bias)
+        q, scale = self.score.queries(q), self.score.scale
+        return attend_in_one_kernel(q, k, v, mask, bias, scale)
+
+
+@config
+class FlexCoreConfig:
+    """FlexAttention on a GPU, with memory linear in the length for every mask, ALiBi and T5."""
+
+    kind: Literal["flex"] = "flex"
+
+    def build(self, dropout: float, score: Score) -> FlexCore:
+        if not isinstance(score, DotProduct) or score.softcap is not None:
+            raise ValueError(NOT_FUSED)
+        return FlexCore(score, dropout=dropout)
+
+
 class EagerCore(nn.Module):
     """`softmax(score(q, k) + bias) v` in plain products (Vaswani et al. 2017, eq. 1).
 
@@ -172,7 +210,9 @@ class EagerCoreConfig:
         return EagerCore(score, dropout=dropout)
 
 
-CoreConfig = Annotated[SDPACoreConfig | EagerCoreConfig, Field(discriminator="kind")]
+CoreConfig = Annotated[
+    SDPACoreConfig | FlexCoreConfig | EagerCoreConfig, Field(discriminator="kind")
+]
 """Every attention core there is."""
 
 

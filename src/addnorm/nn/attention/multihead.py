@@ -8,7 +8,13 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
-from addnorm.nn.attention.core import NOT_FUSED, CoreConfig, EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.attention.core import (
+    NOT_FUSED,
+    CoreConfig,
+    EagerCoreConfig,
+    FlexCoreConfig,
+    SDPACoreConfig,
+)
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig
 from addnorm.nn.cache import AttentionCache, CrossCache, KeysValues, SelfCache
@@ -176,7 +182,7 @@ class AttentionConfig:
     core: CoreConfig | None = None
 
     def __post_init__(self) -> None:
-        if not self.score.fused and isinstance(self.core, SDPACoreConfig):
+        if not self.score.fused and isinstance(self.core, SDPACoreConfig | FlexCoreConfig):
             raise ValueError(NOT_FUSED)
         if isinstance(self.qk_norm, BatchNormConfig):
             raise ValueError("qk_norm normalises each head of each token: batchnorm cannot")

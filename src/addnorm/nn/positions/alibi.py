@@ -8,7 +8,7 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import Bias, Position, Queries, Site
+from addnorm.nn.positions.position import PairBias, Position, Queries, Site, offset_of
 
 
 def slopes(n_heads: int) -> Float[Tensor, " heads"]:
@@ -34,15 +34,19 @@ class ALiBi(Position):
         super().__init__()
         self.slopes = slopes(n_heads)  # no buffer: it must not follow the model into bfloat16
 
-    def score_bias(self, q: Queries, ctx: Context) -> Bias:
+    def score_bias(self, q: Queries, ctx: Context) -> PairBias:
         wide = torch.promote_types(q.dtype, torch.float32)
-        falls = -self.slopes.to(wide).to(q.device)[:, None, None]
+        falls = -self.slopes.to(wide).to(q.device)
+        offset = offset_of(ctx)
 
         def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
             offsets = ctx.positions[:, None, rows, None] - ctx.kv_positions[:, None, None, keys]
-            return falls * offsets.abs()
+            return falls[:, None, None] * offsets.abs()
 
-        return tile
+        def at(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return falls[head] * offset(row, i, j).abs()
+
+        return PairBias(tile, at)
 
 
 @config

@@ -20,6 +20,31 @@ is the whole. A tile may be in a wider type than the queries.
 """
 
 
+@dataclass(frozen=True)
+class PairBias:
+    """A `Bias` that each pair gives for itself: `at(row, head, query, key)`, which broadcast.
+
+    The form of FlexAttention's `score_mod`, so a kernel can compute it inside (see `flex`).
+    """
+
+    tile: Bias
+    at: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+    def __call__(self, rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
+        return self.tile(rows, keys)
+
+
+def offset_of(ctx: Context) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """`offset(row, query, key)`: how far a key stands ahead of a query."""
+    here, there = ctx.positions, ctx.kv_positions
+
+    def offset(row: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        row = row if here.shape[0] > 1 else row * 0  # one row of positions serves all
+        return there[row, j] - here[row, i]
+
+    return offset
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """Where a scheme is to work: the sizes around it, and what scores multiply `q·k` by."""

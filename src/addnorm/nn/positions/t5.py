@@ -1,6 +1,7 @@
 """T5 bias: one learned number per head for every range of distances."""
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import Bias, Position, Queries, Site
+from addnorm.nn.positions.position import PairBias, Position, Queries, Site, offset_of
 
 
 def bucket(
@@ -45,18 +46,23 @@ class T5Bias(Position):
         self.max_distance = max_distance
         self.causal = causal
 
-    def score_bias(self, q: Queries, ctx: Context) -> Bias:
-        def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
-            offset = ctx.kv_positions[:, None, keys] - ctx.positions[:, rows, None]
-            ranges = bucket(
-                offset,
-                buckets=self.table.num_embeddings,
-                max_distance=self.max_distance,
-                causal=self.causal,
-            )
-            return self.table(ranges).movedim(-1, 1)
+    def score_bias(self, q: Queries, ctx: Context) -> PairBias:
+        ranges = partial(
+            bucket,
+            buckets=self.table.num_embeddings,
+            max_distance=self.max_distance,
+            causal=self.causal,
+        )
+        table, offset = self.table.weight, offset_of(ctx)
 
-        return tile
+        def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
+            offsets = ctx.kv_positions[:, None, keys] - ctx.positions[:, rows, None]
+            return self.table(ranges(offsets)).movedim(-1, 1)
+
+        def at(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return table[ranges(offset(row, i, j)), head]
+
+        return PairBias(tile, at)
 
 
 @config

@@ -1,0 +1,74 @@
+"""FlexAttention: one kernel made for each mask and bias (Dong et al. 2024, arXiv 2412.05496)."""
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
+from addnorm.nn.positions.position import PairBias
+
+Queries = Float[Tensor, "batch heads q_seq d_head"]
+Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
+
+
+def attend_in_one_kernel(
+    q: Queries,
+    k: Keys,
+    v: Keys,
+    mask: Evaluated,
+    bias: PairBias | None = None,
+    scale: float | None = None,
+) -> Queries:
+    """`softmax(scale · q kᵀ + bias) v` with memory linear in the length, on the way back, too.
+
+    Masks are asked pair by pair, blocks in which nothing is allowed are left out, and the bias is
+    computed inside; a query that sees nothing gives zeros. `scale` is `1/√d_head` by default. On a
+    CPU it is torch's plain definition, without gradients.
+    """
+    return _kernel(q.device.type)(
+        *(q, k, v),
+        score_mod=None if bias is None else _adds(bias),
+        block_mask=_blocks(mask, q.shape[0], q.shape[2], k.shape[2], q.device),
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def _adds(bias: PairBias) -> Callable[..., Tensor]:
+    at = bias.at
+    return lambda score, row, head, i, j: score + at(row, head, i, j).to(score.dtype)
+
+
+@cache
+def _kernel(device: str) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention  # imports torch's compiler
+
+    return flex_attention if device == "cpu" else torch.compile(flex_attention)
+
+
+@lru_cache(maxsize=2)  # all layers of a pass share their mask
+def _blocks(mask: Evaluated, batch: int, n_q: int, n_kv: int, device: torch.device) -> Any:
+    """The blocks of pairs that are to be computed; None for all of them."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    if isinstance(mask, Full):
+        return None
+
+    rows = None if isinstance(mask, Causal) else batch
+    return create_block_mask(
+        lambda row, head, i, j: _allows(mask, row, i, j), rows, None, n_q, n_kv, device=device
+    )
+
+
+def _allows(mask: Causal | Dense | Tiled, row: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    match mask:
+        case Causal():
+            return j <= i
+        case Dense(allowed):
+            return allowed[row if allowed.shape[0] > 1 else row * 0, 0, i, j]
+        case Tiled():
+            return mask.allows(row, mask.q_slots[i], mask.kv_slots[j])
