@@ -21,6 +21,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"AddNorm {release}"
 autodoc_typehints = "none"
+autodoc_inherit_docstrings = False  # torch tells every module how hooks work
 autodoc_member_order = "bysource"
 nitpicky = False
 
