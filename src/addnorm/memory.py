@@ -16,6 +16,6 @@ def keep_freed_pages() -> None:
     """
     if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
         return
-    # Older versions take no more than the second.
-    any(libc.mallopt(M_MMAP_THRESHOLD, largest) for largest in (2**30, 2**25))
+    if not libc.mallopt(M_MMAP_THRESHOLD, 2**30):
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that older versions take
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

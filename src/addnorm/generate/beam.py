@@ -52,7 +52,7 @@ class BeamConfig:
 class Beams:
     """The search state of the sentences still open: `live` hypotheses and the best `done` ones.
 
-    Both hold the tokens so far, ends included; a done one is filled up with anything. A score of
+    Both hold the tokens so far, ends included; a done one is filled up with zeros. A score of
     -inf marks an empty place. Done scores are normalised and sorted, live ones plain log p.
     """
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from addnorm.nn import masks
-from addnorm.nn.attention import EagerCore, FlexCore, FlexCoreConfig, SDPACore
+from addnorm.nn.attention import EagerCore, FlexCore, FlexCoreConfig, SDPACore, flex
 from addnorm.nn.attention import core as core_module
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.context import Context
@@ -68,6 +68,15 @@ def test_equals_the_eager_core(
     score = DotProduct(0.4)
     got = FlexCore(score).fused(q, k, v, ctx.mask, bias)
     assert_close(got, EagerCore(score)(q, k, v, ctx.mask, bias), rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_made_in_validation_serve_training() -> None:
+    with torch.inference_mode():
+        q = heads(4, 11)
+        FlexCore().fused(q, q, q, Causal())
+    kept = flex._blocks(Causal(), 2, 11, 11, q.device)
+    assert flex._blocks.cache_info().hits
+    assert not kept.kv_indices.is_inference()
 
 
 @torch.no_grad()

@@ -118,9 +118,7 @@ class SDPACoreConfig:
     kind: Literal["sdpa"] = "sdpa"
 
     def build(self, dropout: float, score: Score) -> SDPACore:
-        if not isinstance(score, DotProduct) or score.softcap is not None:
-            raise ValueError(NOT_FUSED)
-        return SDPACore(score, dropout=dropout)
+        return SDPACore(_fused(score), dropout=dropout)
 
 
 class FlexCore(SDPACore):
@@ -155,9 +153,7 @@ class FlexCoreConfig:
     kind: Literal["flex"] = "flex"
 
     def build(self, dropout: float, score: Score) -> FlexCore:
-        if not isinstance(score, DotProduct) or score.softcap is not None:
-            raise ValueError(NOT_FUSED)
-        return FlexCore(score, dropout=dropout)
+        return FlexCore(_fused(score), dropout=dropout)
 
 
 class EagerCore(nn.Module):
@@ -214,6 +210,13 @@ CoreConfig = Annotated[
     SDPACoreConfig | FlexCoreConfig | EagerCoreConfig, Field(discriminator="kind")
 ]
 """Every attention core there is."""
+
+
+def _fused(score: Score) -> DotProduct:
+    """A score that fused kernels compute. Raises `ValueError` for another."""
+    if not isinstance(score, DotProduct) or score.softcap is not None:
+        raise ValueError(NOT_FUSED)
+    return score
 
 
 def _prefers_products(q: Queries, k: Keys) -> bool:

@@ -57,11 +57,11 @@ def _blocks(mask: Evaluated, batch: int, n_q: int, n_kv: int, device: torch.devi
 
     if isinstance(mask, Full):
         return None
-
     rows = None if isinstance(mask, Causal) else batch
-    return create_block_mask(
-        lambda row, head, i, j: _allows(mask, row, i, j), rows, None, n_q, n_kv, device=device
-    )
+    with torch.inference_mode(False):  # what validation made first is kept for training
+        return create_block_mask(
+            lambda row, head, i, j: _allows(mask, row, i, j), rows, None, n_q, n_kv, device=device
+        )
 
 
 def _allows(mask: Causal | Dense | Tiled, row: Tensor, i: Tensor, j: Tensor) -> Tensor:
