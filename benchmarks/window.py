@@ -22,10 +22,12 @@ from addnorm.nn.cache import SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal
 from addnorm.nn.positions import ALiBiConfig, NoPositionConfig, PositionConfig
-from addnorm.nn.positions.position import Site
+from addnorm.nn.positions.position import BuildContext
 
 WINDOW, WIDTH, HEADS, REPEATS, STEPS = 256, 128, 4, 3, 256
-SITE = Site(d_model=WIDTH, max_len=1, n_heads=HEADS, d_head=WIDTH // HEADS, causal=True, scale=1.0)
+BUILD_CONTEXT = BuildContext(
+    d_model=WIDTH, max_len=1, n_heads=HEADS, d_head=WIDTH // HEADS, causal=True, scale=1.0
+)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -34,7 +36,7 @@ class Layer:
 
     def __init__(self, pattern: PatternConfig, position: PositionConfig) -> None:
         config = AttentionConfig(n_heads=HEADS, pattern=pattern)
-        self.attention = config.build(WIDTH, position.build(SITE), True).to(DEVICE)
+        self.attention = config.build(WIDTH, position.build(BUILD_CONTEXT), True).to(DEVICE)
 
     def train(self, length: int) -> None:
         """One forward and backward pass."""

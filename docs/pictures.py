@@ -18,7 +18,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Blocks, Causal, Full, Mask, Padding, Prefix, Segments, Window
 from addnorm.nn.positions import ALiBiConfig, RotaryConfig, T5BiasConfig, sinusoidal_encoding
-from addnorm.nn.positions.position import Site
+from addnorm.nn.positions.position import BuildContext
 from addnorm.nn.residuals import (
     DeepNormConfig,
     ParallelConfig,
@@ -60,7 +60,7 @@ def biases() -> plt.Figure:
     """What ALiBi adds to the scores of three heads, and how T5 sorts distances into buckets."""
     ctx = _context(LENGTH)
     q = torch.zeros(1, HEADS, LENGTH, WIDTH // 4)
-    alibi = ALiBiConfig().build(_site()).score_bias(q, ctx)
+    alibi = ALiBiConfig().build(_build_context()).score_bias(q, ctx)
     assert alibi is not None
     table = alibi(slice(None), slice(None))[0]
     figure, axes = plt.subplots(1, 4, figsize=(13, 3), layout="constrained")
@@ -68,7 +68,7 @@ def biases() -> plt.Figure:
         image = axis.imshow(table[head].tril(), cmap="magma")
         axis.set(title=f"ALiBi, head {head + 1} of {HEADS}", xlabel="key", ylabel="query")
         figure.colorbar(image, ax=axis, shrink=0.8)
-    t5 = T5BiasConfig().build(_site())
+    t5 = T5BiasConfig().build(_build_context())
     with torch.no_grad():
         t5.table.weight.copy_(torch.arange(32.0)[:, None].expand(-1, HEADS))
         long = _context(160)
@@ -85,9 +85,11 @@ def rotary() -> plt.Figure:
     figure, axis = plt.subplots(figsize=(6, 3))
     length, width = 400, 64
     for theta in (10_000.0, 500_000.0):
-        site = Site(d_model=width, max_len=length, n_heads=1, d_head=width, causal=True, scale=1.0)
+        context = BuildContext(
+            d_model=width, max_len=length, n_heads=1, d_head=width, causal=True, scale=1.0
+        )
         ones = torch.ones(1, 1, length, width)
-        q, k = RotaryConfig(theta=theta).build(site).rotate(ones, ones, _context(length))
+        q, k = RotaryConfig(theta=theta).build(context).rotate(ones, ones, _context(length))
         axis.plot((q[0, 0, -1] @ k[0, 0].T).flip(0), label=f"θ = {theta:,.0f}")
     axis.set(xlabel="distance", ylabel="q·k of equal vectors", title="Rotary positions")
     axis.legend()
@@ -157,7 +159,7 @@ def gradients() -> plt.Figure:
 
 
 def speed() -> plt.Figure:
-    """Ours beside the best peer in every work measured: the ratio, its spread, and what we want."""
+    """Ours beside the best peer in every benchmark: the ratio, its spread, and what we want."""
     results = Path(__file__).parent.parent / "benchmarks" / "results"
     rows = [
         (f"{work['work']}: {target['target']}", target)
@@ -218,8 +220,8 @@ def _plot_gradients(axis: Axes, residual: ResidualConfig) -> None:
     axis.plot(range(1, 25), sizes, marker=".", label=residual.kind)
 
 
-def _site() -> Site:
-    return Site(
+def _build_context() -> BuildContext:
+    return BuildContext(
         d_model=WIDTH * 2, max_len=512, n_heads=HEADS, d_head=WIDTH // 4, causal=True, scale=1.0
     )
 

@@ -54,7 +54,7 @@ from addnorm.nn.positions import (
     T5BiasConfig,
     TransformerXLConfig,
 )
-from addnorm.nn.positions.position import Site
+from addnorm.nn.positions.position import BuildContext
 from addnorm.nn.residuals import (
     DeepNormConfig,
     ParallelConfig,
@@ -235,10 +235,12 @@ class _Call(nn.Module):
         return self.f(self.module, *inputs)
 
 
-def site(d_model: int, n_heads: int, *, max_len: int = 8, causal: bool = True) -> Site:
+def build_context(
+    d_model: int, n_heads: int, *, max_len: int = 8, causal: bool = True
+) -> BuildContext:
     """A place for a position scheme in a model of this width."""
     d_head = d_model // n_heads
-    return Site(
+    return BuildContext(
         d_model=d_model,
         max_len=max_len,
         n_heads=n_heads,

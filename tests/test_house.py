@@ -12,7 +12,7 @@ from time import perf_counter
 
 import pytest
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.family import ModelSpec
 from addnorm.convert.folder import built, save
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import BPEConfig
@@ -176,7 +176,7 @@ def write_gpt2(folder: Path) -> None:
     """A small Hugging Face folder with a tokenizer."""
     tokenizer = BPEConfig(vocab_size=270).train(["To be, or not to be"])
     model = replace(gpt2_small(), d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2))
-    shaped = Shaped(model=model, vocab_size=tokenizer.vocab_size)
+    shaped = ModelSpec(model=model, vocab_size=tokenizer.vocab_size)
     save(folder, shaped, built(shaped), Tokenizers(tokenizer, tokenizer))
 
 

@@ -5,7 +5,7 @@ import pytest
 from addnorm.convert.ctranslate2_options import blocks_of, stack_options
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, EncoderDecoderModel
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
@@ -107,7 +107,7 @@ def test_blocks_come_by_their_types() -> None:
         ),
         ({"residual": DeepNormConfig()}, "no placement DeepNorm: 'post', 'pre'"),
         (
-            {"cycle": (LayerConfig(position=RotaryConfig()), LayerConfig())},
+            {"layer_pattern": (LayerConfig(position=RotaryConfig()), LayerConfig())},
             "no layer 1 unlike layer 0",
         ),
     ],

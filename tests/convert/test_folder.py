@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from addnorm.convert.family import Shaped, differences, explicit
+from addnorm.convert.family import ModelSpec, differences, explicit
 from addnorm.convert.folder import built, foreign_type, is_foreign, load, save
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
@@ -41,7 +41,7 @@ def gpt2(d_model: int = 8, n_layers: int = 2, **changes: Any) -> DecoderConfig:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     out = tmp_path / "model"
-    assert save(out, Shaped(model=gpt2(), vocab_size=11), gpt2().build(11), None) == "gpt2"
+    assert save(out, ModelSpec(model=gpt2(), vocab_size=11), gpt2().build(11), None) == "gpt2"
     return out
 
 
@@ -119,7 +119,7 @@ def test_what_a_family_lacks_is_named_and_nothing_is_written(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"model\.norm = 'rmsnorm' would become 'layernorm'"):
         save(
             tmp_path / "out",
-            Shaped(model=model, vocab_size=11),
+            ModelSpec(model=model, vocab_size=11),
             model.build(11),
             None,
             model_type="gpt2",
@@ -143,7 +143,7 @@ def test_defaults_written_out_are_no_difference() -> None:
 def test_a_gigabyte_opens_in_two_seconds_and_takes_its_own_size(tmp_path: Path) -> None:
     """Loaded and used once, the peak is at most 1.15 times the weights beside what torch takes."""
     model = gpt2(d_model=1024, n_layers=20)
-    shaped = Shaped(model=model, vocab_size=4096)
+    shaped = ModelSpec(model=model, vocab_size=4096)
     save(tmp_path, shaped, built(shaped), None)
     size = (tmp_path / "model.safetensors").stat().st_size
     assert size > 10**9

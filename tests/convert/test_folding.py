@@ -120,7 +120,9 @@ def test_early_exits() -> None:
     swapped = swap(replace(DECODER, exits=(1,)), norm=RMS)
     tokens = torch.tensor([[1, 2, 3, 4]])
     with torch.no_grad():
-        for one, other in zip(swapped.old.each(tokens), swapped.new.each(tokens), strict=True):
+        for one, other in zip(
+            swapped.old.exit_logits(tokens), swapped.new.exit_logits(tokens), strict=True
+        ):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
     assert swapped.report.changed == ()
 

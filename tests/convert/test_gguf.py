@@ -12,7 +12,7 @@ from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID, UNK_ID, BPEConfig, CharConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AttentionConfig,
     FullPatternConfig,
@@ -109,7 +109,7 @@ MODELS = {
             ),
         },
         head=TokenHeadConfig(softcap=4.0),
-        cycle=(
+        layer_pattern=(
             LayerConfig(pattern=WindowPatternConfig(size=5)),
             LayerConfig(pattern=FullPatternConfig()),
         ),

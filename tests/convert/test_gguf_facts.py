@@ -14,7 +14,7 @@ from addnorm.convert.gguf_facts import (
 )
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
@@ -38,7 +38,7 @@ from addnorm.nn.positions import (
     RotaryConfig,
     T5BiasConfig,
 )
-from addnorm.nn.positions.position import Site
+from addnorm.nn.positions.position import BuildContext
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig, SandwichNormConfig
 
@@ -135,7 +135,7 @@ def test_every_architecture_says_something_of_every_part(name: str) -> None:
             "of another kind",
         ),
         (
-            {"cycle": (LayerConfig(pattern=WindowPatternConfig(size=3)), LayerConfig())},
+            {"layer_pattern": (LayerConfig(pattern=WindowPatternConfig(size=3)), LayerConfig())},
             "pattern",
             "a window in every second layer",
         ),
@@ -143,7 +143,7 @@ def test_every_architecture_says_something_of_every_part(name: str) -> None:
         ({"position": T5BiasConfig()}, "position", "t5bias"),
         ({"position": NoPositionConfig()}, "position", "none"),
         (
-            {"position": LearnedConfig(), "cycle": (LayerConfig(position=RotaryConfig()),)},
+            {"position": LearnedConfig(), "layer_pattern": (LayerConfig(position=RotaryConfig()),)},
             "position",
             "of two kinds",
         ),
@@ -199,19 +199,19 @@ def test_what_no_architecture_has_is_refused_with_the_nearest(
 def test_layers_of_two_kinds_and_other_mixers_are_refused() -> None:
     two = (LayerConfig(position=RotaryConfig(theta=7.0)), LayerConfig(position=NoPositionConfig()))
     with pytest.raises(InputError, match="layer 1 has position 'none', and layer 0 has 'rotary'"):
-        facts_of(_model(cycle=two))
+        facts_of(_model(layer_pattern=two))
     with pytest.raises(InputError, match="attention in every layer"):
         facts_of(_model(attention=RecurrentConfig()))
 
 
 def test_frequencies_of_a_base_are_found_out() -> None:
-    site = Site(d_model=32, max_len=8, n_heads=4, d_head=8, causal=True, scale=1.0)
+    build_context = BuildContext(d_model=32, max_len=8, n_heads=4, d_head=8, causal=True, scale=1.0)
     for scaling, base, factor in (
         (None, 500.0, 1.0),
         (LinearScaling(factor=3.0), 500.0, 3.0),
         (NTKScaling(factor=2.0), 500.0 * 2.0 ** (8 / 6), 1.0),
     ):
-        rotary = RotaryConfig(theta=500.0, scaling=scaling).build(site)
+        rotary = RotaryConfig(theta=500.0, scaling=scaling).build(build_context)
         assert isinstance(rotary, Rotary)
         assert geometric(rotary) == pytest.approx((base, factor), rel=1e-12)
 

@@ -19,7 +19,7 @@ from addnorm.models import (
     Model,
     ModelConfig,
 )
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
@@ -154,7 +154,7 @@ DECODERS = {
         ),
         residual=SandwichNormConfig(),
         head=TokenHeadConfig(softcap=5.0),
-        cycle=(LayerConfig(pattern=WindowPatternConfig(size=4)), LayerConfig()),
+        layer_pattern=(LayerConfig(pattern=WindowPatternConfig(size=4)), LayerConfig()),
     ),
     "t5, additive, deepnorm": DecoderConfig(
         **SMALL,

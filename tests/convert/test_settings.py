@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.family import ModelSpec
 from addnorm.convert.folder import family_of, load, read_config, save
 from addnorm.convert.gpt2 import GPT2
 from addnorm.convert.settings import Settings, labelled, labels_of
@@ -81,7 +81,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
         embedding=EmbeddingConfig(scale="one"),
     )
     folder = tmp_path_factory.mktemp("gpt2")
-    assert save(folder, Shaped(model=model, vocab_size=11), model.build(11), None) == "gpt2"
+    assert save(folder, ModelSpec(model=model, vocab_size=11), model.build(11), None) == "gpt2"
     return folder
 
 

@@ -24,7 +24,7 @@ class Tree:
         self.vocab, self.seed, self.sharpness = vocab, seed, sharpness
         self.rows_read = 0
 
-    def room(self, i: int, prompt: tuple[int, ...]) -> int:
+    def remaining_length(self, i: int, prompt: tuple[int, ...]) -> int:
         return 1000
 
     def start(self, prompts: list[tuple[int, ...]]) -> Tensor:

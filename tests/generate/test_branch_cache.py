@@ -15,7 +15,7 @@ def begun(rows: int, branches: int, prefix: int) -> BranchCache:
     cache = KVCache([SelfCache()], length=prefix)
     keys = -torch.arange(1.0, prefix + 1).view(1, 1, prefix, 1).repeat(rows, 2, 1, 3)
     [layer] = cache
-    layer.own.append(keys, keys)
+    layer.self_cache.append(keys, keys)
     return BranchCache(cache, branches)
 
 

@@ -263,9 +263,9 @@ def test_one_source_and_one_translation() -> None:
 
 def test_another_number_of_beams_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
-    writer = CompiledTranslation(translator(), 1, beams=3)
+    compiled = CompiledTranslation(translator(), 1, beams=3)
     with pytest.raises(InputError, match="compiled for 3 beams a source"):
-        translate(writer, PROMPTS, BeamConfig(beams=4), bos_id=1)
+        translate(compiled, PROMPTS, BeamConfig(beams=4), bos_id=1)
 
 
 def test_parts_that_know_no_branches_are_refused() -> None:
@@ -285,9 +285,9 @@ def test_one_text_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_beams_are_refused_not_searched_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
-    writer = CompiledContinuation(decoder())
+    compiled = CompiledContinuation(decoder())
     with pytest.raises(InputError, match="one text at a time, not 3"):
-        generate(writer, [[1, 2]], BeamConfig(beams=3), max_new_tokens=5)
+        generate(compiled, [[1, 2]], BeamConfig(beams=3), max_new_tokens=5)
 
 
 @pytest.mark.parametrize(

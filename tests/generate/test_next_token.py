@@ -167,7 +167,7 @@ def test_damaged_weights_are_reported_not_decoded() -> None:
 
 def test_room_is_what_learned_positions_leave() -> None:
     model = Continuation(decoder(position=LearnedConfig(), max_len=8))
-    assert model.room(0, [1] * 3) == 6
+    assert model.remaining_length(0, [1] * 3) == 6
     [[full]] = decode(model, [[1] * 8], GreedyConfig(), [99], eos_id=None)
     assert (len(full.ids), full.finished) == (1, "length")
     [[g]] = decode(model, [[1] * 3], GreedyConfig(), [99], eos_id=None)
@@ -178,20 +178,20 @@ def test_room_is_what_learned_positions_leave() -> None:
 
 def test_room_of_a_translation_is_that_of_its_target() -> None:
     model = Translation(encoder_decoder(position=LearnedConfig(), max_len=8), BOS)
-    assert model.room(0, [1] * 8) == 8
+    assert model.remaining_length(0, [1] * 8) == 8
     [[g]] = decode(model, [[1] * 8], GreedyConfig(), [99], eos_id=None)
     assert (len(g.ids), g.finished) == (8, "length")
     with pytest.raises(InputError, match="prompt 0 has 9 tokens"):
-        model.room(0, [1] * 9)
+        model.remaining_length(0, [1] * 9)
 
 
 def test_tokens_outside_the_vocabulary_are_refused() -> None:
     model = Continuation(decoder())
     for bad in ([VOCAB], [1, -1]):
         with pytest.raises(InputError, match=f"token {bad[-1]}: this model knows 0 to 12"):
-            model.room(0, bad)
+            model.remaining_length(0, bad)
     with pytest.raises(InputError, match="prompt 4 has 0 tokens"):
-        model.room(4, [])
+        model.remaining_length(4, [])
 
 
 @given(ROWS, st.booleans())

@@ -438,7 +438,9 @@ def test_next_is_the_last_of_all_logits() -> None:
     tokens = torch.randint(11, (3, 7))
     valid = torch.arange(7) >= torch.tensor([[0], [2], [6]])
     want = model(tokens, valid)
-    torch.testing.assert_close(model.next(tokens, valid), want[:, -1])
+    torch.testing.assert_close(model.next_token_logits(tokens, valid), want[:, -1])
     cache = model.new_cache()
-    torch.testing.assert_close(model.next(tokens[:, :5], valid[:, :5], cache), want[:, 4])
-    torch.testing.assert_close(model.next(tokens[:, 5:], valid, cache), want[:, 6])
+    torch.testing.assert_close(
+        model.next_token_logits(tokens[:, :5], valid[:, :5], cache), want[:, 4]
+    )
+    torch.testing.assert_close(model.next_token_logits(tokens[:, 5:], valid, cache), want[:, 6])

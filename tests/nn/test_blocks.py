@@ -17,7 +17,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from addnorm.models import DecoderConfig
-from addnorm.models.shape import Shape
+from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.blocks import Block, CrossBlock, Stack
 from addnorm.nn.context import Context
@@ -30,12 +30,12 @@ from addnorm.nn.residuals import Depth, PreNormConfig, ResidualConfig
 SMOOTH = FeedForwardConfig(activation="gelu", d_ff=5)
 
 
-def shape(**parts: object) -> Shape:
+def config_with(**parts: object) -> TransformerConfig:
     parts = {"attention": AttentionConfig(n_heads=2), "feedforward": SMOOTH, **parts}
     return DecoderConfig(d_model=4, n_layers=1, dropout=0.0, **parts)  # type: ignore[arg-type]
 
 
-def stack(config: Shape, *, cross: bool) -> Stack:
+def stack(config: TransformerConfig, *, cross: bool) -> Stack:
     position = config.build_position(causal=True)
     depth = Depth(decoder=config.n_layers, causal=True)
     return (
@@ -56,7 +56,11 @@ PARTS = [
 def test_contract_of_each_part_in_each_placement(
     residual: ResidualConfig, part: dict[str, object]
 ) -> None:
-    config, x, memory = shape(residual=residual, **part), torch.randn(2, 3, 4), torch.randn(2, 2, 4)
+    config, x, memory = (
+        config_with(residual=residual, **part),
+        torch.randn(2, 3, 4),
+        torch.randn(2, 2, 4),
+    )
     check_module(
         lambda: stack(config, cross=True),
         lambda m, dtype: m(x.to(dtype), context(2, 3).attending(memory.to(dtype))),
@@ -68,7 +72,7 @@ def test_contract_of_each_part_in_each_placement(
 @pytest.mark.parametrize("core", named(CORE_RECORDS))
 def test_gradients(residual: ResidualConfig, position: PositionConfig, core: object) -> None:
     attention = AttentionConfig(n_heads=2, core=core)  # type: ignore[arg-type]
-    config = shape(residual=residual, position=position, attention=attention)
+    config = config_with(residual=residual, position=position, attention=attention)
     x, memory, ctx = torch.randn(1, 2, 4), torch.randn(1, 2, 4), context(1, 2)
     smooth = attention.core.kind == "eager"
     check_gradients(stack(config, cross=False), lambda m, x: m(x, ctx), x, twice=smooth)
@@ -79,7 +83,7 @@ def test_gradients(residual: ResidualConfig, position: PositionConfig, core: obj
 
 @pytest.mark.parametrize("pre", [False, True])
 def test_blocks_are_the_equations(pre: bool) -> None:
-    config = shape(residual=PreNormConfig()) if pre else shape()
+    config = config_with(residual=PreNormConfig()) if pre else config_with()
     ctx = context(2, 3).attending(torch.randn(2, 5, 4))
     x = torch.randn(2, 3, 4)
     layers = stack(config, cross=True)

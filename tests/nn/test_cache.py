@@ -69,16 +69,16 @@ def test_select_reorders_repeats_and_drops_rows(rows: list[int]) -> None:
     k, v = torch.randn(3, 1, 5, 4), torch.randn(3, 1, 5, 4)
     index = torch.tensor(rows)
     for layer in cache:
-        layer.own.append(k[:, :, :4], v[:, :, :4])
-        layer.memory.once(lambda: (k, v))
+        layer.self_cache.append(k[:, :, :4], v[:, :, :4])
+        layer.cross_cache.once(lambda: (k, v))
     cache.advance(4)
     cache.select(index)
     assert cache.length == 4
     for layer in cache:
-        got_k, got_v = layer.own.append(k[index, :, 4:], v[index, :, 4:])
+        got_k, got_v = layer.self_cache.append(k[index, :, 4:], v[index, :, 4:])
         assert torch.equal(got_k, k[index])
         assert torch.equal(got_v, v[index])
-        memory = layer.memory.once(lambda: pytest.fail("projected twice"))
+        memory = layer.cross_cache.once(lambda: pytest.fail("projected twice"))
         assert torch.equal(memory[0], k[index])
         assert torch.equal(memory[1], v[index])
 

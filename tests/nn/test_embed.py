@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.contracts import (
     POSITION_RECORDS,
+    build_context,
     check_config,
     check_gradients,
     check_module,
     named,
-    site,
 )
 from torch import Tensor
 from torch.testing import assert_close
@@ -36,7 +36,7 @@ def embed(module: Embedding, valid: Tensor | None = None) -> Tensor:
 def test_contract(config: EmbeddingConfig, position: PositionConfig) -> None:
     check_config(config, EmbeddingConfig)
     check_module(
-        lambda: config.build(6, 8, position.build(site(8, 2, max_len=16)), 0.0),
+        lambda: config.build(6, 8, position.build(build_context(8, 2, max_len=16)), 0.0),
         lambda m, _: embed(m),
     )
 
@@ -44,13 +44,13 @@ def test_contract(config: EmbeddingConfig, position: PositionConfig) -> None:
 @pytest.mark.parametrize("position", named([p for p in POSITION_RECORDS if p.kind != "t5"]))
 def test_gradients(position: PositionConfig) -> None:
     module = EmbeddingConfig(norm=LayerNormConfig()).build(
-        6, 4, position.build(site(4, 2, max_len=3)), 0.0
+        6, 4, position.build(build_context(4, 2, max_len=3)), 0.0
     )
     check_gradients(module, lambda m, x: embed(m, VALID) * x, torch.ones(1), twice=True)
 
 
 def test_equals_the_formula() -> None:
-    table = LearnedConfig().build(site(8, 2, max_len=16))
+    table = LearnedConfig().build(build_context(8, 2, max_len=16))
     module = EmbeddingConfig(norm=LayerNormConfig()).build(6, 8, table, 0.0)
     x = module.tokens.weight[TOKENS] * math.sqrt(8) + table.table.weight[:3]
     assert_close(embed(module), LayerNormConfig().build(8)(x))
@@ -59,7 +59,7 @@ def test_equals_the_formula() -> None:
 def test_hello_world() -> None:
     """D = 4: `PE(0) = [0, 1, 0, 1]`, `PE(1) = [0.8415, 0.5403, 0.0100, 0.99995]`."""
     module = EmbeddingConfig(scale="one").build(
-        6, 4, SinusoidalConfig().build(site(4, 2, max_len=16)), 0.0
+        6, 4, SinusoidalConfig().build(build_context(4, 2, max_len=16)), 0.0
     )
     with torch.no_grad():
         module.tokens.weight[0] = torch.tensor([0.5, 1.0, 0.3, 0.7])
@@ -73,7 +73,7 @@ def test_hello_world() -> None:
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
 def test_padding_is_zero_whatever_stands_there(garbage: float) -> None:
     config = EmbeddingConfig(norm=LayerNormConfig())
-    module = config.build(6, 8, SinusoidalConfig().build(site(8, 2, max_len=16)), 0.0)
+    module = config.build(6, 8, SinusoidalConfig().build(build_context(8, 2, max_len=16)), 0.0)
     clean = embed(module, VALID)
     with torch.no_grad():
         module.tokens.weight[0] = garbage
@@ -103,7 +103,9 @@ def test_an_unknown_scale_is_refused() -> None:
 
 def test_word_dropout_hides_whole_words_and_keeps_positions() -> None:
     config = EmbeddingConfig(scale="one", word_dropout=0.5)
-    module = config.build(6, 4, SinusoidalConfig().build(site(4, 2, max_len=16)), 0.0).train()
+    module = config.build(
+        6, 4, SinusoidalConfig().build(build_context(4, 2, max_len=16)), 0.0
+    ).train()
     tokens = torch.full((50, 40), 3)
     ctx = Context.over(tokens, Full())
     words = module(tokens, ctx) - module.position.embed(torch.zeros(50, 40, 4), ctx)

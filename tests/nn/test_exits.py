@@ -64,7 +64,7 @@ def test_exits_are_named_by_their_layer() -> None:
 
 def test_the_last_exit_is_the_model_and_the_others_are_shorter_models() -> None:
     model, tokens = exiting(exits=(2, 4)), torch.randint(11, (3, 6))
-    outputs = list(model.each(tokens))
+    outputs = list(model.exit_logits(tokens))
     assert len(outputs) == 3
     assert_close(outputs[2], model(tokens))
     shorter = exiting()
@@ -78,7 +78,7 @@ def test_layers_above_a_confident_exit_never_run() -> None:
     model, ran = exiting(exits=(2,)), []
     for i, block in enumerate(model.stack.blocks, start=1):
         block.register_forward_hook(lambda *_, i=i: ran.append(i))
-    first_confident(model.each(torch.randint(11, (3, 6))), threshold=0.0)
+    first_confident(model.exit_logits(torch.randint(11, (3, 6))), threshold=0.0)
     assert ran == [1, 2]
 
 
@@ -90,7 +90,7 @@ def test_every_kind_of_head_can_exit() -> None:
         head=ClassificationHeadConfig(),
         exits=(1,),
     )
-    assert [tuple(y.shape) for y in config.build(9, 4).each(torch.randint(9, (2, 5)))] == [
+    assert [tuple(y.shape) for y in config.build(9, 4).exit_logits(torch.randint(9, (2, 5)))] == [
         (2, 4)
     ] * 2
 
@@ -219,7 +219,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(n_layers))
         self.run: list[int] = []
 
-    def each(self, x: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def layer_outputs(self, x: Tensor) -> Iterator[tuple[int, Tensor]]:
         for layer, block in enumerate(self.blocks, start=1):
             self.run.append(layer)
             x = x + block(x).tanh()
@@ -228,7 +228,7 @@ class Stack(nn.Module):
 
 def outputs_of(stack: Stack, exits: nn.ModuleDict, last: ExitHead, x: Tensor) -> Iterator[Tensor]:
     ctx = context(*x.shape[:2])
-    for layer, hidden in stack.each(x):
+    for layer, hidden in stack.layer_outputs(x):
         if layer == len(stack.blocks):
             yield last(hidden, ctx)
         elif str(layer) in exits:

@@ -101,7 +101,7 @@ def check_hidden_states(theirs: Any, loaded: Loaded, ids: Tensor) -> None:
                 x, ctx = embedded(model.embed, ids, None)
             case EncoderDecoderModel():
                 raise AssertionError("compare encoder and decoder by themselves")
-        states = [x, *model.stack.each(x, ctx)]
+        states = [x, *model.stack.layer_outputs(x, ctx)]
         states[-1] = model.stack.norm(states[-1], None)
     assert len(states) == len(expected)
     for got, other in zip(states, expected, strict=True):
@@ -168,11 +168,11 @@ def check_both_stacks(theirs: Any, loaded: Loaded, inputs: dict[str, Any], targe
         with Wide():
             expected = theirs(**inputs, decoder_input_ids=target, output_hidden_states=True)
         x, ctx = embedded(model.source_embed, source, valid)
-        encoded = [x, *model.encoder.each(x, ctx)]
+        encoded = [x, *model.encoder.layer_outputs(x, ctx)]
         encoded[-1] = model.encoder.norm(encoded[-1], None)
         ctx = Context.over(target, Causal()).attending(zero_padding(encoded[-1], valid), valid)
         x = model.target_embed(target, ctx)
-        decoded = [x, *model.decoder.each(x, ctx)]
+        decoded = [x, *model.decoder.layer_outputs(x, ctx)]
         decoded[-1] = model.decoder.norm(decoded[-1], None)
     for ours, others, real in (
         (encoded, expected.encoder_hidden_states, slice(None) if valid is None else valid),

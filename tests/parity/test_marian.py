@@ -20,7 +20,7 @@ from tests.parity.families import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.family import ModelSpec
 from addnorm.convert.folder import Loaded, load, save
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, translate
@@ -232,7 +232,7 @@ def test_a_model_of_ours_translates_the_same_there(
 ) -> None:
     torch.manual_seed(0)
     model = started(config.build(64))
-    assert save(tmp_path, Shaped(model=config, vocab_size=64), model, None) == "marian"
+    assert save(tmp_path, ModelSpec(model=config, vocab_size=64), model, None) == "marian"
     theirs, info = transformers.AutoModelForSeq2SeqLM.from_pretrained(
         tmp_path, output_loading_info=True
     )
@@ -271,6 +271,6 @@ def test_a_model_of_ours_translates_the_same_there(
 def test_what_it_cannot_say_is_named(
     config: EncoderDecoderConfig, match: str, tmp_path: Path
 ) -> None:
-    shaped = Shaped(model=config, vocab_size=64)
+    shaped = ModelSpec(model=config, vocab_size=64)
     with pytest.raises(InputError, match=match):
         save(tmp_path, shaped, config.build(64), None, model_type="marian")

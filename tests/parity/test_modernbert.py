@@ -12,7 +12,7 @@ from tests.parity.families import changed, made, padded, prompts
 
 from addnorm.convert.folder import load, save
 from addnorm.errors import InputError
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import FullPatternConfig, WindowPatternConfig
 from addnorm.nn.positions import RotaryConfig
 
@@ -69,7 +69,7 @@ def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> 
 @pytest.mark.parametrize("only", ["full_attention", "sliding_attention"])
 def test_layers_that_are_all_alike(only: str, tmp_path: Path) -> None:
     check_encoder("ModernBertForMaskedLM", config(layer_types=[only] * 3), tmp_path)
-    assert load(tmp_path).shaped.model.cycle == ()
+    assert load(tmp_path).shaped.model.layer_pattern == ()
 
 
 def test_older_keys(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_older_keys(tmp_path: Path) -> None:
     again = load(tmp_path)
     assert again.shaped == loaded.shaped
     own = LayerConfig(pattern=WindowPatternConfig(size=3), position=RotaryConfig(theta=20.0))
-    assert again.shaped.model.cycle == (LayerConfig(), own)
+    assert again.shaped.model.layer_pattern == (LayerConfig(), own)
     save(tmp_path / "out", again.shaped, again.model, None, model_type="modernbert")
     tree = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {key: tree[key] for key in list(keys)[:3]} == {key: keys[key] for key in list(keys)[:3]}
@@ -132,7 +132,7 @@ def test_what_is_not_supported_is_named(
 
 
 @pytest.mark.parametrize(
-    ("cycle", "match"),
+    ("layer_pattern", "match"),
     [
         (
             (
@@ -143,15 +143,15 @@ def test_what_is_not_supported_is_named(
         ),
         (
             (LayerConfig(position=RotaryConfig(theta=5.0)), LayerConfig()),
-            "cannot express this model: model.cycle",
+            "cannot express this model: model.layer_pattern",
         ),
     ],
 )
 def test_cycles_that_they_have_not(
-    cycle: tuple[LayerConfig, ...], match: str, tmp_path: Path
+    layer_pattern: tuple[LayerConfig, ...], match: str, tmp_path: Path
 ) -> None:
     _, loaded = made("ModernBertModel", config(), tmp_path)
-    model = replace(loaded.shaped.model, cycle=cycle)
+    model = replace(loaded.shaped.model, layer_pattern=layer_pattern)
     assert model.attention.pattern == FullPatternConfig()
     with pytest.raises(InputError, match=match):
         save(

@@ -100,7 +100,7 @@ def test_hidden_states(tmp_path: Path) -> None:
     with torch.no_grad():
         found = theirs(pixel_values=inputs, output_hidden_states=True)
         x, ctx = model.embed(inputs)
-        states = [x, *model.stack.each(x, ctx)]
+        states = [x, *model.stack.layer_outputs(x, ctx)]
         last = model.stack.norm(states[-1], None)
     for got, expected in zip(states, found.hidden_states, strict=True):
         assert_close(got, expected, rtol=0, atol=1e-10)

@@ -13,7 +13,7 @@ from addnorm.nn.cache import SegmentMemory
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal, Full
 from addnorm.nn.positions import ALiBiConfig, NoPosition, Position
-from addnorm.nn.positions.position import Site
+from addnorm.nn.positions.position import BuildContext
 
 pytestmark = pytest.mark.parity
 WIDTH = 24
@@ -28,10 +28,10 @@ def theirs() -> object:
 
 def alibi(heads: int, *, causal: bool = True) -> Position:
     d_head = WIDTH // heads
-    site = Site(
+    build_context = BuildContext(
         d_model=WIDTH, max_len=1, n_heads=heads, d_head=d_head, causal=causal, scale=d_head**-0.5
     )
-    return ALiBiConfig().build(site)
+    return ALiBiConfig().build(build_context)
 
 
 def ours(module: torch.nn.Module, heads: int, position: Position) -> SelfAttention:

@@ -75,7 +75,7 @@ def test_cross_attention_stays_where_self_attention_goes(tmp_path: Path) -> None
     assert model.cross_attention == AttentionConfig(n_heads=2)
     model = model_with(tmp_path, "attention.n_kv_heads=1", task="translation")
     assert model.cross_attention is None
-    assert model.looking == AttentionConfig(n_heads=2, n_kv_heads=1)
+    assert model.cross_attention_config == AttentionConfig(n_heads=2, n_kv_heads=1)
 
 
 def test_depth(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from tests.runs.tiny import RECIPES, write_recipe
 
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError
+from addnorm.models.transformer import LayerConfig
+from addnorm.nn.attention import WindowPatternConfig
 from addnorm.runs.folder import Run, differences, read_settings, write_settings
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.use import classify
@@ -58,6 +60,22 @@ def test_separate_tokenizers_and_stale_files(run_of: RunOf, tmp_path: Path) -> N
         back = read_settings(folder)
         assert back.recipe == joint
         assert (back.tokenizers.source is back.tokenizers.target) == (joint is not recipe)
+
+
+def test_a_run_of_the_first_version_opens(copied: Path) -> None:
+    file = copied / "config.json"
+    facts = json.loads(file.read_text())
+    layers = [{"pattern": {"kind": "window", "size": 3}, "position": None}]
+    del facts["recipe"]["model"]["layer_pattern"]
+    facts["recipe"]["model"]["cycle"] = layers
+    file.write_text(json.dumps(facts))
+    run = Run.open(copied)
+    assert [layer.pattern for layer in run.recipe.model.layer_pattern] == [
+        WindowPatternConfig(size=3)
+    ]
+    assert run.model.stack.patterns[0].reach == (2, 2)
+    override = {"model.layer_pattern": "[{}]"}
+    assert Run.open(copied, override).recipe.model.layer_pattern == (LayerConfig(),)
 
 
 def test_what_is_no_run(tmp_path: Path, copied: Path) -> None:

@@ -12,7 +12,16 @@ from tests.runs.tiny import CLASSIFICATION, RECIPES, TRANSLATION
 
 from addnorm.data import Corpus, Pair
 from addnorm.errors import InputError
-from addnorm.runs.recipe import RECIPE, check_task, line_of, read_recipe, set_field, task_of
+from addnorm.nn.attention import WindowPatternConfig
+from addnorm.runs.recipe import (
+    RECIPE,
+    check_task,
+    line_of,
+    read_recipe,
+    set_field,
+    task_of,
+    with_current_names,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -265,3 +274,47 @@ def test_set_field_takes_any_text(text: str) -> None:
     assert "b" in tree["a"]
     set_field(tree, "a.b", "plain words")
     assert tree == {"a": {"b": "plain words"}}
+
+
+OLD_PATTERN = [{"pattern": {"kind": "window", "size": 3}}, {}]
+
+
+def with_cycle(text: str) -> str:
+    """A recipe whose layers repeat, under the name that this had in the first version."""
+    return f'{text}\n[[model.cycle]]\npattern = {{kind = "window", size = 3}}\n[[model.cycle]]\n'
+
+
+def test_a_recipe_may_call_its_layer_pattern_a_cycle(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text(with_cycle(RECIPES["language"]))
+    new.write_text(with_cycle(RECIPES["language"]).replace("cycle", "layer_pattern"))
+    recipe = read_recipe(old)
+    assert recipe == read_recipe(new)
+    assert [layer.pattern for layer in recipe.model.layer_pattern] == [
+        WindowPatternConfig(size=3),
+        None,
+    ]
+    plain = tmp_path / "plain.toml"
+    plain.write_text(RECIPES["language"])
+    assert (
+        read_recipe(plain, {"model.cycle": '[{pattern = {kind = "window", size = 3}}, {}]'})
+        == recipe
+    )
+
+
+def test_both_names_of_the_layer_pattern_are_one_too_many(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(with_cycle(RECIPES["language"]))
+    assert "model.cycle is not a field" in message(
+        tmp_path / "r.toml", **{"model.layer_pattern": "[{}]"}
+    )
+
+
+def test_current_names_leave_other_trees_alone() -> None:
+    tree = {"model": {"cycle": OLD_PATTERN, "d_model": 4}, "train": {"cycle": 1}}
+    assert with_current_names(tree) == {
+        "model": {"layer_pattern": OLD_PATTERN, "d_model": 4},
+        "train": {"cycle": 1},
+    }
+    assert "cycle" in tree["model"]
+    for other in ({}, {"model": 3}, {"model": {"d_model": 4}}):
+        assert with_current_names(other) == other

@@ -1,5 +1,6 @@
 """Training that begins with another model: parts from its folder, weights that fit, a report."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,20 @@ def test_the_model_and_tokenizer_are_those_of_the_folder(
     assert prepared.tokenizers is not None
     text = "To be, Grüße!"
     assert prepared.tokenizers.source.encode(text) == start.tokenizers.source.encode(text)
+
+
+def test_a_run_of_the_first_version_may_begin_another(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    old = Path(shutil.copytree(folders[0], tmp_path / "old"))
+    config = old / "config.json"
+    config.write_text(config.read_text().replace('"layer_pattern": []', '"cycle": [{}, {}]'))
+    file = write_recipe(tmp_path, "language")
+    file.write_text(without(file.read_text(), "tokenizer", "model"))
+    start = {"train.start": str(old)}
+    assert len(read_recipe(file, start).model.layer_pattern) == 2
+    fewer = {"model.layer_pattern": "[{}]"}
+    assert len(read_recipe(file, start | fewer).model.layer_pattern) == 1
 
 
 def test_a_run_that_began_elsewhere_stands_alone(

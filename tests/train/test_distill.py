@@ -125,4 +125,4 @@ def test_a_checkpoint_does_not_hold_the_teacher(tmp_path: Path) -> None:
     for name, one in weights_of(again.model).items():
         assert one.equal(weights_of(student)[name])
     again.fit()
-    assert again.standing.step == 5
+    assert again.state.step == 5

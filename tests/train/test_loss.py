@@ -17,8 +17,8 @@ from addnorm.train.loss import (
     cross_entropy_sum,
     exits_cross_entropy_sum,
     head_cross_entropy_sum,
-    listening,
     mixtures_of,
+    record_router_logits,
 )
 
 TOLERANCE = {
@@ -202,9 +202,9 @@ def test_the_load_of_each_stack_has_its_own_mask(masked: bool) -> None:
     valid = {f"{side}_valid": torch.rand(2, 3) > 0.4 for side in inputs} if masked else {}
     mixtures = mixtures_of(model)
     assert list(mixtures) == ["encoder.0", "decoder.0"]
-    with listening(mixtures) as said:
+    with record_router_logits(mixtures) as router_logits:
         model(**inputs)
-    found = balance_loss(mixtures, said, inputs | valid)
+    found = balance_loss(mixtures, router_logits, inputs | valid)
     source = load_balance(model.encoder[0].router(inputs["source"]), 1, valid.get("source_valid"))
     target = load_balance(model.decoder[0].router(inputs["target"]), 2, valid.get("target_valid"))
     torch.testing.assert_close(found, 0.5 * source + 0.01 * target)
@@ -212,12 +212,12 @@ def test_the_load_of_each_stack_has_its_own_mask(masked: bool) -> None:
 
 def test_nobody_listens_afterwards() -> None:
     model = Two()
-    with listening(mixtures_of(model)) as said:
+    with record_router_logits(mixtures_of(model)) as router_logits:
         model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
-    assert len(said) == 2
-    said.clear()
+    assert len(router_logits) == 2
+    router_logits.clear()
     model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
-    assert not said
+    assert not router_logits
 
 
 def test_a_model_of_one_stack_has_one_mask_where_it_fits() -> None:

@@ -63,19 +63,19 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path: Path, model, settings) -
     seed = 7 if saved else 0
     second = tiny.trainer(half, model, listener=At(8, interrupt), seed=seed, **settings)
     assert second.resume() == []
-    assert second.standing.step == max(saved, default=0)
+    assert second.state.step == max(saved, default=0)
     with pytest.raises(Interrupted) as stopped:
         second.fit()
-    assert stopped.value.step == second.standing.step == 8
+    assert stopped.value.step == second.state.step == 8
     assert steps_of(half)[-1] == 8
     third = tiny.trainer(half, model, seed=8, **settings)
     torch.rand(5)
     assert third.resume() == []
     third.fit()
-    assert len(journal(half)) == third.standing.step
+    assert len(journal(half)) == third.state.step
     same(everything(third), everything(straight))
     ours, theirs = contents(half), contents(tmp_path / "straight")
-    last = f"checkpoints/step-{third.standing.step:08d}"
+    last = f"checkpoints/step-{third.state.step:08d}"
     assert ours["metrics.jsonl"] == theirs["metrics.jsonl"]
     assert {k: v for k, v in ours.items() if k.startswith(last)} == {
         k: v for k, v in theirs.items() if k.startswith(last)
@@ -98,7 +98,7 @@ def test_the_same_object_goes_on_too(tmp_path: Path) -> None:
         trainer.fit()
     trainer.listener = None
     trainer.resume()
-    assert trainer.standing.step == 5
+    assert trainer.state.step == 5
     trainer.fit()
     same(everything(trainer), everything(straight))
 
@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_replaced(tmp_path: Path) -> Non
     [problem] = other.resume()
     assert "step-00000008" in problem
     assert "optimizer.safetensors" in problem
-    assert other.standing.step == 4
+    assert other.state.step == 4
     with pytest.raises(Crash):
         other.fit()
     assert steps_of(folder) == [6]
@@ -206,7 +206,7 @@ def test_a_signal_between_saving_and_asking_loses_no_step(tmp_path, monkeypatch)
     due = trainer.due
 
     def signalled(every: int | None) -> bool:
-        if trainer.standing.step == 4:
+        if trainer.state.step == 4:
             interrupt()
         return due(every)
 
@@ -221,7 +221,7 @@ def test_trains_outside_the_main_thread_where_no_signal_can_be_watched(tmp_path:
     thread = threading.Thread(target=trainer.fit)
     thread.start()
     thread.join()
-    assert trainer.standing.step == 12
+    assert trainer.state.step == 12
 
 
 # On a GPU.
@@ -240,4 +240,4 @@ def test_resumes_on_a_gpu(tmp_path: Path, precision) -> None:
     same(everything(second), everything(first))
     assert second.scaler.state_dict() == first.scaler.state_dict()
     second.fit()
-    assert second.standing.step == 12
+    assert second.state.step == 12

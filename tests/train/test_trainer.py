@@ -25,7 +25,7 @@ from addnorm.nn.moe import MixtureOfExperts, MixtureOfExpertsConfig, load_balanc
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.train.average import weights_of
 from addnorm.train.checkpoint import checkpoints_in
-from addnorm.train.loss import cross_entropy_sum, listening
+from addnorm.train.loss import cross_entropy_sum, record_router_logits
 from addnorm.train.optim import AdamWConfig, MuonConfig
 from addnorm.train.trainer import (
     NonFiniteError,
@@ -65,7 +65,7 @@ def test_twenty_steps_of_micro_batches_are_those_of_big_batches(tmp_path: Path, 
         if optimizer.kind == "muon":  # it rounds to bfloat16, where a last bit of float32 grows
             trainer.model.double()
         trainer.fit()
-    assert small.standing.epoch == big.standing.epoch > 2
+    assert small.state.epoch == big.state.epoch > 2
     for ours, theirs in zip(journal(small.folder), journal(big.folder), strict=True):
         assert ours["tokens"] == theirs["tokens"]
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
@@ -101,12 +101,12 @@ def balances(trainer: Trainer, batch) -> dict[str, Tensor]:
     """The load-balance loss of each mixture, the padding of its own side left out."""
     modules = trainer.model.named_modules()
     mixtures = {name: m for name, m in modules if isinstance(m, MixtureOfExperts)}
-    with listening(mixtures) as said:
+    with record_router_logits(mixtures) as router_logits:
         trainer.model(**batch.inputs)
     masks = {"encoder": "source_valid", "decoder": "target_valid"}
     return {
         name: load_balance(logits, 2, batch.inputs.get(masks[name.split(".")[0]]))
-        for name, logits in said.items()
+        for name, logits in router_logits.items()
     }
 
 
@@ -171,8 +171,8 @@ def test_epochs_use_every_example_once_each(tmp_path: Path, accumulate: int) -> 
     trainer = tiny.trainer(tmp_path, epochs=3, accumulate=accumulate)
     trainer.batches = seen = Seen()
     trainer.fit()
-    assert trainer.standing.step == trainer.total_steps == 3 * math.ceil(len(seen) / accumulate)
-    assert (trainer.standing.epoch, trainer.standing.position) == (3, 0)
+    assert trainer.state.step == trainer.total_steps == 3 * math.ceil(len(seen) / accumulate)
+    assert (trainer.state.epoch, trainer.state.position) == (3, 0)
     for epoch in range(3):
         assert sorted(seen.epochs[epoch]) == list(range(23))
     assert seen.epochs[0] != seen.epochs[1]
@@ -230,14 +230,14 @@ def test_the_gradient_is_clipped_and_reported_as_it_was(tmp_path: Path, clip) ->
 
 def poison_gradient(trainer: Trainer, step: int, name: str) -> None:
     def hook(gradient: Tensor) -> Tensor:
-        return gradient * float("nan") if trainer.standing.step == step - 1 else gradient
+        return gradient * float("nan") if trainer.state.step == step - 1 else gradient
 
     dict(trainer.model.named_parameters())[name].register_hook(hook)
 
 
 def poison_loss(trainer: Trainer, step: int, value: float) -> None:
     def hook(_: nn.Module, __: object, logits: Tensor) -> Tensor:
-        return logits * value if trainer.standing.step == step - 1 else logits
+        return logits * value if trainer.state.step == step - 1 else logits
 
     trainer.model.get_submodule("head").register_forward_hook(hook)
 
@@ -271,7 +271,7 @@ def test_what_is_not_finite_stops_the_run_before_the_update(tmp_path, where, opt
     again = tiny.trainer(tmp_path, seed=4, **settings)
     again.resume()
     again.fit()
-    assert again.standing.step == 12
+    assert again.state.step == 12
 
 
 # Precision and devices.

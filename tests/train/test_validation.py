@@ -24,7 +24,7 @@ def scripted(*values: float, metric: str = "loss", larger: bool = False) -> Vali
     return Validation(lambda _: {metric: next(rest)}, metric, larger_is_better=larger)
 
 
-def looking(model: nn.Module) -> dict[str, float]:
+def random_scores(model: nn.Module) -> dict[str, float]:
     """A validation that draws random numbers and runs the model in both modes."""
     inputs = next(tiny.batches().batches(0)).inputs
     with torch.no_grad():
@@ -37,7 +37,7 @@ def looking(model: nn.Module) -> dict[str, float]:
 def test_validation_leaves_training_as_it_is(tmp_path: Path, settings) -> None:
     without = tiny.trainer(tmp_path / "without", **settings)
     without.fit()
-    validation = Validation(looking)
+    validation = Validation(random_scores)
     looked = tiny.trainer(tmp_path / "with", validation=validation, validate_every=2, **settings)
     looked.fit()
     lines = journal(tmp_path / "with")
@@ -80,7 +80,7 @@ def test_the_best_weights_are_kept_and_chosen(tmp_path: Path, larger: bool) -> N
     )
     trainer.listener = At(4, lambda: snapshots.update({4: everything(trainer)}))
     trainer.fit()
-    assert (trainer.standing.best_step, abs(trainer.standing.best or 0)) == (4, 1.0)
+    assert (trainer.state.best_step, abs(trainer.state.best or 0)) == (4, 1.0)
     best = load_weights(tmp_path / "best.safetensors")
     same(weights_of(trainer.model), best)
     same(best, {name: snapshots[4][f"model.{name}"] for name in best})
@@ -107,7 +107,7 @@ def test_a_score_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     validation = scripted(math.nan, 3.0, math.nan, 2.0)
     trainer = tiny.trainer(tmp_path, validation=validation, steps=4, validate_every=1)
     trainer.fit()
-    assert (trainer.standing.best, trainer.standing.best_step) == (2.0, 4)
+    assert (trainer.state.best, trainer.state.best_step) == (2.0, 4)
 
 
 def test_early_stopping(tmp_path: Path) -> None:
@@ -115,14 +115,14 @@ def test_early_stopping(tmp_path: Path) -> None:
     settings = {"steps": 100, "validate_every": 2, "patience": 3, "select": "best"}
     trainer = tiny.trainer(tmp_path, validation=validation, **settings)
     trainer.fit()
-    assert trainer.standing.step == 16
-    assert trainer.standing.best_step == 10
+    assert trainer.state.step == 16
+    assert trainer.state.best_step == 10
     assert steps_of(tmp_path)[-1] == 16
     same(weights_of(trainer.model), load_weights(tmp_path / "best.safetensors"))
     again = tiny.trainer(tmp_path, validation=scripted(), seed=4, **settings)
     again.resume()
     again.fit()
-    assert again.standing.step == 16, "it does not forget that it was tired"
+    assert again.state.step == 16, "it does not forget that it was tired"
     same(weights_of(trainer.model), weights_of(again.model))
 
 
@@ -136,7 +136,7 @@ def test_patience_survives_a_resume(tmp_path: Path) -> None:
     second = tiny.trainer(tmp_path, validation=scripted(2, 2, 2), seed=4, **settings)
     second.resume()
     second.fit()
-    assert second.standing.step == 8
+    assert second.state.step == 8
 
 
 @pytest.mark.parametrize("settings", [{"select": "best"}, {"patience": 2}])

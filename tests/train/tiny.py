@@ -123,13 +123,13 @@ class Merged:
 def everything(trainer: Trainer) -> dict[str, Tensor]:
     """All that a resume must bring back, as tensors."""
     average = {} if trainer.average is None else trainer.average.weights
-    standing = [v or 0 for v in vars(trainer.standing).values()]
+    state = [v or 0 for v in vars(trainer.state).values()]
     return {
         **{f"model.{k}": v.clone() for k, v in weights_of(trainer.model).items()},
         **{f"optimizer.{k}": v.clone() for k, v in optimizer_tensors(trainer.optimizers).items()},
         **{f"average.{k}": v.clone() for k, v in average.items()},
         **random_state(trainer.device),
-        "standing": torch.tensor(standing, dtype=torch.float64),
+        "standing": torch.tensor(state, dtype=torch.float64),
     }
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from addnorm.convert import fairseq
 from addnorm.convert.equivalent import with_biases
-from addnorm.convert.family import Family, Shaped, encoder_decoder
+from addnorm.convert.family import Family, ModelSpec, encoder_decoder
 from addnorm.convert.maps import AfterRows, Map, Same, both
 from addnorm.convert.settings import Json, Settings
 from addnorm.models import EncoderDecoderConfig
@@ -17,7 +17,7 @@ FIRST = 2
 """The row of the first position."""
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     for key in ("normalize_before", "add_final_layer_norm", "static_position_embeddings"):
         settings.only(key, False)
     settings.only("normalize_embedding", True)
@@ -41,10 +41,10 @@ def _read(settings: Settings) -> Shaped:
         head=TokenHeadConfig(bias=True),
         dropout=settings.get("dropout", 0.1),
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.need("vocab_size"))
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = encoder_decoder(shaped)
     return fairseq.written(shaped, "bart", "BartForConditionalGeneration") | {
         "max_position_embeddings": model.max_len,
@@ -52,7 +52,7 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = encoder_decoder(shaped)
     yield Same("source_embed.tokens.weight", "model.shared.weight")
     for ours, theirs in (("source", "encoder"), ("target", "decoder")):

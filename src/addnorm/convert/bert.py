@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Family, Shaped, attention_of, encoder, eps_of, layers, mlp_of
+from addnorm.convert.family import Family, ModelSpec, attention_of, encoder, eps_of, layers, mlp_of
 from addnorm.convert.maps import AfterRows, Map, Same, Twice, both
 from addnorm.convert.settings import Json, Settings, labelled
 from addnorm.convert.tasks import (
@@ -41,12 +41,12 @@ RELICS = (
 """Keys that the first converted files carry and no library reads."""
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     task = task_of(settings, "Bert", {**ENDINGS, "ForPreTraining": "tokens"})
     activation = activation_of(settings, "hidden_act", "gelu")
     transform = TransformConfig(activation=activation, norm=norm_of(settings))
     model = body_of(settings, head_of(settings, task, transform))
-    return Shaped(
+    return ModelSpec(
         model=model,
         vocab_size=settings.need("vocab_size"),
         labels=labels_for(settings, task),
@@ -107,11 +107,11 @@ def norm_of(settings: Settings) -> LayerNormConfig:
     return LayerNormConfig(eps=settings.get("layer_norm_eps", 1e-12))
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     return settings_of(shaped, "Bert") | {"model_type": "bert"}
 
 
-def settings_of(shaped: Shaped, stem: str, *, first_row: int = 0) -> Json:
+def settings_of(shaped: ModelSpec, stem: str, *, first_row: int = 0) -> Json:
     """What BERT and RoBERTa say in common."""
     model = encoder(shaped)
     attention, feedforward = attention_of(model), mlp_of(model)
@@ -137,7 +137,7 @@ def settings_of(shaped: Shaped, stem: str, *, first_row: int = 0) -> Json:
     return tree
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = encoder(shaped)
     yield from body_maps(model, "bert")
     match model.head:

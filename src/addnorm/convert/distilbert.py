@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Family, Shaped, attention_of, encoder, layers, mlp_of
+from addnorm.convert.family import Family, ModelSpec, attention_of, encoder, layers, mlp_of
 from addnorm.convert.maps import Map, Same, both
 from addnorm.convert.settings import Json, Settings, labelled
 from addnorm.convert.tasks import Task, architecture, labels_for, task_of
@@ -26,7 +26,7 @@ NORM = LayerNormConfig(eps=1e-12)
 """The norm of every place; no key says another."""
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     # Sinusoidal positions are a table in the file like any other; they differ in training alone.
     settings.get("sinusoidal_pos_embds", False)
     settings.get("tie_weights_", True)
@@ -52,7 +52,7 @@ def _read(settings: Settings) -> Shaped:
         dropout=settings.get("dropout", 0.1),
         init="bert",
     )
-    return Shaped(
+    return ModelSpec(
         model=model,
         vocab_size=settings.need("vocab_size"),
         labels=labels_for(settings, task),
@@ -77,7 +77,7 @@ def _head(settings: Settings, task: Task) -> HeadConfig:
             return HiddenHeadConfig()
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = encoder(shaped)
     attention, feedforward = attention_of(model), mlp_of(model)
     tree: Json = {
@@ -101,7 +101,7 @@ def _write(shaped: Shaped) -> Json:
     return tree | (labelled(shaped.labels) if shaped.labels else {})
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model, theirs = encoder(shaped), "distilbert.embeddings"
     yield Same("embed.tokens.weight", f"{theirs}.word_embeddings.weight")
     yield Same("embed.position.table.weight", f"{theirs}.position_embeddings.weight")

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Shaped, attention_of, encoder_decoder
+from addnorm.convert.family import ModelSpec, attention_of, encoder_decoder
 from addnorm.convert.maps import Map, Reshaped, Unused, both
 from addnorm.convert.settings import Json, Settings
 from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
@@ -56,7 +56,7 @@ def embedding_scale(settings: Settings) -> EmbeddingConfig:
     return EmbeddingConfig(scale="sqrt" if settings.get("scale_embedding", False) else "one")
 
 
-def written(shaped: Shaped, model_type: str, architecture: str) -> Json:
+def written(shaped: ModelSpec, model_type: str, architecture: str) -> Json:
     """The keys that these families have in common."""
     model = encoder_decoder(shaped)
     own = attention_of(model)
@@ -92,14 +92,14 @@ def written(shaped: Shaped, model_type: str, architecture: str) -> Json:
     return config
 
 
-def with_head_bias(shaped: Shaped, names: Collection[str]) -> Shaped:
+def with_head_bias(shaped: ModelSpec, names: Collection[str]) -> ModelSpec:
     """The model with a bias of its head where there is one among the tensors of these names."""
     model = encoder_decoder(shaped)
     head = replace(model.head, bias=HEAD_BIAS in names)
     return replace(shaped, model=replace(model, head=head))
 
 
-def head_bias(shaped: Shaped) -> Iterator[Map]:
+def head_bias(shaped: ModelSpec) -> Iterator[Map]:
     """The map of the bias of the head: left out, it is zero."""
     n_tokens = shaped.target_vocab_size or shaped.vocab_size
     if encoder_decoder(shaped).head.bias:

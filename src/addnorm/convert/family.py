@@ -21,7 +21,7 @@ M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shaped:
+class ModelSpec:
     """A model configuration, with the sizes that it is built with."""
 
     model: ModelConfig
@@ -39,9 +39,9 @@ class Family:
     """
 
     model_types: tuple[str, ...]
-    read: Callable[[Settings], Shaped]
-    write: Callable[[Shaped], Json]
-    maps: Callable[[Shaped], Iterable[Map]]
+    read: Callable[[Settings], ModelSpec]
+    write: Callable[[ModelSpec], Json]
+    maps: Callable[[ModelSpec], Iterable[Map]]
     prefix: str = ""
     """What stands before the names of a model's body when it has a head, and is left out when not.
     """
@@ -52,7 +52,7 @@ class Family:
     files, and heads that its architecture leaves out."""
     ties: tuple[tuple[str, str], ...] = ()
     """Tensors of theirs that may be there though they are tied to the second, and must equal it."""
-    by_names: Callable[[Shaped, Collection[str]], Shaped] | None = None
+    by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None
     """What the names of the tensors say that `config.json` does not."""
     restated: Callable[[ModelConfig], ModelConfig] = lambda model: model
     """The same model with parts that the family has: `equivalent.restated` has its tensors."""
@@ -68,7 +68,7 @@ class Family:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
 
-def check_expressible(family: Family, shaped: Shaped, config: Json) -> None:
+def check_expressible(family: Family, shaped: ModelSpec, config: Json) -> None:
     """Raise `InputError` where `config` does not say all of the model, naming what it cannot."""
     model_type = config["model_type"]
     shaped = replace(shaped, model=family.restated(shaped.model))
@@ -107,10 +107,10 @@ def explicit(model: ModelConfig) -> ModelConfig:
         max_len=model.max_len if bounded else 1024,
         init="xavier",
         vocab_size=None,
-        cycle=cycle,
+        layer_pattern=cycle,
     )
     if isinstance(model, EncoderDecoderConfig):
-        cross = _written_out(model.looking, model.d_model)
+        cross = _written_out(model.cross_attention_config, model.d_model)
         own = model.decoder_position or model.position
         max_len = (model.decoder_max_len or model.max_len) if isinstance(own, LearnedConfig) else 1
         model = replace(
@@ -141,7 +141,7 @@ def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
 
 def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
     """The cycle layer by layer, each layer with all that is its own; empty where none has any."""
-    if not model.cycle:
+    if not model.layer_pattern:
         return ()
     attention = model.attention
     assert isinstance(attention, AttentionConfig)
@@ -151,7 +151,9 @@ def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
             pattern=own.pattern or attention.pattern,
             position=None if own.position == model.position else own.position,
         )
-        for own in (model.cycle[i % len(model.cycle)] for i in range(model.n_layers))
+        for own in (
+            model.layer_pattern[i % len(model.layer_pattern)] for i in range(model.n_layers)
+        )
     )
     plain = all(own.pattern == attention.pattern and own.position is None for own in every)
     return () if plain else every
@@ -184,22 +186,22 @@ def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, An
 # What families ask of a configuration.
 
 
-def decoder(shaped: Shaped) -> DecoderConfig:
+def decoder(shaped: ModelSpec) -> DecoderConfig:
     """The decoder of `shaped`. Raises `InputError` for another architecture."""
     return _of(DecoderConfig, shaped)
 
 
-def encoder(shaped: Shaped) -> EncoderConfig:
+def encoder(shaped: ModelSpec) -> EncoderConfig:
     """The encoder of `shaped`. Raises `InputError` for another architecture."""
     return _of(EncoderConfig, shaped)
 
 
-def encoder_decoder(shaped: Shaped) -> EncoderDecoderConfig:
+def encoder_decoder(shaped: ModelSpec) -> EncoderDecoderConfig:
     """The encoder–decoder of `shaped`. Raises `InputError` for another architecture."""
     return _of(EncoderDecoderConfig, shaped)
 
 
-def _of(kind: type[M], shaped: Shaped) -> M:
+def _of(kind: type[M], shaped: ModelSpec) -> M:
     if not isinstance(shaped.model, kind):
         raise InputError(f"this family has no model of kind {shaped.model.kind!r}")
     return shaped.model

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from addnorm.convert.aside import aside
 from addnorm.convert.equivalent import restated
 from addnorm.convert.families import FAMILIES
-from addnorm.convert.family import DIFFERS, Family, Shaped, check_expressible
+from addnorm.convert.family import DIFFERS, Family, ModelSpec, check_expressible
 from addnorm.convert.files import Weights, save_folder_weights
 from addnorm.convert.maps import Map
 from addnorm.convert.settings import Json, Settings
@@ -28,7 +28,7 @@ from addnorm.nn.init import without_values
 class Loaded:
     """A model from elsewhere, with what its use needs."""
 
-    shaped: Shaped
+    shaped: ModelSpec
     model: Model
     text: Tokenizers | None
 
@@ -47,7 +47,7 @@ def is_foreign(folder: Path) -> bool:
     return foreign_type(folder) is not None
 
 
-def describe(folder: Path, *, pickled: bool = False) -> tuple[Family, Shaped, Tokenizers | None]:
+def describe(folder: Path, *, pickled: bool = False) -> tuple[Family, ModelSpec, Tokenizers | None]:
     """All of a Hugging Face folder but its weights. Raises `InputError` as `load` does."""
     settings = Settings.of(folder)
     family = family_of(settings)
@@ -93,7 +93,7 @@ def load(
 
 def save(
     folder: Path,
-    shaped: Shaped,
+    shaped: ModelSpec,
     model: Model,
     text: Tokenizers | None,
     *,
@@ -136,7 +136,7 @@ def family_named(model_type: str, where: str) -> Family:
     return known[model_type]
 
 
-def read_config(family: Family, settings: Settings) -> Shaped:
+def read_config(family: Family, settings: Settings) -> ModelSpec:
     """What a `config.json` describes. Raises `InputError` naming what of it we do not have."""
     try:
         shaped = family.read(settings)
@@ -147,7 +147,7 @@ def read_config(family: Family, settings: Settings) -> Shaped:
     return shaped
 
 
-def built(shaped: Shaped) -> Model:
+def built(shaped: ModelSpec) -> Model:
     """The untrained model."""
     match shaped.model:
         case EncoderDecoderConfig() as model:
@@ -189,7 +189,7 @@ def _names_in(family: Family, weights: Weights, folder: Path) -> _Names:
     return _Names(actual, "" if has_prefix else family.prefix)
 
 
-def _ours(family: Family, shaped: Shaped, weights: Weights, folder: Path) -> dict[str, Tensor]:
+def _ours(family: Family, shaped: ModelSpec, weights: Weights, folder: Path) -> dict[str, Tensor]:
     maps = list(family.maps(shaped))
     names = _names_in(family, weights, folder)
     wanted = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
@@ -254,7 +254,7 @@ def _does_not_fit(folder: Path, problems: Sequence[str]) -> InputError:
     return InputError(f"{folder}: the weights do not fit config.json: {shown}{more}")
 
 
-def _theirs(family: Family, shaped: Shaped, model: nn.Module) -> dict[str, Tensor]:
+def _theirs(family: Family, shaped: ModelSpec, model: nn.Module) -> dict[str, Tensor]:
     said = replace(shaped, model=family.restated(shaped.model))
     with without_values():
         shapes = {name: one.shape for name, one in built(said).named_parameters()}
@@ -268,7 +268,7 @@ def _theirs(family: Family, shaped: Shaped, model: nn.Module) -> dict[str, Tenso
     return {name: one.contiguous() for name, one in found.items()}
 
 
-def _chosen(shaped: Shaped, model_type: str | None) -> tuple[Family, Json]:
+def _chosen(shaped: ModelSpec, model_type: str | None) -> tuple[Family, Json]:
     """The family asked for, or the first that can say all of the model, and its configuration."""
     if model_type is not None:
         family = family_named(model_type, "the family to export to")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from addnorm.convert.activations import activation_of
-from addnorm.convert.family import Shaped, attention_of, decoder
+from addnorm.convert.family import ModelSpec, attention_of, decoder
 from addnorm.convert.llama_relatives import (
     SANDWICH,
     check_divides,
@@ -32,7 +32,7 @@ from addnorm.convert.windows import (
 )
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import AttentionConfig, ScaledDotConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import Activation
@@ -46,7 +46,7 @@ WINDOW = 4096
 TANH = "gelu_pytorch_tanh"
 
 
-def _read_1(settings: Settings) -> Shaped:
+def _read_1(settings: Settings) -> ModelSpec:
     """`hidden_act = "gelu"` of the first files stood for the approximation by tanh."""
     settings.only("hidden_activation", None, TANH)
     activation = activation_of(settings, "hidden_act", TANH)
@@ -59,7 +59,7 @@ def _read_1(settings: Settings) -> Shaped:
     )
 
 
-def _read_2(settings: Settings) -> Shaped:
+def _read_2(settings: Settings) -> ModelSpec:
     softcap = _cap(settings, "attn_logit_softcapping", 50.0)
     size = settings.number("sliding_window", missing=WINDOW)
     settings.only("sliding_window_size", None, size)
@@ -68,13 +68,13 @@ def _read_2(settings: Settings) -> Shaped:
         settings,
         _attention(settings, softcap=softcap, pattern=pattern),
         read_rotary(settings),
-        cycle=cycle,
+        layer_pattern=cycle,
         residual=SandwichNormConfig(),
         softcap=_cap(settings, "final_logit_softcapping", 30.0),
     )
 
 
-def _read_3(settings: Settings) -> Shaped:
+def _read_3(settings: Settings) -> ModelSpec:
     settings.only("attn_logit_softcapping", None)  # transformers reads it, and caps nothing
     size = settings.number("sliding_window", missing=WINDOW)
     rotary, local = _rotary_by_type(settings)
@@ -91,7 +91,7 @@ def _read_3(settings: Settings) -> Shaped:
         settings,
         _attention(settings, softcap=None, qk_norm=norm),
         rotary,
-        cycle=cycle_of(every),
+        layer_pattern=cycle_of(every),
         residual=SandwichNormConfig(),
         softcap=_cap(settings, "final_logit_softcapping", None),
     )
@@ -105,7 +105,7 @@ def _model(
     activation: Activation | None = None,
     softcap: float | None = None,
     **own: Any,
-) -> Shaped:
+) -> ModelSpec:
     if activation is None:
         activation = activation_of(settings, "hidden_activation", TANH)
         # The older of the two names, which nobody reads any more.
@@ -163,7 +163,7 @@ def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
     )
 
 
-def _write_1(shaped: Shaped) -> Json:
+def _write_1(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     return {
         **written_model(shaped, "gemma", "GemmaForCausalLM"),
@@ -172,7 +172,7 @@ def _write_1(shaped: Shaped) -> Json:
     }
 
 
-def _write_2(shaped: Shaped) -> Json:
+def _write_2(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     softcap = _score(model).softcap
     return {
@@ -182,10 +182,14 @@ def _write_2(shaped: Shaped) -> Json:
     }
 
 
-def _write_3(shaped: Shaped) -> Json:
+def _write_3(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     written = _written(shaped, "gemma3_text", "Gemma3ForCausalLM")
-    own = [model.cycle[i % len(model.cycle)] for i in range(model.n_layers)] if model.cycle else []
+    own = (
+        [model.layer_pattern[i % len(model.layer_pattern)] for i in range(model.n_layers)]
+        if model.layer_pattern
+        else []
+    )
     by_type: dict[str, Json] = {
         kind: written_rotary(one.position or model.position)
         for kind, one in zip(written["layer_types"], own, strict=False)
@@ -200,7 +204,7 @@ def _write_3(shaped: Shaped) -> Json:
     }
 
 
-def _written(shaped: Shaped, model_type: str, architecture: str) -> Json:
+def _written(shaped: ModelSpec, model_type: str, architecture: str) -> Json:
     """What Gemma 2 and 3 share."""
     model = decoder(shaped)
     check_divides(model, model_type)
@@ -223,7 +227,7 @@ def _score(model: DecoderConfig) -> ScaledDotConfig:
     return score
 
 
-def _sandwiched(shaped: Shaped) -> Iterator[Map]:
+def _sandwiched(shaped: ModelSpec) -> Iterator[Map]:
     return maps(shaped, SANDWICH)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Family, Shaped, attention_of, decoder, layers
+from addnorm.convert.family import Family, ModelSpec, attention_of, decoder, layers
 from addnorm.convert.maps import Map, Same, Stacked, Transposed, both
 from addnorm.convert.settings import Json, Settings
 from addnorm.errors import InputError
@@ -17,7 +17,7 @@ from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     settings.only("scale_attn_weights", True)
     settings.only("scale_attn_by_inverse_layer_idx", False)
     settings.only("reorder_and_upcast_attn", False, True)
@@ -47,10 +47,10 @@ def _read(settings: Settings) -> Shaped:
         init="gpt2",
     )
     settings.get("embd_pdrop", 0.1)
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.need("vocab_size"))
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
@@ -73,7 +73,7 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = decoder(shaped)
     yield Same("embed.tokens.weight", "transformer.wte.weight")
     yield Same("embed.position.table.weight", "transformer.wpe.weight")

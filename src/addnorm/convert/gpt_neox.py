@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Family, Shaped, attention_of, decoder, layers
+from addnorm.convert.family import Family, ModelSpec, attention_of, decoder, layers
 from addnorm.convert.maps import ByHead, Map, Same, both
 from addnorm.convert.rotary import THETA, longest, rope_table, rotary_of, written_rotary
 from addnorm.convert.settings import Json, Settings
@@ -18,7 +18,7 @@ from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     d_model, n_heads = settings.need("hidden_size"), settings.need("num_attention_heads")
     if d_model % n_heads:
         raise settings.refuse("num_attention_heads", f"hidden_size = {d_model} does not divide")
@@ -45,7 +45,7 @@ def _read(settings: Settings) -> Shaped:
         dropout=settings.get("hidden_dropout", 0.0),
         init="gpt2",
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.need("vocab_size"))
 
 
 def _rotary(settings: Settings, d_head: int) -> RotaryConfig:
@@ -63,7 +63,7 @@ def _rotary(settings: Settings, d_head: int) -> RotaryConfig:
     return rotary_of(table, settings, theta, fraction)
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
@@ -94,7 +94,7 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = decoder(shaped)
     yield Same("embed.tokens.weight", "gpt_neox.embed_in.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model)))

@@ -93,7 +93,7 @@ def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
 
 
 def _attention_of(model: ModelConfig, name: str) -> AttentionConfig | None:
-    mixer = model.looking if ".cross_attention." in name else model.attention
+    mixer = model.cross_attention_config if ".cross_attention." in name else model.attention
     return mixer if isinstance(mixer, AttentionConfig) else None
 
 

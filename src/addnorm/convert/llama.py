@@ -1,6 +1,6 @@
 """LLaMA 1 to 3: rotary positions, RMSNorm before each sublayer, SwiGLU, shared key/value heads."""
 
-from addnorm.convert.family import Shaped, attention_of, decoder
+from addnorm.convert.family import ModelSpec, attention_of, decoder
 from addnorm.convert.llama_relatives import (
     check_divides,
     read_attention,
@@ -14,14 +14,14 @@ from addnorm.convert.settings import Json, Settings
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     bias = settings.get("attention_bias", False)
     attention = read_attention(settings, bias=bias, out_bias=bias)
     feedforward = read_gated(settings, bias=settings.get("mlp_bias", False))
     return read_model(settings, attention, read_rotary(settings), feedforward=feedforward)
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     check_divides(model, "llama")
     return {

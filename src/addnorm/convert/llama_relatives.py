@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Family, Shaped, attention_of, decoder, layers
+from addnorm.convert.family import Family, ModelSpec, attention_of, decoder, layers
 from addnorm.convert.maps import Map, Same, both
 from addnorm.convert.rotary import longest
 from addnorm.convert.settings import Json, Settings
@@ -69,7 +69,7 @@ def read_gated(
 
 def read_model(
     settings: Settings, attention: AttentionConfig, position: PositionConfig, **own: Any
-) -> Shaped:
+) -> ModelSpec:
     """LLaMA with this attention and these positions, and whatever else is a relative's `own`."""
     parts: dict[str, Any] = {
         "d_model": settings.need("hidden_size"),
@@ -86,11 +86,11 @@ def read_model(
     }
     if "feedforward" not in own:
         parts["feedforward"] = read_gated(settings)
-    return Shaped(model=DecoderConfig(**parts | own), vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=DecoderConfig(**parts | own), vocab_size=settings.need("vocab_size"))
 
 
 def written_model(
-    shaped: Shaped, model_type: str, architecture: str, *, activation: str = "hidden_act"
+    shaped: ModelSpec, model_type: str, architecture: str, *, activation: str = "hidden_act"
 ) -> Json:
     """The keys that all of them have; the name of the activation stands under that key."""
     model = decoder(shaped)
@@ -125,7 +125,7 @@ def check_divides(model: DecoderConfig, model_type: str) -> None:
         )
 
 
-def maps(shaped: Shaped, norms: Mapping[str, str] = PRE) -> Iterator[Map]:
+def maps(shaped: ModelSpec, norms: Mapping[str, str] = PRE) -> Iterator[Map]:
     """Every tensor."""
     model = decoder(shaped)
     yield Same("embed.tokens.weight", "model.embed_tokens.weight")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.convert import fairseq
 from addnorm.convert.equivalent import with_biases, with_halves
-from addnorm.convert.family import Family, Shaped, encoder_decoder
+from addnorm.convert.family import Family, ModelSpec, encoder_decoder
 from addnorm.convert.maps import Map, Same
 from addnorm.convert.settings import Json, Settings
 from addnorm.errors import InputError
@@ -13,7 +13,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.positions import SinusoidalConfig
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         settings.only(key, False)
     settings.only("add_bias_logits", False, True)  # there is one in either case
@@ -46,14 +46,14 @@ def _read(settings: Settings) -> Shaped:
         head=TokenHeadConfig(tied=tied, bias=True),
         dropout=settings.get("dropout", 0.1),
     )
-    return Shaped(
+    return ModelSpec(
         model=model,
         vocab_size=vocab_size,
         target_vocab_size=None if target == vocab_size else target,
     )
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = encoder_decoder(shaped)
     if model.share_embeddings and not model.head.tied:
         raise InputError("marian's shared embeddings are the head's as well: head.tied = false")
@@ -69,7 +69,7 @@ def _restated(model: ModelConfig) -> ModelConfig:
     return with_halves(with_biases(model))
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = encoder_decoder(shaped)
     if model.share_embeddings:
         yield Same("source_embed.tokens.weight", "model.shared.weight")

@@ -1,20 +1,20 @@
 """Mistral: LLaMA with a sliding window in every layer."""
 
-from addnorm.convert.family import Shaped, decoder
+from addnorm.convert.family import ModelSpec, decoder
 from addnorm.convert.llama_relatives import read_attention, read_model, relative, written_model
 from addnorm.convert.rotary import both_layouts, read_rotary, written_rotary
 from addnorm.convert.settings import Json, Settings
 from addnorm.convert.windows import FULL, SLIDING, pattern_of, written_windows
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     size = settings.number("sliding_window", missing=4096)
     pattern = pattern_of(settings, FULL if size is None else SLIDING, size)
     attention = read_attention(settings, kv_heads=8, pattern=pattern)
     return read_model(settings, attention, read_rotary(settings))
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     return {
         **written_model(shaped, "mistral", "MistralForCausalLM"),

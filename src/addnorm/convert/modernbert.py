@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Family, Shaped, attention_of, encoder, eps_of, layers
+from addnorm.convert.family import Family, ModelSpec, attention_of, encoder, eps_of, layers
 from addnorm.convert.maps import Map, Same, Stacked, both
 from addnorm.convert.rotary import rotary_of, written_rotary
 from addnorm.convert.settings import Json, Settings, labelled
@@ -11,7 +11,7 @@ from addnorm.convert.tasks import Task, architecture, labels_for, task_of
 from addnorm.convert.windows import FULL, SLIDING, cycle_of, read_types, written_windows
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import AttentionConfig, FullPatternConfig, WindowPatternConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -34,7 +34,7 @@ GLOBAL, LOCAL = 160_000.0, 10_000.0
 POOLINGS = {"cls": "first", "mean": "mean"}
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     _pass_over(settings)
     norm = LayerNormConfig(
         eps=settings.get("norm_eps", 1e-5), bias=settings.get("norm_bias", False)
@@ -66,9 +66,9 @@ def _read(settings: Settings) -> Shaped:
         head=_head(settings, task, norm),
         dropout=settings.get("embedding_dropout", 0.0),
         init="bert",
-        cycle=cycle,
+        layer_pattern=cycle,
     )
-    return Shaped(
+    return ModelSpec(
         model=model,
         vocab_size=settings.need("vocab_size"),
         labels=labels_for(settings, task),
@@ -142,7 +142,7 @@ def _head(settings: Settings, task: Task, norm: LayerNormConfig) -> HeadConfig:
             return HiddenHeadConfig()
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = encoder(shaped)
     attention, feedforward = attention_of(model), _gated(model)
     types, size = written_windows(model)
@@ -187,7 +187,11 @@ def _local(model: EncoderConfig, types: Sequence[str]) -> PositionConfig:
     """The positions of layers with a window."""
     for i, kind in enumerate(types):
         if kind == SLIDING:
-            own = model.cycle[i % len(model.cycle)].position if model.cycle else None
+            own = (
+                model.layer_pattern[i % len(model.layer_pattern)].position
+                if model.layer_pattern
+                else None
+            )
             return own or model.position
     return RotaryConfig(theta=LOCAL)
 
@@ -214,7 +218,7 @@ def _written_head(head: HeadConfig) -> Json:
     return tree | {"classifier_dropout": head.dropout}
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = encoder(shaped)
     norm = isinstance(model.norm, LayerNormConfig) and model.norm.bias
     yield Same("embed.tokens.weight", "model.embeddings.tok_embeddings.weight")

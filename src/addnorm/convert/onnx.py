@@ -172,11 +172,13 @@ def _graphs(model: Model, config: ModelConfig) -> list[Graph]:
             module = DecoderGraph(embed, stack, head, cross=False)
             return [_decoder(module, new | _past(stack))]
         case EncoderDecoderModel(target_embed=embed, decoder=stack, head=head):
-            looking = [_looking(block) for block in stack.blocks]
-            cross = _keys_values("cross", "memory", looking)
+            cross_attentions = [_cross_attention(block) for block in stack.blocks]
+            cross = _keys_values("cross", "memory", cross_attentions)
             encoder = Graph(
                 name="encoder_model.onnx",
-                module=EncoderGraph(model.source_embed, model.encoder, MemoryHead(looking)),
+                module=EncoderGraph(
+                    model.source_embed, model.encoder, MemoryHead(cross_attentions)
+                ),
                 inputs=_readable(model.source_embed, config),
                 outputs=["memory", *cross],
             )
@@ -196,7 +198,7 @@ def _past(stack: Stack) -> dict[str, Slot]:
     return _keys_values("past", "past", mixers)  # others were refused
 
 
-def _looking(block: nn.Module) -> CrossAttention:
+def _cross_attention(block: nn.Module) -> CrossAttention:
     assert isinstance(block, CrossBlock | ParallelCrossBlock)
     return block.cross_attention
 
@@ -329,13 +331,13 @@ class EncoderGraph(nn.Module):
 class MemoryHead(nn.Module):
     """The memory, zero at padding, and the keys and values that each cross-attention sees in it."""
 
-    def __init__(self, looking: Sequence[CrossAttention]) -> None:
+    def __init__(self, cross_attentions: Sequence[CrossAttention]) -> None:
         super().__init__()
-        self.looking = nn.ModuleList(looking)
+        self.cross_attentions = nn.ModuleList(cross_attentions)
 
     def forward(self, x: Hidden, ctx: Context) -> list[Tensor]:
         found = [memory := zero_padding(x, ctx.valid)]
-        for looks in self.looking:
+        for looks in self.cross_attentions:
             assert isinstance(looks, CrossAttention)
             found += looks.keys_values(memory)
         return found
@@ -368,7 +370,7 @@ class DecoderGraph(nn.Module):
         for kept in memory:
             ctx = replace(ctx, memory=Memory(_unread(kept), Dense(mask.bool()[:, None, None])))
             for cache, pair in zip(caches, _pairs(kept), strict=True):
-                cache.memory.once(lambda pair=pair: pair)
+                cache.cross_cache.once(lambda pair=pair: pair)
         x = run(self.stack, self.embed(tokens, ctx), ctx, caches)
         return [self.head(x, ctx), *(t for cache in own for t in (cache.keys, cache.values))]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Family, Shaped, attention_of, decoder, layers
+from addnorm.convert.family import Family, ModelSpec, attention_of, decoder, layers
 from addnorm.convert.maps import AfterRows, Map, Same, both
 from addnorm.convert.settings import Json, Settings
 from addnorm.errors import InputError
@@ -19,7 +19,7 @@ from addnorm.nn.residuals import PostNormConfig, PreNormConfig
 FIRST_ROW = 2
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     d_model = settings.need("hidden_size")
     if settings.get("word_embed_proj_dim", d_model) != d_model:
         raise settings.refuse("word_embed_proj_dim", f"only hidden_size = {d_model}")
@@ -53,10 +53,10 @@ def _read(settings: Settings) -> Shaped:
         dropout=settings.get("dropout", 0.1),
         init="gpt2",
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.need("vocab_size"))
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
@@ -80,7 +80,7 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = decoder(shaped)
     body = "model.decoder"
     yield Same("embed.tokens.weight", f"{body}.embed_tokens.weight")

@@ -1,6 +1,6 @@
 """Qwen 2 and 3: LLaMA with biases on queries, keys and values, or with norms on the first two."""
 
-from addnorm.convert.family import Shaped, attention_of, decoder
+from addnorm.convert.family import ModelSpec, attention_of, decoder
 from addnorm.convert.llama_relatives import (
     read_attention,
     read_eps,
@@ -12,24 +12,24 @@ from addnorm.convert.rotary import both_layouts, read_rotary, written_rotary
 from addnorm.convert.settings import Json, Settings
 from addnorm.convert.windows import FULL, SLIDING, read_types, read_windows, written_windows
 from addnorm.models import DecoderConfig
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import PatternConfig
 from addnorm.nn.norms import RMSNormConfig
 
 
-def _read_2(settings: Settings) -> Shaped:
+def _read_2(settings: Settings) -> ModelSpec:
     pattern, cycle = _windows(settings)
     attention = read_attention(settings, kv_heads=32, bias=True, pattern=pattern)
-    return read_model(settings, attention, read_rotary(settings), cycle=cycle)
+    return read_model(settings, attention, read_rotary(settings), layer_pattern=cycle)
 
 
-def _read_3(settings: Settings) -> Shaped:
+def _read_3(settings: Settings) -> ModelSpec:
     pattern, cycle = _windows(settings)
     bias = settings.get("attention_bias", False)
     norm = RMSNormConfig(eps=read_eps(settings))
     own = {"bias": bias, "out_bias": bias, "pattern": pattern, "qk_norm": norm}
     attention = read_attention(settings, kv_heads=32, d_head=128, **own)
-    return read_model(settings, attention, read_rotary(settings), cycle=cycle)
+    return read_model(settings, attention, read_rotary(settings), layer_pattern=cycle)
 
 
 def _windows(settings: Settings) -> tuple[PatternConfig, tuple[LayerConfig, ...]]:
@@ -41,7 +41,7 @@ def _windows(settings: Settings) -> tuple[PatternConfig, tuple[LayerConfig, ...]
     return read_windows(settings, read_types(settings, n_layers) or own, size)
 
 
-def _write_2(shaped: Shaped) -> Json:
+def _write_2(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     return {
         **written_model(shaped, "qwen2", "Qwen2ForCausalLM"),
@@ -50,7 +50,7 @@ def _write_2(shaped: Shaped) -> Json:
     }
 
 
-def _write_3(shaped: Shaped) -> Json:
+def _write_3(shaped: ModelSpec) -> Json:
     model = decoder(shaped)
     return {
         **written_model(shaped, "qwen3", "Qwen3ForCausalLM"),

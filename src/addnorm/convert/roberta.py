@@ -11,7 +11,7 @@ from addnorm.convert.bert import (
     scores,
     settings_of,
 )
-from addnorm.convert.family import Family, Shaped, encoder
+from addnorm.convert.family import Family, ModelSpec, encoder
 from addnorm.convert.maps import Map, both
 from addnorm.convert.settings import Json, Settings
 from addnorm.convert.tasks import labels_for, task_of, without_pooler
@@ -29,19 +29,19 @@ PAD = 1
 
 
 def _family(model_type: str, stem: str) -> Family:
-    def read(settings: Settings) -> Shaped:
+    def read(settings: Settings) -> ModelSpec:
         settings.only("pad_token_id", PAD)
         task = task_of(settings, stem)
         # The activation before the scores is GELU, whatever that of the layers.
         transform = TransformConfig(activation="gelu", norm=norm_of(settings))
         head = head_of(settings, task, transform)
-        return Shaped(
+        return ModelSpec(
             model=body_of(settings, head, first_row=PAD + 1),
             vocab_size=settings.need("vocab_size"),
             labels=labels_for(settings, task),
         )
 
-    def write(shaped: Shaped) -> Json:
+    def write(shaped: ModelSpec) -> Json:
         common = settings_of(shaped, stem, first_row=PAD + 1)
         return common | {"model_type": model_type, "pad_token_id": PAD}
 
@@ -61,7 +61,7 @@ def _family(model_type: str, stem: str) -> Family:
     )
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = encoder(shaped)
     yield from body_maps(model, "roberta", first_row=PAD + 1)
     match model.head:

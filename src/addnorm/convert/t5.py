@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from addnorm.convert.activations import NAMES, activation_name
-from addnorm.convert.family import Family, Shaped, attention_of, encoder_decoder, layers
+from addnorm.convert.family import Family, ModelSpec, attention_of, encoder_decoder, layers
 from addnorm.convert.maps import Map, Same
 from addnorm.convert.settings import Json, Settings
 from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     d_model, n_heads = settings.need("d_model", "hidden_size"), settings.need("num_heads")
     dropout = settings.get("dropout_rate", 0.1)
     settings.get("classifier_dropout", 0.0)
@@ -52,7 +52,7 @@ def _read(settings: Settings) -> Shaped:
         head=TokenHeadConfig(scale="sqrt" if _scales(settings) else "one"),
         dropout=dropout,
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.need("vocab_size"))
 
 
 def _scales(settings: Settings) -> bool:
@@ -74,14 +74,14 @@ def _feedforward(settings: Settings, dropout: float) -> FeedForwardConfig | Gate
     return FeedForwardConfig(d_ff=d_ff, activation=activation, bias=False, dropout=dropout)
 
 
-def _tied(shaped: Shaped, names: Collection[str]) -> Shaped:
+def _tied(shaped: ModelSpec, names: Collection[str]) -> ModelSpec:
     """A head whose weights are not in the file is tied, and so is one that is scaled."""
     model = encoder_decoder(shaped)
     tied = "lm_head.weight" not in names or model.head.scale == "sqrt"
     return replace(shaped, model=replace(model, head=replace(model.head, tied=tied)))
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = encoder_decoder(shaped)
     attention, feedforward, position = attention_of(model), model.feedforward, model.position
     if not isinstance(position, T5BiasConfig):
@@ -120,14 +120,14 @@ def _dense(feedforward: FeedForwardConfig | GatedFeedForwardConfig, d_model: int
     return {"d_ff": feedforward.d_ff or 8 * d_model // 3, "feed_forward_proj": f"gated-{name}"}
 
 
-def _write_multilingual(shaped: Shaped) -> Json:
+def _write_multilingual(shaped: ModelSpec) -> Json:
     return _write(shaped) | {
         "model_type": "mt5",
         "architectures": ["MT5ForConditionalGeneration"],
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = encoder_decoder(shaped)
     gated = isinstance(model.feedforward, GatedFeedForwardConfig)
     yield Same("source_embed.tokens.weight", "shared.weight")

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.family import ModelSpec
 from addnorm.convert.settings import Settings, labels_of
 from addnorm.errors import InputError, nearest
 from addnorm.models import EncoderConfig
@@ -66,7 +66,7 @@ def labels_for(settings: Settings, task: Task) -> tuple[str, ...]:
     return labels_of(settings) if task in ("sequence", "tags") else ()
 
 
-def without_pooler(shaped: Shaped, names: Collection[str]) -> Shaped:
+def without_pooler(shaped: ModelSpec, names: Collection[str]) -> ModelSpec:
     """The model with its hidden states as they are, where there is no pooler among the names."""
     model = shaped.model
     assert isinstance(model, EncoderConfig)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from addnorm.convert.activations import activation_name, activation_of
-from addnorm.convert.family import Family, Shaped, attention_of, encoder, eps_of, layers, mlp_of
+from addnorm.convert.family import Family, ModelSpec, attention_of, encoder, eps_of, layers, mlp_of
 from addnorm.convert.maps import Map, Reshaped, both
 from addnorm.convert.settings import Json, Settings, labelled
 from addnorm.convert.tasks import Task, architecture, labels_for, task_of, without_pooler
@@ -21,7 +21,7 @@ ENDINGS: dict[str, Task] = {"Model": "body", "ForImageClassification": "sequence
 """How the names of their classes end."""
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     task = task_of(settings, "ViT", ENDINGS)
     settings.get("encoder_stride", 16)
     settings.only("pooler_act", "tanh")
@@ -55,14 +55,14 @@ def _read(settings: Settings) -> Shaped:
         dropout=settings.get("hidden_dropout_prob", 0.0),
         init="bert",
     )
-    return Shaped(model=model, labels=labels_for(settings, task))
+    return ModelSpec(model=model, labels=labels_for(settings, task))
 
 
 def _head(task: Task) -> HeadConfig:
     return PoolerHeadConfig() if task == "body" else ClassificationHeadConfig(pooling="first")
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = encoder(shaped)
     attention, feedforward, patches = attention_of(model), mlp_of(model), _patches(model)
     return {
@@ -93,7 +93,7 @@ def _patches(model: EncoderConfig) -> PatchEmbeddingConfig:
     return model.input
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = encoder(shaped)
     d_model, patches = model.d_model, _patches(model)
     rows = 1 + (patches.size[0] // patches.patch) * (patches.size[1] // patches.patch)

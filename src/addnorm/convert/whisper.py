@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.convert import fairseq
 from addnorm.convert.equivalent import with_biases
-from addnorm.convert.family import Family, Shaped, encoder_decoder
+from addnorm.convert.family import Family, ModelSpec, encoder_decoder
 from addnorm.convert.maps import Map, Same, both
 from addnorm.convert.settings import Json, Settings
 from addnorm.errors import InputError
@@ -22,7 +22,7 @@ COUNTS = """
 """What classifiers, training and time stamps have."""
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     settings.only("use_weighted_layer_sum", False)
     for key in ("apply_spec_augment", "scale_embedding"):  # in training; never done
         settings.get(key, False)
@@ -46,10 +46,10 @@ def _read(settings: Settings) -> Shaped:
         head=TokenHeadConfig(tied=settings.get("tie_word_embeddings", True)),
         dropout=settings.get("dropout", 0.0),
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.need("vocab_size"))
 
 
-def _write(shaped: Shaped) -> Json:
+def _write(shaped: ModelSpec) -> Json:
     model = encoder_decoder(shaped)
     if not isinstance(model.input, LogMelEmbeddingConfig):
         raise InputError(f"whisper hears log_mel, and does not read {model.input.kind}")
@@ -61,7 +61,7 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
+def _maps(shaped: ModelSpec) -> Iterator[Map]:
     model = encoder_decoder(shaped)
     yield from both("source_embed.conv1", "model.encoder.conv1")
     yield from both("source_embed.conv2", "model.encoder.conv2")

@@ -6,7 +6,7 @@ from addnorm.convert.family import attention_of
 from addnorm.convert.settings import Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import FullPatternConfig, PatternConfig, WindowPatternConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -57,7 +57,11 @@ def written_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], in
     types: list[str] = []
     sizes: set[int] = set()
     for i in range(model.n_layers):
-        own = model.cycle[i % len(model.cycle)].pattern if model.cycle else None
+        own = (
+            model.layer_pattern[i % len(model.layer_pattern)].pattern
+            if model.layer_pattern
+            else None
+        )
         match own or attention_of(model).pattern:
             case FullPatternConfig():
                 types.append(FULL)

@@ -89,12 +89,12 @@ class Buckets(Loader[int]):
         indices = [e.index for e in examples]
         if self.corpus.task == "classification":
             return Batch.of(read, torch.tensor([label for [label] in targets]), indices)
-        said = padded(tensors(targets), IGNORE, self.width(max(map(len, targets))))
+        labels = padded(tensors(targets), IGNORE, self.width(max(map(len, targets))))
         if self.corpus.task != "translation":
-            return Batch.of(read, said, indices)
+            return Batch.of(read, labels, indices)
         shifted = [[self.corpus.bos_id, *target[:-1]] for target in targets]
         read = self.padded("source", "source_valid", [e.tokens for e in examples])
-        return Batch.of(read | self.padded("target", "target_valid", shifted), said, indices)
+        return Batch.of(read | self.padded("target", "target_valid", shifted), labels, indices)
 
     def padded(self, name: str, valid_name: str, rows: Sequence[list[int]]) -> dict[str, Tensor]:
         """The rows as an argument of the model, with its mask where they are padded."""

@@ -92,11 +92,11 @@ def in_words(number: int, locale: Locale) -> str:
 def _chinese(number: int) -> str:
     """4207 → 四千二百零七: a run of zeros is said once, and not at the end."""
     digits = str(number)
-    said = (
+    spoken = (
         "零一二三四五六七八九"[int(digit)] + (unit if digit != "0" else "")
         for digit, unit in zip(digits, ("千", "百", "十", "")[-len(digits) :], strict=True)
     )
-    words = sub("零+", "零", "".join(said)).rstrip("零") or "零"
+    words = sub("零+", "零", "".join(spoken)).rstrip("零") or "零"
     return words.removeprefix("一") if words.startswith("一十") else words
 
 

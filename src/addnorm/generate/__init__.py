@@ -5,7 +5,7 @@ from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.decode import DecodingConfig, decode, generate, stream, translate
 from addnorm.generate.next_token import Continuation, NextToken, Translation
 from addnorm.generate.sampling import GreedyConfig, SampleConfig
-from addnorm.generate.writing import Generated, Writer
+from addnorm.generate.text_decoding import Generated, TextDecoder
 
 __all__ = [
     "BeamConfig",
@@ -17,8 +17,8 @@ __all__ = [
     "GreedyConfig",
     "NextToken",
     "SampleConfig",
+    "TextDecoder",
     "Translation",
-    "Writer",
     "decode",
     "generate",
     "stream",

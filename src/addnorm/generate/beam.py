@@ -13,7 +13,7 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.generate.next_token import Ids, NextToken, floats, ints
-from addnorm.generate.writing import Generated
+from addnorm.generate.text_decoding import Generated
 
 
 @config

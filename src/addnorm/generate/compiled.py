@@ -21,11 +21,12 @@ from addnorm.generate.next_token import Continuation, Logits, Translation, evalu
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.blocks import Stack
-from addnorm.nn.cache import CrossCache, FixedCache, Held, KVCache, SelfCache, are_all, moved
+from addnorm.nn.cache import CrossCache, FixedCache, KVCache, SelfCache, are_all, moved
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Branches, Full
 from addnorm.nn.moe import MixtureOfExperts
 from addnorm.nn.positions.rotary import DynamicRotary
+from addnorm.nn.types import Keys
 
 Buffers = list[Float[Tensor, "rows kv_heads room d_head"]]
 """The keys and the values of the first layer, of the second, and so on."""
@@ -37,7 +38,7 @@ Slots = Int[Tensor, " so_far"]
 Seen = Bool[Tensor, "rows branches slots"]
 Positions = Int[Tensor, "rows slots"]
 
-ROOM = 256
+MIN_SLOTS = 256
 """For how many tokens, of all rows together, buffers have room at least."""
 
 
@@ -178,7 +179,7 @@ class BranchCache(KVCache):
     def __init__(self, cache: KVCache, branches: int) -> None:
         super().__init__([], length=cache.length)
         self.memories: Memories = [
-            part.contiguous() for layer in cache for part in layer.memory.kept
+            part.contiguous() for layer in cache for part in layer.cross_cache.kept
         ]
         n = int(cache.length)
         self._held = [_buffer(part, n) for part in _own(cache)]
@@ -196,8 +197,8 @@ class BranchCache(KVCache):
             rows, branches, slots = self._seen.shape
             if slots + branches > self._held[0].shape[2]:
                 self._forget()
-            own = torch.eye(branches, dtype=torch.bool).expand(rows, -1, -1)
-            self._seen = torch.cat([self._seen, own], dim=2)
+            itself = torch.eye(branches, dtype=torch.bool).expand(rows, -1, -1)
+            self._seen = torch.cat([self._seen, itself], dim=2)
             new = self._positions.new_full((rows, branches), n - 1)
             self._positions = torch.cat([self._positions, new], dim=1)
         self.length = n
@@ -210,8 +211,8 @@ class BranchCache(KVCache):
         first = live.int().argsort(dim=1, descending=True, stable=True)[:, :n]
         self._seen = self._seen.gather(2, first[:, None].expand(-1, self._seen.shape[1], -1))
         self._positions = self._positions.gather(1, first)
-        room = _room(2 * n + self._seen.shape[1], len(first))
-        first = F.pad(first, (0, room - n))
+        capacity = _capacity(2 * n + self._seen.shape[1], len(first))
+        first = F.pad(first, (0, capacity - n))
         self._held = [_gathered(part, first) for part in self._held]
 
     def select(
@@ -228,13 +229,18 @@ class BranchCache(KVCache):
         self._seen = self._seen.gather(1, parents.expand(-1, -1, self._seen.shape[2]))
 
 
-def _own(cache: KVCache) -> list[Held]:
-    return [part for layer in cache if isinstance(layer.own, SelfCache) for part in layer.own.kept]
+def _own(cache: KVCache) -> list[Keys]:
+    return [
+        part
+        for layer in cache
+        if isinstance(layer.self_cache, SelfCache)
+        for part in layer.self_cache.kept
+    ]
 
 
-def _buffer(kept: Held, n: int) -> Float[Tensor, "rows kv_heads room d_head"]:
+def _buffer(kept: Keys, n: int) -> Float[Tensor, "rows kv_heads room d_head"]:
     """The last of `n` keys or values at their places in a buffer with room for more."""
-    buffer = kept.new_empty(*kept.shape[:2], _room(n, kept.shape[0]), kept.shape[3])
+    buffer = kept.new_empty(*kept.shape[:2], _capacity(n, kept.shape[0]), kept.shape[3])
     buffer[:, :, n - kept.shape[2] : n] = kept
     return buffer
 
@@ -243,7 +249,7 @@ def _longer(
     buffer: Float[Tensor, "rows kv_heads room d_head"], n: int
 ) -> Float[Tensor, "rows kv_heads longer d_head"]:
     """The buffer with room for `n` tokens, the new ones at the end."""
-    longer = buffer.new_empty(*buffer.shape[:2], _room(n, buffer.shape[0]), buffer.shape[3])
+    longer = buffer.new_empty(*buffer.shape[:2], _capacity(n, buffer.shape[0]), buffer.shape[3])
     longer[:, :, : buffer.shape[2]] = buffer
     return longer
 
@@ -252,15 +258,15 @@ def _gathered(
     buffer: Float[Tensor, "rows kv_heads room d_head"], slots: Int[Tensor, "rows room_2"]
 ) -> Float[Tensor, "rows kv_heads room_2 d_head"]:
     """These slots of each row."""
-    rows, heads, room, width = buffer.shape
-    first = torch.arange(rows * heads).view(rows, heads, 1) * room
+    rows, heads, capacity, width = buffer.shape
+    first = torch.arange(rows * heads).view(rows, heads, 1) * capacity
     places = (first + slots[:, None]).flatten()
     return buffer.view(-1, width).index_select(0, places).view(rows, heads, -1, width)
 
 
-def _room(n: int, rows: int) -> int:
+def _capacity(n: int, rows: int) -> int:
     """Slots for `n` tokens of each row: a power of two, so that buffers seldom grow."""
-    return max(ROOM // rows, 32, 1 << (n - 1).bit_length())
+    return max(MIN_SLOTS // rows, 32, 1 << (n - 1).bit_length())
 
 
 class _Continue(nn.Module):
@@ -278,7 +284,9 @@ class _Continue(nn.Module):
         buffers: Buffers,
     ) -> Float[Tensor, "rows vocab"]:
         layers = _fixed(self.model.stack, slots, buffers)
-        return self.model.next(tokens, valid, KVCache(layers, length=slots.shape[0] - 1))
+        return self.model.next_token_logits(
+            tokens, valid, KVCache(layers, length=slots.shape[0] - 1)
+        )
 
 
 class _Translate(nn.Module):
@@ -302,7 +310,7 @@ class _Translate(nn.Module):
         layers = _fixed(self.model.decoder, torch.arange(n), buffers)
         cache = KVCache(layers, length=n - branches)
         for layer, kept in zip(cache, _pairs(memories), strict=True):
-            layer.memory = CrossCache(kept)
+            layer.cross_cache = CrossCache(kept)
         ctx = Context.over(tokens, Branches(seen), past=cache.length)
         ctx = replace(ctx, kv_positions=positions).attending(memory, valid)
         x = self.model.decoder(self.model.target_embed(tokens, ctx), ctx, cache)

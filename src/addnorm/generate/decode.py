@@ -14,7 +14,7 @@ from addnorm.generate.beam import BeamConfig, beam_search
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.next_token import Continuation, Ids, NextToken, Translation, floats, ints
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
-from addnorm.generate.writing import Finished, Generated, TextStream, Writer
+from addnorm.generate.text_decoding import Finished, Generated, TextDecoder, TextStream
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
 DecodingConfig = Annotated[GreedyConfig | SampleConfig | BeamConfig, Field(discriminator="kind")]
@@ -32,7 +32,7 @@ def generate(
     max_new_tokens: int,
     eos_id: Ends = EOS_ID,
     start_id: int | None = EOS_ID,
-    writer: Writer | None = None,
+    text_decoder: TextDecoder | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
     """Continue each prompt: for each, its continuations, best first (one unless `n_best` > 1).
@@ -50,7 +50,7 @@ def generate(
         decoding,
         wanted,
         eos_id=eos_id,
-        writer=writer,
+        text_decoder=text_decoder,
         batch_size=1
         if isinstance(model, CompiledContinuation) and not model.several
         else batch_size,
@@ -65,7 +65,7 @@ def translate(
     max_new_tokens: int | None = None,
     bos_id: int = BOS_ID,
     eos_id: Ends = EOS_ID,
-    writer: Writer | None = None,
+    text_decoder: TextDecoder | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
     """Translate each source: for each, its translations, best first (one unless `n_best` > 1).
@@ -75,22 +75,24 @@ def translate(
     """
     wanted = [len(s) + 50 if max_new_tokens is None else max_new_tokens for s in sources]
     return decode(
-        _translation(model, bos_id, writer),
+        _translation(model, bos_id, text_decoder),
         sources,
         decoding,
         wanted,
         eos_id=eos_id,
-        writer=writer,
+        text_decoder=text_decoder,
         batch_size=batch_size,
     )
 
 
 def _translation(
-    model: EncoderDecoderModel | CompiledTranslation, bos_id: int, writer: Writer | None
+    model: EncoderDecoderModel | CompiledTranslation, bos_id: int, text_decoder: TextDecoder | None
 ) -> Translation:
     if isinstance(model, CompiledTranslation):
         return model
-    return Translation(model, bos_id, never=() if writer is None else writer.tokenizer.never_ids)
+    return Translation(
+        model, bos_id, never=() if text_decoder is None else text_decoder.tokenizer.never_ids
+    )
 
 
 def decode(
@@ -100,7 +102,7 @@ def decode(
     wanted: Sequence[int],
     *,
     eos_id: Ends,
-    writer: Writer | None = None,
+    text_decoder: TextDecoder | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
     """The continuations of each prompt, at most `wanted[i]` tokens long.
@@ -108,12 +110,14 @@ def decode(
     Prompts of like length are decoded together, longest first; the results are in the order of
     the prompts, and none depends on which others are there.
     """
-    if isinstance(decoding, BeamConfig) and writer is not None and writer.stop:
+    if isinstance(decoding, BeamConfig) and text_decoder is not None and text_decoder.stop:
         raise InputError('stop strings need kind = "greedy" or "sample": beams end at eos alone.')
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
-    asked = zip(prompts, wanted, strict=True)
-    limits = [_limit(next_token, i, prompt, n) for i, (prompt, n) in enumerate(asked)]
+    limits = [
+        _limit(next_token, i, prompt, n)
+        for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
+    ]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     results: dict[int, list[Generated]] = {}
     for first in range(0, len(order), batch_size):
@@ -121,10 +125,12 @@ def decode(
         batch, most = [prompts[i] for i in rows], [limits[i] for i in rows]
         if isinstance(decoding, BeamConfig):
             found = beam_search(next_token, batch, decoding, most, _ends(eos_id))
-            found = [[_with_text(g, writer) for g in best] for best in found]
+            found = [[_with_text(g, text_decoder) for g in best] for best in found]
         else:
             choose = decoding.choose(rows)
-            found = collected(write(next_token, batch, choose, most, eos_id, writer), len(rows))
+            found = collected(
+                write(next_token, batch, choose, most, eos_id, text_decoder), len(rows)
+            )
         results.update(zip(rows, found, strict=True))
     return [results[i] for i in range(len(prompts))]
 
@@ -135,7 +141,7 @@ def stream(
     decoding: GreedyConfig | SampleConfig,
     *,
     max_new_tokens: int,
-    writer: Writer,
+    text_decoder: TextDecoder,
     eos_id: Ends = EOS_ID,
 ) -> Iterator[str]:
     """The text of one continuation, in pieces as soon as they are settled.
@@ -144,7 +150,7 @@ def stream(
     call, not at the first piece.
     """
     limit = _limit(next_token, 0, prompt, max_new_tokens)
-    pieces = write(next_token, [prompt], decoding.choose([0]), [limit], eos_id, writer)
+    pieces = write(next_token, [prompt], decoding.choose([0]), [limit], eos_id, text_decoder)
     return (piece.text for piece in pieces if piece.text)
 
 
@@ -165,13 +171,13 @@ def write(
     choose: Choose,
     limits: Sequence[int],
     eos_id: Ends,
-    writer: Writer | None = None,
+    text_decoder: TextDecoder | None = None,
 ) -> Iterator[Piece]:
     """Write all rows at once, a token each at a time; a finished row leaves the batch."""
     ends = _ends(eos_id)
     logits = next_token.start(prompts)
     rows = list(range(len(prompts)))
-    texts = [None if writer is None else writer.open() for _ in prompts]
+    texts = [None if text_decoder is None else text_decoder.open() for _ in prompts]
     for step in range(1, max(limits) + 1):
         tokens = choose(logits, rows)
         written = zip(rows, ints(tokens), floats(_log_p(logits, tokens)), strict=True)
@@ -226,8 +232,12 @@ def _log_p(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
-def _with_text(generated: Generated, writer: Writer | None) -> Generated:
-    return generated if writer is None else replace(generated, text=writer.write(generated.ids))
+def _with_text(generated: Generated, text_decoder: TextDecoder | None) -> Generated:
+    return (
+        generated
+        if text_decoder is None
+        else replace(generated, text=text_decoder.write(generated.ids))
+    )
 
 
 def _ends(eos_id: Ends) -> Ids:
@@ -245,4 +255,4 @@ def _begun(i: int, prompt: Ids, start_id: int | None) -> Ids:
 def _limit(next_token: NextToken, i: int, prompt: Ids, wanted: int) -> int:
     if wanted < 1:
         raise InputError(f"max_new_tokens must be at least 1, got {wanted}.")
-    return min(wanted, next_token.room(i, prompt))
+    return min(wanted, next_token.remaining_length(i, prompt))

@@ -1,4 +1,4 @@
-"""NextToken: the logits of what comes next, the same for every model family, cached or not."""
+"""NextToken: the logits of the next token, the same for every model family, cached or not."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -27,8 +27,8 @@ class NextToken(Protocol):
     Greedy choice, sampling and beam search know a model only through this.
     """
 
-    def room(self, i: int, prompt: Ids) -> int:
-        """How many tokens may follow prompt number `i`.
+    def remaining_length(self, i: int, prompt: Ids) -> int:
+        """The number of tokens that may follow prompt number `i`.
 
         Raises `InputError` where the model cannot read that prompt.
         """
@@ -58,7 +58,7 @@ class Continuation:
         self.model = model
         self.cached = cached
 
-    def room(self, i: int, prompt: Ids) -> int:
+    def remaining_length(self, i: int, prompt: Ids) -> int:
         """All positions but the prompt's; the last token written is never read."""
         return positions_for(self.model.embed, i, prompt) - len(prompt) + 1
 
@@ -91,7 +91,7 @@ class Continuation:
     def _next(self) -> Logits:
         new = _unread(self._tokens, self._cache)
         with evaluating(self.model):
-            return self.model.next(new, valid=self._valid, cache=self._cache)
+            return self.model.next_token_logits(new, valid=self._valid, cache=self._cache)
 
 
 class Translation:
@@ -114,7 +114,7 @@ class Translation:
         self.never = torch.tensor(never, dtype=torch.long)
         self.cached = cached
 
-    def room(self, i: int, prompt: Ids) -> int:
+    def remaining_length(self, i: int, prompt: Ids) -> int:
         """All positions of the target, whatever the length of the source."""
         positions_for(self.model.source_embed, i, prompt)
         return positions_for(self.model.target_embed, i, [self.bos_id])

@@ -7,12 +7,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from addnorm.config import config
-from addnorm.models.shape import Shape
+from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
-from addnorm.nn.exits import check_exits, each_exit, tie_exits
+from addnorm.nn.exits import check_exits, exit_logits, tie_exits
 from addnorm.nn.heads import TokenHead, TokenHeadConfig
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal, Prefix
@@ -58,32 +58,32 @@ class DecoderModel(nn.Module):
         cache: KVCache | None = None,
         prefix: Int[Tensor, " batch"] | None = None,
     ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-        """What `forward` gives the head."""
+        """The final hidden states and their context, which the head reads."""
         past = 0 if cache is None else cache.length
         mask = Causal() if prefix is None else Prefix(prefix)
         ctx = Context.over(tokens, mask, valid=valid, segments=segments, past=past)
         x = self.embed(tokens, ctx)
         return self.stack(x, ctx, cache), ctx
 
-    def next(
+    def next_token_logits(
         self,
         tokens: Int[Tensor, "batch seq"],
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """The logits after the last token alone: those of a long prompt would fill the memory."""
+        """The logits of the next token alone: those of a long prompt would fill the memory."""
         x, ctx = self.hidden(tokens, valid, cache=cache)
         return self.head(x[:, -1:], ctx)[:, -1]
 
-    def each(
+    def exit_logits(
         self,
         tokens: Int[Tensor, "batch seq"],
         valid: Bool[Tensor, "batch seq"] | None = None,
         segments: Int[Tensor, "batch seq"] | None = None,
     ) -> Iterator[Float[Tensor, "batch seq vocab"]]:
-        """The logits of each early exit, then those of `forward`; a layer runs when asked for."""
+        """The logits of each early exit, then of the last layer; layers run when they are read."""
         ctx = Context.over(tokens, Causal(), valid=valid, segments=segments)
-        return each_exit(self.stack, self.exits, self.head, self.embed(tokens, ctx), ctx)
+        return exit_logits(self.stack, self.exits, self.head, self.embed(tokens, ctx), ctx)
 
     def new_cache(self) -> KVCache:
         """An empty cache for this model."""
@@ -95,7 +95,7 @@ class DecoderModel(nn.Module):
 
 
 @config
-class DecoderConfig(Shape):
+class DecoderConfig(TransformerConfig):
     """A decoder-only model; `head.tied` shares the embedding table.
 
     `exits` are layers, counted from one, that get a head of their own (see `nn.exits`).

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_input, embedded
-from addnorm.models.shape import Shape
+from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
-from addnorm.nn.exits import check_exits, each_exit, tie_exits
+from addnorm.nn.exits import check_exits, exit_logits, tie_exits
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
@@ -54,22 +54,22 @@ class EncoderModel(nn.Module):
         valid: Bool[Tensor, "batch input_seq"] | None = None,
         types: Int[Tensor, "batch seq"] | None = None,
     ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-        """What `forward` gives the head."""
+        """The final hidden states and their context, which the head reads."""
         x, ctx = embedded(self.embed, inputs, valid, types)
         return self.stack(x, ctx), ctx
 
-    def each(
+    def exit_logits(
         self,
         inputs: Shaped[Tensor, "batch *input"],
         valid: Bool[Tensor, "batch input_seq"] | None = None,
     ) -> Iterator[Float[Tensor, "batch *outputs"]]:
-        """The logits of each early exit, then those of `forward`; a layer runs when asked for."""
+        """The logits of each early exit, then of the last layer; layers run when they are read."""
         x, ctx = embedded(self.embed, inputs, valid)
-        return each_exit(self.stack, self.exits, self.head, x, ctx)
+        return exit_logits(self.stack, self.exits, self.head, x, ctx)
 
 
 @config
-class EncoderConfig(Shape):
+class EncoderConfig(TransformerConfig):
     """An encoder-only model with the head of its task; `input` says what it reads.
 
     `exits` are layers, counted from one, that get a head of their own (see `nn.exits`).

@@ -17,7 +17,7 @@ from addnorm.models.inputs import (
     embedded,
     valid_positions,
 )
-from addnorm.models.shape import Shape, refuse
+from addnorm.models.transformer import TransformerConfig, check_compatible
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
@@ -112,7 +112,7 @@ class EncoderDecoderModel(nn.Module):
 
 
 @config
-class EncoderDecoderConfig(Shape):
+class EncoderDecoderConfig(TransformerConfig):
     """`input` says what the encoder reads; the decoder writes tokens.
 
     Where both are tokens, `share_embeddings` uses one table for source and target, which then share
@@ -131,7 +131,7 @@ class EncoderDecoderConfig(Shape):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decoder_position is not None:
-            refuse(self.d_model, self.decoder_position, self.attention)
+            check_compatible(self.d_model, self.decoder_position, self.attention)
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """The model; `target_vocab_size` defaults to `vocab_size`, which only tokens need.

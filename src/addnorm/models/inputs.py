@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from addnorm.config import config
-from addnorm.models.shape import Shape
+from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.audio import LogMelEmbedding, LogMelEmbeddingConfig
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
@@ -39,13 +39,15 @@ InputConfig = Annotated[
 """Every kind of input there is."""
 
 
-def build_input(kind: InputConfig, shape: Shape, position: Position, vocab_size: int) -> Input:
-    """The embedding of this kind of input in a model of that shape."""
+def build_input(
+    kind: InputConfig, transformer: TransformerConfig, position: Position, vocab_size: int
+) -> Input:
+    """The embedding of this kind of input in a model with these sizes."""
     if not isinstance(kind, TokenInputConfig):
-        return kind.build(shape.d_model, position, shape.dropout)
+        return kind.build(transformer.d_model, position, transformer.dropout)
     if not vocab_size:
         raise ValueError("a model that reads tokens needs vocab_size")
-    return shape.build_embedding(vocab_size, position)
+    return transformer.build_embedding(vocab_size, position)
 
 
 def embedded(

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.patches import Hidden, as_sequence, check_frames
+from addnorm.nn.patches import as_sequence, check_frames
 from addnorm.nn.positions.position import Position
+from addnorm.nn.types import Hidden
 
 
 class LogMelEmbedding(nn.Module):

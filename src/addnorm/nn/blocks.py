@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from addnorm.nn.attention.multihead import CrossAttention, SelfAttention
 from addnorm.nn.cache import KVCache, LayerCache, SegmentMemory
@@ -12,10 +11,10 @@ from addnorm.nn.convolution import Convolution
 from addnorm.nn.masks import Mask
 from addnorm.nn.recurrent import Recurrent
 from addnorm.nn.residuals import Branch, Residual
+from addnorm.nn.types import Hidden
 
-Hidden = Float[Tensor, "batch seq d_model"]
 Mixer = SelfAttention | Recurrent | Convolution
-"""What lets tokens of one text see each other."""
+"""A token mixer: the sublayer in which the tokens of a text exchange information."""
 
 
 class Block(nn.Module):
@@ -39,8 +38,8 @@ class Block(nn.Module):
         self.feedforward_residual = feedforward_residual
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
-        own = None if cache is None else cache.own
-        x = self.attention_residual(x, lambda h: self.attention(h, ctx, own), ctx.valid)
+        self_cache = None if cache is None else cache.self_cache
+        x = self.attention_residual(x, lambda h: self.attention(h, ctx, self_cache), ctx.valid)
         return self.feedforward_residual(x, self.feedforward, ctx.valid)
 
 
@@ -66,10 +65,12 @@ class CrossBlock(nn.Module):
         self.feedforward_residual = feedforward_residual
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
-        own, memory = (None, None) if cache is None else (cache.own, cache.memory)
-        x = self.attention_residual(x, lambda h: self.attention(h, ctx, own), ctx.valid)
+        self_cache, cross_cache = (
+            (None, None) if cache is None else (cache.self_cache, cache.cross_cache)
+        )
+        x = self.attention_residual(x, lambda h: self.attention(h, ctx, self_cache), ctx.valid)
         x = self.cross_attention_residual(
-            x, lambda h: self.cross_attention(h, ctx, memory), ctx.valid
+            x, lambda h: self.cross_attention(h, ctx, cross_cache), ctx.valid
         )
         return self.feedforward_residual(x, self.feedforward, ctx.valid)
 
@@ -97,9 +98,11 @@ class ParallelBlock(nn.Module):
         self.feedforward_residual = feedforward_residual
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
-        own = None if cache is None else cache.own
+        self_cache = None if cache is None else cache.self_cache
         h = self.norm(x, ctx.valid)
-        attended = self.attention_residual(h, lambda h: self.attention(h, ctx, own), ctx.valid)
+        attended = self.attention_residual(
+            h, lambda h: self.attention(h, ctx, self_cache), ctx.valid
+        )
         return x + attended + self.feedforward_residual(h, self.feedforward, ctx.valid)
 
 
@@ -127,11 +130,15 @@ class ParallelCrossBlock(nn.Module):
         self.feedforward_residual = feedforward_residual
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
-        own, memory = (None, None) if cache is None else (cache.own, cache.memory)
+        self_cache, cross_cache = (
+            (None, None) if cache is None else (cache.self_cache, cache.cross_cache)
+        )
         h = self.norm(x, ctx.valid)
-        attended = self.attention_residual(h, lambda h: self.attention(h, ctx, own), ctx.valid)
+        attended = self.attention_residual(
+            h, lambda h: self.attention(h, ctx, self_cache), ctx.valid
+        )
         crossed = self.cross_attention_residual(
-            h, lambda h: self.cross_attention(h, ctx, memory), ctx.valid
+            h, lambda h: self.cross_attention(h, ctx, cross_cache), ctx.valid
         )
         return x + attended + crossed + self.feedforward_residual(h, self.feedforward, ctx.valid)
 
@@ -150,12 +157,14 @@ class Stack(nn.Module):
         self.patterns: list[Mask] = [mixer.pattern for mixer in self.mixers]
 
     def forward(self, x: Hidden, ctx: Context, cache: KVCache | None = None) -> Hidden:
-        for hidden in self.each(x, ctx, cache):
+        for hidden in self.layer_outputs(x, ctx, cache):
             x = hidden
         return self.norm(x, ctx.valid)
 
-    def each(self, x: Hidden, ctx: Context, cache: KVCache | None = None) -> Iterator[Hidden]:
-        """The hidden states after each block, computed as they are asked for."""
+    def layer_outputs(
+        self, x: Hidden, ctx: Context, cache: KVCache | None = None
+    ) -> Iterator[Hidden]:
+        """The output of each layer before the final norm, computed when it is asked for."""
         seen = {pattern: ctx.restrict(pattern) for pattern in self.patterns}
         for i, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layers[i]

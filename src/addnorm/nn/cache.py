@@ -8,17 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-Held = Float[Tensor, "batch kv_heads kv_seq d_head"]
-New = Float[Tensor, "batch kv_heads seq d_head"]
-KeysValues = tuple[Held, Held]
+from addnorm.nn.types import Hidden, Keys, KeysValues
+
+NewKeys = Float[Tensor, "batch kv_heads seq d_head"]
 
 if TYPE_CHECKING:
     Length = int
 else:
     Length = int | torch.SymInt
 """A number of tokens: to a tracer, a symbol for any."""
-
-Hidden = Float[Tensor, "batch seq d_model"]
 
 
 @runtime_checkable
@@ -32,13 +30,13 @@ class Cache(Protocol):
 
 @runtime_checkable
 class AttentionCache(Cache, Protocol):
-    """What self-attention asks of its cache."""
+    """A cache for the keys and values of self-attention."""
 
     def source(self, x: Hidden) -> Float[Tensor, "batch kv_seq d_model"]:
         """What keys and values are projected from."""
         ...
 
-    def append(self, k: New, v: New) -> KeysValues:
+    def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
         """Store the new keys and values; return those within reach of the new tokens."""
         ...
 
@@ -61,7 +59,7 @@ class SelfCache:
         """What keys and values are projected from: the new tokens alone."""
         return x
 
-    def append(self, k: New, v: New) -> KeysValues:
+    def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
         """Store the new keys and values; return those within reach of the new tokens, as views."""
         self._first = int(max(self._first, self._end - self.back))
         if not self._fits(k.shape[2]):
@@ -80,11 +78,11 @@ class SelfCache:
         return keys[:, :, self._first : self._end], values[:, :, self._first : self._end]
 
     def _fits(self, added: int) -> bool:
-        """Whether there is room for more, and no far too much of it."""
+        """Whether so many more slots fit into the buffer without it being far too long."""
         if not self._buffers:
             return False
-        room, needed = self._buffers[0].shape[2], self._end - self._first + added
-        return self._end + added <= room <= 4 * max(needed, 16)
+        capacity, needed = self._buffers[0].shape[2], self._end - self._first + added
+        return self._end + added <= capacity <= 4 * max(needed, 16)
 
     def _moved(self, i: int, new: Tensor) -> Tensor:
         """What is still needed at the front of a buffer with room for as much again."""
@@ -109,7 +107,7 @@ class FixedCache:
     """
 
     def __init__(
-        self, keys: Held, values: Held, slots: Int[Tensor, " so_far"], back: float = inf
+        self, keys: Keys, values: Keys, slots: Int[Tensor, " so_far"], back: float = inf
     ) -> None:
         self.keys = keys
         self.values = values
@@ -120,7 +118,7 @@ class FixedCache:
         """What keys and values are projected from: the new tokens alone."""
         return x
 
-    def append(self, k: New, v: New) -> KeysValues:
+    def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
         """Write the new keys and values; return those within reach of the new tokens, as views."""
         end = self.slots.shape[0]
         begin = end - k.shape[2]
@@ -150,7 +148,7 @@ class SegmentMemory:
         self._kept = whole.detach()[:, max(whole.shape[1] - self.size, 0) :]
         return whole
 
-    def append(self, k: Held, v: Held) -> KeysValues:
+    def append(self, k: Keys, v: Keys) -> KeysValues:
         """All there is: the memory's keys and values were projected anew."""
         return k, v
 
@@ -160,13 +158,13 @@ class SegmentMemory:
 
 
 class CrossCache:
-    """One layer's keys and values of the memory, projected at the first step only."""
+    """One layer's keys and values of the encoder's output, projected at the first step only."""
 
     def __init__(self, kept: KeysValues | None = None) -> None:
         self._kept = kept
 
     @property
-    def kept(self) -> tuple[Held, ...]:
+    def kept(self) -> tuple[Keys, ...]:
         """The keys and the values, if there are any yet."""
         return self._kept or ()
 
@@ -184,11 +182,11 @@ class CrossCache:
 
 
 class LayerCache:
-    """What one block keeps: its own tokens, and the memory where it has cross-attention."""
+    """The caches of one layer: of self-attention, and of cross-attention where it has that."""
 
-    def __init__(self, own: Cache) -> None:
-        self.own = own
-        self.memory = CrossCache()
+    def __init__(self, self_cache: Cache) -> None:
+        self.self_cache = self_cache
+        self.cross_cache = CrossCache()
 
 
 class KVCache:
@@ -200,7 +198,7 @@ class KVCache:
     def __init__(
         self, layers: Sequence[Cache], *, length: Length = 0, limit: int | None = None
     ) -> None:
-        self.layers = [LayerCache(own) for own in layers]
+        self.layers = [LayerCache(self_cache) for self_cache in layers]
         self.limit = limit
         self.length: Length = length
 
@@ -220,8 +218,8 @@ class KVCache:
         `memories` are the memories to keep, by default one for each row (see `CrossAttention`).
         """
         for layer in self.layers:
-            layer.own.select(rows)
-            layer.memory.select(rows if memories is None else memories)
+            layer.self_cache.select(rows)
+            layer.cross_cache.select(rows if memories is None else memories)
 
 
 def moved(

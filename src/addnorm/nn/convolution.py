@@ -14,8 +14,7 @@ from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
 from addnorm.nn.recurrent import Runs, StateCache, before_row, put, unbroken
-
-Hidden = Float[Tensor, "batch seq d_model"]
+from addnorm.nn.types import Hidden
 
 
 class Convolution(nn.Module):

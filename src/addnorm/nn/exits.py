@@ -10,7 +10,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 
-Logits = Float[Tensor, "*rows outputs"]
+ExitLogits = Float[Tensor, "*rows outputs"]
 
 
 class ExitHead(nn.Module):
@@ -53,30 +53,30 @@ def tie_exits(exits: nn.ModuleDict, table: nn.Embedding) -> None:
         exit_head.head.weight = table.weight  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def each_exit(
+def exit_logits(
     stack: Stack,
     exits: nn.ModuleDict,
     head: nn.Module,
     x: Float[Tensor, "batch seq d_model"],
     ctx: Context,
 ) -> Iterator[Float[Tensor, "batch *outputs"]]:
-    """The logits of each exit and, last, of the model's head, computed as they are asked for."""
+    """The logits of each early exit, then of the model's head, computed when they are asked for."""
     hidden = x
-    for layer, hidden in enumerate(stack.each(x, ctx), start=1):
+    for layer, hidden in enumerate(stack.layer_outputs(x, ctx), start=1):
         if str(layer) in exits:
             yield exits[str(layer)](hidden, ctx)
     yield head(stack.norm(hidden, ctx.valid), ctx)
 
 
-def confidence(logits: Logits) -> Float[Tensor, "*rows"]:
+def confidence(logits: ExitLogits) -> Float[Tensor, "*rows"]:
     """`max_c softmax(logits)_c`, in at least float32 (Schwartz et al. 2020, §3)."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
     return wide.softmax(-1).amax(-1)
 
 
 def first_confident(
-    outputs: Iterable[Logits], threshold: float, valid: Bool[Tensor, "*rows"] | None = None
-) -> tuple[Logits, Int[Tensor, "*rows"]]:
+    outputs: Iterable[ExitLogits], threshold: float, valid: Bool[Tensor, "*rows"] | None = None
+) -> tuple[ExitLogits, Int[Tensor, "*rows"]]:
     """The logits of the first exit that is confident of each row, and which exit that was, from 0.
 
     A row is whatever has logits of its own: a text, or a token. One of which no exit is confident

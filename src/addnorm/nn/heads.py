@@ -14,8 +14,8 @@ from addnorm.nn.feedforward import ACTIVATIONS, Activation
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.linear import Linear, linear
 from addnorm.nn.norms import NoNorm, NormConfig
+from addnorm.nn.types import Hidden
 
-Hidden = Float[Tensor, "batch seq d_model"]
 HeadActivation = Activation | Literal["tanh"]
 
 

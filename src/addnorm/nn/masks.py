@@ -19,8 +19,8 @@ DENSE_LIMIT = 2**25
 TILE = 128
 """Queries to a tile, at least, where a mask is narrow."""
 
-Queries = Int[Tensor, " q_seq"]
-Keys = Int[Tensor, " kv_seq"]
+QuerySlots = Int[Tensor, " q_seq"]
+KeySlots = Int[Tensor, " kv_seq"]
 
 
 class Mask(ABC):
@@ -48,7 +48,7 @@ class Mask(ABC):
         return other if isinstance(self, Full) else And(self, other)
 
     def dense(
-        self, q_slots: Queries, kv_slots: Keys, batch: int
+        self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int
     ) -> Bool[Tensor, "#batch 1 q_seq kv_seq"]:
         """The verdict for every pair of slots, ready to broadcast over heads."""
         rows = torch.arange(batch, device=q_slots.device)
@@ -56,7 +56,7 @@ class Mask(ABC):
         allowed = allowed.expand(*allowed.shape[:-2], *q_slots.shape, *kv_slots.shape)
         return allowed[None, None] if allowed.ndim == 2 else allowed[:, None]
 
-    def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
+    def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
         """The mask on these slots in one of the four forms that an attention core knows.
 
         `q_slots` must be the last of `kv_slots`, as they are in self-attention with a cache.
@@ -76,7 +76,7 @@ class Full(Mask):
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return torch.ones_like(q + kv, dtype=torch.bool)
 
-    def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
+    def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
         return self
 
 
@@ -91,7 +91,7 @@ class Causal(Mask):
     def reach(self) -> tuple[float, float]:
         return inf, 0
 
-    def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
+    def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
         if q_slots.shape == kv_slots.shape:
             return self
         return Full() if q_slots.shape[0] == 1 else super().on(q_slots, kv_slots, batch)
@@ -190,7 +190,7 @@ class Branches(Mask):
         _, branches, slots = self.seen.shape
         return self.seen[batch, q - (slots - branches), kv]
 
-    def on(self, q_slots: Queries, kv_slots: Keys, batch: int) -> "Evaluated":
+    def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
         return Dense(self.seen[:, None])
 
 
@@ -221,8 +221,8 @@ class Tiled(Mask):
     """A mask on its slots that is too large, or too narrow, to be evaluated whole."""
 
     mask: Mask
-    q_slots: Queries
-    kv_slots: Keys
+    q_slots: QuerySlots
+    kv_slots: KeySlots
     batch: int
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.feedforward import DenseFeedForwardConfig, FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.types import TokenVectors
 
-Hidden = Float[Tensor, "*tokens d_model"]
-Logits = Float[Tensor, "*tokens n_experts"]
+RouterLogits = Float[Tensor, "*tokens n_experts"]
 
 
 class MixtureOfExperts(nn.Module):
@@ -38,13 +38,13 @@ class MixtureOfExperts(nn.Module):
         self.top_k = top_k
         self.balance = balance
 
-    def forward(self, x: Hidden) -> Hidden:
+    def forward(self, x: TokenVectors) -> TokenVectors:
         mix: Any = self.mix
         if torch.compiler.is_compiling():  # no compiler knows its sizes: they are the data's
             mix = torch.compiler.disable(mix)
         return mix(x)
 
-    def mix(self, x: Hidden) -> Hidden:
+    def mix(self, x: TokenVectors) -> TokenVectors:
         """The sum, computed expert by expert on the tokens that each was given."""
         gates, chosen = route(self.router(x), self.top_k)
         order = chosen.flatten().argsort(stable=True)  # (token, choice) pairs, expert by expert
@@ -56,7 +56,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def route(
-    logits: Logits, top_k: int
+    logits: RouterLogits, top_k: int
 ) -> tuple[Float[Tensor, "*tokens top_k"], Int[Tensor, "*tokens top_k"]]:
     """The gates and the numbers of the `top_k` most probable experts, best first.
 
@@ -71,7 +71,7 @@ def route(
 
 
 def load_balance(
-    logits: Logits, top_k: int, valid: Bool[Tensor, "*tokens"] | None = None
+    logits: RouterLogits, top_k: int, valid: Bool[Tensor, "*tokens"] | None = None
 ) -> Float[Tensor, ""]:
     """`n_experts Σ_e f_e P_e`: one where all experts serve equally, up to `n_experts / top_k`.
 
@@ -86,7 +86,7 @@ def load_balance(
     return scale * (choices * probabilities.sum(0)).sum()
 
 
-def _probabilities(logits: Logits) -> Logits:
+def _probabilities(logits: RouterLogits) -> RouterLogits:
     return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
 
 

@@ -7,16 +7,16 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from pydantic import Field, PositiveFloat
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.functional import batch_norm, moments, scale_norm
+from addnorm.nn.types import TokenVectors
 
-Tokens = Float[Tensor, "*tokens d_model"]
-Valid = Bool[Tensor, "*tokens"]
+ValidTokens = Bool[Tensor, "*tokens"]
 
 
 class LayerNorm(nn.Module):
@@ -31,7 +31,7 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
 
-    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
         weight = self.weight.to(x.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, weight.shape, weight, bias, self.eps)
@@ -57,7 +57,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model))
 
-    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
@@ -84,7 +84,7 @@ class OffsetRMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.zeros(d_model))
 
-    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
         wide = x if x.dtype == torch.float64 else x.float()
         gain = 1.0 + self.weight.to(wide.dtype)
         return F.rms_norm(wide, gain.shape, gain, self.eps).to(x.dtype)
@@ -112,7 +112,7 @@ class ScaleNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.tensor(math.sqrt(d_model)))
 
-    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
         return scale_norm(x, self.weight, self.eps)
 
 
@@ -149,14 +149,14 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(d_model))
         self.register_buffer("running_var", torch.ones(d_model))
 
-    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
         x = x if valid is None else torch.where(valid[..., None], x, 0.0)
         mean, variance = self.running_mean, self.running_var
         if self.training:
             mean, variance = self.observe(x, valid)
         return batch_norm(x, mean, variance, self.weight, self.bias, self.eps)
 
-    def observe(self, x: Tokens, valid: Valid | None) -> tuple[Tensor, Tensor]:
+    def observe(self, x: TokenVectors, valid: ValidTokens | None) -> tuple[Tensor, Tensor]:
         """The batch's own statistics, after moving the running ones towards them."""
         if (n_processes := _world_size()) > 1:
             raise ValueError(
@@ -192,7 +192,7 @@ class BatchNormConfig:
 class NoNorm(nn.Module):
     """`x`: what stands where a norm could, and none is asked for."""
 
-    def forward(self, x: Tokens, valid: Valid | None = None) -> Tokens:
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
         return x
 
 

@@ -15,8 +15,7 @@ from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import zero_padding
 from addnorm.nn.masks import Full
 from addnorm.nn.positions.position import Position
-
-Hidden = Float[Tensor, "batch seq d_model"]
+from addnorm.nn.types import Hidden
 
 
 class PatchEmbedding(nn.Module):

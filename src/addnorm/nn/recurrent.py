@@ -15,9 +15,9 @@ from addnorm.nn.context import Context
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
+from addnorm.nn.types import Hidden
 
-Hidden = Float[Tensor, "batch seq d_model"]
-Tokens = Float[Tensor, "tokens width"]
+FlatTokens = Float[Tensor, "tokens width"]
 State = Float[Tensor, "batch slots d_state"]
 
 Cell = Literal["rnn", "lstm", "gru"]
@@ -99,16 +99,16 @@ class Runs:
         """The place of each token in its run, from 0."""
         return torch.arange(len(self.slot), device=self.slot.device) - self.start[self.run]
 
-    def gather(self, x: Hidden) -> Tokens:
+    def gather(self, x: Hidden) -> FlatTokens:
         """The tokens out of the batch."""
         return x.flatten(0, 1).index_select(0, self.slot)
 
-    def scatter(self, tokens: Tokens) -> Hidden:
+    def scatter(self, tokens: FlatTokens) -> Hidden:
         """The tokens back in the batch, and zero at padding."""
         batch, seq = self.shape
         return put(tokens, self.slot, batch * seq).unflatten(0, self.shape)
 
-    def turn(self, tokens: Tokens) -> Tokens:
+    def turn(self, tokens: FlatTokens) -> FlatTokens:
         """The tokens of every run from last to first."""
         return tokens.index_select(0, (self.start + self.length - 1)[self.run] - self.place)
 
@@ -124,7 +124,9 @@ class Runs:
         return torch.where(read, ends[last].to(state.dtype), state)
 
 
-def put(tokens: Tokens, places: Int[Tensor, " tokens"], size: int) -> Float[Tensor, "size width"]:
+def put(
+    tokens: FlatTokens, places: Int[Tensor, " tokens"], size: int
+) -> Float[Tensor, "size width"]:
     """`size` rows, the tokens at these places and zero elsewhere."""
     return tokens.new_zeros(size, tokens.shape[1]).index_copy(0, places, tokens)
 
@@ -246,7 +248,7 @@ def _read(
 
 
 def _scan(
-    kernel: nn.Module, tokens: Tokens, runs: Runs, past: State | None
+    kernel: nn.Module, tokens: FlatTokens, runs: Runs, past: State | None
 ) -> tuple[Float[Tensor, "tokens d_hidden"], Tensor]:
     """Read run by run. Only packed steps know where each run ends; a grid is faster on a CPU."""
     longest = int(runs.length.max())

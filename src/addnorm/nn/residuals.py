@@ -4,16 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from jaxtyping import Bool, Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from addnorm.config import config
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.norms import NoNorm, NormConfig
+from addnorm.nn.types import Hidden, Valid
 
-Hidden = Float[Tensor, "batch seq d_model"]
-Valid = Bool[Tensor, "batch seq"]
 Sublayer = Callable[[Hidden], Hidden]
 
 

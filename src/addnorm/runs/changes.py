@@ -31,7 +31,7 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     tree: dict[str, Any] = RECIPE.dump_python(recipe, mode="json")
     for path, text in given.items():
         _set(tree, model, path, text)
-    _keep_looking(tree["model"], model)
+    _keep_cross_attention(tree["model"], model)
 
     def place(path: list[str]) -> str:
         name = ".".join(path)
@@ -117,12 +117,12 @@ def _written_out(old: Any, d_model: int) -> Any:
     return {**old, "d_ff": 4 * d_model if old["kind"] == "mlp" else 8 * d_model // 3}
 
 
-def _keep_looking(tree: dict[str, Any], model: ModelConfig) -> None:
+def _keep_cross_attention(tree: dict[str, Any], model: ModelConfig) -> None:
     """Write cross-attention down where another mixer takes the place of that which it followed."""
     mixer = tree.get("attention")
     if not isinstance(mixer, dict) or mixer.get("kind") == "attention":
         return
     if model.kind == "encoder_decoder" and tree.get("cross_attention") is None:
-        tree["cross_attention"] = tree_of(replace(model, cross_attention=model.looking))[
-            "cross_attention"
-        ]
+        tree["cross_attention"] = tree_of(
+            replace(model, cross_attention=model.cross_attention_config)
+        )["cross_attention"]

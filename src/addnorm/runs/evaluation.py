@@ -1,4 +1,4 @@
-"""Judging a model by its task's own metric, while it trains and afterwards."""
+"""Evaluation of a model by the metrics of its task, while it trains and afterwards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from addnorm.data.examples import (
     target_text,
 )
 from addnorm.errors import InputError
-from addnorm.generate import Writer, translate
+from addnorm.generate import TextDecoder, translate
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.runs import metrics
 from addnorm.runs.folder import Run
@@ -38,16 +38,16 @@ Split = Literal["valid", "test"]
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The figures by name, and what the model said by the example's place in the split."""
+class Evaluation:
+    """The scores by name, and the predictions by the example's place in the split."""
 
     scores: dict[str, float]
-    said: dict[int, str]
+    predictions: dict[int, str]
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Judges models on one split of a corpus: on those examples that its loader has."""
+class Evaluator:
+    """Evaluates models on one split of a corpus: on those examples that its loader has."""
 
     examples: Sequence[Example]
     encoded: Sequence[Encoded]
@@ -67,8 +67,8 @@ class Judge:
         tokenizers: Tokenizers | None,
         labels: Sequence[str],
         settings: EvalConfig,
-    ) -> "Judge | None":
-        """The judge of a split; none where the data have no such split."""
+    ) -> "Evaluator | None":
+        """The evaluator of a split; none where the data have no such split."""
         loader = loaders.valid if split == "valid" else loaders.test
         if loader is None:
             return None
@@ -76,7 +76,7 @@ class Judge:
         used = loader.examples if isinstance(loader, Buckets) else encoded.splits[split]
         return cls(corpus.splits[split], used, loader, tokenizers, labels, settings)
 
-    def judge(self, model: Model, n_translated: int | None = None) -> Judged:
+    def evaluate(self, model: Model, n_translated: int | None = None) -> Evaluation:
         """Score the split; of translations, only the first `n_translated` where that is given."""
         model.eval()
         with torch.inference_mode():
@@ -84,12 +84,12 @@ class Judge:
         scores = {"loss": loss / max(n_tokens, 1)}
         match self.examples[0]:
             case Text():
-                return Judged(scores | self._language(loss, scores["loss"]), {})
+                return Evaluation(scores | self._language(loss, scores["loss"]), {})
             case Pair():
                 assert isinstance(model, EncoderDecoderModel)
                 scores["perplexity"] = metrics.perplexity(scores["loss"])
-                said = self._translations(model, n_translated)
-                return Judged(scores | self._translated(said), said)
+                predictions = self._translations(model, n_translated)
+                return Evaluation(scores | self._translated(predictions), predictions)
             case Labelled() | Image():
                 return self._classification(scores, outputs)
             case Tagged():
@@ -132,30 +132,32 @@ class Judge:
             self.settings.decoding,
             bos_id=self.tokenizers.target.bos_id,
             eos_id=self.tokenizers.target.eos_ids,
-            writer=Writer(self.tokenizers.target),
+            text_decoder=TextDecoder(self.tokenizers.target),
             batch_size=self.settings.batch_size,
         )
         return {one.index: best[0].text for one, best in zip(chosen, found, strict=True)}
 
-    def _translated(self, said: Mapping[int, str]) -> dict[str, float]:
-        if not said:
+    def _translated(self, predictions: Mapping[int, str]) -> dict[str, float]:
+        if not predictions:
             return {}
-        references = [target_text(self.examples[i]) for i in said]
+        references = [target_text(self.examples[i]) for i in predictions]
         return metrics.translation_scores(
-            list(said.values()), references, self.settings.bleu_tokenize
+            list(predictions.values()), references, self.settings.bleu_tokenize
         )
 
-    def _classification(self, scores: dict[str, float], outputs: dict[int, list[int]]) -> Judged:
-        said = {i: self.labels[label] for i, [label] in outputs.items()}
-        gold = [label for i in said for label in labels_of(self.examples[i])]
-        predicted = list(said.values())
+    def _classification(
+        self, scores: dict[str, float], outputs: dict[int, list[int]]
+    ) -> Evaluation:
+        predictions = {i: self.labels[label] for i, [label] in outputs.items()}
+        gold = [label for i in predictions for label in labels_of(self.examples[i])]
+        predicted = list(predictions.values())
         scores |= {
             "accuracy": metrics.accuracy(predicted, gold),
             "f1": metrics.macro_f1(predicted, gold),
         }
-        return Judged(scores, said)
+        return Evaluation(scores, predictions)
 
-    def _tagging(self, scores: dict[str, float], outputs: dict[int, list[int]]) -> Judged:
+    def _tagging(self, scores: dict[str, float], outputs: dict[int, list[int]]) -> Evaluation:
         gold = {i: labels_of(self.examples[i]) for i in outputs}
         tags = {
             i: _filled([self.labels[label] for label in best], len(gold[i]))
@@ -164,7 +166,7 @@ class Judge:
         words = ([tag for one in side.values() for tag in one] for side in (tags, gold))
         scores |= metrics.entity_scores(list(tags.values()), list(gold.values()))
         scores["accuracy"] = metrics.accuracy(*words)
-        return Judged(scores, {i: " ".join(one) for i, one in tags.items()})
+        return Evaluation(scores, {i: " ".join(one) for i, one in tags.items()})
 
 
 def _best_labels(logits: Tensor, batch: Batch) -> dict[int, list[int]]:
@@ -187,7 +189,7 @@ def evaluate_run(
 ) -> dict[str, float]:
     """The scores of a run on a split of its data.
 
-    What the model said goes to `predictions`, a line an example, empty for one left out as too
+    What the model predicts goes to `predictions`, a line an example, empty for one left out as too
     long; what was left out of the data is told on the `console`.
     Raises `InputError` where the data have no such split, and for predictions of a language model.
     """
@@ -199,7 +201,7 @@ def evaluate_run(
     check_task(run.recipe, corpus)
     encoded = encode(corpus, run.text, run.labels)
     loaders = run.recipe.train.batching.build(encoded)
-    judge = Judge.of(
+    evaluator = Evaluator.of(
         split,
         corpus,
         encoded,
@@ -208,12 +210,12 @@ def evaluate_run(
         labels=run.labels,
         settings=run.recipe.eval,
     )
-    if judge is None:
+    if evaluator is None:
         raise InputError(f"the data have no {split} split: data.{split} is not given")
     if console is not None:
         console.out(f"{split}: {loaders.reports[split]}", highlight=False)
-    judged = judge.judge(run.model)
+    evaluation = evaluator.evaluate(run.model)
     if predictions is not None:
-        lines = (judged.said.get(i, "") for i in range(len(judge.examples)))
+        lines = (evaluation.predictions.get(i, "") for i in range(len(evaluator.examples)))
         predictions.write_text("".join(f"{one_line(line)}\n" for line in lines), encoding="utf-8")
-    return {"examples": len(judge.encoded), **judged.scores}
+    return {"examples": len(evaluator.encoded), **evaluation.scores}

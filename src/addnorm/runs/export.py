@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.family import ModelSpec
 from addnorm.convert.folder import save
 from addnorm.convert.gguf import Dtype
 from addnorm.errors import InputError
@@ -39,20 +39,22 @@ def export_run(
     return WRITERS[to](run, out, family)
 
 
-def shaped_of(run: Run) -> Shaped:
+def shaped_of(run: Run) -> ModelSpec:
     """The model's configuration with the sizes that it was built with."""
     model = run.recipe.model
     text = run.text
     source, target = (text.source.vocab_size, text.target.vocab_size) if text else (0, 0)
-    own = model.vocab_size or source
+    source_size = model.vocab_size or source
     plain = replace(model, vocab_size=None)
     if isinstance(model, EncoderDecoderConfig):
         target = model.target_vocab_size or model.vocab_size or target
         plain = replace(model, vocab_size=None, target_vocab_size=None)
-        return Shaped(
-            model=plain, vocab_size=own, target_vocab_size=None if target == own else target
+        return ModelSpec(
+            model=plain,
+            vocab_size=source_size,
+            target_vocab_size=None if target == source_size else target,
         )
-    return Shaped(model=plain, vocab_size=own, labels=run.labels)
+    return ModelSpec(model=plain, vocab_size=source_size, labels=run.labels)
 
 
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:

@@ -24,7 +24,15 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
 from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
-from addnorm.runs.recipe import RECIPE, Place, Recipe, check_recipe, set_field, task_of
+from addnorm.runs.recipe import (
+    RECIPE,
+    Place,
+    Recipe,
+    check_recipe,
+    set_field,
+    task_of,
+    with_current_names,
+)
 from addnorm.runs.start import sized, tree_of
 from addnorm.train.average import copy_into, weights_of
 from addnorm.train.checkpoint import load_weights, save_weights, write_atomically
@@ -142,7 +150,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
         near = [path.parent.name for path in folder.parent.glob("*/config.json")]
         raise InputError(f"{folder}: not a run folder: no config.json.{nearest(folder.name, near)}")
     match _read_json(file):
-        case {"format": version, "recipe": dict(tree)} if version == FORMAT:
+        case {"format": version, "recipe": dict(stored)} if version == FORMAT:
+            tree = with_current_names(stored)
             for name, value in (overrides or {}).items():
                 set_field(tree, name, value)
         case _:
@@ -220,8 +229,8 @@ def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[
     source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source)
     match model:
         case EncoderDecoderConfig():
-            asked = model.target_vocab_size or model.vocab_size
-            target = _rows("target_vocab_size", asked, tokenizers and tokenizers.target)
+            configured = model.target_vocab_size or model.vocab_size
+            target = _rows("target_vocab_size", configured, tokenizers and tokenizers.target)
             return model.build(source, target)
         case DecoderConfig():
             return model.build(source)
@@ -229,12 +238,14 @@ def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[
             return model.build(source, n_labels=len(labels))
 
 
-def _rows(name: str, asked: int | None, tokenizer: Tokenizer | None) -> int:
+def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int:
     """The rows of an embedding: as asked, or as the tokenizer has tokens."""
     known = tokenizer.vocab_size if tokenizer else 0
-    if asked is not None and asked < known:
-        raise InputError(f"model.{name} = {asked} is too small: the tokenizer has {known} tokens")
-    return asked or known
+    if configured is not None and configured < known:
+        raise InputError(
+            f"model.{name} = {configured} is too small: the tokenizer has {known} tokens"
+        )
+    return configured or known
 
 
 def load_into(model: nn.Module, file: Path) -> None:

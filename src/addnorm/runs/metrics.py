@@ -1,4 +1,4 @@
-"""The figures by which each task is judged."""
+"""The metrics of each task."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -70,6 +70,7 @@ def read_recipe(file: Path, overrides: Mapping[str, str] | None = None) -> Recip
 
     if "data" not in tree:
         raise InputError(f"{place(['data'])}: data is missing.")
+    tree = with_current_names(tree)
     _write_start(tree, place)
     recipe = check_recipe(tree, place)
     _check_task(recipe, place)
@@ -83,7 +84,7 @@ def _write_start(tree: dict[str, Any], place: Place) -> None:
     start = train.get("start") if isinstance(train, dict) else None
     if isinstance(start, str) and isinstance(model, dict):
         try:
-            tree["model"] = merged(model_tree(Path(start)), model)
+            tree["model"] = merged(_with_layer_pattern(model_tree(Path(start))), model)
         except InputError as error:
             raise InputError(f"{place(['train', 'start'])}: {error}") from error
 
@@ -116,7 +117,7 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
 def check_recipe(tree: dict[str, Any], place: Place) -> Recipe:
     """The recipe that `tree` describes. Raises `InputError` about the first thing wrong with it."""
     try:
-        recipe = RECIPE.validate_python(tree)
+        recipe = RECIPE.validate_python(with_current_names(tree))
     except ValidationError as error:
         # A field that is missing may only be misspelt: what is there and wrong comes first.
         first = min(error.errors(include_url=False), key=lambda e: e["type"] == "missing")
@@ -124,6 +125,22 @@ def check_recipe(tree: dict[str, Any], place: Place) -> Recipe:
         raise InputError(f"{where}: {explain(Recipe, first)}") from error
     _check_input(recipe, place)
     return recipe
+
+
+def with_current_names(tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree of a recipe with fields under their current names, where it has earlier ones.
+
+    `model.layer_pattern` was `model.cycle` in the first version. A tree with both names is left as
+    it is, for the earlier one to be refused.
+    """
+    model = tree.get("model")
+    return {**tree, "model": _with_layer_pattern(model)} if isinstance(model, dict) else tree
+
+
+def _with_layer_pattern(model: dict[str, Any]) -> dict[str, Any]:
+    if "cycle" not in model or "layer_pattern" in model:
+        return model
+    return {"layer_pattern" if key == "cycle" else key: value for key, value in model.items()}
 
 
 def _check_input(recipe: Recipe, place: Place) -> None:

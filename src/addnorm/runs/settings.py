@@ -21,7 +21,7 @@ MEASURED: dict[Task, tuple[MetricName, ...]] = {
 
 @config
 class EvalConfig:
-    """How a model is judged.
+    """How a model is evaluated.
 
     `metric` picks the best weights and decides on early stopping; by default it is `accuracy` for
     classification, `f1` for tagging and `loss` otherwise. BLEU is sacrebleu's, with its tokeniser

@@ -8,7 +8,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.family import ModelSpec
 from addnorm.convert.folder import describe, is_foreign
 from addnorm.convert.settings import Settings
 from addnorm.errors import InputError
@@ -23,7 +23,7 @@ def tree_of(model: ModelConfig) -> dict[str, Any]:
     return MODEL.dump_python(model, mode="json")
 
 
-def sized(shaped: Shaped) -> ModelConfig:
+def sized(shaped: ModelSpec) -> ModelConfig:
     """The configuration with the sizes of its vocabularies."""
     model, n = shaped.model, shaped.vocab_size or None
     if isinstance(model, EncoderDecoderConfig):
@@ -88,11 +88,13 @@ def graft(model: nn.Module, weights: Weights) -> Grafted:
 
     Raises `InputError` where none has.
     """
-    own = weights_of(model)
-    kept = [name for name, w in own.items() if name in weights and weights[name].shape == w.shape]
+    current = weights_of(model)
+    kept = [
+        name for name, w in current.items() if name in weights and weights[name].shape == w.shape
+    ]
     if not kept:
         raise InputError("no weight has the name and shape of one of this model")
     for name in kept:
-        own[name].copy_(weights[name])
-    new, left = ([name for name in side if name not in kept] for side in (own, weights))
+        current[name].copy_(weights[name])
+    new, left = ([name for name in side if name not in kept] for side in (current, weights))
     return Grafted(tuple(kept), tuple(new), tuple(left))

@@ -26,7 +26,7 @@ from addnorm.data.encoding import encode
 from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.runs.changes import changed, with_depth
-from addnorm.runs.evaluation import Judge, Split
+from addnorm.runs.evaluation import Evaluator, Split
 from addnorm.runs.folder import Run, build_model, write_settings
 from addnorm.runs.recipe import Recipe, check_task
 from addnorm.train.progress import ProgressBar
@@ -103,8 +103,8 @@ def _worst(kinds: set[Kind]) -> Kind:
 
 def part_of(name: str) -> str:
     """The part that a weight belongs to: `decoder.attention.q_proj`, in whatever layer."""
-    part, _, own = re.sub(r"\.(blocks\.\d+|experts\.\d+)", "", name).rpartition(".")
-    return part if own in ("weight", "bias") else f"{part}.{own}"
+    part, _, field = re.sub(r"\.(blocks\.\d+|experts\.\d+)", "", name).rpartition(".")
+    return part if field in ("weight", "bias") else f"{part}.{field}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class _Bench:
     """The data of a run, to measure a model on and to train it with."""
 
     loaders: Loaders
-    judge: Judge | None
+    evaluator: Evaluator | None
     valid_examples: int
 
     @classmethod
@@ -122,7 +122,7 @@ class _Bench:
         check_task(recipe, corpus)
         encoded = encode(corpus, run.text, run.labels)
         loaders = recipe.train.batching.build(encoded, seed=recipe.train.seed)
-        judge = Judge.of(
+        evaluator = Evaluator.of(
             split,
             corpus,
             encoded,
@@ -131,12 +131,12 @@ class _Bench:
             labels=run.labels,
             settings=recipe.eval,
         )
-        return cls(loaders, judge, recipe.eval.valid_examples)
+        return cls(loaders, evaluator, recipe.eval.valid_examples)
 
     def scores(self, model: Model) -> dict[str, float]:
         """The figures on the split, as validation has them."""
-        assert self.judge is not None
-        return self.judge.judge(model, self.valid_examples).scores
+        assert self.evaluator is not None
+        return self.evaluator.evaluate(model, self.valid_examples).scores
 
 
 def swap_run(
@@ -186,13 +186,13 @@ def swap_run(
 def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> TrainConfig:
     """Training that mends: a tenth of the rate that the run had, falling, unless `fields` say."""
     lr = train.lr if "train.lr" in fields else train.lr / 10
-    own = any(f"{name}.".startswith("train.schedule.") for name in fields)
+    scheduled = any(f"{name}.".startswith("train.schedule.") for name in fields)
     return replace(
         train,
         steps=steps,
         epochs=None,
         lr=lr,
-        schedule=train.schedule if own else LinearConfig(warmup=steps // 20),
+        schedule=train.schedule if scheduled else LinearConfig(warmup=steps // 20),
         select="last",
         average=0,
         ema=None,
@@ -211,9 +211,9 @@ def _check(wanted: Swap, fields: Mapping[str, str], out: Path) -> None:
         raise InputError("--distill says what to learn from: give --recover, the number of steps")
     if wanted.recover < 0:
         raise InputError(f"--recover {wanted.recover}: give a number of steps")
-    if own := [name for name in fields if name.startswith("model.")]:
-        path = own[0].removeprefix("model.")
-        raise InputError(f"--{own[0]}: parts of the model are changed by --set {path}=…")
+    if fixed := [name for name in fields if name.startswith("model.")]:
+        path = fixed[0].removeprefix("model.")
+        raise InputError(f"--{fixed[0]}: parts of the model are changed by --set {path}=…")
     if not (wanted.sets or wanted.layers):
         raise InputError("nothing to change: give --set, such as --set norm=rmsnorm, or --layers")
 
@@ -275,7 +275,7 @@ def _data(run: Run, wanted: Swap, *, given: bool) -> tuple[_Bench | None, str | 
         if wanted.recover or given:
             raise
         return None, str(error)
-    if bench.judge is None:
+    if bench.evaluator is None:
         return bench, f"the data have no {wanted.split} split: data.{wanted.split} is not given"
     return bench, None
 
@@ -284,13 +284,13 @@ def _measured(
     bench: _Bench | None, models: Mapping[str, Model], console: Console
 ) -> dict[str, Mapping[str, float]]:
     """The figures of each model, told as they come."""
-    if bench is None or bench.judge is None:
+    if bench is None or bench.evaluator is None:
         return {}
     figures: dict[str, Mapping[str, float]] = {}
     for name, model in models.items():
         figures[name] = bench.scores(model)
-        said = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
-        console.out(f"{name}: {said}", highlight=False)
+        shown = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
+        console.out(f"{name}: {shown}", highlight=False)
     return figures
 
 

@@ -11,7 +11,7 @@ from addnorm.data.batching import Loaders
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.errors import InputError
 from addnorm.models import Model
-from addnorm.runs.evaluation import Judge
+from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.folder import (
     Run,
     Saved,
@@ -81,9 +81,9 @@ class Prepared:
             console.out(f"{split}: {report}", highlight=False)
 
     def validation(self) -> Validation | None:
-        """How the trainer judges the model as it goes; not at all without validation data."""
+        """How the trainer evaluates the model as it goes; not at all without validation data."""
         settings = self.recipe.eval
-        judge = Judge.of(
+        evaluator = Evaluator.of(
             "valid",
             self.corpus,
             self.encoded,
@@ -92,12 +92,12 @@ class Prepared:
             labels=self.labels,
             settings=settings,
         )
-        if judge is None:
+        if evaluator is None:
             return None
         metric = settings.metric or MEASURED[self.corpus.task][0]
 
         def score(_: nn.Module) -> dict[str, float]:
-            return judge.judge(self.model, settings.valid_examples).scores
+            return evaluator.evaluate(self.model, settings.valid_examples).scores
 
         return Validation(score, metric, larger_is_better=metric != "loss")
 

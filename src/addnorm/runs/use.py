@@ -19,7 +19,7 @@ from addnorm.generate import (
     Generated,
     GreedyConfig,
     SampleConfig,
-    Writer,
+    TextDecoder,
     generate,
     stream,
     translate,
@@ -97,7 +97,7 @@ def write(
     text cannot be read.
     """
     target = run.tokenizers.target
-    writer = Writer(target, stop)
+    text_decoder = TextDecoder(target, stop)
     match run.model:
         case DecoderModel() as model:
             encoded = as_read("language", run.tokenizers.source, texts)
@@ -109,7 +109,7 @@ def write(
                 max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
                 eos_id=target.eos_ids,
                 start_id=target.bos_id,
-                writer=writer,
+                text_decoder=text_decoder,
             )
         case EncoderDecoderModel() as model:
             filled = [i for i, text in enumerate(texts) if text.strip()]
@@ -122,7 +122,7 @@ def write(
                 max_new_tokens=max_new_tokens,
                 bos_id=target.bos_id,
                 eos_id=target.eos_ids,
-                writer=writer,
+                text_decoder=text_decoder,
             )
             blank = [Generated(ids=(), score=0.0, finished="eos")]
             by_place = dict(zip(filled, some, strict=True))
@@ -178,7 +178,7 @@ def write_as_it_comes(
         prompt or [target.bos_id],
         decoding,
         max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
-        writer=Writer(target, stop),
+        text_decoder=TextDecoder(target, stop),
         eos_id=target.eos_ids,
     )
 

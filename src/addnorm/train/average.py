@@ -71,5 +71,5 @@ def swapped(model: nn.Module, weights: Weights | None) -> Generator[None]:
 @torch.no_grad()
 def copy_into(model: nn.Module, weights: Weights) -> None:
     """Copy `weights` into those of the same names. Raises `KeyError` if one is missing."""
-    for name, own in weights_of(model).items():
-        own.copy_(weights[name])
+    for name, current in weights_of(model).items():
+        current.copy_(weights[name])

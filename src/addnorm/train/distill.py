@@ -19,11 +19,11 @@ def imitation_sum(
     sum runs over the targets that count, whatever they say. The teacher gets no gradient.
     """
     counted = targets.flatten() != IGNORED
-    said, wanted = (
+    student_log_p, teacher_log_p = (
         (_wide(logits.flatten(0, -2)[counted]) / temperature).log_softmax(-1)
         for logits in (student, teacher.detach())
     )
-    return F.kl_div(said, wanted, reduction="sum", log_target=True) * temperature**2
+    return F.kl_div(student_log_p, teacher_log_p, reduction="sum", log_target=True) * temperature**2
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -97,33 +97,33 @@ def mixtures_of(model: nn.Module) -> Mixtures:
 
 
 @contextmanager
-def listening(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
-    """The logits of every router, by the name of its mixture, as the model runs inside."""
-    said: dict[str, Tensor] = {}
+def record_router_logits(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
+    """Record the logits of every router, by the name of its mixture, as the model runs inside."""
+    router_logits: dict[str, Tensor] = {}
 
-    def hear(name: str) -> RemovableHandle:
+    def record(name: str) -> RemovableHandle:
         def note(_: nn.Module, __: Any, logits: Tensor) -> None:
-            said[name] = logits
+            router_logits[name] = logits
 
         return mixtures[name].router.register_forward_hook(note)
 
-    handles = [hear(name) for name in mixtures]
+    handles = [record(name) for name in mixtures]
     try:
-        yield said
+        yield router_logits
     finally:
         for handle in handles:
             handle.remove()
 
 
 def balance_loss(
-    mixtures: Mixtures, said: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+    mixtures: Mixtures, router_logits: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
 ) -> Tensor | float:
-    """`Σ balance · load_balance` over the mixtures that were heard, padding left out; per token."""
+    """`Σ balance · load_balance` over the recorded mixtures, padding left out; per token."""
     return sum(
         (
             mixtures[name].balance
             * load_balance(logits, mixtures[name].top_k, _real(name, logits, inputs))
-            for name, logits in said.items()
+            for name, logits in router_logits.items()
         ),
         start=0.0,
     )
@@ -153,7 +153,7 @@ class _HeadCrossEntropySum(torch.autograd.Function):
         for rows, at in zip(x.split(size), targets.split(size), strict=True):
             with torch.enable_grad():
                 logits = head(rows := rows.detach().requires_grad_())
-            loss, grad = _judged(logits.detach(), at, smoothing)
+            loss, grad = _loss_and_gradient(logits.detach(), at, smoothing)
             of_rows, *others = torch.autograd.grad(logits, [rows, *parameters], grad)
             losses.append(loss)
             of_x.append(of_rows)
@@ -176,7 +176,7 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        loss, grad = _judged(logits, targets, smoothing)
+        loss, grad = _loss_and_gradient(logits, targets, smoothing)
         ctx.save_for_backward(grad)
         return loss
 
@@ -189,10 +189,10 @@ class _CrossEntropySum(torch.autograd.Function):
         return grad * grads[0].to(grad.dtype), None, None
 
 
-def _judged(
+def _loss_and_gradient(
     logits: Float[Tensor, "rows vocab"], targets: Int[Tensor, " rows"], smoothing: float
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "rows vocab"]]:
-    """`Σ (lse - (1 - ε) l_target - ε mean(l))` and its gradient `softmax - y`.
+    """The loss `Σ (lse - (1 - ε) l_target - ε mean(l))` and its gradient `softmax - y`.
 
     With a vocabulary of thousands the logits are most of a small model's memory traffic. A few rows
     at a time stay in the processor's cache, their exponentials are taken once, and nothing as large

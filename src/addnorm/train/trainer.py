@@ -37,8 +37,8 @@ from addnorm.train.loss import (
     cross_entropy_sum,
     exits_cross_entropy_sum,
     head_cross_entropy_sum,
-    listening,
     mixtures_of,
+    record_router_logits,
 )
 from addnorm.train.optim import optimizer_tensors, restore_optimizers
 from addnorm.train.precision import autocast, loss_scaler
@@ -68,7 +68,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Validation:
-    """How to judge the model: `score` gives figures by name, `metric` names the one that counts."""
+    """How to evaluate the model: `score` gives scores by name, `metric` names what counts."""
 
     score: Callable[[nn.Module], dict[str, float]]
     metric: str = "loss"
@@ -76,8 +76,8 @@ class Validation:
 
 
 @dataclass
-class Standing:
-    """Where training stands: with weights, optimisers and random state, all that a resume needs."""
+class TrainState:
+    """The progress of training: with weights, optimisers and random state, all a resume needs."""
 
     step: int = 0
     epoch: int = 0
@@ -130,7 +130,7 @@ class Trainer:
         self.mixtures = mixtures_of(model)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
         self.journal = Journal(folder, tensorboard=config.tensorboard)
-        self.standing = Standing()
+        self.state = TrainState()
         self._stream: Iterator[Batch] | None = None
         updates_per_epoch = math.ceil(len(batches) / config.accumulate)
         self.total_steps = config.steps or (config.epochs or 0) * updates_per_epoch
@@ -153,7 +153,7 @@ class Trainer:
                 if stopping or self.finished() or self.due(self.config.save_every):
                     self.save()
                 if stopping and not self.finished():
-                    raise Interrupted(self.standing.step)
+                    raise Interrupted(self.state.step)
         self.take_final_weights()
 
     def update(self, group: list[Batch]) -> None:
@@ -165,7 +165,7 @@ class Trainer:
         for batch in group:
             loss += self.backward(batch.to(self.device), n_tokens)
         norm = self.clip(loss)
-        self.set_rates(self.standing.step + 1)
+        self.set_rates(self.state.step + 1)
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
             optimizer.zero_grad(set_to_none=True)
@@ -181,9 +181,10 @@ class Trainer:
         It includes the load-balance loss of mixtures of experts: that of each micro-batch, weighed
         by its tokens.
         """
-        with autocast(self.config.precision, self.device), listening(self.mixtures) as routers:
+        recorded = record_router_logits(self.mixtures)
+        with autocast(self.config.precision, self.device), recorded as router_logits:
             loss = self.loss_of(batch.inputs, batch.targets)
-            loss = loss + batch.n_tokens * balance_loss(self.mixtures, routers, batch.inputs)
+            loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, batch.inputs)
             loss = loss / max(n_tokens, 1)
         self.scaler.scale(loss).backward()
         return loss.item()
@@ -196,7 +197,7 @@ class Trainer:
             return imitation_sum(self.model(**inputs), wanted, targets)
         smoothing = self.config.label_smoothing
         if isinstance(self.model, EncoderModel | DecoderModel) and self.model.exits:
-            return exits_cross_entropy_sum(self.model.each(**inputs), targets, smoothing)
+            return exits_cross_entropy_sum(self.model.exit_logits(**inputs), targets, smoothing)
         # float16 scales the loss before anything is differentiated; in parts that is too late.
         if self.scaler.is_enabled() or not isinstance(self.model, Model):
             return cross_entropy_sum(self.model(**inputs), targets, smoothing)
@@ -225,7 +226,7 @@ class Trainer:
             if p.grad is not None and not bool(p.grad.isfinite().all())
         )
         return (
-            f"step {self.standing.step + 1}: the loss is {loss} and the first gradient that is not "
+            f"step {self.state.step + 1}: the loss is {loss} and the first gradient that is not "
             f"finite is that of {next(bad, 'no parameter')}. The update was not made, and the "
             f"checkpoints in {self.folder / 'checkpoints'} are untouched. "
             "A lower train.lr, a longer warm-up or train.clip may help."
@@ -238,44 +239,43 @@ class Trainer:
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
 
-    # Where it stands.
+    # Its state.
 
     def next_group(self) -> list[Batch]:
         """The micro-batches of the next update; those of an epoch's end may be fewer."""
-        standing = self.standing
+        state = self.state
         if self._stream is None:
-            self._stream = self.batches.batches(standing.epoch, standing.position)
+            self._stream = self.batches.batches(state.epoch, state.position)
         return list(islice(self._stream, self.config.accumulate))
 
     def advance(self, n_batches: int) -> None:
-        standing = self.standing
-        standing.step += 1
-        standing.position += n_batches
-        if standing.position >= len(self.batches):
-            standing.epoch, standing.position, self._stream = standing.epoch + 1, 0, None
+        state = self.state
+        state.step += 1
+        state.position += n_batches
+        if state.position >= len(self.batches):
+            state.epoch, state.position, self._stream = state.epoch + 1, 0, None
 
     def finished(self) -> bool:
         patience = self.config.patience
-        tired = patience is not None and self.standing.validations_since_best >= patience
-        return tired or self.standing.step >= self.total_steps
+        tired = patience is not None and self.state.validations_since_best >= patience
+        return tired or self.state.step >= self.total_steps
 
     def due(self, every: int | None) -> bool:
         """Whether something done every so many steps, or else every epoch, is due now."""
-        standing = self.standing
-        return standing.position == 0 if every is None else standing.step % every == 0
+        return self.state.position == 0 if every is None else self.state.step % every == 0
 
     def report(self, loss: float, norm: float, n_tokens: int) -> None:
-        standing = self.standing
+        state = self.state
         rate = self.optimizers[-1].param_groups[0]["lr"]
         figures = {"loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens}
-        self.journal.write(standing.step, {"epoch": standing.epoch, **figures})
+        self.journal.write(state.step, {"epoch": state.epoch, **figures})
         if self.listener is not None:
-            self.listener.stepped(standing.step, self.total_steps, loss, n_tokens)
+            self.listener.stepped(state.step, self.total_steps, loss, n_tokens)
 
     # Validation.
 
     def validate_if_due(self) -> None:
-        last = self.standing.step >= self.total_steps
+        last = self.state.step >= self.total_steps
         if self.validation is None or not (last or self.due(self.config.validate_every)):
             return
         self.model.eval()
@@ -284,38 +284,38 @@ class Trainer:
             scores = self.validation.score(self.model)
             self.note_best(scores[self.validation.metric])
         restore_random_state(state, self.device)
-        self.journal.write(self.standing.step, {f"valid_{k}": v for k, v in scores.items()})
+        self.journal.write(self.state.step, {f"valid_{k}": v for k, v in scores.items()})
         if self.listener is not None:
-            self.listener.validated(self.standing.step, scores)
+            self.listener.validated(self.state.step, scores)
 
     def note_best(self, value: float) -> None:
         """Keep the weights now in the model if no earlier validation was better."""
         assert self.validation is not None
-        standing, sign = self.standing, 1 if self.validation.larger_is_better else -1
-        best = standing.best
+        state, sign = self.state, 1 if self.validation.larger_is_better else -1
+        best = state.best
         if best is None or math.isnan(best) or sign * value > sign * best:
-            standing.best, standing.best_step = value, standing.step
-            standing.validations_since_best = 0
+            state.best, state.best_step = value, state.step
+            state.validations_since_best = 0
             save_weights(self.folder / "best.safetensors", weights_of(self.model))
         else:
-            standing.validations_since_best += 1
+            state.validations_since_best += 1
 
     # Saving and resuming.
 
     def save(self) -> None:
         """Write a checkpoint from which `resume` continues bit for bit."""
-        self.standing.journal_bytes = self.journal.flush()
+        self.state.journal_bytes = self.journal.flush()
         tensors = {
             "model": weights_of(self.model),
             "optimizer": optimizer_tensors(self.optimizers),
             "random": random_state(self.device),
         }
-        facts: Json = {"standing": asdict(self.standing), "scaler": self.scaler.state_dict()}
+        facts: Json = {"standing": asdict(self.state), "scaler": self.scaler.state_dict()}
         if self.average is not None:
             tensors["average"] = self.average.weights
             facts["average_updates"] = self.average.updates
         folder = self.folder / "checkpoints"
-        saved = save_checkpoint(folder, self.standing.step, tensors, facts)
+        saved = save_checkpoint(folder, self.state.step, tensors, facts)
         keep_latest(saved, max(self.config.keep, self.config.average))
 
     def resume(self) -> list[str]:
@@ -337,8 +337,8 @@ class Trainer:
         if self.average is not None:
             self.average.weights = {k: v.to(self.device) for k, v in tensors["average"].items()}
             self.average.updates = facts["average_updates"]
-        self.standing, self._stream = Standing(**facts["standing"]), None
-        self.journal.cut(self.standing.journal_bytes)
+        self.state, self._stream = TrainState(**facts["standing"]), None
+        self.journal.cut(self.state.journal_bytes)
         return problems
 
     def take_final_weights(self) -> None:

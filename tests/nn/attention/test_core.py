@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, short
+from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, blocked
 from addnorm.nn.attention import core as core_module
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
@@ -228,7 +228,7 @@ def test_autocast_takes_plain_products_of_short_texts(
 ) -> None:
     inputs, mask, wanted = problem(name, kv_heads, biased)
     module = built(CORE_RECORDS[0])
-    monkeypatch.setattr(short, "MANY", many)
+    monkeypatch.setattr(blocked, "MANY", many)
     monkeypatch.setattr(core_module.F, "scaled_dot_product_attention", None)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = run(

@@ -15,7 +15,7 @@ from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal, Full, Mask, Segments, Window
 from addnorm.nn.positions import ALiBi, NoPosition, Position, T5Bias, TransformerXL
-from addnorm.nn.positions.position import PairBias, Site
+from addnorm.nn.positions.position import BuildContext, PairBias
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -95,15 +95,17 @@ def test_masks_in_tiles_are_asked_pair_by_pair(name: str) -> None:
 def test_a_cpu_and_dropout_and_other_biases_take_the_plain_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core_module, "attend_in_one_kernel", None)
+    monkeypatch.setattr(core_module, "fused_flex_attention", None)
     q = heads(4, SEQ).requires_grad_()
     core = FlexCoreConfig().build(0.0, DotProduct(0.25))
     got = core(q, q, q, Causal())
     assert_close(got, SDPACore(DotProduct(0.25))(q, q, q, Causal()))
     got.sum().backward()
     there = q.detach().to("meta")
-    site = Site(d_model=64, max_len=SEQ, n_heads=4, d_head=16, causal=True, scale=0.25)
-    scheme = TransformerXL(site).in_layer(0).to("meta")
+    build_context = BuildContext(
+        d_model=64, max_len=SEQ, n_heads=4, d_head=16, causal=True, scale=0.25
+    )
+    scheme = TransformerXL(build_context).in_layer(0).to("meta")
     ctx = context(Causal(), None, 0)
     bias = scheme.score_bias(there, replace(ctx, kv_positions=ctx.kv_positions.to("meta")))
     assert not isinstance(bias, PairBias)

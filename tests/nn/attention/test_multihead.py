@@ -8,12 +8,12 @@ import torch
 from tests.contracts import (
     CORE_RECORDS,
     POSITION_RECORDS,
+    build_context,
     check_config,
     check_gradients,
     check_module,
     context,
     named,
-    site,
     started,
 )
 from torch import Tensor
@@ -34,7 +34,7 @@ from addnorm.nn.cache import CrossCache, SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal, Padding
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, RMSNormConfig
-from addnorm.nn.positions import NoPosition, Position, PositionConfig, RotaryConfig, Site
+from addnorm.nn.positions import BuildContext, NoPosition, Position, PositionConfig, RotaryConfig
 from addnorm.nn.positions.position import Bias
 
 VALID = torch.tensor([[True, True, True, False], [False, True, True, True]])
@@ -52,7 +52,7 @@ NAMES = ["mha", "gqa", "mqa", "wide"]
 def rotary(config: AttentionConfig = CONFIGS[0]) -> Position:
     """Rotary positions for heads of a width of 8 features in all."""
     d_head = config.heads(8).d_head
-    return RotaryConfig().build(site(d_head, 1))
+    return RotaryConfig().build(build_context(d_head, 1))
 
 
 def paper(m: SelfAttention | CrossAttention, x: Tensor, y: Tensor, allowed: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
         config = dataclasses.replace(config, core=core)
         d_model = 4 if config.d_head or config.n_heads == 2 else 8
         heads = config.heads(d_model)
-        place = Site(
+        place = BuildContext(
             d_model=d_model,
             max_len=8,
             n_heads=heads.n_heads,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts import context, site
+from tests.contracts import build_context, context
 from tests.nn.positions.places import EVERYTHING, at
 from torch.testing import assert_close
 
@@ -31,7 +31,7 @@ def test_slopes_where_heads_are_no_power_of_two(n_heads: int) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 def test_equals_the_formula(causal: bool) -> None:
     """`-m_h (i - j)` for every key that a causal query sees, `-m_h |i - j|` for all."""
-    alibi = ALiBiConfig().build(site(12, 3, causal=causal))
+    alibi = ALiBiConfig().build(build_context(12, 3, causal=causal))
     rows = [[0, 1, 2, 3, 4], [0, 0, 0, 1, 2]]
     q = torch.randn(2, 3, 2, 4, dtype=torch.float64)
     got = alibi.score_bias(q, at(*rows, new=2))(EVERYTHING, EVERYTHING)

@@ -1,13 +1,13 @@
 """No positions: every hook leaves what it is given as it was."""
 
 import torch
-from tests.contracts import context, site
+from tests.contracts import build_context, context
 
 from addnorm.nn.positions import NoPosition, NoPositionConfig
 
 
 def test_acts_nowhere() -> None:
-    position, ctx = NoPositionConfig().build(site(4, 2)), context(1, 3)
+    position, ctx = NoPositionConfig().build(build_context(4, 2)), context(1, 3)
     x, q, k = torch.randn(1, 3, 4), torch.randn(1, 2, 3, 2), torch.randn(1, 2, 3, 2)
     assert isinstance(position, NoPosition)
     assert position.embed(x, ctx) is x

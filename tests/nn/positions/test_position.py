@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contracts import POSITION_RECORDS, check_records, context, named, site, started
+from tests.contracts import POSITION_RECORDS, build_context, check_records, context, named, started
 from tests.nn.positions.places import EVERYTHING, at, scores
 from torch import Tensor
 from torch.testing import assert_close
@@ -51,7 +51,7 @@ class Model(torch.nn.Module):
 
     def __init__(self, config: PositionConfig, *, causal: bool = True, max_len: int = 16) -> None:
         super().__init__()
-        self.position = config.build(site(8, 2, causal=causal, max_len=max_len))
+        self.position = config.build(build_context(8, 2, causal=causal, max_len=max_len))
         self.layer = self.position.in_layer(0)
         started(self).double()
 
@@ -190,7 +190,7 @@ def test_any_length_or_a_clear_error(config: PositionConfig) -> None:
 def test_constants_outlive_the_meta_device(config: PositionConfig) -> None:
     """A model may be laid out on `meta` and filled later; what is no weight is right at once."""
     with torch.device("meta"):
-        later = config.build(site(8, 2)).in_layer(0)
+        later = config.build(build_context(8, 2)).in_layer(0)
     later = later.to_empty(device="cpu").double()
     now: Position = Model(config).layer
     later.load_state_dict(now.state_dict())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts import context, site
+from tests.contracts import build_context, context
 from tests.nn.positions.places import at, scores
 from torch import Tensor
 from torch.testing import assert_close
@@ -46,7 +46,7 @@ def paper(x: Tensor, positions: list[int], layout: Layout, width: int, theta: fl
 
 
 def built(d_head: int, config: RotaryConfig = PLAIN) -> Position:
-    return config.build(site(2 * d_head, 2))
+    return config.build(build_context(2 * d_head, 2))
 
 
 def test_every_layout_is_in_the_table() -> None:

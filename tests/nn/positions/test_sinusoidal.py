@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts import context, site
+from tests.contracts import build_context, context
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -43,7 +43,7 @@ def test_numbers_for_width_four() -> None:
     assert_close(sinusoidal_encoding(torch.tensor([0, 1]), 4), expected, rtol=0, atol=5e-5)
     hello_world = torch.tensor([[[0.5, 1.0, 0.3, 0.7], [0.8, 0.6, 0.4, 0.9]]])
     added = torch.tensor([[[0.5, 2.0, 0.3, 1.7], [1.6415, 1.1403, 0.4100, 1.89995]]])
-    got = SinusoidalConfig().build(site(4, 2)).embed(hello_world, context(1, 2))
+    got = SinusoidalConfig().build(build_context(4, 2)).embed(hello_world, context(1, 2))
     assert_close(got, added, rtol=0, atol=5e-5)
 
 
@@ -107,7 +107,7 @@ def test_waves_are_exact_far_away(dtype: torch.dtype) -> None:
 def test_halves_are_the_same_features_in_another_order(width: int) -> None:
     """Marian's layout: all sines, then all cosines (an odd width drops the last cosine)."""
     x, ctx = torch.zeros(1, 6, width), context(1, 6)
-    pairs = SinusoidalConfig().build(site(width, 1)).embed(x, ctx)
-    halves = SinusoidalConfig(layout="halves").build(site(width, 1)).embed(x, ctx)
+    pairs = SinusoidalConfig().build(build_context(width, 1)).embed(x, ctx)
+    halves = SinusoidalConfig(layout="halves").build(build_context(width, 1)).embed(x, ctx)
     order = [*range(0, width, 2), *range(1, width, 2)]
     assert_close(halves, pairs[..., order], rtol=0, atol=0)

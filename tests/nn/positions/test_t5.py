@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts import check_gradients, check_module, context, site, started
+from tests.contracts import build_context, check_gradients, check_module, context, started
 from tests.nn.positions.places import EVERYTHING, at
 from torch import Tensor, nn
 
@@ -50,7 +50,9 @@ def test_buckets_by_hand() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_equals_the_definition(causal: bool) -> None:
-    t5 = started(T5BiasConfig(buckets=8, max_distance=6).build(site(8, 2, causal=causal))).double()
+    t5 = started(
+        T5BiasConfig(buckets=8, max_distance=6).build(build_context(8, 2, causal=causal))
+    ).double()
     assert isinstance(t5, T5Bias)
     rows = [[0, 1, 2, 7, 90], [0, 0, 0, 1, 2]]
     got = t5.score_bias(torch.zeros(2, 2, 3, 4).double(), at(*rows, new=3))(EVERYTHING, EVERYTHING)
@@ -83,7 +85,7 @@ def test_padding_counts_for_nothing() -> None:
 
 
 def test_all_layers_share_one_table() -> None:
-    t5 = T5BiasConfig().build(site(8, 2))
+    t5 = T5BiasConfig().build(build_context(8, 2))
     layers = nn.ModuleList(t5.in_layer(i) for i in range(3))
     assert all(layer is t5 for layer in layers)
     assert [name for name, _ in layers.named_parameters()] == ["0.table.weight"]
@@ -99,7 +101,7 @@ def whole(module: nn.Module, q: Tensor) -> Tensor:
 
 def test_contract() -> None:
     def build() -> nn.Module:
-        return T5BiasConfig(buckets=8, max_distance=9).build(site(8, 2, causal=False))
+        return T5BiasConfig(buckets=8, max_distance=9).build(build_context(8, 2, causal=False))
 
     check_module(build, lambda m, dtype: whole(m, torch.zeros(1, 2, 12, 4, dtype=dtype)))
     check_gradients(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts import check_gradients, check_module, context, site, started
+from tests.contracts import build_context, check_gradients, check_module, context, started
 from tests.nn.positions.places import EVERYTHING, at, scores
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -89,7 +89,7 @@ def test_padding_counts_for_nothing() -> None:
 
 
 def test_every_layer_has_its_own() -> None:
-    scheme = TransformerXLConfig().build(site(8, 2))
+    scheme = TransformerXLConfig().build(build_context(8, 2))
     assert isinstance(scheme, TransformerXL)
     assert not [*scheme.parameters()]
     layers = nn.ModuleList(scheme.in_layer(i) for i in range(3))
@@ -103,7 +103,7 @@ def test_every_layer_has_its_own() -> None:
 
 def test_contract() -> None:
     def build() -> Position:
-        return TransformerXLConfig().build(site(8, 2)).in_layer(0)
+        return TransformerXLConfig().build(build_context(8, 2)).in_layer(0)
 
     def call(module: nn.Module, dtype: torch.dtype) -> Tensor:
         assert isinstance(module, Position)
@@ -134,4 +134,4 @@ def test_keys_may_be_shared_by_heads() -> None:
 
 def test_an_odd_width_is_refused() -> None:
     with pytest.raises(ValueError, match="d_model = 5 must be even; the nearest are 4 and 6"):
-        TransformerXLConfig().build(site(5, 1)).in_layer(0)
+        TransformerXLConfig().build(build_context(5, 1)).in_layer(0)

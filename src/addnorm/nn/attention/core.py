@@ -16,16 +16,15 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn import functional
-from addnorm.nn.attention.flex import attend_in_one_kernel
+from addnorm.nn.attention.blocked import blocked_attention, use_blocked_attention
+from addnorm.nn.attention.flex import fused_flex_attention
 from addnorm.nn.attention.scores import Additive, DotProduct, Score
-from addnorm.nn.attention.short import attend_in_cache, is_for_cache
 from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.positions.position import Bias, PairBias
+from addnorm.nn.types import Keys, Queries
 
-Queries = Float[Tensor, "batch heads q_seq d_head"]
-Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
 BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 
 EVERYTHING = slice(None)
@@ -37,7 +36,7 @@ SHORT = 1024
 """Keys up to which plain products train faster than torch's fused kernel in bfloat16 on a CPU.
 
 They round scores to bfloat16, as autocast rounds all products; a model that is itself in bfloat16
-keeps the kernel, which does not. `docs/speed.md` has the figures, `short` the way of large ones.
+keeps the kernel, which does not. `docs/speed.md` has the figures; larger ones go through `blocked`.
 """
 
 
@@ -91,9 +90,9 @@ class SDPACore(nn.Module):
         k, v = _shared(k, q.shape[1]), _shared(v, q.shape[1])
         allowed, p = _allowed(mask, q, k), self.dropout if self.training else 0.0
         # A sum with a floor, for filling all scores of all heads takes longer.
-        if bias is None and is_for_cache(q, k):
+        if bias is None and use_blocked_attention(q, k):
             floor = None if allowed is None else _floor(allowed, q.dtype)
-            mixed = attend_in_cache(q, k, v, floor, p)
+            mixed = blocked_attention(q, k, v, floor, p)
         else:
             scores = q @ k.mT
             scores = scores if bias is None else scores + bias.to(q.dtype)
@@ -141,9 +140,9 @@ class FlexCore(SDPACore):
     ) -> Queries:
         """By the kernel."""
         if self.score is None:
-            return attend_in_one_kernel(q, k, v, mask, bias)
+            return fused_flex_attention(q, k, v, mask, bias)
         q, scale = self.score.queries(q), self.score.scale
-        return attend_in_one_kernel(q, k, v, mask, bias, scale)
+        return fused_flex_attention(q, k, v, mask, bias, scale)
 
 
 @config

@@ -5,17 +5,14 @@ from functools import cache, lru_cache
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.positions.position import PairBias
-
-Queries = Float[Tensor, "batch heads q_seq d_head"]
-Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
+from addnorm.nn.types import Keys, Queries
 
 
-def attend_in_one_kernel(
+def fused_flex_attention(
     q: Queries,
     k: Keys,
     v: Keys,
@@ -23,22 +20,23 @@ def attend_in_one_kernel(
     bias: PairBias | None = None,
     scale: float | None = None,
 ) -> Queries:
-    """`softmax(scale · q kᵀ + bias) v` with memory linear in the length, on the way back, too.
+    """`softmax(scale · q kᵀ + bias) v` in one kernel, with memory linear in the length.
 
-    Masks are asked pair by pair, blocks in which nothing is allowed are left out, and the bias is
-    computed inside; a query that sees nothing gives zeros. `scale` is `1/√d_head` by default. On a
-    CPU it is torch's plain definition, without gradients.
+    So it is in the backward pass. Masks are evaluated pair by pair, blocks in which nothing is
+    allowed are left out, and the bias is computed inside; a query that sees nothing gives zeros.
+    `scale` is `1/√d_head` by default. On a CPU it is torch's plain definition, without gradients.
     """
     return _kernel(q.device.type)(
         *(q, k, v),
-        score_mod=None if bias is None else _adds(bias),
+        score_mod=None if bias is None else _score_mod(bias),
         block_mask=_blocks(mask, q.shape[0], q.shape[2], k.shape[2], q.device),
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
 
 
-def _adds(bias: PairBias) -> Callable[..., Tensor]:
+def _score_mod(bias: PairBias) -> Callable[..., Tensor]:
+    """The bias as FlexAttention takes it: a function of a score and its place."""
     at = bias.at
     return lambda score, row, head, i, j: score + at(row, head, i, j).to(score.dtype)
 

@@ -17,14 +17,14 @@ from addnorm.nn.attention.core import (
 )
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig
-from addnorm.nn.cache import AttentionCache, CrossCache, KeysValues, SelfCache
+from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig
 from addnorm.nn.positions.position import Position
+from addnorm.nn.types import Hidden, KeysValues
 
-Hidden = Float[Tensor, "batch seq d_model"]
 Heads = Float[Tensor, "batch heads seq d_head"]
 
 
@@ -137,24 +137,24 @@ class CrossAttention(MultiHead):
             raise ValueError("cross-attention needs a memory: build the context with `attending`")
         k, v = self.remember(memory) if cache is None else cache.once(lambda: self.remember(memory))
         q, n = self.queries(x), k.shape[0]
-        return self.merge(_apart(self.core(_beside(q, n), k, v, memory.mask), q.shape[0]))
+        return self.merge(unfold_beams(self.core(fold_beams(q, n), k, v, memory.mask), q.shape[0]))
 
     def remember(self, memory: Memory) -> KeysValues:
         """The keys and values of the memory."""
         return self.keys_values(memory.hidden)
 
 
-def _beside(
+def fold_beams(
     q: Float[Tensor, "rows heads seq d_head"], n: int
 ) -> Float[Tensor, "memories heads side_by_side d_head"]:
-    """The queries of all rows that share one of `n` memories, one row after the other."""
+    """Fold the beams that share one of `n` memories into one row: their queries side by side."""
     return q if q.shape[0] == n else q.unflatten(0, (n, -1)).transpose(1, 2).flatten(2, 3)
 
 
-def _apart(
+def unfold_beams(
     mixed: Float[Tensor, "memories heads side_by_side d_head"], rows: int
 ) -> Float[Tensor, "rows heads seq d_head"]:
-    """The inverse of `_beside` for so many rows."""
+    """Undo `fold_beams` for so many rows."""
     if (n := mixed.shape[0]) == rows:
         return mixed
     return mixed.unflatten(2, (rows // n, -1)).transpose(1, 2).flatten(0, 1)

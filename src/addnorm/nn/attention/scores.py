@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.functional import soft_capped
+from addnorm.nn.types import ExpandedKeys, Queries
 
-Queries = Float[Tensor, "batch heads q_seq d_head"]
-Keys = Float[Tensor, "batch heads kv_seq d_head"]
 Scores = Float[Tensor, "batch heads q_seq kv_seq"]
 
 
@@ -20,7 +19,7 @@ class Score(nn.Module, ABC):
     """`score(q, k)` for every pair of a head's queries and keys."""
 
     @abstractmethod
-    def forward(self, q: Queries, k: Keys) -> Scores: ...
+    def forward(self, q: Queries, k: ExpandedKeys) -> Scores: ...
 
 
 class DotProduct(Score):
@@ -48,7 +47,7 @@ class DotProduct(Score):
         """`W q`: what remains is a plain dot product with the keys, and the scale."""
         return q if self.weight is None else q @ self.weight.mT.to(q.dtype)
 
-    def forward(self, q: Queries, k: Keys) -> Scores:
+    def forward(self, q: Queries, k: ExpandedKeys) -> Scores:
         return soft_capped(self.queries(q) @ k.transpose(-2, -1) * self.scale, self.softcap)
 
 
@@ -64,7 +63,7 @@ class Additive(Score):
         self.query = nn.Parameter(_normal(n_heads, d_head, d_head, std=d_head**-0.5))
         self.vector = nn.Parameter(_normal(n_heads, d_head, 1, std=d_head**-0.5))
 
-    def forward(self, q: Queries, k: Keys) -> Scores:
+    def forward(self, q: Queries, k: ExpandedKeys) -> Scores:
         keys, queries = k @ self.key.to(k.dtype), q @ self.query.to(q.dtype)
         both = torch.tanh(queries[:, :, :, None] + keys[:, :, None])
         return (both @ self.vector.to(q.dtype)[:, None]).squeeze(-1)

@@ -8,15 +8,13 @@ autograd a tile is computed again on the way back instead of being kept (Chen et
 from collections.abc import Callable, Iterator
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from addnorm.nn.masks import DENSE_LIMIT, TILE, Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.positions.position import Bias
+from addnorm.nn.types import Keys, Queries
 
-Queries = Float[Tensor, "batch heads q_seq d_head"]
-Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
 Attend = Callable[[Tensor, Tensor, Tensor, Evaluated, Tensor | None], Tensor]
 
 

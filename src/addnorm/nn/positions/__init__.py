@@ -7,7 +7,7 @@ from pydantic import Field
 from addnorm.nn.positions.alibi import ALiBi, ALiBiConfig
 from addnorm.nn.positions.learned import Learned, LearnedConfig
 from addnorm.nn.positions.none import NoPosition, NoPositionConfig
-from addnorm.nn.positions.position import Bias, Position, Site
+from addnorm.nn.positions.position import Bias, BuildContext, Position
 from addnorm.nn.positions.rotary import DynamicRotary, Rotary, RotaryConfig
 from addnorm.nn.positions.scaling import (
     DynamicScaling,
@@ -37,6 +37,7 @@ __all__ = [
     "ALiBi",
     "ALiBiConfig",
     "Bias",
+    "BuildContext",
     "DynamicRotary",
     "DynamicScaling",
     "Learned",
@@ -54,7 +55,6 @@ __all__ = [
     "ScalingConfig",
     "Sinusoidal",
     "SinusoidalConfig",
-    "Site",
     "T5Bias",
     "T5BiasConfig",
     "TransformerXL",

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import PairBias, Position, Queries, Site, offset_of
+from addnorm.nn.positions.position import BuildContext, PairBias, Position, offset_of
+from addnorm.nn.types import Queries
 
 
 def slopes(n_heads: int) -> Float[Tensor, " heads"]:
@@ -55,5 +56,5 @@ class ALiBiConfig:
 
     kind: Literal["alibi"] = "alibi"
 
-    def build(self, site: Site) -> ALiBi:
-        return ALiBi(site.n_heads)
+    def build(self, build_context: BuildContext) -> ALiBi:
+        return ALiBi(build_context.n_heads)

@@ -8,7 +8,8 @@ from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.nn.context import Context
 from addnorm.nn.positions.none import NoPosition
-from addnorm.nn.positions.position import Embedded, Position, Site
+from addnorm.nn.positions.position import BuildContext, Position
+from addnorm.nn.types import Hidden
 
 
 class Learned(Position):
@@ -21,7 +22,7 @@ class Learned(Position):
         super().__init__()
         self.table = nn.Embedding(max_len, d_model)
 
-    def embed(self, x: Embedded, ctx: Context) -> Embedded:
+    def embed(self, x: Hidden, ctx: Context) -> Hidden:
         known = self.max_len
         # Slots bound positions, so the values themselves are read only when there are too many.
         if ctx.kv_slots.shape[0] > known and (last := int(ctx.positions.max())) >= known:
@@ -45,5 +46,5 @@ class LearnedConfig:
 
     kind: Literal["learned"] = "learned"
 
-    def build(self, site: Site) -> Learned:
-        return Learned(site.max_len, site.d_model)
+    def build(self, build_context: BuildContext) -> Learned:
+        return Learned(build_context.max_len, build_context.d_model)

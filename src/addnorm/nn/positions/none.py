@@ -3,7 +3,7 @@
 from typing import Literal
 
 from addnorm.config import config
-from addnorm.nn.positions.position import Position, Site
+from addnorm.nn.positions.position import BuildContext, Position
 
 
 class NoPosition(Position):
@@ -16,5 +16,5 @@ class NoPositionConfig:
 
     kind: Literal["none"] = "none"
 
-    def build(self, site: Site) -> NoPosition:
+    def build(self, build_context: BuildContext) -> NoPosition:
         return NoPosition()

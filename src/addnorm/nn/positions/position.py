@@ -7,10 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from addnorm.nn.context import Context
-
-Embedded = Float[Tensor, "batch seq d_model"]
-Queries = Float[Tensor, "batch heads q_seq d_head"]
-Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
+from addnorm.nn.types import Hidden, Keys, Queries
 
 Bias = Callable[[slice, slice], Float[Tensor, "#batch heads q_seq kv_seq"]]
 """What is added to the scaled scores before the softmax, evaluated tile by tile.
@@ -46,8 +43,8 @@ def offset_of(ctx: Context) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    """Where a scheme is to work: the sizes around it, and what scores multiply `q·k` by."""
+class BuildContext:
+    """The sizes around a part that is being built, and the factor that scores multiply `q·k` by."""
 
     d_model: int
     max_len: int
@@ -60,7 +57,7 @@ class Site:
 class Position(nn.Module):
     """A scheme overrides the hooks that it acts on; the others stay as they are here."""
 
-    def embed(self, x: Embedded, ctx: Context) -> Embedded:
+    def embed(self, x: Hidden, ctx: Context) -> Hidden:
         """Act on the embeddings, before the first layer."""
         return x
 

@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import Keys, Position, Queries, Site
+from addnorm.nn.positions.position import BuildContext, Position
 from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig
 from addnorm.nn.positions.sinusoidal import frequencies, waves
+from addnorm.nn.types import Keys, Queries
 
 Turned = Float[Tensor, "*batch seq width"]
 Waves = Float[Tensor, "*#batch seq half"]
@@ -147,8 +148,8 @@ class RotaryConfig:
             )
         return nearest
 
-    def build(self, site: Site) -> Rotary | DynamicRotary:
-        width = self.width(site.d_head)
+    def build(self, build_context: BuildContext) -> Rotary | DynamicRotary:
+        width = self.width(build_context.d_head)
         match self.scaling:
             case None:
                 return Rotary(frequencies(width, self.theta), layout=self.layout)

@@ -70,8 +70,8 @@ class DynamicScaling:
         """The frequencies at each of the lengths."""
         longer = in_float64(length).clamp(min=self.original_max_len) / self.original_max_len
         stretch = self.factor * longer - (self.factor - 1)
-        own, ramp = frequencies(width, theta), _ramp(width)
-        return own.to(stretch.device) * stretch[..., None] ** -ramp.to(stretch.device)
+        plain, ramp = frequencies(width, theta), _ramp(width)
+        return plain.to(stretch.device) * stretch[..., None] ** -ramp.to(stretch.device)
 
 
 @config
@@ -128,10 +128,10 @@ class Llama3Scaling:
         _ordered("low_freq_factor", self.low_freq_factor, "high_freq_factor", self.high_freq_factor)
 
     def frequencies(self, width: int, theta: float) -> Frequencies:
-        own = frequencies(width, theta)
-        turns = self.original_max_len * own / (2 * math.pi)
+        plain = frequencies(width, theta)
+        turns = self.original_max_len * plain / (2 * math.pi)
         low, high = self.low_freq_factor, self.high_freq_factor
-        return _blend(own, ((turns - low) / (high - low)).clamp(0, 1), self.factor)
+        return _blend(plain, ((turns - low) / (high - low)).clamp(0, 1), self.factor)
 
     @property
     def temperature(self) -> float:
@@ -153,8 +153,8 @@ def _ramp(width: int) -> Frequencies:
     return torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / max(width - 2, 1)
 
 
-def _blend(own: Frequencies, kept: Frequencies, factor: float) -> Frequencies:
-    return own * (kept + (1 - kept) / factor)
+def _blend(plain: Frequencies, kept: Frequencies, factor: float) -> Frequencies:
+    return plain * (kept + (1 - kept) / factor)
 
 
 def _ordered(low_name: str, low: float, high_name: str, high: float) -> None:

@@ -10,7 +10,8 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.positions.none import NoPosition
-from addnorm.nn.positions.position import Embedded, Position, Site
+from addnorm.nn.positions.position import BuildContext, Position
+from addnorm.nn.types import Hidden
 
 Layout = Literal["interleaved", "halves"]
 
@@ -66,7 +67,7 @@ class Sinusoidal(Position):
         self.theta = theta
         self.layout: Layout = layout
 
-    def embed(self, x: Embedded, ctx: Context) -> Embedded:
+    def embed(self, x: Hidden, ctx: Context) -> Hidden:
         width = x.shape[-1]
         return x + sinusoidal_encoding(ctx.positions, width, self.theta, x.dtype, self.layout)
 
@@ -82,5 +83,5 @@ class SinusoidalConfig:
     theta: PositiveFloat = 10000.0
     layout: Layout = "interleaved"
 
-    def build(self, site: Site) -> Sinusoidal:
+    def build(self, build_context: BuildContext) -> Sinusoidal:
         return Sinusoidal(theta=self.theta, layout=self.layout)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import PairBias, Position, Queries, Site, offset_of
+from addnorm.nn.positions.position import BuildContext, PairBias, Position, offset_of
+from addnorm.nn.types import Queries
 
 
 def bucket(
@@ -85,10 +86,10 @@ class T5BiasConfig:
                 f"buckets = {self.buckets}: at least {self.buckets // 2 + 1}"
             )
 
-    def build(self, site: Site) -> T5Bias:
+    def build(self, build_context: BuildContext) -> T5Bias:
         return T5Bias(
-            site.n_heads,
+            build_context.n_heads,
             buckets=self.buckets,
             max_distance=self.max_distance,
-            causal=site.causal,
+            causal=build_context.causal,
         )

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import Bias, Keys, Position, Queries, Site
+from addnorm.nn.positions.position import Bias, BuildContext, Position
 from addnorm.nn.positions.rotary import turn_interleaved
 from addnorm.nn.positions.sinusoidal import frequencies, sinusoidal_encoding, waves
+from addnorm.nn.types import Keys, Queries
 
 
 class TransformerXL(Position):
@@ -19,13 +20,18 @@ class TransformerXL(Position):
     Acts in the layers alone: each has its own `RelativeScores`.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, build_context: BuildContext) -> None:
         super().__init__()
-        self.site = site
+        self.build_context = build_context
 
     def in_layer(self, layer: int) -> Position:
-        site = self.site
-        return RelativeScores(site.d_model, site.n_heads, site.d_head, scale=site.scale)
+        build_context = self.build_context
+        return RelativeScores(
+            build_context.d_model,
+            build_context.n_heads,
+            build_context.d_head,
+            scale=build_context.scale,
+        )
 
 
 class RelativeScores(Position):
@@ -74,5 +80,5 @@ class TransformerXLConfig:
 
     kind: Literal["transformer_xl"] = "transformer_xl"
 
-    def build(self, site: Site) -> TransformerXL:
-        return TransformerXL(site)
+    def build(self, build_context: BuildContext) -> TransformerXL:
+        return TransformerXL(build_context)

@@ -1,4 +1,4 @@
-"""What generation hands back, and its text as it comes: whole characters, up to a stop string."""
+"""Text decoding: from the tokens of a row to text, in whole characters, up to a stop string."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class Generated:
 
     `score` is the log-probability that the model gives to `ids` (and to the end token, where it
     ended), before any filter of sampling; beam search divides it by its length normaliser.
-    `text` is empty unless a `Writer` was given; where a stop string ended the row, `text` is what
-    came before that string, while `ids` holds every token that was written.
+    `text` is empty unless a `TextDecoder` was given; where a stop string ended the row, `text` is
+    what came before that string, while `ids` holds every token that was written.
     """
 
     ids: tuple[int, ...]
@@ -28,7 +28,7 @@ class Generated:
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextDecoder:
     """How tokens become text: the tokenizer, and the strings before which the text ends.
 
     Raises `InputError` for an empty stop string, which would end every text at once.
@@ -59,10 +59,10 @@ class TextStream:
     and what might be the beginning of a stop string is held back until that is settled.
     """
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, text_decoder: TextDecoder) -> None:
         self.stopped = False
-        self._stop = tuple(writer.stop)
-        self._stream = writer.tokenizer.stream()
+        self._stop = tuple(text_decoder.stop)
+        self._stream = text_decoder.tokenizer.stream()
         self._held = ""
 
     def push(self, token: int) -> str:

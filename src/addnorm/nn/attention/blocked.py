@@ -1,4 +1,4 @@
-"""Attention of short texts in bfloat16 on a CPU: scores live and die in the processor's cache.
+"""Blocked attention in bfloat16 on a CPU: a few heads at a time, so that scores stay in cache.
 
 Scores are the largest thing that attention makes, and products are quick beside their way to and
 from memory. Here a few heads at a time are scored, weighed and mixed in the same few megabytes.
@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from addnorm.nn.dropout import keep_mask
+from addnorm.nn.types import ExpandedKeys, Queries
 
 _softmax_gradient: Any = torch.ops.aten._softmax_backward_data.out
 
-Queries = Float[Tensor, "batch heads q_seq d_head"]
-Keys = Float[Tensor, "batch heads kv_seq d_head"]
 Floor = Float[Tensor, "#batch 1 q_seq kv_seq"]
 
 MANY = 2**22
@@ -29,15 +28,15 @@ AT_ONCE = 2**20
 """Scores at a time: 4 MB in float32."""
 
 
-def is_for_cache(q: Queries, k: Keys) -> bool:
-    """Whether these are bfloat16 on a CPU, and their scores too many for its cache."""
+def use_blocked_attention(q: Queries, k: ExpandedKeys) -> bool:
+    """Whether blocked attention is faster: bfloat16 on a CPU, more scores than its cache holds."""
     if torch.compiler.is_compiling() or q.device.type != "cpu" or q.dtype is not torch.bfloat16:
         return False
     return q.shape[:3].numel() * k.shape[2] > MANY
 
 
-def attend_in_cache(
-    q: Queries, k: Keys, v: Keys, floor: Floor | None, dropout: float = 0.0
+def blocked_attention(
+    q: Queries, k: ExpandedKeys, v: ExpandedKeys, floor: Floor | None, dropout: float = 0.0
 ) -> Queries:
     """`dropout(softmax(q kᵀ + floor)) v`: products in the type of `q`, softmax in float32.
 
@@ -45,10 +44,10 @@ def attend_in_cache(
     """
     pairs = q.new_empty(()).expand(q.shape[:2].numel(), q.shape[2], k.shape[2])
     kept = keep_mask(pairs, dropout) if dropout else None
-    return _InCache.apply(q, k, v, floor, kept)  # pyright: ignore[reportReturnType]
+    return _BlockedAttention.apply(q, k, v, floor, kept)  # pyright: ignore[reportReturnType]
 
 
-class _InCache(torch.autograd.Function):
+class _BlockedAttention(torch.autograd.Function):
     """The heads of all rows, a few at a time."""
 
     @staticmethod
@@ -58,9 +57,9 @@ class _InCache(torch.autograd.Function):
         ctx.heads, ctx.groups = q.shape[:2], list(_groups(q, k))
         q, k, v = (x.flatten(0, 1).contiguous() for x in (q, k, v))
         ctx.save_for_backward(q, k, v, floor, kept)
-        mixed, room = torch.empty_like(q), _room(ctx.groups, q, k, q.dtype)
+        mixed, buffer = torch.empty_like(q), _score_buffer(ctx.groups, q, k, q.dtype)
         for at, rows in ctx.groups:
-            weights = torch.bmm(q[at], k[at].mT, out=room[: q[at].shape[0]])
+            weights = torch.bmm(q[at], k[at].mT, out=buffer[: q[at].shape[0]])
             torch.softmax(_lowered(weights, floor, rows), -1, out=weights)
             torch.bmm(_dropped(weights, kept, at), v[at], out=mixed[at])
         return mixed.unflatten(0, ctx.heads)
@@ -73,9 +72,11 @@ class _InCache(torch.autograd.Function):
         q, k, v, floor, kept = ctx.saved_tensors
         dy = dy.flatten(0, 1).contiguous()
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-        rooms = [_room(ctx.groups, q, k, t) for t in (q.dtype, torch.float32, torch.float32)]
+        buffers = [
+            _score_buffer(ctx.groups, q, k, t) for t in (q.dtype, torch.float32, torch.float32)
+        ]
         for at, rows in ctx.groups:
-            narrow, weights, ds = (room[: q[at].shape[0]] for room in rooms)
+            narrow, weights, ds = (buffer[: q[at].shape[0]] for buffer in buffers)
             weights.copy_(torch.bmm(q[at], k[at].mT, out=narrow))
             torch.softmax(_lowered(weights, floor, rows), -1, out=weights)
             ds.copy_(_dropped(torch.bmm(dy[at], v[at].mT, out=narrow), kept, at))
@@ -86,7 +87,7 @@ class _InCache(torch.autograd.Function):
         return *(x.unflatten(0, ctx.heads) for x in (dq, dk, dv)), None, None
 
 
-def _groups(q: Queries, k: Keys) -> Iterator[tuple[slice, slice]]:
+def _groups(q: Queries, k: ExpandedKeys) -> Iterator[tuple[slice, slice]]:
     """Heads that go together, counted through all rows, and their rows: part of one or several."""
     n_rows, n_heads, n_q, _ = q.shape
     size = max(1, AT_ONCE // (n_q * k.shape[2]))
@@ -98,7 +99,9 @@ def _groups(q: Queries, k: Keys) -> Iterator[tuple[slice, slice]]:
             yield slice(first, last), slice(row, end)
 
 
-def _room(groups: list[tuple[slice, slice]], q: Tensor, k: Tensor, dtype: torch.dtype) -> Tensor:
+def _score_buffer(
+    groups: list[tuple[slice, slice]], q: Tensor, k: Tensor, dtype: torch.dtype
+) -> Tensor:
     """Uninitialised memory for the scores of the largest group, which is the first."""
     return q.new_empty(groups[0][0].stop, q.shape[1], k.shape[1], dtype=dtype)
 

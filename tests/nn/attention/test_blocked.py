@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from addnorm.nn.attention import short
-from addnorm.nn.attention.short import attend_in_cache
+from addnorm.nn.attention import blocked
+from addnorm.nn.attention.blocked import blocked_attention
 from addnorm.nn.dropout import keep_mask
 
 LOWEST = torch.finfo(torch.bfloat16).min / 2
@@ -50,9 +50,9 @@ def test_equals_the_formula_however_it_is_grouped(
     allowed[..., 0] = True
     floor = None if floored == "none" else torch.where(allowed, 0.0, LOWEST).bfloat16()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(short, "AT_ONCE", at_once)
+        patch.setattr(blocked, "AT_ONCE", at_once)
         torch.manual_seed(2)
-        got = with_gradients(attend_in_cache(*inputs, floor, P if dropped else 0.0), inputs)
+        got = with_gradients(blocked_attention(*inputs, floor, P if dropped else 0.0), inputs)
     torch.manual_seed(2)
     pairs = torch.empty(batch * n_heads, n_q, n_kv, dtype=torch.bfloat16)
     kept = keep_mask(pairs, P).double().view(batch, n_heads, n_q, n_kv) if dropped else 1.0
@@ -69,7 +69,7 @@ def test_a_weight_near_one_still_teaches() -> None:
     q = torch.tensor([[[[7.0]]]], dtype=torch.bfloat16, requires_grad=True)
     k = torch.tensor([[[[1.0], [0.0]]]], dtype=torch.bfloat16)
     v = torch.tensor([[[[8.0], [-8.0]]]], dtype=torch.bfloat16)
-    attend_in_cache(q, k, v, None).sum().backward()
+    blocked_attention(q, k, v, None).sum().backward()
     wide = q.detach().double().requires_grad_()
     formula(wide, k.double(), v.double(), None, 1.0).sum().backward()
     assert q.grad is not None
@@ -84,6 +84,6 @@ def test_keeps_nothing_quadratic() -> None:
     with torch.autograd.graph.saved_tensors_hooks(
         lambda x: kept.append(x.numel()) or x, lambda x: x
     ):
-        attend_in_cache(*inputs, None)
+        blocked_attention(*inputs, None)
     assert kept
     assert max(kept) < 64 * 64

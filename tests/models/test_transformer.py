@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from tests.contracts import check_records
 
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
-from addnorm.models.shape import LayerConfig
+from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
@@ -117,7 +117,7 @@ def test_layers_take_what_the_cycle_says_in_turn() -> None:
         n_layers=5,
         attention=AttentionConfig(n_heads=2),
         position=RotaryConfig(theta=1e6),
-        cycle=(
+        layer_pattern=(
             LayerConfig(pattern=WindowPatternConfig(size=3), position=RotaryConfig(theta=1e4)),
             LayerConfig(),
         ),
@@ -133,9 +133,13 @@ def test_layers_take_what_the_cycle_says_in_turn() -> None:
 
 def test_a_window_in_some_layers_alone_decodes_as_without_a_cache() -> None:
     torch.manual_seed(0)
-    cycle = (LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig(), LayerConfig())
+    layer_pattern = (LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig(), LayerConfig())
     config = DecoderConfig(
-        d_model=16, n_layers=3, attention=AttentionConfig(n_heads=2), cycle=cycle, dropout=0.0
+        d_model=16,
+        n_layers=3,
+        attention=AttentionConfig(n_heads=2),
+        layer_pattern=layer_pattern,
+        dropout=0.0,
     )
     model = config.build(7).eval()
     tokens = torch.randint(7, (2, 6))
@@ -147,7 +151,10 @@ def test_a_window_in_some_layers_alone_decodes_as_without_a_cache() -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"attention": RecurrentConfig()}, "cycle changes attention, and a recurrent has none"),
+        (
+            {"attention": RecurrentConfig()},
+            "layer_pattern changes attention, and a recurrent has none",
+        ),
         ({"attention": AttentionConfig(n_heads=2, d_head=3)}, "must be even"),
         (
             {"attention": AttentionConfig(n_heads=2, score=AdditiveConfig())},
@@ -155,9 +162,9 @@ def test_a_window_in_some_layers_alone_decodes_as_without_a_cache() -> None:
         ),
     ],
 )
-def test_a_cycle_that_makes_no_sense_is_refused(changes: dict[str, Any], match: str) -> None:
+def test_an_impossible_layer_pattern_is_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValidationError, match=match):
-        DecoderConfig(d_model=16, cycle=(LayerConfig(position=RotaryConfig()),), **changes)
+        DecoderConfig(d_model=16, layer_pattern=(LayerConfig(position=RotaryConfig()),), **changes)
 
 
 def test_the_very_first_norm_may_be_left_out() -> None:

@@ -12,7 +12,7 @@ from addnorm.generate import (
     Continuation,
     GreedyConfig,
     SampleConfig,
-    Writer,
+    TextDecoder,
     generate,
     stream,
 )
@@ -44,20 +44,20 @@ def cut(text: str, stop: list[str]) -> str:
 @given(text=TEXT, stop=st.lists(st.text(alphabet="ab€😀 \n", min_size=1, max_size=4), max_size=3))
 @settings(max_examples=300)
 def test_pieces_join_to_the_text_before_the_stop_string(tokenizer, text, stop) -> None:
-    writer = Writer(tokenizer, stop)
-    pieces, row = [], writer.open()
+    text_decoder = TextDecoder(tokenizer, stop)
+    pieces, row = [], text_decoder.open()
     for token in tokenizer.encode(text):
         pieces.append(row.push(token))
         if row.stopped:
             break
     pieces.append(row.finish())
-    assert "".join(pieces) == cut(text, stop) == writer.write(tokenizer.encode(text))
+    assert "".join(pieces) == cut(text, stop) == text_decoder.write(tokenizer.encode(text))
     assert row.stopped == any(s in text for s in stop)
     assert not any("\ufffd" in piece for piece in pieces)
 
 
 def test_text_is_shown_as_soon_as_it_is_settled(tokenizer) -> None:
-    row = Writer(tokenizer, ["aab"]).open()
+    row = TextDecoder(tokenizer, ["aab"]).open()
     shown = [row.push(token) for c in "xaaac€" for token in tokenizer.encode(c)]
     assert shown == ["x", "", "", "a", "aac", "", "", "€"]
     assert row.finish() == ""
@@ -65,14 +65,14 @@ def test_text_is_shown_as_soon_as_it_is_settled(tokenizer) -> None:
 
 
 def test_what_was_held_back_is_shown_in_the_end(tokenizer) -> None:
-    row = Writer(tokenizer, ["stop"]).open()
+    row = TextDecoder(tokenizer, ["stop"]).open()
     assert "".join(row.push(token) for token in tokenizer.encode("xsto")) == "x"
     assert row.finish() == "sto"
     assert row.finish() == ""
 
 
 def test_nothing_follows_a_stop_string(tokenizer) -> None:
-    row = Writer(tokenizer, ["."]).open()
+    row = TextDecoder(tokenizer, ["."]).open()
     assert [row.push(token) for c in "a.b" for token in tokenizer.encode(c)] == ["a", "", ""]
     assert row.stopped
     assert row.finish() == ""
@@ -80,7 +80,7 @@ def test_nothing_follows_a_stop_string(tokenizer) -> None:
 
 def test_a_character_that_never_completes_is_one_replacement(tokenizer) -> None:
     ids = tokenizer.encode("a€")[:-1]
-    assert Writer(tokenizer).write(ids) == tokenizer.decode(ids)
+    assert TextDecoder(tokenizer).write(ids) == tokenizer.decode(ids)
 
 
 @settings(max_examples=25)
@@ -92,9 +92,11 @@ def test_a_character_that_never_completes_is_one_replacement(tokenizer) -> None:
 def test_the_stream_is_the_text_of_generate_is_the_decoding(
     model, tokenizer, prompt, seed, stop
 ) -> None:
-    writer, decoding = Writer(tokenizer, stop), SampleConfig(seed=seed)
-    [[g]] = generate(model, [prompt], decoding, max_new_tokens=25, writer=writer)
-    pieces = stream(Continuation(model), prompt, decoding, max_new_tokens=25, writer=writer)
+    text_decoder, decoding = TextDecoder(tokenizer, stop), SampleConfig(seed=seed)
+    [[g]] = generate(model, [prompt], decoding, max_new_tokens=25, text_decoder=text_decoder)
+    pieces = stream(
+        Continuation(model), prompt, decoding, max_new_tokens=25, text_decoder=text_decoder
+    )
     assert "".join(pieces) == g.text == cut(tokenizer.decode(list(g.ids)), stop)
     if g.finished == "stop":
         assert any(s in tokenizer.decode(list(g.ids)) for s in stop)
@@ -103,10 +105,12 @@ def test_the_stream_is_the_text_of_generate_is_the_decoding(
 
 def test_a_row_that_stops_leaves_the_others_alone(model, tokenizer) -> None:
     prompts, decoding = [[70], [80, 81], [90]], SampleConfig(seed=1, temperature=2.0)
-    free = generate(model, prompts, decoding, max_new_tokens=30, writer=Writer(tokenizer))
+    free = generate(
+        model, prompts, decoding, max_new_tokens=30, text_decoder=TextDecoder(tokenizer)
+    )
     stop = next(c for c in free[0][0].text[5:] if c.isascii() and c.isprintable())
-    writer = Writer(tokenizer, [stop])
-    stopped = generate(model, prompts, decoding, max_new_tokens=30, writer=writer)
+    text_decoder = TextDecoder(tokenizer, [stop])
+    stopped = generate(model, prompts, decoding, max_new_tokens=30, text_decoder=text_decoder)
     assert stopped[0][0].finished == "stop"
     for [before], [after] in zip(free, stopped, strict=True):
         assert after.text == before.text.partition(stop)[0]
@@ -116,8 +120,10 @@ def test_a_row_that_stops_leaves_the_others_alone(model, tokenizer) -> None:
 def test_a_stream_may_be_left_and_the_model_keeps_its_mode(model, tokenizer) -> None:
     model.train()
     try:
-        writer = Writer(tokenizer)
-        pieces = stream(Continuation(model), [70], GreedyConfig(), max_new_tokens=9, writer=writer)
+        text_decoder = TextDecoder(tokenizer)
+        pieces = stream(
+            Continuation(model), [70], GreedyConfig(), max_new_tokens=9, text_decoder=text_decoder
+        )
         next(pieces)
         assert model.training
         assert not torch.is_inference_mode_enabled()
@@ -128,17 +134,23 @@ def test_a_stream_may_be_left_and_the_model_keeps_its_mode(model, tokenizer) -> 
 
 def test_what_is_wrong_is_said_at_the_call(model, tokenizer) -> None:
     with pytest.raises(InputError, match="prompt 0 has 0 tokens"):
-        stream(Continuation(model), [], GreedyConfig(), max_new_tokens=9, writer=Writer(tokenizer))
+        stream(
+            Continuation(model),
+            [],
+            GreedyConfig(),
+            max_new_tokens=9,
+            text_decoder=TextDecoder(tokenizer),
+        )
     with pytest.raises(InputError, match="none empty"):
-        Writer(tokenizer, ["a", ""])
+        TextDecoder(tokenizer, ["a", ""])
     with pytest.raises(InputError, match="stop must be a list"):
-        Writer(tokenizer, "ab")
-    writer = Writer(tokenizer, ["a"])
+        TextDecoder(tokenizer, "ab")
+    text_decoder = TextDecoder(tokenizer, ["a"])
     with pytest.raises(InputError, match="beams end at eos alone"):
-        generate(model, [[70]], BeamConfig(), max_new_tokens=3, writer=writer)
+        generate(model, [[70]], BeamConfig(), max_new_tokens=3, text_decoder=text_decoder)
 
 
 def test_beams_have_text_too(model, tokenizer) -> None:
-    config, writer = BeamConfig(beams=3, n_best=3), Writer(tokenizer)
-    [best] = generate(model, [[70]], config, max_new_tokens=6, writer=writer)
+    config, text_decoder = BeamConfig(beams=3, n_best=3), TextDecoder(tokenizer)
+    [best] = generate(model, [[70]], config, max_new_tokens=6, text_decoder=text_decoder)
     assert [g.text for g in best] == [tokenizer.decode(list(g.ids)) for g in best]

@@ -1,4 +1,4 @@
-"""What every model configuration has in common, and how its embedding and stack are built."""
+"""TransformerConfig: the fields that all models share, and how embedding and stack are built."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ from addnorm.nn.positions import (
     SinusoidalConfig,
     TransformerXLConfig,
 )
-from addnorm.nn.positions.position import Position, Site
+from addnorm.nn.positions.position import BuildContext, Position
 from addnorm.nn.residuals import (
     Depth,
     ParallelConfig,
@@ -49,7 +49,7 @@ LayerPositionConfig = Annotated[RotaryConfig | NoPositionConfig, Field(discrimin
 
 @config
 class LayerConfig:
-    """What a layer has of its own; the rest is the model's.
+    """The fields in which one layer differs from the model.
 
     Gemma 3 (Gemma Team 2025, §2.1) has five layers with a window between two that see all, and
     turns their queries and keys by other frequencies.
@@ -60,13 +60,13 @@ class LayerConfig:
 
 
 @config
-class Shape:
-    """The width and the parts; abstract: the three model configurations add their own fields.
+class TransformerConfig:
+    """The fields that all model configurations share; each adds its own.
 
     `dropout` acts on embeddings and on what every sublayer adds to the residual stream; attention
-    and feed-forward have their own. `max_len` bounds learned positions alone.
-    Layer `i` has what entry `i` of `cycle` says, which begins anew when it ends. `vocab_size` is by
-    default that of the tokenizer.
+    and feed-forward have their own. `max_len` bounds learned positions alone. Layer `i` takes what
+    entry `i` of `layer_pattern` says, which begins anew when it ends. `vocab_size` is by default
+    that of the tokenizer.
     """
 
     d_model: PositiveInt = 512
@@ -81,15 +81,17 @@ class Shape:
     embedding: EmbeddingConfig = EmbeddingConfig()
     dropout: Probability = 0.1
     init: InitName = "xavier"
-    cycle: tuple[LayerConfig, ...] = ()
+    layer_pattern: tuple[LayerConfig, ...] = ()
     vocab_size: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        refuse(self.d_model, self.position, self.attention)
-        if self.cycle and not isinstance(self.attention, AttentionConfig):
-            raise ValueError(f"cycle changes attention, and a {self.attention.kind} has none")
-        for own in self.cycle:
-            refuse(self.d_model, own.position or self.position, self.attention)
+        check_compatible(self.d_model, self.position, self.attention)
+        if self.layer_pattern and not isinstance(self.attention, AttentionConfig):
+            raise ValueError(
+                f"layer_pattern changes attention, and a {self.attention.kind} has none"
+            )
+        for layer in self.layer_pattern:
+            check_compatible(self.d_model, layer.position or self.position, self.attention)
 
     def build_embedding(self, vocab_size: int, position: Position) -> Embedding:
         return self.embedding.build(vocab_size, self.d_model, position, self.dropout)
@@ -98,24 +100,25 @@ class Shape:
         self, *, causal: bool, position: PositionConfig | None = None, max_len: int | None = None
     ) -> Position:
         """The scheme of one stack, or of one layer: by default the model's own."""
-        own = self.attention
-        own = own if isinstance(own, AttentionConfig) else AttentionConfig(n_heads=1)
-        heads = own.heads(self.d_model)
-        site = Site(
+        attention = self.attention
+        if not isinstance(attention, AttentionConfig):
+            attention = AttentionConfig(n_heads=1)
+        heads = attention.heads(self.d_model)
+        build_context = BuildContext(
             d_model=self.d_model,
             max_len=max_len or self.max_len,
             n_heads=heads.n_heads,
             d_head=heads.d_head,
             causal=causal,
-            scale=own.score.scale(heads.d_head),
+            scale=attention.score.scale(heads.d_head),
         )
-        return (position or self.position).build(site)
+        return (position or self.position).build(build_context)
 
     @property
-    def looking(self) -> AttentionConfig:
-        """The attention that looks at a memory: its own, or else that of the blocks."""
-        own = self.attention if isinstance(self.attention, AttentionConfig) else None
-        return self.cross_attention or own or AttentionConfig()
+    def cross_attention_config(self) -> AttentionConfig:
+        """The configuration of cross-attention: its own, or else that of self-attention."""
+        attention = self.attention if isinstance(self.attention, AttentionConfig) else None
+        return self.cross_attention or attention or AttentionConfig()
 
     def build_stack(self, position: Position, depth: Depth) -> Stack:
         """Blocks of self-attention, or what stands in its place, and feed-forward."""
@@ -134,7 +137,7 @@ class Shape:
         return Stack(blocks, self.residual.build_final(self.d_model, self.norm))
 
     def build_cross_stack(self, position: Position, depth: Depth) -> Stack:
-        """Blocks that also look at a memory."""
+        """Blocks with cross-attention to an encoder's output."""
         block = self.parallel(ParallelCrossBlock) or CrossBlock
         blocks: list[AnyBlock] = []
         for i in range(depth.decoder):
@@ -143,7 +146,7 @@ class Shape:
                 block(
                     attention=self.build_mixer(position, depth, i),
                     attention_residual=first,
-                    cross_attention=self.looking.build_cross(self.d_model),
+                    cross_attention=self.cross_attention_config.build_cross(self.d_model),
                     cross_attention_residual=second,
                     feedforward=self.feedforward.build(self.d_model),
                     feedforward_residual=third,
@@ -152,13 +155,14 @@ class Shape:
         return Stack(blocks, self.residual.build_final(self.d_model, self.norm))
 
     def build_mixer(self, position: Position, depth: Depth, layer: int) -> Mixer:
-        """What layer number `layer` has where attention stands."""
-        own = self.cycle[layer % len(self.cycle)] if self.cycle else LayerConfig()
+        """The token mixer of one layer: self-attention, or what stands in its place."""
+        pattern = self.layer_pattern or (LayerConfig(),)
+        layer_config = pattern[layer % len(pattern)]
         attention = self.attention
-        if own.pattern is not None and isinstance(attention, AttentionConfig):
-            attention = replace(attention, pattern=own.pattern)
-        if own.position is not None:
-            position = self.build_position(causal=depth.causal, position=own.position)
+        if layer_config.pattern is not None and isinstance(attention, AttentionConfig):
+            attention = replace(attention, pattern=layer_config.pattern)
+        if layer_config.position is not None:
+            position = self.build_position(causal=depth.causal, position=layer_config.position)
         return attention.build(self.d_model, position.in_layer(layer), depth.causal)
 
     def build_exits(
@@ -189,8 +193,8 @@ class Shape:
         return lambda **parts: block(norm=residual.build_shared(self.d_model, self.norm), **parts)
 
 
-def refuse(d_model: int, position: PositionConfig, attention: MixerConfig) -> None:
-    """Raise `ValueError` for parts that make no sense together; the list of them is here alone."""
+def check_compatible(d_model: int, position: PositionConfig, attention: MixerConfig) -> None:
+    """Raise `ValueError` for parts that cannot be combined; the list of them is here alone."""
     if not isinstance(attention, AttentionConfig):
         return
     d_head = attention.heads(d_model).d_head

@@ -1,0 +1,29 @@
+"""Names for the shapes of tensors that are used across `nn`.
+
+One name has one meaning; what only one file needs is named there. Slots, which are indices of
+places in a sequence, have names of their own in `masks`.
+"""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Hidden = Float[Tensor, "batch seq d_model"]
+"""Hidden states: a vector for each token of each row."""
+
+TokenVectors = Float[Tensor, "*tokens d_model"]
+"""Vectors of tokens, however those are arranged."""
+
+Valid = Bool[Tensor, "batch seq"]
+"""Which tokens are real, and not padding."""
+
+Queries = Float[Tensor, "batch heads q_seq d_head"]
+"""The queries of every head, or what attention gives for them."""
+
+Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
+"""The keys, or the values, of every key/value head."""
+
+ExpandedKeys = Float[Tensor, "batch heads kv_seq d_head"]
+"""Keys or values once for each query head, where several query heads share one."""
+
+KeysValues = tuple[Keys, Keys]
+"""The keys and the values."""
