@@ -33,7 +33,7 @@ check: setup  ## format, lint, types, import order
 docs: setup  ## the documentation, into docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
-bench: setup  ## ours beside its peers, work by work; keep the machine quiet, it takes half an hour
+bench: setup  ## ours beside its peers, one benchmark after another; keep the machine quiet, it takes half an hour
 	$(BIN)/addnorm bench
 
 build: setup  ## wheel and source archive into dist/

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.bench import ours
-from addnorm.bench.contender import Run
+from addnorm.bench.implementation import Run
 from addnorm.bench.sizes import CHARACTERS, DECODER, TINY, DecoderSizes, TranslatorSizes
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.attention import SDPACore, core, short

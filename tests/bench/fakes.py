@@ -1,4 +1,4 @@
-"""Contenders for tests: functions of a module, because another process has to find them."""
+"""Implementations for tests: functions of a module, because another process has to find them."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ import time
 from itertools import count
 from pathlib import Path
 
-from addnorm.bench.contender import Contender, Round, Run
+from addnorm.bench.benchmark import Benchmark, implementation
+from addnorm.bench.implementation import Implementation, Round, Run
 from addnorm.bench.targets import Beside, Goal, Limit
-from addnorm.bench.work import Work, contender
 
 
 def steady(folder: Path, *, seconds: float = 1.0) -> Run:
@@ -23,7 +23,7 @@ def machine(_: Path) -> Run:
 
 
 def written(folder: Path) -> Run:
-    """What a work prepares."""
+    """What a benchmark prepares."""
     (folder / "prepared").write_text("10")
     return lambda: Round(1.0, 1)
 
@@ -76,17 +76,17 @@ def process(_: Path) -> Run:
     return lambda: Round(1.0, 1, {"process": float(os.getpid())})
 
 
-MACHINE = Contender(name="machine", build=machine)
+MACHINE = Implementation(name="machine", build=machine)
 
-WORK = Work(
+BENCHMARK = Benchmark(
     name="fake-work",
     description="ten units a round",
     unit="units/s",
-    contenders=(
-        contender("ours", steady, seconds=0.5),
-        contender("peer", steady, seconds=1.0),
-        contender("absent", steady, "no_such_package"),
-        contender("broken", unbuildable),
+    implementations=(
+        implementation("ours", steady, seconds=0.5),
+        implementation("peer", steady, seconds=1.0),
+        implementation("absent", steady, "no_such_package"),
+        implementation("broken", unbuildable),
     ),
     targets=(
         Beside(ours=("ours",), peers=("peer", "absent"), goal=Goal(must=1.5, aim=3.0)),

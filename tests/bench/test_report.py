@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.bench import fakes
 
 from addnorm.bench import report
-from addnorm.bench.contender import Round
+from addnorm.bench.implementation import Round
 from addnorm.bench.rounds import Outcome
 from addnorm.bench.run import Result
 
@@ -26,11 +26,11 @@ def result(*, machine: Outcome | None = None) -> Result:
     }
     rates = fakes.machine(Path())()
     return Result(
-        work=fakes.WORK,
+        benchmark=fakes.BENCHMARK,
         rounds=2,
         outcomes=outcomes,
         machine=machine or Outcome(name="machine", rounds=[rates, rates]),
-        verdicts=[target.judge(outcomes) for target in fakes.WORK.targets],
+        target_results=[target.evaluate(outcomes) for target in fakes.BENCHMARK.targets],
         command="addnorm bench fake-work --rounds 2",
     )
 

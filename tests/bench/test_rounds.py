@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from addnorm.bench.contender import Failed, Round
+from addnorm.bench.implementation import Failed, Round
 from addnorm.bench.rounds import Outcome, Spread, alternate, ratio
 
 

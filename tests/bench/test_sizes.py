@@ -1,4 +1,4 @@
-"""The arithmetic of works is that of the models; their data are the same for all."""
+"""The arithmetic of benchmarks is that of the models; their data are the same for all."""
 
 from dataclasses import replace
 
@@ -34,19 +34,19 @@ def test_a_translator_multiplies_by_what_it_has(sizes) -> None:
 def test_batches_of_a_decoder_say_the_next_token() -> None:
     sizes = replace(CHARACTERS, batch=2, length=5)
     batches = sizes.batches()
-    for read, said in batches:
-        assert read.shape == said.shape == (2, 5)
-        assert torch.equal(read[:, 1:], said[:, :-1])
+    for read, labels in batches:
+        assert read.shape == labels.shape == (2, 5)
+        assert torch.equal(read[:, 1:], labels[:, :-1])
         assert read.is_contiguous()
-        assert said.is_contiguous()
+        assert labels.is_contiguous()
     assert sizes.tokens == 10
 
 
 def test_batches_of_a_translator_say_the_next_token() -> None:
     sizes = replace(TINY, batch=2, length=5)
-    for source, target, said in sizes.batches():
-        assert source.shape == target.shape == said.shape == (2, 5)
-        assert torch.equal(target[:, 1:], said[:, :-1])
+    for source, target, labels in sizes.batches():
+        assert source.shape == target.shape == labels.shape == (2, 5)
+        assert torch.equal(target[:, 1:], labels[:, :-1])
         assert not torch.equal(source, target)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from addnorm.bench.contender import Round
+from addnorm.bench.implementation import Round
 from addnorm.bench.rounds import Outcome, Spread
 from addnorm.bench.targets import Beside, Goal, Limit
 
@@ -43,23 +43,23 @@ def test_the_best_of_ours_beside_the_best_of_them() -> None:
     target = Beside(
         ours=("ours", "ours, compiled"), peers=("slow", "fast", "absent"), goal=Goal(must=1.2)
     )
-    verdict = target.judge(OUTCOMES)
-    assert verdict.said == "ours, compiled : fast"
-    assert verdict.value == Spread(median=2.0, low=2.0, high=3.0)
-    assert verdict.met == "must"
+    target_result = target.evaluate(OUTCOMES)
+    assert target_result.comparison == "ours, compiled : fast"
+    assert target_result.value == Spread(median=2.0, low=2.0, high=3.0)
+    assert target_result.met == "must"
 
 
 def test_where_less_is_better_the_best_is_the_least() -> None:
     goal = Goal(must=0.5, at_most=True)
-    verdict = Beside(ours=("ours",), peers=("slow", "fast"), figure="ms", goal=goal)
-    assert verdict.judge(OUTCOMES).said == "ours : fast, ms"
-    assert verdict.judge(OUTCOMES).met == "not met"
+    target_result = Beside(ours=("ours",), peers=("slow", "fast"), figure="ms", goal=goal)
+    assert target_result.evaluate(OUTCOMES).comparison == "ours : fast, ms"
+    assert target_result.evaluate(OUTCOMES).met == "not met"
 
 
 def test_a_limit() -> None:
     target = Limit(ours=("ours",), figure="peak", goal=Goal(must=100.0, at_most=True))
-    assert target.judge(OUTCOMES).said == "ours, peak"
-    assert target.judge(OUTCOMES).met == "must"
+    assert target.evaluate(OUTCOMES).comparison == "ours, peak"
+    assert target.evaluate(OUTCOMES).met == "must"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,6 @@ def test_a_limit() -> None:
     ],
 )
 def test_what_was_not_measured_is_said(target: Beside | Limit, missing: str) -> None:
-    verdict = target.judge(OUTCOMES)
-    assert (verdict.value, verdict.met) == (None, "not measured")
-    assert verdict.said == f"no figures of {missing}"
+    target_result = target.evaluate(OUTCOMES)
+    assert (target_result.value, target_result.met) == (None, "not measured")
+    assert target_result.comparison == f"no figures of {missing}"

@@ -1,4 +1,4 @@
-"""`addnorm bench`: its list, its mistakes, and a work that is all fakes."""
+"""`addnorm bench`: its list, its mistakes, and a benchmark that is all fakes."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.bench import fakes
 
-from addnorm.bench import run, works
+from addnorm.bench import benchmarks, run
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -15,7 +15,9 @@ Command = Callable[..., tuple[int, str, str]]
 def test_the_list(addnorm: Command) -> None:
     code, out, _ = addnorm("bench", "--list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == [work.name for work in works.WORKS]
+    assert [line.split()[0] for line in out.splitlines()] == [
+        benchmark.name for benchmark in benchmarks.BENCHMARKS
+    ]
     assert addnorm("bench", "decode", "--list")[1].startswith("decode  GPT-2 small")
 
 
@@ -24,7 +26,7 @@ def test_a_work_is_measured_and_kept(
 ) -> None:
     monkeypatch.setattr(run, "MACHINE", fakes.MACHINE)
     monkeypatch.setattr(run, "PAUSE", 0.0)
-    monkeypatch.setattr(works, "WORKS", (fakes.WORK,))
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", (fakes.BENCHMARK,))
     code, out, _ = addnorm("bench", "--rounds", 1, "--out", tmp_path)
     assert code == 0
     assert "absent: not installed: no_such_package" in out

@@ -1,1 +1,1 @@
-"""The bench: ours beside its peers on works of fixed sizes, all measured in one run."""
+"""The bench: ours beside its peers on benchmarks of fixed sizes, all measured in one run."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from addnorm.bench.contender import Contender, Round, Run, cores
+from addnorm.bench.implementation import Implementation, Round, Run, cores
 
 WIDTHS = (1024, 2048)
 """Matrices that fit the caches, and some that do not."""
@@ -73,5 +73,5 @@ def rate(step: Callable[[], object], worth: float, for_seconds: float) -> float:
             return worth / best
 
 
-MACHINE = Contender(name="machine", build=ceilings)
-"""Takes its turn among the contenders, so that a ceiling and what is held to it are of one time."""
+MACHINE = Implementation(name="machine", build=ceilings)
+"""Takes its turn with the implementations: a ceiling and what is held to it are of one time."""

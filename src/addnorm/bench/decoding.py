@@ -1,7 +1,7 @@
 """What decoding has in common, free of torch: prompts, and rounds that tell prompt from new tokens.
 
-Every contender writes a fixed number of tokens, its end token off: how long a text gets is then no
-matter of weights, which are random, nor of rounding.
+Every implementation writes a fixed number of tokens, its end token off: how long a text gets is
+then no matter of weights, which are random, nor of rounding.
 """
 
 import random
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from addnorm.bench.contender import Cost, Round, Run
+from addnorm.bench.implementation import Cost, Round, Run
 
 Precision = Literal["float32", "bfloat16", "int8"]
 BYTES: dict[Precision, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
 SHORT: dict[Precision, str] = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
-"""How the names of contenders say it."""
+"""How the names of implementations say it."""
 
 GPT2_VOCABULARY = 50_257
 GPT2_MATRICES = 12 * 12 * 768**2 + GPT2_VOCABULARY * 768
@@ -32,7 +32,7 @@ class DecodingSizes:
     vocab_size: int = GPT2_VOCABULARY
 
     def prompts(self) -> list[list[int]]:
-        """Random tokens, the same for every contender; none of the first four."""
+        """Random tokens, the same for every implementation; none of the first four."""
         draw = random.Random(1)
         return [
             [draw.randrange(4, self.vocab_size) for _ in range(self.prompt)]

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from addnorm.bench.contender import Round, Run
+from addnorm.bench.implementation import Round, Run
 
 
 def started(_: Path, *, statement: str) -> Run:

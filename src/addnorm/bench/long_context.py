@@ -1,4 +1,4 @@
-"""The work of long texts: what reading one takes, and what tokens after it cost with a window."""
+"""The long-context benchmark: reading a long text, and generation after it with a window."""
 
 import time
 from dataclasses import replace
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from addnorm.bench.contender import Round, Run, cores, held_mib
+from addnorm.bench.benchmark import Benchmark, implementation
 from addnorm.bench.decoding import GPT2_VOCABULARY
+from addnorm.bench.implementation import Round, Run, cores, held_mib
 from addnorm.bench.sizes import random_tokens
 from addnorm.bench.targets import Beside, Goal, Limit, Target
-from addnorm.bench.work import Work, contender
 from addnorm.generate import Continuation
 from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small
@@ -69,7 +69,7 @@ def _begun(config: DecoderConfig, length: int) -> tuple[Continuation, list[int]]
     return Continuation(model), prompt
 
 
-def work() -> Work:
+def benchmark() -> Benchmark:
     """One text, 16 times as long as GPT-2 itself can read."""
     longest = LENGTHS[-1]
     reading = {f"read {longest:,}": None, f"read {longest:,}, window {WINDOW}": WINDOW}
@@ -81,17 +81,17 @@ def work() -> Work:
         Beside(ours=(last,), peers=(first,), figure=figure, goal=constant)
         for figure in ("ms", "held MiB")
     )
-    return Work(
+    return Benchmark(
         name="long-context",
         description="GPT-2 small with rotary positions on one text of up to 16,384 tokens, float32",
         unit="ms per token",
         figure="ms",
-        contenders=(
+        implementations=(
             *(
-                contender(name, read, length=longest, window=window, warm_up=False)
+                implementation(name, read, length=longest, window=window, warm_up=False)
                 for name, window in reading.items()
             ),
-            *(contender(name, write, length=n, window=WINDOW) for name, n in writing.items()),
+            *(implementation(name, write, length=n, window=WINDOW) for name, n in writing.items()),
         ),
         targets=(*limits, *beside),
         details=("held MiB",),

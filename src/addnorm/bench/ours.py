@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 import addnorm
-from addnorm.bench.contender import Run, cores, timed
 from addnorm.bench.decoding import DecodingSizes, decoding
 from addnorm.bench.decoding import Precision as DecodingPrecision
 from addnorm.bench.fresh import started
+from addnorm.bench.implementation import Run, cores, timed
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.bench.training import Precision
 from addnorm.data.batching import Batch
@@ -73,9 +73,9 @@ def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) 
     model = _opened(folder, precision)
     assert isinstance(model, DecoderModel)
     prompts = sizes.prompts()
-    writer = CompiledContinuation(model, several=len(prompts) > 1)
+    compiled = CompiledContinuation(model, several=len(prompts) > 1)
     return decoding(
-        lambda n: generate(writer, prompts, GreedyConfig(), max_new_tokens=n, eos_id=None), sizes
+        lambda n: generate(compiled, prompts, GreedyConfig(), max_new_tokens=n, eos_id=None), sizes
     )
 
 
@@ -86,10 +86,10 @@ def translations(
     model = _opened(folder, precision)
     assert isinstance(model, EncoderDecoderModel)
     sources = [[*row[:-1], EOS_ID] for row in sizes.prompts()]
-    beam, writer = BeamConfig(beams=beams), CompiledTranslation(model, BOS_ID, beams=beams)
+    beam, compiled = BeamConfig(beams=beams), CompiledTranslation(model, BOS_ID, beams=beams)
 
     def step() -> None:
-        translate(writer, sources, beam, max_new_tokens=sizes.new, eos_id=None)
+        translate(compiled, sources, beam, max_new_tokens=sizes.new, eos_id=None)
 
     return timed(step, sizes.batch * sizes.new)
 
@@ -117,8 +117,8 @@ def _updates(
     folder: Path,
 ) -> Run:
     torch.set_num_threads(cores())
-    own = Path(tempfile.mkdtemp(dir=folder))
-    trainer = Trainer(model, Repeated(batches), config, own)
+    run_folder = Path(tempfile.mkdtemp(dir=folder))
+    trainer = Trainer(model, Repeated(batches), config, run_folder)
     return timed(lambda: trainer.update(trainer.next_group()), tokens, steps=3)
 
 

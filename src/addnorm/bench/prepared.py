@@ -1,4 +1,4 @@
-"""What works prepare: one model with random weights, written in the forms of all contenders."""
+"""What benchmarks prepare: one model with random weights, in the forms of all implementations."""
 
 import importlib.util
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from addnorm.bench.contender import Round, Run
 from addnorm.bench.decoding import GPT2_VOCABULARY
+from addnorm.bench.implementation import Round, Run
 from addnorm.bench.ours import translator_config
 from addnorm.bench.sizes import TranslatorSizes
 from addnorm.convert.ctranslate2 import export_ctranslate2
-from addnorm.convert.family import Shaped
+from addnorm.convert.family import ModelSpec
 from addnorm.convert.folder import save
 from addnorm.convert.gguf import export_gguf
 from addnorm.data.encoding import Tokenizers
@@ -33,7 +33,7 @@ def gpt2(
         made, text = config or gpt2_small(), _tokenizers()
         torch.manual_seed(0)
         model = made.build(vocab_size).eval()
-        save(folder / HF, Shaped(model=made, vocab_size=vocab_size), model, text)
+        save(folder / HF, ModelSpec(model=made, vocab_size=vocab_size), model, text)
         if _there("ctranslate2"):
             export_ctranslate2(model, made, text, folder / CTRANSLATE2)
         if _there("llama_cpp") and _there("gguf"):
@@ -50,7 +50,7 @@ def translator(folder: Path, *, sizes: TranslatorSizes) -> Run:
         config, text = replace(translator_config(sizes), dropout=0.0), _tokenizers()
         torch.manual_seed(0)
         model = config.build(sizes.vocab_size).eval()
-        shaped = Shaped(model=config, vocab_size=sizes.vocab_size)
+        shaped = ModelSpec(model=config, vocab_size=sizes.vocab_size)
         save(folder / HF, shaped, model, text, model_type="marian")
         if _there("ctranslate2"):
             export_ctranslate2(model, config, text, folder / CTRANSLATE2)

@@ -1,4 +1,4 @@
-"""What a work came to, as a table for people and as JSON for the record."""
+"""What a benchmark came to, as a table for people and as JSON for the record."""
 
 import json
 from dataclasses import asdict
@@ -10,45 +10,45 @@ from rich.table import Table
 
 from addnorm.bench.rounds import Outcome, Spread
 from addnorm.bench.run import Result, facts
-from addnorm.bench.targets import Verdict
+from addnorm.bench.targets import TargetResult
 
 CEILINGS = {"f32": "f32 product", "bf16": "bf16 product", "int8": "int8 product", "read": "read"}
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the contenders, the ceilings and the targets."""
-    work = result.work
-    heading = f"[bold]{work.name}[/bold]: {work.description}; in {work.unit}"
+    """Print the implementations, the ceilings and the targets."""
+    benchmark = result.benchmark
+    heading = f"[bold]{benchmark.name}[/bold]: {benchmark.description}; in {benchmark.unit}"
     console.print(heading, soft_wrap=True)
-    console.print(contenders(result))
+    console.print(implementations(result))
     for outcome in result.outcomes.values():
         if outcome.problem:
             console.print(f"{outcome.name}: {outcome.problem}", markup=False, soft_wrap=True)
     rates = [
-        f"{said} {Spread.of(result.machine.figures(name)).median / 1e9:,.0f} "
+        f"{label} {Spread.of(result.machine.figures(name)).median / 1e9:,.0f} "
         + ("GB/s" if name == "read" else "GFLOP/s")
-        for name, said in CEILINGS.items()
+        for name, label in CEILINGS.items()
         if result.machine.figures(name)
     ]
     console.print(f"ceilings: {', '.join(rates) or result.machine.problem}", soft_wrap=True)
-    if work.targets:
+    if benchmark.targets:
         console.print(targets(result))
 
 
-def contenders(result: Result) -> Table:
-    """A row for each contender that was measured."""
-    work = result.work
+def implementations(result: Result) -> Table:
+    """A row for each implementation that was measured."""
+    benchmark = result.benchmark
     table = Table(box=None, pad_edge=False)
-    table.add_column("contender", no_wrap=True)
-    for name in ("median", "spread", "of ceiling", "peak MiB", *work.details):
+    table.add_column("implementation", no_wrap=True)
+    for name in ("median", "spread", "of ceiling", "peak MiB", *benchmark.details):
         table.add_column(name, justify="right")
     for outcome in (o for o in result.outcomes.values() if not o.problem):
-        table.add_row(outcome.name, *cells(outcome, work.figure, work.details))
+        table.add_row(outcome.name, *cells(outcome, benchmark.figure, benchmark.details))
     return table
 
 
 def cells(outcome: Outcome, figure: str, details: tuple[str, ...]) -> list[str]:
-    """The figures of a contender."""
+    """The figures of an implementation."""
     value = Spread.of(outcome.figures(figure))
     fraction, peak = outcome.figures("fraction"), outcome.figures("peak_mib")
     more = [outcome.figures(name) for name in details]
@@ -66,11 +66,11 @@ def targets(result: Result) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("target", "must", "aim", "measured", "spread", "met"):
         table.add_column(name, justify="left" if name in ("target", "met") else "right")
-    for target, verdict in zip(result.work.targets, result.verdicts, strict=True):
-        goal, value = target.goal, verdict.value
+    for target, target_result in zip(result.benchmark.targets, result.target_results, strict=True):
+        goal, value = target.goal, target_result.value
         marks = [mark(x, at_most=goal.at_most) for x in (goal.must, goal.aim)]
         seen = ["", ""] if value is None else [number(value.median), _span(value)]
-        table.add_row(verdict.said, *marks, *seen, met(verdict))
+        table.add_row(target_result.comparison, *marks, *seen, met(target_result))
     return table
 
 
@@ -79,9 +79,9 @@ def mark(value: float | None, *, at_most: bool) -> str:
     return "" if value is None else f"{'≤' if at_most else '≥'} {number(value)}"
 
 
-def met(verdict: Verdict) -> str:
+def met(target_result: TargetResult) -> str:
     """Whether a target is met, in words."""
-    return {"aim": "met, aim too", "must": "met"}.get(verdict.met, verdict.met)
+    return {"aim": "met, aim too", "must": "met"}.get(target_result.met, target_result.met)
 
 
 def _span(value: Spread) -> str:
@@ -95,31 +95,33 @@ def number(value: float) -> str:
 
 def as_json(result: Result) -> dict[str, Any]:
     """Everything, rounds included."""
-    work = result.work
+    benchmark = result.benchmark
     return {
-        "work": work.name,
-        "description": work.description,
-        "unit": work.unit,
+        "work": benchmark.name,
+        "description": benchmark.description,
+        "unit": benchmark.unit,
         "command": result.command,
         **facts(),
         "rounds": result.rounds,
         "ceilings": {name: spread_of(result.machine.figures(name)) for name in CEILINGS}
         if not result.machine.problem
         else result.machine.problem,
-        "contenders": [_contender(one, work.figure) for one in result.outcomes.values()],
+        "contenders": [_implementation(one, benchmark.figure) for one in result.outcomes.values()],
         "targets": [
             {
-                "target": verdict.said,
+                "target": target_result.comparison,
                 **{k: v for k, v in asdict(target.goal).items() if v is not None},
-                "measured": None if verdict.value is None else rounded(asdict(verdict.value)),
-                "met": verdict.met,
+                "measured": None
+                if target_result.value is None
+                else rounded(asdict(target_result.value)),
+                "met": target_result.met,
             }
-            for target, verdict in zip(work.targets, result.verdicts, strict=True)
+            for target, target_result in zip(benchmark.targets, result.target_results, strict=True)
         ],
     }
 
 
-def _contender(outcome: Outcome, figure: str) -> dict[str, Any]:
+def _implementation(outcome: Outcome, figure: str) -> dict[str, Any]:
     if outcome.problem:
         return {"name": outcome.name, "problem": outcome.problem}
     details = {name: None for r in outcome.rounds for name in r.details}
@@ -146,8 +148,8 @@ def rounded(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(result: Result, folder: Path) -> Path:
-    """Keep the result as `bench-WORK.json`."""
+    """Keep the result as `bench-NAME.json`."""
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"bench-{result.work.name}.json"
+    file = folder / f"bench-{result.benchmark.name}.json"
     file.write_text(json.dumps(as_json(result), indent=1, ensure_ascii=False) + "\n", "utf-8")
     return file

@@ -1,4 +1,4 @@
-"""Rounds: contenders in turn, and the medians, spreads and ratios of what they did."""
+"""Rounds: implementations in turn, and the medians, spreads and ratios of what they did."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Protocol, runtime_checkable
 
-from addnorm.bench.contender import Failed, Round
+from addnorm.bench.implementation import Failed, Round
 
 
 @runtime_checkable
@@ -18,7 +18,7 @@ class Runner(Protocol):
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What became of a contender: a round for each turn, or the problem that it had."""
+    """What became of an implementation: a round for each turn, or the problem that it had."""
 
     name: str
     rounds: list[Round] = field(default_factory=list[Round])

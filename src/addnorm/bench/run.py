@@ -1,4 +1,4 @@
-"""Run a work: prepare it, let the contenders take turns, and judge what they did."""
+"""Run a benchmark: prepare it, let the implementations take turns, compare with the targets."""
 
 import platform
 import re
@@ -11,11 +11,11 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from addnorm.bench.benchmark import Benchmark
 from addnorm.bench.ceiling import MACHINE
-from addnorm.bench.contender import Contender, Failed, Worker, cores
+from addnorm.bench.implementation import Failed, Implementation, Worker, cores
 from addnorm.bench.rounds import Outcome, alternate
-from addnorm.bench.targets import Verdict
-from addnorm.bench.work import Work
+from addnorm.bench.targets import TargetResult
 from addnorm.errors import InputError
 
 PACKAGES = (
@@ -38,29 +38,29 @@ Watch = Callable[[str], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a work came to."""
+    """What a benchmark came to."""
 
-    work: Work
+    benchmark: Benchmark
     rounds: int
     outcomes: Mapping[str, Outcome]
     machine: Outcome
-    verdicts: Sequence[Verdict]
+    target_results: Sequence[TargetResult]
     command: str
 
 
-def bench(work: Work, rounds: int, *, watch: Watch = lambda _: None) -> Result:
-    """Measure all contenders of a work that are installed, and the machine itself."""
+def bench(benchmark: Benchmark, rounds: int, *, watch: Watch = lambda _: None) -> Result:
+    """Measure all implementations of a benchmark that are installed, and the machine itself."""
     with tempfile.TemporaryDirectory(prefix="addnorm-bench-") as made, ExitStack() as stack:
         folder = Path(made)
-        if work.prepare is not None:
+        if benchmark.prepare is not None:
             watch("preparing")
-            prepare = Worker(Contender(name="prepare", build=work.prepare), folder)
+            prepare = Worker(Implementation(name="prepare", build=benchmark.prepare), folder)
             with closing(prepare):
                 try:
                     prepare.round()
                 except Failed as error:
-                    raise InputError(f"{work.name} could not be prepared: {error}") from error
-        here = [one for one in (MACHINE, *work.contenders) if not one.missing]
+                    raise InputError(f"{benchmark.name} could not be prepared: {error}") from error
+        here = [one for one in (MACHINE, *benchmark.implementations) if not one.missing]
         workers = {c.name: stack.enter_context(closing(Worker(c, folder))) for c in here}
         outcomes = alternate(
             workers,
@@ -69,23 +69,25 @@ def bench(work: Work, rounds: int, *, watch: Watch = lambda _: None) -> Result:
             watch=lambda i, name: watch(f"round {i + 1} of {rounds}: {name}"),
         )
     machine = outcomes.pop(MACHINE.name)
-    every = {c.name: measured(c, outcomes, machine) for c in work.contenders}
-    verdicts = [target.judge(every) for target in work.targets]
+    every = {c.name: measured(c, outcomes, machine) for c in benchmark.implementations}
+    target_results = [target.evaluate(every) for target in benchmark.targets]
     return Result(
-        work=work,
+        benchmark=benchmark,
         rounds=rounds,
         outcomes=every,
         machine=machine,
-        verdicts=verdicts,
-        command=f"addnorm bench {work.name} --rounds {rounds}",
+        target_results=target_results,
+        command=f"addnorm bench {benchmark.name} --rounds {rounds}",
     )
 
 
-def measured(contender: Contender, outcomes: Mapping[str, Outcome], machine: Outcome) -> Outcome:
-    """The outcome of a contender, each round with its fraction of that round's ceiling."""
-    if contender.name not in outcomes:
-        return Outcome(name=contender.name, problem=f"not installed: {contender.missing}")
-    outcome, cost = outcomes[contender.name], contender.cost
+def measured(
+    implementation: Implementation, outcomes: Mapping[str, Outcome], machine: Outcome
+) -> Outcome:
+    """The outcome of an implementation, each round with its fraction of that round's ceiling."""
+    if implementation.name not in outcomes:
+        return Outcome(name=implementation.name, problem=f"not installed: {implementation.missing}")
+    outcome, cost = outcomes[implementation.name], implementation.cost
     if cost is None or outcome.problem or machine.problem:
         return outcome
     rates = zip(outcome.rounds, outcome.figures("speed"), machine.rounds, strict=True)

@@ -1,4 +1,4 @@
-"""Sizes: how large the models and batches of a work are, and the arithmetic that takes."""
+"""Sizes: how large the models and batches of a benchmark are, and the arithmetic that takes."""
 
 from dataclasses import dataclass
 
@@ -89,7 +89,7 @@ class TranslatorSizes:
 
 
 def random_tokens(vocab_size: int, rows: int, length: int) -> Tensor:
-    """The same tokens for every contender; none of the first four, which may be special."""
+    """The same tokens for every implementation; none of the first four, which may be special."""
     made = torch.Generator().manual_seed(1)
     return torch.randint(4, vocab_size, (rows, length), generator=made)
 

@@ -1,14 +1,14 @@
-"""The work of starting: what an import costs, and how soon a compiled decoder says something."""
+"""The start-up benchmark: what an import costs, and the time to the first compiled tokens."""
 
 from addnorm.bench import fresh, ours, prepared
+from addnorm.bench.benchmark import Benchmark, implementation
 from addnorm.bench.targets import Beside, Goal, Limit
-from addnorm.bench.work import Work, contender
 
 TORCH, OURS, WHOLE = "import torch", "import addnorm", "import addnorm.train and addnorm.generate"
 FIRST = "first token, compiled before"
 
 
-def work() -> Work:
+def benchmark() -> Benchmark:
     """Fresh processes, one after the other."""
     statements = {
         TORCH: "import torch",
@@ -16,18 +16,18 @@ def work() -> Work:
         WHOLE: "import addnorm, addnorm.train.trainer, addnorm.generate",
     }
     no_slower = Goal(must=1.10, at_most=True)
-    return Work(
+    return Benchmark(
         name="start-up",
         description="fresh processes: what an import takes beside torch's own, and a first token",
         unit="ms",
         figure="ms",
         prepare=prepared.gpt2,
-        contenders=(
+        implementations=(
             *(
-                contender(name, fresh.started, statement=statement)
+                implementation(name, fresh.started, statement=statement)
                 for name, statement in statements.items()
             ),
-            contender(FIRST, ours.first_token),
+            implementation(FIRST, ours.first_token),
         ),
         targets=(
             Beside(ours=(OURS,), peers=(TORCH,), figure="ms", goal=no_slower),

@@ -1,4 +1,4 @@
-"""Targets: what a work must reach and what it aims at, and whether it does."""
+"""Targets: what a benchmark must reach and what it aims at, and whether it does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ class Goal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What was measured for a target; `said` names the contenders, or what there was none of."""
+class TargetResult:
+    """The measurement of a target; `comparison` names the implementations, or what is missing."""
 
-    said: str
+    comparison: str
     value: Spread | None
     met: Met
 
@@ -48,16 +48,16 @@ class Beside:
     goal: Goal
     figure: str = "speed"
 
-    def judge(self, outcomes: Outcomes) -> Verdict:
+    def evaluate(self, outcomes: Outcomes) -> TargetResult:
         mine = best_of(outcomes, self.ours, self.figure, least=self.goal.at_most)
         other = best_of(outcomes, self.peers, self.figure, least=self.goal.at_most)
         if mine is None or other is None:
             return _unmeasured(self.ours if mine is None else self.peers)
         value = ratio(mine.figures(self.figure), other.figures(self.figure))
-        said = f"{mine.name} : {other.name}" + (
+        comparison = f"{mine.name} : {other.name}" + (
             "" if self.figure == "speed" else f", {self.figure}"
         )
-        return Verdict(said=said, value=value, met=self.goal.met(value.median))
+        return TargetResult(comparison=comparison, value=value, met=self.goal.met(value.median))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +68,13 @@ class Limit:
     figure: str
     goal: Goal
 
-    def judge(self, outcomes: Outcomes) -> Verdict:
+    def evaluate(self, outcomes: Outcomes) -> TargetResult:
         best = best_of(outcomes, self.ours, self.figure, least=self.goal.at_most)
         if best is None:
             return _unmeasured(self.ours)
         value = Spread.of(best.figures(self.figure))
-        said = f"{best.name}, {self.figure}"
-        return Verdict(said=said, value=value, met=self.goal.met(value.median))
+        comparison = f"{best.name}, {self.figure}"
+        return TargetResult(comparison=comparison, value=value, met=self.goal.met(value.median))
 
 
 Target = Beside | Limit
@@ -92,5 +92,7 @@ def best_of(
     return (min if least else max)(found, key=lambda o: Spread.of(o.figures(figure)).median)
 
 
-def _unmeasured(names: tuple[str, ...]) -> Verdict:
-    return Verdict(said=f"no figures of {' or '.join(names)}", value=None, met="not measured")
+def _unmeasured(names: tuple[str, ...]) -> TargetResult:
+    return TargetResult(
+        comparison=f"no figures of {' or '.join(names)}", value=None, met="not measured"
+    )

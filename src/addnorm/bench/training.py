@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from addnorm.bench.contender import Run, cores, timed
+from addnorm.bench.implementation import Run, cores, timed
 
 Precision = Literal["float32", "bfloat16"]
 

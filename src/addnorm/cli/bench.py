@@ -8,7 +8,7 @@ from cyclopts.validators import Number
 
 
 def bench(
-    *works: str,
+    *benchmarks: str,
     rounds: Annotated[int, Parameter(validator=Number(gte=1))] = 5,
     out: Path = Path("benchmarks/results"),
     listed: Annotated[bool, Parameter(name="--list", negative="", show_default=False)] = False,
@@ -16,38 +16,40 @@ def bench(
     """Measure ours and the installed peers in turn, each in a process of its own.
 
     Shows medians with their spread, the fraction of what the machine itself can do, and the targets
-    of each work; writes all of it to `bench-WORK.json`.
+    of each benchmark; writes all of it to `bench-NAME.json`.
     `pip install 'addnorm[bench]'` brings the peers.
 
     Parameters
     ----------
-    works
-        Which works; all of them if none is named.
+    benchmarks
+        Which benchmarks; all of them if none is named.
     rounds
-        How often each contender has its turn.
+        How often each implementation has its turn.
     out
         The folder for the figures.
     listed
-        Say which works there are, and measure nothing.
+        Say which benchmarks there are, and measure nothing.
     """
     from rich.console import Console
 
     from addnorm.bench import report
+    from addnorm.bench.benchmarks import named
     from addnorm.bench.run import bench as run
-    from addnorm.bench.works import named
     from addnorm.cli.terminal import console
 
-    chosen = named(works)
+    chosen = named(benchmarks)
     shown = Console(highlight=False)
     if listed:
-        width = max(len(work.name) for work in chosen)
-        for work in chosen:
-            print(f"{work.name:{width}}  {work.description}")
+        width = max(len(benchmark.name) for benchmark in chosen)
+        for benchmark in chosen:
+            print(f"{benchmark.name:{width}}  {benchmark.description}")
         return
-    for work in chosen:
-        with console.status(work.name) as status:
+    for benchmark in chosen:
+        with console.status(benchmark.name) as status:
             result = run(
-                work, rounds, watch=lambda said, w=work: status.update(f"{w.name}: {said}")
+                benchmark,
+                rounds,
+                watch=lambda progress, w=benchmark: status.update(f"{w.name}: {progress}"),
             )
         report.show(result, shown)
         print(f"figures: {report.write(result, out)}")

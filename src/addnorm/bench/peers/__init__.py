@@ -1,1 +1,1 @@
-"""The peers: how each of the other libraries does a work; one file for each of them."""
+"""The peers: how each of the other libraries runs a benchmark; one file for each of them."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from addnorm.bench.contender import Run, cores, timed
 from addnorm.bench.decoding import DecodingSizes, decoding
 from addnorm.bench.decoding import Precision as DecodingPrecision
+from addnorm.bench.implementation import Run, cores, timed
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.bench.training import Precision, training
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.bench.contender import Run
+from addnorm.bench.implementation import Run
 from addnorm.bench.sizes import TranslatorSizes
 from addnorm.bench.training import Precision, training
 

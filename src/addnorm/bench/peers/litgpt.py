@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.nn import functional as F
 
-from addnorm.bench.contender import Run
+from addnorm.bench.implementation import Run
 from addnorm.bench.sizes import DecoderSizes
 from addnorm.bench.training import Precision, training
 

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from addnorm.bench.contender import Run, cores
 from addnorm.bench.decoding import DecodingSizes, Precision, decoding
+from addnorm.bench.implementation import Run, cores
 
 FILE = "{}.gguf"
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.bench.contender import Run
+from addnorm.bench.implementation import Run
 from addnorm.bench.sizes import TranslatorSizes
 from addnorm.bench.training import Precision, training
 
@@ -37,8 +37,8 @@ class Translator(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The logits of the token after each one of the target."""
         x, y = self.embedded(source), self.embedded(target)
-        said = self.transformer(x, y, tgt_mask=self.causal, tgt_is_causal=True)
-        return F.linear(said, self.table.weight)
+        hidden = self.transformer(x, y, tgt_mask=self.causal, tgt_is_causal=True)
+        return F.linear(hidden, self.table.weight)
 
     def embedded(self, tokens: Tensor) -> Tensor:
         """Scaled embeddings with their positions."""

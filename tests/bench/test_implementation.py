@@ -1,4 +1,4 @@
-"""A process for each contender: it answers round by round, and every way to fail is said."""
+"""A process for each implementation: it answers round by round, and every way to fail is said."""
 
 import os
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.bench import fakes
 
-from addnorm.bench.contender import (
-    Contender,
+from addnorm.bench.implementation import (
     Failed,
+    Implementation,
     Round,
     Run,
     Worker,
@@ -24,8 +24,8 @@ from addnorm.bench.contender import (
 
 
 def rounds(build: Callable[[Path], Run], folder: Path, n: int, **options: float) -> list[Round]:
-    contender = Contender(name="c", build=build)
-    with closing(Worker(contender, folder, **options)) as worker:
+    implementation = Implementation(name="c", build=build)
+    with closing(Worker(implementation, folder, **options)) as worker:
         return [worker.round() for _ in range(n)]
 
 
@@ -58,8 +58,8 @@ def test_one_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_what_is_missing() -> None:
-    assert Contender(name="c", build=fakes.process, needs=("json",)).missing == ""
-    absent = Contender(name="c", build=fakes.process, needs=("json", "no_such_package"))
+    assert Implementation(name="c", build=fakes.process, needs=("json",)).missing == ""
+    absent = Implementation(name="c", build=fakes.process, needs=("json", "no_such_package"))
     assert absent.missing == "no_such_package"
 
 

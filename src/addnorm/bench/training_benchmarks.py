@@ -1,31 +1,31 @@
-"""The works of training: tokens per second of updates, each library with its own model and loss."""
+"""The training benchmarks: tokens per second, each library with its own model and loss."""
 
 from typing import Any
 
 from addnorm.bench import ours
-from addnorm.bench.contender import Cost
+from addnorm.bench.benchmark import Benchmark, implementation
+from addnorm.bench.implementation import Cost
 from addnorm.bench.peers import hf, joeynmt, litgpt, torch_nn, x_transformers
 from addnorm.bench.sizes import BASE, CHARACTERS, DECODER, TINY
 from addnorm.bench.targets import Beside, Goal, Limit
-from addnorm.bench.work import Work, contender
 
 
-def train_characters() -> Work:
+def train_characters() -> Benchmark:
     """A GPT of characters, as small as a first one is."""
     its: dict[str, Any] = {
         "sizes": CHARACTERS,
         "cost": Cost("f32", CHARACTERS.training_flop),
     }
-    return Work(
+    return Benchmark(
         name="train-characters",
         description="training a decoder of 4 × 128 on characters, 12 × 64 a batch, float32",
         unit="tokens/s",
-        contenders=(
-            contender("ours", ours.train_decoder, **its),
-            contender("ours, compiled", ours.train_decoder, compile=True, **its),
-            contender("transformers", hf.train_decoder, "transformers", **its),
-            contender("x-transformers", x_transformers.train_decoder, "x_transformers", **its),
-            contender("litgpt", litgpt.train_decoder, "litgpt", **its),
+        implementations=(
+            implementation("ours", ours.train_decoder, **its),
+            implementation("ours, compiled", ours.train_decoder, compile=True, **its),
+            implementation("transformers", hf.train_decoder, "transformers", **its),
+            implementation("x-transformers", x_transformers.train_decoder, "x_transformers", **its),
+            implementation("litgpt", litgpt.train_decoder, "litgpt", **its),
         ),
         targets=(
             Beside(
@@ -37,26 +37,26 @@ def train_characters() -> Work:
     )
 
 
-def train_decoder() -> Work:
+def train_decoder() -> Benchmark:
     """A GPT of characters large enough to fill the processor."""
     its: dict[str, Any] = {
         "sizes": DECODER,
         "cost": Cost("bf16", DECODER.training_flop),
         "precision": "bfloat16",
     }
-    return Work(
+    return Benchmark(
         name="train-decoder",
         description="training a decoder of 6 × 384 on characters, 16 × 256 a batch, bfloat16",
         unit="tokens/s",
-        contenders=(
-            contender("ours", ours.train_decoder, **its),
-            contender("ours, compiled", ours.train_decoder, compile=True, **its),
-            contender("transformers", hf.train_decoder, "transformers", **its),
-            contender(
+        implementations=(
+            implementation("ours", ours.train_decoder, **its),
+            implementation("ours, compiled", ours.train_decoder, compile=True, **its),
+            implementation("transformers", hf.train_decoder, "transformers", **its),
+            implementation(
                 "transformers, compiled", hf.train_decoder, "transformers", compile=True, **its
             ),
-            contender("x-transformers", x_transformers.train_decoder, "x_transformers", **its),
-            contender("litgpt", litgpt.train_decoder, "litgpt", **its),
+            implementation("x-transformers", x_transformers.train_decoder, "x_transformers", **its),
+            implementation("litgpt", litgpt.train_decoder, "litgpt", **its),
         ),
         targets=(
             Limit(
@@ -68,19 +68,19 @@ def train_decoder() -> Work:
     )
 
 
-def train_translator_tiny() -> Work:
+def train_translator_tiny() -> Benchmark:
     """The translator that trains on a laptop within the hour."""
     its: dict[str, Any] = {"sizes": TINY, "cost": Cost("f32", TINY.training_flop)}
-    return Work(
+    return Benchmark(
         name="train-translator-tiny",
         description="training a translator of 4 + 4 × 128, 128 sentences of 32 tokens, float32",
         unit="target tokens/s",
-        contenders=(
-            contender("ours", ours.train_translator, **its),
-            contender("ours, compiled", ours.train_translator, compile=True, **its),
-            contender("Marian of transformers", hf.train_translator, "transformers", **its),
-            contender("nn.Transformer", torch_nn.train_translator, **its),
-            contender("joeynmt", joeynmt.train_translator, "joeynmt", **its),
+        implementations=(
+            implementation("ours", ours.train_translator, **its),
+            implementation("ours, compiled", ours.train_translator, compile=True, **its),
+            implementation("Marian of transformers", hf.train_translator, "transformers", **its),
+            implementation("nn.Transformer", torch_nn.train_translator, **its),
+            implementation("joeynmt", joeynmt.train_translator, "joeynmt", **its),
         ),
         targets=(
             Beside(
@@ -92,20 +92,22 @@ def train_translator_tiny() -> Work:
     )
 
 
-def train_translator_base() -> Work:
+def train_translator_base() -> Benchmark:
     """The base model of Vaswani et al. 2017."""
     cost = Cost("bf16", BASE.training_flop)
     its: dict[str, Any] = {"sizes": BASE, "cost": cost, "precision": "bfloat16"}
     in_f32: dict[str, Any] = {"sizes": BASE, "cost": Cost("f32", BASE.training_flop)}
-    return Work(
+    return Benchmark(
         name="train-translator-base",
         description="training a translator of 6 + 6 × 512, 64 sentences of 32 tokens, bfloat16",
         unit="target tokens/s",
-        contenders=(
-            contender("ours", ours.train_translator, **its),
-            contender("ours, compiled", ours.train_translator, compile=True, **its),
-            contender("nn.Transformer, compiled", torch_nn.train_translator, compile=True, **its),
-            contender(
+        implementations=(
+            implementation("ours", ours.train_translator, **its),
+            implementation("ours, compiled", ours.train_translator, compile=True, **its),
+            implementation(
+                "nn.Transformer, compiled", torch_nn.train_translator, compile=True, **its
+            ),
+            implementation(
                 "Marian of transformers, float32", hf.train_translator, "transformers", **in_f32
             ),
         ),

@@ -1,4 +1,4 @@
-"""A work: what is measured, who does it, and what we must reach."""
+"""A benchmark: what is measured, who does it, and what we must reach."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,35 +6,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from addnorm.bench.contender import Contender, Cost, Run
+from addnorm.bench.implementation import Cost, Implementation, Run
 from addnorm.bench.targets import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """One work: `figure` is what its table shows (see `Outcome.figures`), in `unit`.
+class Benchmark:
+    """One benchmark: `figure` is what its table shows (see `Outcome.figures`), in `unit`.
 
-    `prepare` writes what the contenders share, such as weights, into a folder they are all given.
+    `prepare` writes what the implementations share, such as weights, into a folder that all are
+    given.
     """
 
     name: str
     description: str
     unit: str
-    contenders: tuple[Contender, ...]
+    implementations: tuple[Implementation, ...]
     targets: tuple[Target, ...] = ()
     figure: str = "speed"
     details: tuple[str, ...] = ()
     prepare: Callable[[Path], Run] | None = None
 
 
-def contender(
+def implementation(
     name: str,
     build: Callable[..., Run],
     *needs: str,
     cost: Cost | None = None,
     warm_up: bool = True,
     **options: Any,
-) -> Contender:
-    """The contender that `build` makes with these options, if the packages it needs are there."""
+) -> Implementation:
+    """The implementation that `build` makes with these options."""
     made = partial(build, **options)
-    return Contender(name=name, build=made, needs=needs, cost=cost, warm_up=warm_up)
+    return Implementation(name=name, build=made, needs=needs, cost=cost, warm_up=warm_up)

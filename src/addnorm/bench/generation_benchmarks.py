@@ -1,16 +1,16 @@
-"""The works of writing: decoding and translating with one set of random weights for all."""
+"""The generation benchmarks: decoding and translating with one set of random weights for all."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from addnorm.bench import ours, prepared
-from addnorm.bench.contender import Contender, Run
+from addnorm.bench.benchmark import Benchmark, implementation
 from addnorm.bench.decoding import BYTES, SHORT, DecodingSizes, Precision
+from addnorm.bench.implementation import Implementation, Run
 from addnorm.bench.peers import ctranslate2, hf, llama_cpp
 from addnorm.bench.sizes import BASE
 from addnorm.bench.targets import Beside, Goal, Limit, Target
-from addnorm.bench.work import Work, contender
 
 DECODERS: tuple[tuple[str, Callable[..., Run], tuple[str, ...], tuple[Precision, ...]], ...] = (
     ("ours", ours.decode, (), ("float32", "bfloat16", "int8")),
@@ -21,26 +21,26 @@ DECODERS: tuple[tuple[str, Callable[..., Run], tuple[str, ...], tuple[Precision,
 """Who decodes, what that needs, and in which types."""
 
 
-def decode(name: str, batch: int, aims: Callable[[Precision], tuple[Target, ...]]) -> Work:
+def decode(name: str, batch: int, aims: Callable[[Precision], tuple[Target, ...]]) -> Benchmark:
     """GPT-2 small with random weights, in each type."""
     sizes = DecodingSizes(batch=batch)
-    contenders = list[Contender]()
+    implementations = list[Implementation]()
     for precision in BYTES:
         its: dict[str, Any] = {
             "sizes": sizes,
             "precision": precision,
             "cost": sizes.cost(precision),
         }
-        contenders += [
-            contender(f"{name} {SHORT[precision]}", build, *needs, **its)
+        implementations += [
+            implementation(f"{name} {SHORT[precision]}", build, *needs, **its)
             for name, build, needs, precisions in DECODERS
             if precision in precisions
         ]
-    return Work(
+    return Benchmark(
         name=name,
         description=f"GPT-2 small, {batch} × 128 tokens of prompt and 128 new ones, greedy",
         unit="new tokens/s",
-        contenders=tuple(contenders),
+        implementations=tuple(implementations),
         targets=tuple(target for precision in BYTES for target in aims(precision)),
         details=("with prompt", "prompt ms"),
         prepare=prepared.gpt2,
@@ -66,31 +66,33 @@ def together(precision: Precision) -> tuple[Target, ...]:
     return (Beside(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=Goal(must=1.0, aim=1.5)),)
 
 
-def translations() -> Work:
+def translations() -> Benchmark:
     """The base model of Vaswani et al. 2017 with random weights."""
     sizes = DecodingSizes(batch=64, prompt=20, new=32, vocab_size=BASE.vocab_size)
-    contenders, targets = list[Contender](), list[Target]()
+    implementations, targets = list[Implementation](), list[Target]()
     precisions: tuple[Precision, ...] = ("float32", "int8")
     for precision in precisions:
         its: dict[str, Any] = {"sizes": sizes, "beams": 4, "precision": precision}
         theirs = f"CTranslate2 {SHORT[precision]}"
-        contenders += [
-            contender(f"ours {SHORT[precision]}", ours.translations, **its),
-            contender(theirs, ctranslate2.translate, "ctranslate2", **its),
-            contender(
+        implementations += [
+            implementation(f"ours {SHORT[precision]}", ours.translations, **its),
+            implementation(theirs, ctranslate2.translate, "ctranslate2", **its),
+            implementation(
                 f"{theirs}, workers", ctranslate2.translate, "ctranslate2", workers=True, **its
             ),
         ]
         if precision == "float32":
-            contenders.append(contender("transformers f32", hf.translate, "transformers", **its))
+            implementations.append(
+                implementation("transformers f32", hf.translate, "transformers", **its)
+            )
         goal = Goal(must=1.2, aim=2.0)
         peers = (theirs, f"{theirs}, workers")
         targets.append(Beside(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=goal))
-    return Work(
+    return Benchmark(
         name="translate",
         description="a translator of 6 + 6 × 512, beam 4, 64 sources of 20 tokens to 32 tokens",
         unit="target tokens/s",
-        contenders=tuple(contenders),
+        implementations=tuple(implementations),
         targets=tuple(targets),
         prepare=partial(prepared.translator, sizes=BASE),
     )

@@ -1,4 +1,4 @@
-"""Contenders: what does a work, and the process of its own in which it does so."""
+"""Implementations: what runs a benchmark, and the process of its own in which it does so."""
 
 import ctypes
 import importlib.util
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 CeilingName = Literal["f32", "bf16", "int8", "read"]
-"""What bounds a contender: the rate of matrix products in a type, or of reading memory."""
+"""What bounds an implementation: the rate of matrix products in a type, or of reading memory."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
-    """A way to do a work: `build` makes it, given the folder of what the work prepared.
+class Implementation:
+    """A way to run a benchmark: `build` makes it, given the folder of what the benchmark prepared.
 
     `build` is sent to another process, so it is a function of a module or a `partial` of one. A
     first round that does not count warms it up, unless one takes too long for that.
@@ -60,23 +60,25 @@ class Contender:
 
 
 class Failed(Exception):
-    """A contender raised, died or went silent; the message is one line."""
+    """An implementation raised, died or went silent; the message is one line."""
 
 
 class Worker:
-    """A process that builds a contender, warms it up, and then does one round whenever asked.
+    """A process that builds an implementation, warms it up, and then does one round whenever asked.
 
     OpenMP pools of different libraries in one process slow each other down, so each has its own.
     It starts with its first round, so that nothing else runs while it is made; and it ends with
     this process, whichever way that ends: its end of the pipe then closes.
     """
 
-    def __init__(self, contender: Contender, folder: Path, *, patience: float = 900.0) -> None:
+    def __init__(
+        self, implementation: Implementation, folder: Path, *, patience: float = 900.0
+    ) -> None:
         context = get_context("spawn")
         self._pipe, self._theirs = context.Pipe()
         self._patience = patience
-        self._said = folder / f"{id(self)}.log"
-        serve = (contender.build, contender.warm_up, folder, self._theirs, self._said)
+        self._log = folder / f"{id(self)}.log"
+        serve = (implementation.build, implementation.warm_up, folder, self._theirs, self._log)
         self._process = context.Process(target=_serve, args=serve, daemon=True)
 
     def round(self) -> Round:
@@ -105,17 +107,17 @@ class Worker:
             self._process.join()
 
     def _last_words(self) -> str:
-        said = self._said.read_text("utf-8", "replace").split("\n") if self._said.exists() else []
-        words = [line.strip() for line in said if line.strip()]
+        output = self._log.read_text("utf-8", "replace").split("\n") if self._log.exists() else []
+        words = [line.strip() for line in output if line.strip()]
         return ": ".join([f"ended with exit status {self._process.exitcode}", *words[-1:]])
 
 
 def _serve(
-    build: Callable[[Path], Run], warm_up: bool, folder: Path, pipe: Connection, said: Path
+    build: Callable[[Path], Run], warm_up: bool, folder: Path, pipe: Connection, log_file: Path
 ) -> None:
     """What the process does: perhaps a first round to warm up, then one for every message."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
-    with said.open("w", encoding="utf-8") as log:
+    with log_file.open("w", encoding="utf-8") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
     run: Run | None = None
@@ -134,8 +136,8 @@ def _serve(
 
 def one_line(error: BaseException) -> str:
     """An exception in one line: its type and the first line of what it says."""
-    said = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    message = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def peak_mib() -> float:
@@ -172,7 +174,7 @@ def _maxrss() -> float:
 
 
 def cores() -> int:
-    """The cores that this process may use; every contender has as many threads."""
+    """The cores that this process may use; every implementation has as many threads."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     return len(usable) or os.cpu_count() or 1
 

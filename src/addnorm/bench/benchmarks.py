@@ -1,0 +1,39 @@
+"""The list of benchmarks."""
+
+from collections.abc import Sequence
+
+from addnorm.bench import long_context, start_up
+from addnorm.bench.benchmark import Benchmark
+from addnorm.bench.generation_benchmarks import alone, decode, together, translations
+from addnorm.bench.training_benchmarks import (
+    train_characters,
+    train_decoder,
+    train_translator_base,
+    train_translator_tiny,
+)
+from addnorm.errors import InputError, nearest
+
+BENCHMARKS = (
+    train_characters(),
+    train_decoder(),
+    train_translator_tiny(),
+    train_translator_base(),
+    decode("decode", 1, alone),
+    decode("decode-batch", 16, together),
+    translations(),
+    long_context.benchmark(),
+    start_up.benchmark(),
+)
+"""Every benchmark there is."""
+
+
+def named(names: Sequence[str]) -> list[Benchmark]:
+    """The benchmarks of these names; all without any. Raises `InputError` with the nearest name."""
+    benchmarks = {benchmark.name: benchmark for benchmark in BENCHMARKS}
+    for name in names:
+        if name not in benchmarks:
+            raise InputError(
+                f"no benchmark is called {name!r}; there are {', '.join(benchmarks)}."
+                f"{nearest(name, benchmarks)}"
+            )
+    return [benchmarks[name] for name in names] or list(BENCHMARKS)
