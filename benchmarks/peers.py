@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.check.batches import SIDES, VOCABULARY, drawn, flat, padded, pieces, row
-from addnorm.check.judge import LENGTHS, distance
+from addnorm.check.compare import LENGTHS, distance
 from addnorm.check.matrix import AXES, D_MODEL, MAX_LEN, N_LAYERS, Cell, cells, sample
 
 TOLERANCE = 1e-4

@@ -9,7 +9,7 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
-from addnorm.check.judge import Verdict
+from addnorm.check.compare import CellResult
 from addnorm.check.matrix import FAMILIES, MIXERS, VARIANTS, Cell, cells, named, sample
 from addnorm.check.run import Report, check, compiled
 
@@ -70,13 +70,13 @@ def test_compiled_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_report_counts() -> None:
     report = Report()
-    for verdict in (
-        Verdict(cell="a", compared=3),
-        Verdict(cell="b", compared=2, failed="gradient", error=0.5),
+    for result in (
+        CellResult(cell="a", compared=3),
+        CellResult(cell="b", compared=2, failed="gradient", error=0.5),
         "no sense",
         "no sense",
     ):
-        report.add(verdict)
+        report.add(result)
     assert report.text() == (
         "2 combinations checked in 5 comparisons, 2 refused, 1 failed\n"
         "refused: 2 × no sense\n"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from addnorm.check import run
-from addnorm.check.judge import Verdict
+from addnorm.check.compare import CellResult
 from addnorm.check.matrix import Cell
 
 Command = Callable[..., tuple[int, str, str]]
@@ -22,7 +22,7 @@ def test_cells_by_name(addnorm: Command) -> None:
 def test_all_of_them_and_why_some_are_refused(
     addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "judge", lambda cell: Verdict(cell=cell.id, compared=1))
+    monkeypatch.setattr(run, "compare_cell", lambda cell: CellResult(cell=cell.id, compared=1))
     code, out, _ = addnorm("check", "--all", "--only", "encoder/rotary/rmsnorm/pre/*/mha/full/*")
     assert code == 0
     first, *refused = out.splitlines()
@@ -33,10 +33,10 @@ def test_all_of_them_and_why_some_are_refused(
 def test_a_failure_is_named_and_is_status_1(
     addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(cell: Cell) -> Verdict:
-        return Verdict(cell=cell.id, compared=2, failed="gradient", error=0.5)
+    def fails(cell: Cell) -> CellResult:
+        return CellResult(cell=cell.id, compared=2, failed="gradient", error=0.5)
 
-    monkeypatch.setattr(run, "judge", fails)
+    monkeypatch.setattr(run, "compare_cell", fails)
     code, out, _ = addnorm("check", *FEW, "--sample", 1, "--seed", 3)
     assert code == 1
     assert "1 failed\nfailed: encoder/none/rmsnorm/pre/dot/mha/" in out
@@ -44,8 +44,8 @@ def test_a_failure_is_named_and_is_status_1(
 
 
 def test_compiled_models_count_too(addnorm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(cell: Cell) -> Verdict:
-        return Verdict(cell=cell.id, compared=2, failed="compiled logits", error=0.5)
+    def fails(cell: Cell) -> CellResult:
+        return CellResult(cell=cell.id, compared=2, failed="compiled logits", error=0.5)
 
     monkeypatch.setattr(run, "compiled", fails)
     code, out, _ = addnorm("check", *FEW, "--sample", 1, "--compile", 1)

@@ -257,9 +257,13 @@ class Cell:
             fields["attention"] = MIXERS[self.mixer]
             fields["cross_attention"] = AttentionConfig(**HEADS["gqa"])
         else:
-            own = {name: self.part(name) for name in ("score", "pattern")} | self.part("heads")
-            own |= {name: changes.pop(name) for name in [*changes] if name in _OF_ATTENTION}
-            fields["attention"] = AttentionConfig(**own)
+            attention_fields = {name: self.part(name) for name in ("score", "pattern")} | self.part(
+                "heads"
+            )
+            attention_fields |= {
+                name: changes.pop(name) for name in [*changes] if name in _OF_ATTENTION
+            }
+            fields["attention"] = AttentionConfig(**attention_fields)
         return MODELS[self.family](**(fields | changes))
 
     def refusal(self) -> str | None:

@@ -66,17 +66,17 @@ def _members(family: str) -> Iterator[Part]:
     for config in configs:
         # A configuration tells of itself where it begins with its equation, as do those of which
         # several build one module; of all others the module does.
-        own = times[built[config]] > 1 or re.match(
+        describes_itself = times[built[config]] > 1 or re.match(
             r"`[^`]*[+(][^`]*`", inspect.getdoc(config) or ""
         )
-        told = config if own else built[config]
+        described = config if describes_itself else built[config]
         yield Part(
             family=family,
             kind=config.kind,
-            name=told.__name__,
-            equation=equation(told),
-            source=source(told) or source(config),
-            file=str(Path(inspect.getfile(told)).relative_to(Path(addnorm.__file__).parent)),
+            name=described.__name__,
+            equation=equation(described),
+            source=source(described) or source(config),
+            file=str(Path(inspect.getfile(described)).relative_to(Path(addnorm.__file__).parent)),
         )
 
 

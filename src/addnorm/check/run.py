@@ -1,4 +1,4 @@
-"""Judge many cells, one process or several, and count what came of it."""
+"""Compare many cells with their definitions, in one process or several, and count the results."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,14 @@ from multiprocessing import get_context
 
 import torch
 
-from addnorm.check.judge import Case, Comparison, Verdict, gradients, judge, settled
+from addnorm.check.compare import (
+    Case,
+    CellResult,
+    Comparison,
+    compare_cell,
+    gradients,
+    run_comparisons,
+)
 from addnorm.check.matrix import Cell
 
 Watch = Callable[[int], object]
@@ -23,17 +30,17 @@ class Report:
     checked: int = 0
     compared: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
-    failed: list[Verdict] = field(default_factory=list[Verdict])
+    failed: list[CellResult] = field(default_factory=list[CellResult])
 
-    def add(self, verdict: Verdict | str) -> None:
-        """Count a cell that was judged, or the reason why it is refused."""
-        if isinstance(verdict, str):
-            self.refused[verdict] += 1
+    def add(self, result: CellResult | str) -> None:
+        """Count a cell that was compared, or the reason why it is refused."""
+        if isinstance(result, str):
+            self.refused[result] += 1
             return
         self.checked += 1
-        self.compared += verdict.compared
-        if verdict.failed:
-            self.failed.append(verdict)
+        self.compared += result.compared
+        if result.failed:
+            self.failed.append(result)
 
     def text(self) -> str:
         """What came of it, for a person to read."""
@@ -47,32 +54,32 @@ class Report:
 
 
 def check(cells: Sequence[Cell], *, jobs: int = 1, watch: Watch = lambda _: None) -> Report:
-    """Judge every cell that is not refused, in `jobs` processes of one thread each."""
+    """Compare every cell that is not refused, in `jobs` processes of one thread each."""
     report = Report()
-    for done, verdict in enumerate(_verdicts(cells, jobs), start=1):
-        report.add(verdict)
+    for done, result in enumerate(_results(cells, jobs), start=1):
+        report.add(result)
         watch(done)
     return report
 
 
-def judge_or_refusal(cell: Cell) -> Verdict | str:
-    """The verdict, or why the cell is refused."""
-    return cell.refusal() or judge(cell)
+def compare_or_refusal(cell: Cell) -> CellResult | str:
+    """The result of a cell, or why it is refused."""
+    return cell.refusal() or compare_cell(cell)
 
 
-def _verdicts(cells: Sequence[Cell], jobs: int) -> Iterator[Verdict | str]:
+def _results(cells: Sequence[Cell], jobs: int) -> Iterator[CellResult | str]:
     if jobs == 1:
-        yield from map(judge_or_refusal, cells)
+        yield from map(compare_or_refusal, cells)
         return
     one_thread = partial(torch.set_num_threads, 1)
     # Spawned: a fork would not survive what autograd's threads hold.
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread) as pool:
-        yield from pool.map(judge_or_refusal, cells, chunksize=16)
+        yield from pool.map(compare_or_refusal, cells, chunksize=16)
 
 
-def compiled(cell: Cell) -> Verdict:
+def compiled(cell: Cell) -> CellResult:
     """Whether `torch.compile` gives a cell's model the logits and the gradient that it has."""
-    return settled(cell, _compiled(Case.of(cell)))
+    return run_comparisons(cell, _compiled(Case.of(cell)))
 
 
 def _compiled(case: Case) -> Iterator[Comparison]:

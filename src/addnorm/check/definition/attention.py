@@ -24,15 +24,19 @@ def self_attention(
     # What segment memory holds takes part in keys and values, and gets no gradient.
     source = torch.where(texts.is_latest()[:, None], x, x.detach())
     seen = texts.seen(causal=causal, pattern=config.pattern)
-    own = under(weights, "position")
+    position_weights = under(weights, "position")
     heads: list[Tensor] = []
     for h in range(config.n_heads):
         q, k, v = _head(config, weights, h, x, source)
         q, k = rotated(position, q, texts), rotated(position, k, texts)
-        content = content_bias(position, own, h, q)
+        content = content_bias(position, position_weights, h, q)
         scores = scored(config.score, under(weights, "core.score"), h, content, k)
-        scores = scores + scale(config.score, q) * distance_scores(position, own, h, q, texts.place)
-        scores = scores + biases(position, own, h, config.n_heads, texts.place, causal=causal)
+        scores = scores + scale(config.score, q) * distance_scores(
+            position, position_weights, h, q, texts.place
+        )
+        scores = scores + biases(
+            position, position_weights, h, config.n_heads, texts.place, causal=causal
+        )
         heads.append(softmax(scores, seen) @ v)
     return linear(weights, "out_proj", torch.cat(heads, dim=1))
 

@@ -11,12 +11,12 @@ def rotary_frequencies(config: Any, width: int, length: int) -> list[float]:
 
 def _frequency(config: Any, width: int, i: int, length: int) -> float:
     theta, scaling = config.theta, config.scaling
-    own = theta ** (-2 * i / width)
+    plain = theta ** (-2 * i / width)
     match scaling.kind if scaling else None:
         case None:
-            return own
+            return plain
         case "linear":  # Chen et al. 2023, eq. 4
-            return own / scaling.factor
+            return plain / scaling.factor
         case "ntk":
             return ntk(theta, width, i, scaling.factor)
         case "dynamic":  # Peng et al. 2024, §3.3
@@ -24,10 +24,10 @@ def _frequency(config: Any, width: int, i: int, length: int) -> float:
             return ntk(theta, width, i, scaling.factor * stretch - (scaling.factor - 1))
         case "yarn":
             kept = yarn_kept(scaling, theta, width, i)
-            return kept * own + (1 - kept) * own / scaling.factor
+            return kept * plain + (1 - kept) * plain / scaling.factor
         case "llama3":
-            kept = llama3_kept(scaling, own)
-            return kept * own + (1 - kept) * own / scaling.factor
+            kept = llama3_kept(scaling, plain)
+            return kept * plain + (1 - kept) * plain / scaling.factor
         case kind:
             raise NotImplementedError(kind)
 
@@ -54,9 +54,9 @@ def yarn_kept(scaling: Any, theta: float, width: int, i: int) -> float:
     return 1 - min(max((i - low) / (high - low if high > low else 0.001), 0), 1)
 
 
-def llama3_kept(scaling: Any, own: float) -> float:
+def llama3_kept(scaling: Any, plain: float) -> float:
     """How much of its frequency a pair keeps (Grattafiori et al. 2024, and the Llama 3.1 code)."""
-    wavelength = 2 * math.pi / own
+    wavelength = 2 * math.pi / plain
     if wavelength < scaling.original_max_len / scaling.high_freq_factor:
         return 1.0
     if wavelength > scaling.original_max_len / scaling.low_freq_factor:

@@ -75,11 +75,11 @@ def encoder_decoder_logits(
     def cross(w: Weights, x: Tokens) -> Tokens:
         return cross_attention(look_back, w, x, memory, seen)
 
-    own = _sublayers(config, target[1], causal=True)
+    target_sublayers = _sublayers(config, target[1], causal=True)
     sublayers = {
-        "attention": own["attention"],
+        "attention": target_sublayers["attention"],
         "cross_attention": cross,
-        "feedforward": own["feedforward"],
+        "feedforward": target_sublayers["feedforward"],
     }
     y = _embedding(config, under(weights, "target_embed"), *target, observed)
     alpha = (3 * m) ** 0.25
@@ -164,6 +164,6 @@ def _block(
             case "deepnorm":  # Wang et al. 2022, fig. 2
                 x = norm(name, "norm", alpha * x + branch(name, x))
             case _:  # parallel: Chowdhery et al. 2022, §2, and Black et al. 2022, §2.1
-                own = name if config.residual.norms == "each" else None
-                branches.append(branch(name, norm(own, "norm", x)))
+                norm_name = name if config.residual.norms == "each" else None
+                branches.append(branch(name, norm(norm_name, "norm", x)))
     return x + sum(branches)

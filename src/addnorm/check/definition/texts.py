@@ -59,8 +59,12 @@ class Texts:
         """Whether the key is in the query's segment, or among the last `memory` before it."""
         if not self.segment or self.segment[query] == self.segment[key]:
             return True
-        own = [p for p, s in zip(self.place, self.segment, strict=True) if s == self.segment[query]]
-        return self.segment[key] < self.segment[query] and self.place[key] >= min(own) - self.memory
+        places = [
+            p for p, s in zip(self.place, self.segment, strict=True) if s == self.segment[query]
+        ]
+        return (
+            self.segment[key] < self.segment[query] and self.place[key] >= min(places) - self.memory
+        )
 
     def seen(self, *, causal: bool, pattern: Any) -> Bool[Tensor, "q_seq kv_seq"]:
         """`sees` for every pair."""

@@ -1,4 +1,4 @@
-"""The judge: one cell against its plain definition, in float64, in every way of running it.
+"""Compare one cell with its plain definition, in float64, in every way of running it.
 
 Where there is a choice, as of the side of the padding, each cell draws its own: what a cell is
 asked depends on its name alone.
@@ -38,8 +38,8 @@ Comparison = tuple[str, Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What the judge found: the first comparison that fails, and by how much."""
+class CellResult:
+    """The result of one cell: the first comparison that fails, and by how much."""
 
     cell: str
     compared: int
@@ -49,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A cell's model with random weights, and what it is asked."""
+    """A cell's model with random weights, and the texts that it reads."""
 
     cell: Cell
     config: Any
@@ -103,23 +103,23 @@ def randomise(model: nn.Module) -> None:
                 buffer.uniform_(2.0, 8.0)  # narrower, and squares of squares would run away
 
 
-def judge(cell: Cell) -> Verdict:
+def compare_cell(cell: Cell) -> CellResult:
     """Compare a cell with its definition. Raises `ValueError` for one that is refused."""
-    return settled(cell, comparisons(Case.of(cell)))
+    return run_comparisons(cell, comparisons(Case.of(cell)))
 
 
-def settled(cell: Cell, compared: Iterable[Comparison]) -> Verdict:
-    """Go on until something differs, or cannot run at all."""
+def run_comparisons(cell: Cell, compared: Iterable[Comparison]) -> CellResult:
+    """Run the comparisons of a cell until one fails, or cannot run at all."""
     n = 0
     try:
         for name, ours, expected in compared:
             n += 1
             if not (error := distance(ours, expected)) <= TOLERANCE:
-                return Verdict(cell=cell.id, compared=n, failed=name, error=error)
+                return CellResult(cell=cell.id, compared=n, failed=name, error=error)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        return Verdict(cell=cell.id, compared=n, failed=said, error=float("inf"))
-    return Verdict(cell=cell.id, compared=n)
+        failure = f"{type(error).__name__}: {error}"
+        return CellResult(cell=cell.id, compared=n, failed=failure, error=float("inf"))
+    return CellResult(cell=cell.id, compared=n)
 
 
 def distance(ours: Tensor, expected: Tensor) -> float:

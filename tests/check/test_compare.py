@@ -1,4 +1,4 @@
-"""The judge can fail: whatever is bent, in the models or in their definition, it notices."""
+"""The comparison can fail: whatever is bent, in models or definitions, it notices."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from addnorm.check.compare import Case, compare_cell, distance
 from addnorm.check.definition import positions as defined_positions
-from addnorm.check.judge import Case, distance, judge
 from addnorm.check.matrix import Cell
 from addnorm.nn import context, norms, recurrent
 from addnorm.nn.attention import core
@@ -180,12 +180,12 @@ MUTATIONS: list[tuple[Callable[[Patch], None], str, str]] = [
 def test_a_fault_is_noticed(
     mutate: Callable[[Patch], None], name: str, noticed: str, monkeypatch: Patch
 ) -> None:
-    assert judge(Cell.of(name)).failed is None
+    assert compare_cell(Cell.of(name)).failed is None
     mutate(monkeypatch)
-    verdict = judge(Cell.of(name))
-    assert verdict.failed is not None
-    assert verdict.failed.startswith(noticed)
-    assert verdict.error > 1e-6
+    result = compare_cell(Cell.of(name))
+    assert result.failed is not None
+    assert result.failed.startswith(noticed)
+    assert result.error > 1e-6
 
 
 def test_a_model_that_cannot_run_is_a_failure(monkeypatch: Patch) -> None:
@@ -193,9 +193,9 @@ def test_a_model_that_cannot_run_is_a_failure(monkeypatch: Patch) -> None:
         raise RuntimeError("sizes differ")
 
     monkeypatch.setattr(LayerNorm, "forward", fail)
-    verdict = judge(Cell.of("decoder/none/layernorm/post/scaled_dot/mha/full/relu"))
-    assert verdict.failed == "RuntimeError: sizes differ"
-    assert verdict.compared == 0
+    result = compare_cell(Cell.of("decoder/none/layernorm/post/scaled_dot/mha/full/relu"))
+    assert result.failed == "RuntimeError: sizes differ"
+    assert result.compared == 0
 
 
 def test_a_case_depends_on_the_name_alone() -> None:
