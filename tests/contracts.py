@@ -7,21 +7,24 @@ the family compares it with the union itself, so a part without a record fails.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import FrozenInstanceError
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from addnorm import parts
 from addnorm.nn.attention import (
     AdditiveConfig,
     BilinearConfig,
     BlocksPatternConfig,
+    DifferentialCoreConfig,
     DotConfig,
     EagerCoreConfig,
     FlexCoreConfig,
     FullPatternConfig,
+    HeadShape,
     ScaledDotConfig,
     SDPACoreConfig,
     WindowPatternConfig,
@@ -40,6 +43,7 @@ from addnorm.nn.masks import Causal, Full, Mask
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import (
     BatchNormConfig,
+    DynamicTanhConfig,
     LayerNormConfig,
     OffsetRMSNormConfig,
     RMSNormConfig,
@@ -47,6 +51,7 @@ from addnorm.nn.norms import (
 )
 from addnorm.nn.positions import (
     ALiBiConfig,
+    KERPLEConfig,
     LearnedConfig,
     NoPositionConfig,
     RotaryConfig,
@@ -70,6 +75,7 @@ NORM_RECORDS = [
     OffsetRMSNormConfig(),
     ScaleNormConfig(),
     BatchNormConfig(),
+    DynamicTanhConfig(),
 ]
 RESIDUAL_RECORDS = [
     PostNormConfig(),
@@ -106,11 +112,17 @@ POSITION_RECORDS = [
     LearnedConfig(),
     RotaryConfig(),
     ALiBiConfig(),
+    KERPLEConfig(),
     T5BiasConfig(),
     TransformerXLConfig(),
     NoPositionConfig(),
 ]
-CORE_RECORDS = [SDPACoreConfig(), EagerCoreConfig(), FlexCoreConfig()]
+CORE_RECORDS = [
+    SDPACoreConfig(),
+    EagerCoreConfig(),
+    FlexCoreConfig(),
+    DifferentialCoreConfig(),
+]
 HEAD_RECORDS = [
     TokenHeadConfig(tied=False),
     TokenHeadConfig(
@@ -130,8 +142,13 @@ HEAD_RECORDS = [
 
 
 def members(union: Any) -> set[type]:
-    """The configurations in an annotated union."""
-    return set(get_args(get_args(union)[0]))
+    """Our own configurations of a family."""
+    return set(parts.members(union))
+
+
+def build_core(core: Any, dropout: float, score: nn.Module, heads: HeadShape | None = None) -> Any:
+    """A core with its score, in the first layer."""
+    return core.build(heads or HeadShape(2, 2, 4), score, dropout, 0)
 
 
 def named(records: Sequence[Any]) -> list[Any]:

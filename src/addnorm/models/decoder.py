@@ -13,7 +13,7 @@ from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
-from addnorm.nn.heads import TokenHead, TokenHeadConfig
+from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal, Prefix
 from addnorm.nn.residuals import Depth
@@ -26,7 +26,7 @@ class DecoderModel(nn.Module):
         self,
         embed: Embedding,
         stack: Stack,
-        head: TokenHead,
+        head: nn.Module,
         exits: nn.ModuleDict | None = None,
     ) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class DecoderConfig(TransformerConfig):
     """
 
     kind: Literal["decoder"] = "decoder"
-    head: TokenHeadConfig = TokenHeadConfig()
+    head: AnyTokenHeadConfig = TokenHeadConfig()
     exits: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class DecoderConfig(TransformerConfig):
         exits = self.build_exits(self.exits, self.head, vocab_size)
         model = DecoderModel(embed, self.build_stack(position, depth), head, exits)
         initialise(model, self.init)
-        if self.head.tied:
-            head.tie(embed.tokens)
+        if isinstance(self.head, TokenHeadConfig) and self.head.tied:
+            tie_head(head, embed.tokens)
             tie_exits(exits, embed.tokens)
         return model

@@ -22,6 +22,7 @@ from addnorm.nn.heads import (
 )
 from addnorm.nn.init import initialise
 from addnorm.nn.residuals import Depth
+from addnorm.parts import kind_of
 
 
 class EncoderModel(nn.Module):
@@ -101,7 +102,7 @@ class EncoderConfig(TransformerConfig):
         tokens = isinstance(self.head, TokenHeadConfig)
         labels = isinstance(self.head, ClassificationHeadConfig | TaggingHeadConfig)
         if labels and n_labels is None:
-            raise ValueError(f"a {self.head.kind} head needs n_labels")
+            raise ValueError(f"a {kind_of(self.head)} head needs n_labels")
         n_outputs = vocab_size if tokens else n_labels or 0
         head = self.head.build(self.d_model, n_outputs)
         stack = self.build_stack(position, Depth(encoder=self.n_layers))

@@ -17,12 +17,12 @@ from addnorm.models.inputs import (
     embedded,
     valid_positions,
 )
-from addnorm.models.transformer import TransformerConfig, check_compatible
+from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding, zero_padding
-from addnorm.nn.heads import TokenHead, TokenHeadConfig
+from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal
 from addnorm.nn.positions import PositionConfig
@@ -39,7 +39,7 @@ class EncoderDecoderModel(nn.Module):
         encoder: Stack,
         target_embed: Embedding,
         decoder: Stack,
-        head: TokenHead,
+        head: nn.Module,
     ) -> None:
         super().__init__()
         self.source_embed = source_embed
@@ -126,12 +126,12 @@ class EncoderDecoderConfig(TransformerConfig):
     decoder_position: PositionConfig | None = None
     decoder_max_len: PositiveInt | None = None
     target_vocab_size: PositiveInt | None = None
-    head: TokenHeadConfig = TokenHeadConfig()
+    head: AnyTokenHeadConfig = TokenHeadConfig()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decoder_position is not None:
-            check_compatible(self.d_model, self.decoder_position, self.attention)
+            self.check_position(self.decoder_position)
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """The model; `target_vocab_size` defaults to `vocab_size`, which only tokens need.
@@ -160,8 +160,8 @@ class EncoderDecoderConfig(TransformerConfig):
             head=self.head.build(self.d_model, n_target),
         )
         initialise(model, self.init)
-        if self.head.tied:
-            model.head.tie(model.target_embed.tokens)
+        if isinstance(self.head, TokenHeadConfig) and self.head.tied:
+            tie_head(model.head, model.target_embed.tokens)
         if share:
             assert isinstance(model.source_embed, Embedding)
             model.source_embed.tokens.weight = model.target_embed.tokens.weight

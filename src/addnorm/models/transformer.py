@@ -1,14 +1,14 @@
-"""TransformerConfig: the fields that all models share, and how embedding and stack are built."""
+"""What every model configuration has in common, and how its embedding and stacks are built."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import nn
 
 from addnorm.config import Probability, config
-from addnorm.nn.attention import AdditiveConfig, AttentionConfig, BilinearConfig, PatternConfig
+from addnorm.nn.attention import AttentionConfig, PatternConfig
+from addnorm.nn.attention.scores import is_plain_product, scale_of
 from addnorm.nn.blocks import (
     AnyBlock,
     Block,
@@ -18,7 +18,7 @@ from addnorm.nn.blocks import (
     ParallelCrossBlock,
     Stack,
 )
-from addnorm.nn.embed import Embedding, EmbeddingConfig
+from addnorm.nn.embed import AnyEmbeddingConfig, Embedding, EmbeddingConfig
 from addnorm.nn.exits import ExitHead
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import HeadConfig
@@ -31,9 +31,8 @@ from addnorm.nn.positions import (
     PositionConfig,
     RotaryConfig,
     SinusoidalConfig,
-    TransformerXLConfig,
 )
-from addnorm.nn.positions.position import BuildContext, Position
+from addnorm.nn.positions.position import BuildContext, Position, PositionPart
 from addnorm.nn.residuals import (
     Depth,
     ParallelConfig,
@@ -42,14 +41,17 @@ from addnorm.nn.residuals import (
     PreNormConfig,
     ResidualConfig,
 )
+from addnorm.parts import Family, check_conflicts, kind_of
 
-LayerPositionConfig = Annotated[RotaryConfig | NoPositionConfig, Field(discriminator="kind")]
+LayerPositionConfig = Annotated[
+    RotaryConfig | NoPositionConfig | PositionPart, Family("position", PositionPart)
+]
 """The positions that a layer may have of its own."""
 
 
 @config
 class LayerConfig:
-    """The fields in which one layer differs from the model.
+    """What a layer has of its own; the rest is the model's.
 
     Gemma 3 (Gemma Team 2025, §2.1) has five layers with a window between two that see all, and
     turns their queries and keys by other frequencies.
@@ -61,12 +63,12 @@ class LayerConfig:
 
 @config
 class TransformerConfig:
-    """The fields that all model configurations share; each adds its own.
+    """The width and the parts; abstract: the three model configurations add their own fields.
 
     `dropout` acts on embeddings and on what every sublayer adds to the residual stream; attention
-    and feed-forward have their own. `max_len` bounds learned positions alone. Layer `i` takes what
-    entry `i` of `layer_pattern` says, which begins anew when it ends. `vocab_size` is by default
-    that of the tokenizer.
+    and feed-forward have their own. `max_len` bounds learned positions alone.
+    Layer `i` has what entry `i` of `layer_pattern` says, which begins anew when it ends.
+    `vocab_size` is by default that of the tokenizer.
     """
 
     d_model: PositiveInt = 512
@@ -78,20 +80,44 @@ class TransformerConfig:
     feedforward: AnyFeedForwardConfig = FeedForwardConfig()
     norm: NormConfig = LayerNormConfig()
     residual: ResidualConfig = PostNormConfig()
-    embedding: EmbeddingConfig = EmbeddingConfig()
+    embedding: AnyEmbeddingConfig = EmbeddingConfig()
     dropout: Probability = 0.1
     init: InitName = "xavier"
     layer_pattern: tuple[LayerConfig, ...] = ()
     vocab_size: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        check_compatible(self.d_model, self.position, self.attention)
         if self.layer_pattern and not isinstance(self.attention, AttentionConfig):
-            raise ValueError(
-                f"layer_pattern changes attention, and a {self.attention.kind} has none"
-            )
-        for layer in self.layer_pattern:
-            check_compatible(self.d_model, layer.position or self.position, self.attention)
+            raise ValueError("layer_pattern changes attention, and this model has none")
+        parts = [self.norm, self.residual, self.feedforward, self.attention, self.embedding]
+        check_conflicts(parts, self)
+        if isinstance(self.attention, AttentionConfig):
+            self.check_position(self.position)
+            for layer in self.layer_pattern:
+                self.check_position(layer.position or self.position)
+
+    def check_position(self, position: Any) -> None:
+        """Raise `ValueError` for positions that cannot work in this attention."""
+        check_conflicts([position], self.build_context(causal=True, max_len=self.max_len))
+
+    def build_context(self, *, causal: bool, max_len: int) -> BuildContext:
+        """The sizes around a position scheme."""
+        attention = self.attention
+        if not isinstance(attention, AttentionConfig):
+            attention = AttentionConfig(n_heads=1)
+        heads = attention.heads(self.d_model)
+        return BuildContext(
+            d_model=self.d_model,
+            max_len=max_len,
+            n_heads=heads.n_heads,
+            n_kv_heads=heads.n_kv_heads,
+            d_head=heads.d_head,
+            causal=causal,
+            scale=scale_of(attention.score, heads.d_head),
+            n_layers=self.n_layers,
+            score=kind_of(attention.score),
+            plain_products=is_plain_product(attention.score),
+        )
 
     def build_embedding(self, vocab_size: int, position: Position) -> Embedding:
         return self.embedding.build(vocab_size, self.d_model, position, self.dropout)
@@ -100,70 +126,77 @@ class TransformerConfig:
         self, *, causal: bool, position: PositionConfig | None = None, max_len: int | None = None
     ) -> Position:
         """The scheme of one stack, or of one layer: by default the model's own."""
-        attention = self.attention
-        if not isinstance(attention, AttentionConfig):
-            attention = AttentionConfig(n_heads=1)
-        heads = attention.heads(self.d_model)
-        build_context = BuildContext(
-            d_model=self.d_model,
-            max_len=max_len or self.max_len,
-            n_heads=heads.n_heads,
-            d_head=heads.d_head,
-            causal=causal,
-            scale=attention.score.scale(heads.d_head),
-        )
-        return (position or self.position).build(build_context)
+        context = self.build_context(causal=causal, max_len=max_len or self.max_len)
+        return (position or self.position).build(context)
 
     @property
     def cross_attention_config(self) -> AttentionConfig:
-        """The configuration of cross-attention: its own, or else that of self-attention."""
-        attention = self.attention if isinstance(self.attention, AttentionConfig) else None
-        return self.cross_attention or attention or AttentionConfig()
+        """The attention to a memory: its own configuration, or else that of self-attention.
+
+        Of a model whose blocks have no attention, eight heads, or as many as divide its width.
+        """
+        if self.cross_attention is not None:
+            return self.cross_attention
+        if isinstance(self.attention, AttentionConfig):
+            return self.attention
+        n_heads = next(n for n in (8, 4, 2, 1) if self.d_model % n == 0)
+        return AttentionConfig(n_heads=n_heads)
 
     def build_stack(self, position: Position, depth: Depth) -> Stack:
         """Blocks of self-attention, or what stands in its place, and feed-forward."""
-        block = self.parallel(ParallelBlock) or Block
-        blocks: list[AnyBlock] = []
-        for i in range(depth.decoder if depth.causal else depth.encoder):
-            first, second = self.build_residuals(2, depth, i)
-            blocks.append(
-                block(
-                    attention=self.build_mixer(position, depth, i),
-                    attention_residual=first,
-                    feedforward=self.feedforward.build(self.d_model),
-                    feedforward_residual=second,
-                )
-            )
-        return Stack(blocks, self.residual.build_final(self.d_model, self.norm))
+        return self._build_stack(position, depth, depth.n_layers, cross=False)
 
     def build_cross_stack(self, position: Position, depth: Depth) -> Stack:
-        """Blocks with cross-attention to an encoder's output."""
-        block = self.parallel(ParallelCrossBlock) or CrossBlock
-        blocks: list[AnyBlock] = []
-        for i in range(depth.decoder):
-            first, second, third = self.build_residuals(3, depth, i)
-            blocks.append(
-                block(
-                    attention=self.build_mixer(position, depth, i),
-                    attention_residual=first,
-                    cross_attention=self.cross_attention_config.build_cross(self.d_model),
-                    cross_attention_residual=second,
-                    feedforward=self.feedforward.build(self.d_model),
-                    feedforward_residual=third,
-                )
-            )
+        """Blocks that also look at a memory."""
+        return self._build_stack(position, depth, depth.decoder, cross=True)
+
+    def _build_stack(
+        self, position: Position, depth: Depth, n_layers: int, *, cross: bool
+    ) -> Stack:
+        blocks = [
+            self.build_block(position, replace(depth, layer=i), cross=cross)
+            for i in range(n_layers)
+        ]
         return Stack(blocks, self.residual.build_final(self.d_model, self.norm))
 
-    def build_mixer(self, position: Position, depth: Depth, layer: int) -> Mixer:
-        """The token mixer of one layer: self-attention, or what stands in its place."""
-        pattern = self.layer_pattern or (LayerConfig(),)
-        layer_config = pattern[layer % len(pattern)]
+    def build_block(self, position: Position, depth: Depth, *, cross: bool) -> AnyBlock:
+        """Layer `depth.layer` of a stack: every sublayer in its placement."""
+        names = ["attention", *(["cross_attention"] if cross else []), "feedforward"]
+        parts: dict[str, Any] = {
+            f"{name}_residual": self.build_residual(depth, first=name == "attention")
+            for name in names
+        }
+        parts["attention"] = self.build_mixer(position, depth)
+        if cross:
+            parts["cross_attention"] = self.cross_attention_config.build_cross(
+                self.d_model, depth.layer
+            )
+        parts["feedforward"] = self.feedforward.build(self.d_model)
+        if isinstance(self.residual, ParallelConfig):
+            parts["norm"] = self.residual.build_shared(self.d_model, self.norm)
+            return ParallelCrossBlock(**parts) if cross else ParallelBlock(**parts)
+        return CrossBlock(**parts) if cross else Block(**parts)
+
+    def build_mixer(self, position: Position, depth: Depth) -> Mixer:
+        """What this layer has where attention stands."""
+        pattern = self.layer_pattern
+        layer = pattern[depth.layer % len(pattern)] if pattern else LayerConfig()
         attention = self.attention
-        if layer_config.pattern is not None and isinstance(attention, AttentionConfig):
-            attention = replace(attention, pattern=layer_config.pattern)
-        if layer_config.position is not None:
-            position = self.build_position(causal=depth.causal, position=layer_config.position)
-        return attention.build(self.d_model, position.in_layer(layer), depth.causal)
+        if layer.pattern is not None and isinstance(attention, AttentionConfig):
+            attention = replace(attention, pattern=layer.pattern)
+        if layer.position is not None:
+            position = self.build_position(causal=depth.causal, position=layer.position)
+        return attention.build(
+            self.d_model, position.in_layer(depth.layer), depth.causal, depth.layer
+        )
+
+    def build_residual(self, depth: Depth, *, first: bool) -> nn.Module:
+        """The placement of one sublayer; `first` in its block."""
+        placement = self.residual
+        bare = first and depth.layer == 0 and isinstance(placement, PreNormConfig)
+        if bare and not placement.first:
+            return PreNorm(NoNorm(), self.dropout)
+        return placement.build(self.d_model, self.norm, self.dropout, depth)
 
     def build_exits(
         self, layers: tuple[int, ...], head: HeadConfig, n_outputs: int
@@ -174,41 +207,3 @@ class TransformerConfig:
             for layer in layers
         }
         return nn.ModuleDict(exits)
-
-    def build_residuals(self, n: int, depth: Depth, layer: int) -> list[Any]:
-        """The placement of each sublayer of a block."""
-        placement = self.residual
-        built: list[Any] = [
-            placement.build(self.d_model, self.norm, self.dropout, depth) for _ in range(n)
-        ]
-        if layer == 0 and isinstance(placement, PreNormConfig) and not placement.first:
-            built[0] = PreNorm(NoNorm(), self.dropout)
-        return built
-
-    def parallel(self, block: Callable[..., AnyBlock]) -> Callable[..., AnyBlock] | None:
-        """That parallel block with its shared norm, if the placement is parallel."""
-        if not isinstance(self.residual, ParallelConfig):
-            return None
-        residual = self.residual
-        return lambda **parts: block(norm=residual.build_shared(self.d_model, self.norm), **parts)
-
-
-def check_compatible(d_model: int, position: PositionConfig, attention: MixerConfig) -> None:
-    """Raise `ValueError` for parts that cannot be combined; the list of them is here alone."""
-    if not isinstance(attention, AttentionConfig):
-        return
-    d_head = attention.heads(d_model).d_head
-    if isinstance(position, RotaryConfig):
-        position.width(d_head)
-    if isinstance(position, TransformerXLConfig) and d_model % 2:
-        raise ValueError(
-            f"transformer_xl positions encode distances in pairs: d_model = {d_model} must be "
-            f"even, such as {d_model + 1}"
-        )
-    if isinstance(position, RotaryConfig | TransformerXLConfig) and isinstance(
-        attention.score, BilinearConfig | AdditiveConfig
-    ):
-        raise ValueError(
-            f"{position.kind} positions are defined for dot products: with {attention.score.kind} "
-            "scores use 'sinusoidal', 'learned', 'alibi', 't5' or 'none'"
-        )

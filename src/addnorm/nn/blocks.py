@@ -153,8 +153,16 @@ class Stack(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
-        self.mixers = [block.attention for block in blocks]
-        self.patterns: list[Mask] = [mixer.pattern for mixer in self.mixers]
+
+    @property
+    def mixers(self) -> list[Mixer]:
+        """What stands where attention does, layer by layer, as the blocks are now."""
+        return [block.attention for block in self.blocks]  # pyright: ignore[reportReturnType]
+
+    @property
+    def patterns(self) -> list[Mask]:
+        """The mask that each layer adds to that of the pass."""
+        return [mixer.pattern for mixer in self.mixers]
 
     def forward(self, x: Hidden, ctx: Context, cache: KVCache | None = None) -> Hidden:
         for hidden in self.layer_outputs(x, ctx, cache):
@@ -165,10 +173,11 @@ class Stack(nn.Module):
         self, x: Hidden, ctx: Context, cache: KVCache | None = None
     ) -> Iterator[Hidden]:
         """The output of each layer before the final norm, computed when it is asked for."""
-        seen = {pattern: ctx.restrict(pattern) for pattern in self.patterns}
+        patterns = self.patterns
+        contexts = {pattern: ctx.restrict(pattern) for pattern in patterns}
         for i, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layers[i]
-            x = block(x, seen[self.patterns[i]], layer)
+            x = block(x, contexts[patterns[i]], layer)
             yield x
         if cache is not None:
             cache.advance(x.shape[1])

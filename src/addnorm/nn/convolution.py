@@ -30,6 +30,8 @@ class Convolution(nn.Module):
     """
 
     pattern: Mask = Full()
+    output_weights = ("out_proj",)
+    deepnorm_weights = ("out_proj",)
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class ConvolutionConfig:
     activation: Activation = "relu"
     bias: bool = True
 
-    def build(self, d_model: int, position: Position, causal: bool) -> Convolution:
+    def build(self, d_model: int, position: Position, causal: bool, layer: int = 0) -> Convolution:
         sizes = self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size,)
         return Convolution(
             d_model, sizes, causal=causal, activation=self.activation, bias=self.bias

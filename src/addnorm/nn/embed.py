@@ -1,7 +1,7 @@
 """Embeddings: tokens to vectors, with the positions that act there."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.norms import NoNorm, NormConfig
 from addnorm.nn.positions.position import Position
+from addnorm.parts import Family
 
 
 class Embedding(nn.Module):
@@ -64,6 +65,7 @@ class Embedding(nn.Module):
 class EmbeddingConfig:
     """`scale = "sqrt"` multiplies by √d_model, as the original does (Vaswani et al. 2017, §3.4)."""
 
+    kind: Literal["tokens"] = "tokens"
     scale: Literal["one", "sqrt"] = "sqrt"
     norm: NormConfig | None = None
     word_dropout: Probability = 0.0
@@ -80,6 +82,27 @@ class EmbeddingConfig:
             word_dropout=self.word_dropout,
             n_types=self.n_types,
         )
+
+
+@runtime_checkable
+class EmbeddingPart(Protocol):
+    """A configuration of an embedding of tokens.
+
+    The module it builds is called as `embed(tokens, ctx, types)`, with the ids of shape
+    `[batch, seq]`, and returns `[batch, seq, d_model]`, zero at padding. It applies the position
+    scheme by `position.embed(x, ctx)`, and holds it as `position` and its table of `vocab_size`
+    rows as `tokens`, an `nn.Embedding`.
+    """
+
+    def build(
+        self, vocab_size: int, d_model: int, position: Position, dropout: float
+    ) -> nn.Module: ...
+
+
+AnyEmbeddingConfig = Annotated[
+    EmbeddingConfig | EmbeddingPart, Family("embedding", EmbeddingPart, default="tokens")
+]
+"""Every embedding of tokens."""
 
 
 def zero_padding(

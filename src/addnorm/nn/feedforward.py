@@ -1,11 +1,11 @@
 """Position-wise feed-forward layers: two matrices with an activation, or three with a gate."""
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,6 +13,7 @@ from addnorm.config import Probability, config
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.functional import squared_relu
 from addnorm.nn.linear import Linear
+from addnorm.parts import Family
 
 Activation = Literal["relu", "squared_relu", "gelu", "gelu_tanh", "silu", "sigmoid"]
 
@@ -28,6 +29,9 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 class FeedForward(nn.Module):
     """`act(x W_up) W_down` (Vaswani et al. 2017, §3.3 with ReLU; Hendrycks & Gimpel 2016: GELU)."""
+
+    output_weights = ("down_proj",)
+    deepnorm_weights = ("up_proj", "down_proj")
 
     def __init__(
         self,
@@ -71,6 +75,9 @@ class FeedForwardConfig:
 class GatedFeedForward(nn.Module):
     """`(act(x W_gate) ⊙ x W_up) W_down` (Shazeer 2020): GLU, GEGLU, SwiGLU by the activation."""
 
+    output_weights = ("down_proj",)
+    deepnorm_weights = ("gate_proj", "up_proj", "down_proj")
+
     def __init__(
         self,
         d_model: int,
@@ -111,7 +118,18 @@ class GatedFeedForwardConfig:
         )
 
 
+@runtime_checkable
+class FeedForwardPart(Protocol):
+    """A configuration of a feed-forward layer.
+
+    The module it builds maps `[*batch, d_model]` to the same shape, each token by itself.
+    """
+
+    def build(self, d_model: int) -> nn.Module: ...
+
+
 DenseFeedForwardConfig = Annotated[
-    FeedForwardConfig | GatedFeedForwardConfig, Field(discriminator="kind")
+    FeedForwardConfig | GatedFeedForwardConfig | FeedForwardPart,
+    Family("feedforward", FeedForwardPart),
 ]
 """The feed-forward layers that every token passes whole; `moe` has the union of all."""

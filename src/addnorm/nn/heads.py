@@ -1,10 +1,10 @@
 """Heads: hidden states to the logits of tokens, of a class, of tags, or to vectors themselves."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
@@ -15,6 +15,7 @@ from addnorm.nn.functional import soft_capped
 from addnorm.nn.linear import Linear, linear
 from addnorm.nn.norms import NoNorm, NormConfig
 from addnorm.nn.types import Hidden
+from addnorm.parts import Family
 
 HeadActivation = Activation | Literal["tanh"]
 
@@ -102,6 +103,12 @@ class TokenHeadConfig:
             scale=d_model**-0.5 if self.scale == "sqrt" else 1.0,
             softcap=self.softcap,
         )
+
+
+def tie_head(head: nn.Module, table: nn.Embedding) -> None:
+    """Let a token head share the embedding table."""
+    assert isinstance(head, TokenHead)
+    head.tie(table)
 
 
 class ClassificationHead(nn.Module):
@@ -221,13 +228,30 @@ class HiddenHeadConfig:
         return HiddenHead()
 
 
+@runtime_checkable
+class HeadPart(Protocol):
+    """A configuration of a head.
+
+    The module it builds is called as `head(x, ctx)`, `x` of shape `[batch, seq, d_model]`, and
+    returns `[batch, seq, n_outputs]`, or `[batch, n_outputs]` where it judges whole texts.
+    """
+
+    def build(self, d_model: int, n_outputs: int) -> nn.Module: ...
+
+
+AnyTokenHeadConfig = Annotated[
+    TokenHeadConfig | HeadPart, Family("head", HeadPart, default="token")
+]
+"""Every head of a model that writes tokens."""
+
 HeadConfig = Annotated[
     TokenHeadConfig
     | ClassificationHeadConfig
     | TaggingHeadConfig
     | PoolerHeadConfig
-    | HiddenHeadConfig,
-    Field(discriminator="kind"),
+    | HiddenHeadConfig
+    | HeadPart,
+    Family("head", HeadPart),
 ]
 """Every head there is."""
 

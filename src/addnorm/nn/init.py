@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from addnorm.nn.blocks import Stack
 from addnorm.nn.heads import TokenHead
-from addnorm.nn.residuals import Branch, DeepNorm, Residual
+from addnorm.nn.residuals import DeepNorm
 
 Fill = Callable[[Tensor, int], object]
 """Fills a weight in place; told how many sublayers write to the residual stream."""
@@ -72,37 +72,73 @@ SCHEMES: dict[str, Scheme] = {
 
 InitName = Literal["xavier", "gpt2", "bert", "kaiming", "zero_output"]
 
-OUTPUTS = ("out_proj", "down_proj")
-SCALED = (*OUTPUTS, "v_proj", "up_proj", "gate_proj")
-
 
 def initialise(model: nn.Module, scheme: InitName) -> None:
-    """Fill every weight of `model` by its role, drawing from torch's global generator."""
+    """Fill every weight of `model` by its role, drawing from torch's global generator.
+
+    A module says which of its linear maps write to the residual stream by `output_weights`, their
+    names. One that is not torch's own and has `reset_parameters()` starts as that says instead.
+    """
     table = SCHEMES[scheme]
-    depth = {
-        name: sum(isinstance(module, Residual | Branch) for module in stack.modules())
-        for name, stack in model.named_modules()
-        if isinstance(stack, Stack)
-    }
+    outputs = _declared(model, "output_weights")
+    stacks = {name: m for name, m in model.named_modules() if isinstance(m, Stack)}
+    depth = {name: _count_sublayers(stack) for name, stack in stacks.items()}
     for name, module in model.named_modules():
         n_sublayers = next((n for stack, n in depth.items() if name.startswith(stack)), 1)
         if isinstance(module, nn.Embedding | TokenHead):
             table.embedding(module.weight.data, n_sublayers)
         elif isinstance(module, nn.Linear):
-            fill = table.output if name.endswith(OUTPUTS) else table.matrix
+            fill = table.output if id(module) in outputs else table.matrix
             fill(module.weight.data, n_sublayers)
-            for bias in (p for p in module.parameters(recurse=False) if p.ndim == 1):
-                nn.init.zeros_(bias.data)
-    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+            if module.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                nn.init.zeros_(module.bias.data)
+    for stack in stacks.values():
         for block in stack.blocks:
             _scale(block)
+    _reset(model)
+
+
+def _count_sublayers(stack: Stack) -> int:
+    """How many sublayers of the stack write to the residual stream."""
+    names = [name for block in stack.blocks for name, _ in block.named_children()]
+    return sum(name.endswith("_residual") for name in names)
+
+
+def _reset(model: nn.Module) -> None:
+    """Let modules that say themselves how they start do so."""
+    for module in model.modules():
+        torchs = type(module).__module__.startswith("torch.")
+        if not torchs and not isinstance(module, nn.Linear) and isinstance(module, HasReset):
+            module.reset_parameters()
+
+
+@runtime_checkable
+class HasReset(Protocol):
+    """A module that knows how its weights start, as torch's own do."""
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew."""
+        ...
+
+
+def _declared(model: nn.Module, attribute: str) -> set[int]:
+    """The linear maps that modules name in this attribute of theirs."""
+    return {
+        id(getattr(module, name))
+        for module in model.modules()
+        for name in getattr(module, attribute, ())
+    }
 
 
 def _scale(block: nn.Module) -> None:
-    """Multiply a DeepNorm block's value, output and feed-forward weights by its gain β."""
+    """Multiply a DeepNorm block's value, output and feed-forward weights by its gain β.
+
+    They are those that modules name in `deepnorm_weights` (Wang et al. 2022, fig. 2).
+    """
     gain = next((r.gain for r in block.children() if isinstance(r, DeepNorm)), 1.0)
-    for name, module in block.named_modules():
-        if gain != 1.0 and isinstance(module, nn.Linear) and name.endswith(SCALED):
+    scaled = _declared(block, "deepnorm_weights")
+    for module in block.modules():
+        if gain != 1.0 and isinstance(module, nn.Linear) and id(module) in scaled:
             module.weight.data.mul_(gain)
 
 

@@ -1,25 +1,31 @@
 """MixerConfig: what may stand in a block where attention does."""
 
-from typing import Annotated, Any
+from typing import Annotated, Protocol, runtime_checkable
 
-from pydantic import Discriminator, Tag
+from torch import nn
 
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.positions.position import Position
 from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.parts import Family
 
 
-def _kind(value: Any) -> str:
-    """The kind written in a recipe, or that of a built configuration; attention if none is."""
-    if isinstance(value, dict):
-        return value.get("kind", "attention")
-    return getattr(value, "kind", "attention")
+@runtime_checkable
+class MixerPart(Protocol):
+    """A configuration of a mixer: what lets the tokens of a text see each other.
+
+    The module it builds is called as `mixer(x, ctx, cache)`, `x` of shape `[batch, seq, d_model]`;
+    `ctx` has the mask, the positions and which tokens are real, `cache` is what its `new_cache()`
+    gave, or None. Its `pattern` is the mask that it adds to that of the pass (`Full()` where it
+    reads none). `layer` counts from 0.
+    """
+
+    def build(self, d_model: int, position: Position, causal: bool, layer: int) -> nn.Module: ...
 
 
 MixerConfig = Annotated[
-    Annotated[AttentionConfig, Tag("attention")]
-    | Annotated[RecurrentConfig, Tag("recurrent")]
-    | Annotated[ConvolutionConfig, Tag("convolution")],
-    Discriminator(_kind),
+    AttentionConfig | RecurrentConfig | ConvolutionConfig | MixerPart,
+    Family("mixer", MixerPart, default="attention"),
 ]
 """Every mixer there is."""

@@ -12,8 +12,14 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import config
-from addnorm.nn.feedforward import DenseFeedForwardConfig, FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.feedforward import (
+    DenseFeedForwardConfig,
+    FeedForwardConfig,
+    FeedForwardPart,
+    GatedFeedForwardConfig,
+)
 from addnorm.nn.types import TokenVectors
+from addnorm.parts import Family
 
 RouterLogits = Float[Tensor, "*tokens n_experts"]
 
@@ -117,6 +123,7 @@ class MixtureOfExpertsConfig:
 
 
 AnyFeedForwardConfig = Annotated[
-    FeedForwardConfig | GatedFeedForwardConfig | MixtureOfExpertsConfig, Field(discriminator="kind")
+    FeedForwardConfig | GatedFeedForwardConfig | MixtureOfExpertsConfig | FeedForwardPart,
+    Family("feedforward", FeedForwardPart),
 ]
 """Every feed-forward layer there is."""

@@ -4,7 +4,7 @@ Every norm takes the hidden states and which of the tokens are real; BatchNorm a
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from addnorm.config import config
 from addnorm.nn.functional import batch_norm, moments, scale_norm
 from addnorm.nn.types import TokenVectors
+from addnorm.parts import Family
 
 ValidTokens = Bool[Tensor, "*tokens"]
 
@@ -189,6 +190,31 @@ class BatchNormConfig:
         return BatchNorm(d_model, eps=self.eps, momentum=self.momentum)
 
 
+class DynamicTanh(nn.Module):
+    """`γ ⊙ tanh(α x) + β`: no statistics, α one learned number (Zhu et al. 2025, §4)."""
+
+    def __init__(self, d_model: int, *, alpha: float = 0.5) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.tensor(alpha))
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
+        alpha, weight, bias = (p.to(x.dtype) for p in (self.alpha, self.weight, self.bias))
+        return weight * torch.tanh(alpha * x) + bias
+
+
+@config
+class DynamicTanhConfig:
+    """A norm without statistics; `alpha` is what α starts at."""
+
+    kind: Literal["dynamic_tanh"] = "dynamic_tanh"
+    alpha: PositiveFloat = 0.5
+
+    def build(self, d_model: int) -> DynamicTanh:
+        return DynamicTanh(d_model, alpha=self.alpha)
+
+
 class NoNorm(nn.Module):
     """`x`: what stands where a norm could, and none is asked for."""
 
@@ -196,11 +222,29 @@ class NoNorm(nn.Module):
         return x
 
 
-Norm = LayerNorm | RMSNorm | OffsetRMSNorm | ScaleNorm | BatchNorm | NoNorm
-"""A norm, built."""
+Norm = LayerNorm | RMSNorm | OffsetRMSNorm | ScaleNorm | BatchNorm | DynamicTanh | NoNorm
+"""A norm of ours, built."""
+
+
+@runtime_checkable
+class NormPart(Protocol):
+    """A configuration of a norm over the last axis, of width `d_model` (of a head, for `qk_norm`).
+
+    The module it builds is called as `norm(x, valid)`: `x` is `[*tokens, d_model]`, and `valid`
+    (or None) says which of the tokens are real.
+    """
+
+    def build(self, d_model: int) -> nn.Module: ...
+
 
 NormConfig = Annotated[
-    LayerNormConfig | RMSNormConfig | OffsetRMSNormConfig | ScaleNormConfig | BatchNormConfig,
-    Field(discriminator="kind"),
+    LayerNormConfig
+    | RMSNormConfig
+    | OffsetRMSNormConfig
+    | ScaleNormConfig
+    | BatchNormConfig
+    | DynamicTanhConfig
+    | NormPart,
+    Family("norm", NormPart),
 ]
 """Every norm there is."""

@@ -161,6 +161,8 @@ class Recurrent(nn.Module):
     """
 
     pattern: Mask = Full()
+    output_weights = ("out_proj",)
+    deepnorm_weights = ("out_proj",)
 
     def __init__(
         self, d_model: int, d_hidden: int, *, cell: Cell, causal: bool, bias: bool = True
@@ -228,7 +230,7 @@ class RecurrentConfig:
     d_hidden: PositiveInt | None = None
     bias: bool = True
 
-    def build(self, d_model: int, position: Position, causal: bool) -> Recurrent:
+    def build(self, d_model: int, position: Position, causal: bool, layer: int = 0) -> Recurrent:
         return Recurrent(
             d_model, self.d_hidden or d_model, cell=self.cell, causal=causal, bias=self.bias
         )

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
-from pydantic import Field
 from torch import nn
 
 from addnorm.config import config
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.norms import NoNorm, NormConfig
 from addnorm.nn.types import Hidden, Valid
+from addnorm.parts import Family
 
 Sublayer = Callable[[Hidden], Hidden]
 
@@ -23,6 +23,13 @@ class Depth:
     decoder: int = 0
     causal: bool = False
     """The stack is the decoder."""
+    layer: int = 0
+    """Which layer of its stack is being built, from 0."""
+
+    @property
+    def n_layers(self) -> int:
+        """The layers of the stack that is being built."""
+        return self.decoder if self.causal else self.encoder
 
 
 class PostNorm(nn.Module):
@@ -198,8 +205,30 @@ class ParallelConfig:
 Residual = PostNorm | PreNorm | SandwichNorm | DeepNorm
 """A placement, built."""
 
+
+@runtime_checkable
+class ResidualPart(Protocol):
+    """A configuration of a placement.
+
+    The module that `build` makes for each sublayer is called as `residual(x, f, valid)`, `f` being
+    the sublayer; `build_final` makes what follows the last layer, called as `norm(x, valid)`.
+    `depth.layer` counts from 0.
+    """
+
+    def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> nn.Module: ...
+
+    def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
+        """What follows the last layer."""
+        ...
+
+
 ResidualConfig = Annotated[
-    PostNormConfig | PreNormConfig | SandwichNormConfig | DeepNormConfig | ParallelConfig,
-    Field(discriminator="kind"),
+    PostNormConfig
+    | PreNormConfig
+    | SandwichNormConfig
+    | DeepNormConfig
+    | ParallelConfig
+    | ResidualPart,
+    Family("placement", ResidualPart),
 ]
 """Every placement there is."""

@@ -25,5 +25,8 @@ Keys = Float[Tensor, "batch kv_heads kv_seq d_head"]
 ExpandedKeys = Float[Tensor, "batch heads kv_seq d_head"]
 """Keys or values once for each query head, where several query heads share one."""
 
+Heads = Float[Tensor, "batch heads seq d_head"]
+"""A vector for each head of each token."""
+
 KeysValues = tuple[Keys, Keys]
 """The keys and the values."""

@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from tests.contracts import CORE_RECORDS, check_records, named
+from tests.contracts import CORE_RECORDS, build_core, check_records, named
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
@@ -59,7 +59,7 @@ def formula(allowed: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | Non
 
 def built(core: CoreConfig, dropout: float = 0.0) -> nn.Module:
     """The core with scaled dot products of heads of the width used here."""
-    return core.build(dropout, DotProduct(WIDTH**-0.5))
+    return build_core(core, dropout, DotProduct(WIDTH**-0.5))
 
 
 def tiles(bias: Tensor | None) -> Bias | None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import jaxtyping
 import pytest
 import torch
+from tests.contracts import build_core
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -97,7 +98,7 @@ def test_a_cpu_and_dropout_and_other_biases_take_the_plain_way(
 ) -> None:
     monkeypatch.setattr(core_module, "fused_flex_attention", None)
     q = heads(4, SEQ).requires_grad_()
-    core = FlexCoreConfig().build(0.0, DotProduct(0.25))
+    core = build_core(FlexCoreConfig(), 0.0, DotProduct(0.25))
     got = core(q, q, q, Causal())
     assert_close(got, SDPACore(DotProduct(0.25))(q, q, q, Causal()))
     got.sum().backward()
@@ -110,7 +111,7 @@ def test_a_cpu_and_dropout_and_other_biases_take_the_plain_way(
     bias = scheme.score_bias(there, replace(ctx, kv_positions=ctx.kv_positions.to("meta")))
     assert not isinstance(bias, PairBias)
     assert core(there, there, there, Causal(), bias).shape == q.shape
-    dropping = FlexCoreConfig().build(0.5, DotProduct(0.25))
+    dropping = build_core(FlexCoreConfig(), 0.5, DotProduct(0.25))
     assert dropping(there, there, there, Causal()).shape == q.shape
     with pytest.raises(TypeError):  # the kernel, which is gone
         dropping.eval()(there, there, there, Causal())

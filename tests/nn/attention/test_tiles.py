@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contracts import CORE_RECORDS, named
+from tests.contracts import CORE_RECORDS, build_core, named
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -55,7 +55,7 @@ def test_equals_all_at_once(core: CoreConfig, name: str, new: int, biased: bool)
         *torch.randn(2, 2, 2, 23, 6, dtype=torch.float64),
         torch.randn(1, 4, new, 23, dtype=torch.float64),
     ]
-    module = core.build(0.0, DotProduct(0.4))
+    module = build_core(core, 0.0, DotProduct(0.4))
     whole = Dense(mask.dense(slots[23 - new :], slots, 2))
     form = mask.on(slots[23 - new :], slots, 2)
 
@@ -110,14 +110,14 @@ def test_dropout_is_the_same_on_the_way_back() -> None:
     form = (Causal() & Window(3)).on(slots, slots, 1)
     v = torch.ones(1, 1, 23, 4, requires_grad=True)
     q = torch.zeros(1, 1, 23, 4)
-    out = EagerCoreConfig().build(0.5, DotProduct(1.0))(q, q, v, form)
+    out = build_core(EagerCoreConfig(), 0.5, DotProduct(1.0))(q, q, v, form)
     out.sum().backward()
     assert v.grad is not None
     assert_close(v.grad.sum(), out.detach().sum())  # both sum the very weights that were kept
 
 
 def test_additive_scores_are_tiled_by_their_width() -> None:
-    core = EagerCoreConfig().build(0.0, Additive(2, 8).double())
+    core = build_core(EagerCoreConfig(), 0.0, Additive(2, 8).double())
     q, k, v = torch.randn(3, 1, 2, 9, 8, dtype=torch.float64)
     assert_close(core(q, k, v, Causal()), core.attend(q, k, v, Causal(), None))
     assert tiles.is_tiled(q, k, Causal(), None, 8)
@@ -133,7 +133,7 @@ def test_a_window_is_never_evaluated_whole(monkeypatch: pytest.MonkeyPatch) -> N
         return dense(self, q, kv, batch)
 
     monkeypatch.setattr(Mask, "dense", counted)
-    core = SDPACoreConfig().build(0.0, DotProduct(1.0))
+    core = build_core(SDPACoreConfig(), 0.0, DotProduct(1.0))
     totals = []
     for length in (64, 128, 256):
         looked.clear()

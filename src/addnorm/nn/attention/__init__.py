@@ -1,19 +1,17 @@
 """Attention: the multi-head modules, the scores and patterns they take, and the cores they call."""
 
-from addnorm.nn.attention.core import (
-    CoreConfig,
-    EagerCore,
-    EagerCoreConfig,
-    FlexCore,
-    FlexCoreConfig,
-    SDPACore,
-    SDPACoreConfig,
-)
-from addnorm.nn.attention.multihead import AttentionConfig, CrossAttention, HeadShape, SelfAttention
+from addnorm.nn.attention.core import EagerCore, EagerCoreConfig, SDPACore, SDPACoreConfig
+from addnorm.nn.attention.cores import CoreConfig, CorePart
+from addnorm.nn.attention.differential import DifferentialCore, DifferentialCoreConfig
+from addnorm.nn.attention.flex import FlexCore, FlexCoreConfig
+from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.attention.multihead import AttentionConfig, CrossAttention, SelfAttention
+from addnorm.nn.attention.outputs import GatedOutput, GatedOutputConfig, OutputConfig, OutputPart
 from addnorm.nn.attention.patterns import (
     BlocksPatternConfig,
     FullPatternConfig,
     PatternConfig,
+    PatternPart,
     WindowPatternConfig,
 )
 from addnorm.nn.attention.scores import (
@@ -22,6 +20,7 @@ from addnorm.nn.attention.scores import (
     DotConfig,
     ScaledDotConfig,
     ScoreConfig,
+    ScorePart,
 )
 
 __all__ = [
@@ -30,19 +29,28 @@ __all__ = [
     "BilinearConfig",
     "BlocksPatternConfig",
     "CoreConfig",
+    "CorePart",
     "CrossAttention",
+    "DifferentialCore",
+    "DifferentialCoreConfig",
     "DotConfig",
     "EagerCore",
     "EagerCoreConfig",
     "FlexCore",
     "FlexCoreConfig",
     "FullPatternConfig",
+    "GatedOutput",
+    "GatedOutputConfig",
     "HeadShape",
+    "OutputConfig",
+    "OutputPart",
     "PatternConfig",
+    "PatternPart",
     "SDPACore",
     "SDPACoreConfig",
     "ScaledDotConfig",
     "ScoreConfig",
+    "ScorePart",
     "SelfAttention",
     "WindowPatternConfig",
 ]

@@ -57,7 +57,10 @@ class _BlockedAttention(torch.autograd.Function):
         ctx.heads, ctx.groups = q.shape[:2], list(_groups(q, k))
         q, k, v = (x.flatten(0, 1).contiguous() for x in (q, k, v))
         ctx.save_for_backward(q, k, v, floor, kept)
-        mixed, buffer = torch.empty_like(q), _score_buffer(ctx.groups, q, k, q.dtype)
+        mixed, buffer = (
+            q.new_empty(*q.shape[:2], v.shape[2]),
+            _score_buffer(ctx.groups, q, k, q.dtype),
+        )
         for at, rows in ctx.groups:
             weights = torch.bmm(q[at], k[at].mT, out=buffer[: q[at].shape[0]])
             torch.softmax(_lowered(weights, floor, rows), -1, out=weights)

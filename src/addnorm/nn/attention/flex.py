@@ -2,14 +2,53 @@
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from addnorm.config import config
+from addnorm.nn.attention.core import SDPACore, fused
+from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.attention.scores import Score
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
-from addnorm.nn.positions.position import PairBias
+from addnorm.nn.positions.position import Bias, PairBias
 from addnorm.nn.types import Keys, Queries
+
+
+class FlexCore(SDPACore):
+    """`softmax(scale · kᵀ W q + bias) v` on a GPU in one kernel (Dong et al. 2024, §3).
+
+    For any mask, ALiBi's bias and T5's. What that kernel does not do is done as `SDPACore` does it:
+    dropout, a bias that a pair does not give for itself (Transformer-XL), and all on a CPU.
+    """
+
+    def forward(
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
+    ) -> Queries:
+        dropped = self.training and self.dropout > 0.0
+        if q.device.type == "cpu" or dropped or not isinstance(bias, PairBias | None):
+            return super().forward(q, k, v, mask, bias)
+        return self.fused(q, k, v, mask, bias)
+
+    def fused(
+        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: PairBias | None = None
+    ) -> Queries:
+        """By the kernel."""
+        if self.score is None:
+            return fused_flex_attention(q, k, v, mask, bias)
+        q, scale = self.score.queries(q), self.score.scale
+        return fused_flex_attention(q, k, v, mask, bias, scale)
+
+
+@config
+class FlexCoreConfig:
+    """FlexAttention on a GPU, with memory linear in the length for every mask, ALiBi and T5."""
+
+    kind: Literal["flex"] = "flex"
+
+    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> FlexCore:
+        return FlexCore(fused(score), dropout=dropout)
 
 
 def fused_flex_attention(

@@ -1,47 +1,28 @@
 """Multi-head attention, self and cross: MHA, GQA and MQA by the number of key/value heads."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
-from addnorm.nn.attention.core import (
-    NOT_FUSED,
-    CoreConfig,
-    EagerCoreConfig,
-    FlexCoreConfig,
-    SDPACoreConfig,
-)
+from addnorm.nn.attention.core import NOT_FUSED, EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.attention.cores import CoreConfig
+from addnorm.nn.attention.differential import DifferentialCoreConfig
+from addnorm.nn.attention.flex import FlexCoreConfig
+from addnorm.nn.attention.heads import HeadShape, divisors
+from addnorm.nn.attention.outputs import OutputConfig, PlainOutput
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig
-from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig
+from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, is_fused
 from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig
 from addnorm.nn.positions.position import Position
-from addnorm.nn.types import Hidden, KeysValues
-
-Heads = Float[Tensor, "batch heads seq d_head"]
-
-
-@dataclass(frozen=True)
-class HeadShape:
-    """How many query heads, how many key/value heads they share, and the width of each."""
-
-    n_heads: int
-    n_kv_heads: int
-    d_head: int
-
-    def __post_init__(self) -> None:
-        if self.n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"n_heads = {self.n_heads} cannot share n_kv_heads = {self.n_kv_heads} evenly: "
-                f"n_kv_heads must be one of {_divisors(self.n_heads)}"
-            )
+from addnorm.nn.types import Heads, Hidden, KeysValues
+from addnorm.parts import check_conflicts
 
 
 class MultiHead(nn.Module):
@@ -49,8 +30,12 @@ class MultiHead(nn.Module):
 
     `q = x W_q`, `k = y W_k`, `v = y W_v`, `out = concat(heads) W_o` (Vaswani et al. 2017, §3.2.2);
     each key/value head serves `n_heads / n_kv_heads` query heads (Ainslie et al. 2023). With
-    `qk_norm`, queries and keys are normalised per head (Henry et al. 2020).
+    `qk_norm`, queries and keys are normalised per head (Henry et al. 2020). `output` acts on the
+    heads before `W_o`.
     """
+
+    output_weights = ("out_proj",)
+    deepnorm_weights = ("v_proj", "out_proj")
 
     def __init__(
         self,
@@ -61,6 +46,7 @@ class MultiHead(nn.Module):
         bias: bool = True,
         out_bias: bool = True,
         qk_norm: NormConfig | None = None,
+        output: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.d_head = heads.d_head
@@ -71,6 +57,7 @@ class MultiHead(nn.Module):
         self.q_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
         self.k_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
         self.core = core
+        self.output = output or PlainOutput()
 
     def queries(self, x: Hidden) -> Heads:
         """The queries of every head, `norm(x W_q)`."""
@@ -103,13 +90,10 @@ class SelfAttention(MultiHead):
         heads: HeadShape,
         *,
         position: Position,
-        core: nn.Module,
-        bias: bool = True,
-        out_bias: bool = True,
-        qk_norm: NormConfig | None = None,
         pattern: Mask | None = None,
+        **projections: Any,
     ) -> None:
-        super().__init__(d_model, heads, core=core, bias=bias, out_bias=out_bias, qk_norm=qk_norm)
+        super().__init__(d_model, heads, **projections)
         self.position = position
         self.pattern = pattern or Full()
 
@@ -118,7 +102,8 @@ class SelfAttention(MultiHead):
         q, k = self.position.rotate(q, k, ctx)
         k, v = (k, v) if cache is None else cache.append(k, v)
         q, k = self.position.rotate_all(q, k, ctx)
-        return self.merge(self.core(q, k, v, ctx.mask, self.position.score_bias(q, ctx)))
+        heads = self.core(q, k, v, ctx.mask, self.position.score_bias(q, ctx))
+        return self.merge(self.output(heads, x))
 
     def new_cache(self) -> SelfCache:
         """An empty cache that keeps as much as the pattern can reach."""
@@ -137,7 +122,8 @@ class CrossAttention(MultiHead):
             raise ValueError("cross-attention needs a memory: build the context with `attending`")
         k, v = self.remember(memory) if cache is None else cache.once(lambda: self.remember(memory))
         q, n = self.queries(x), k.shape[0]
-        return self.merge(unfold_beams(self.core(fold_beams(q, n), k, v, memory.mask), q.shape[0]))
+        heads = unfold_beams(self.core(fold_beams(q, n), k, v, memory.mask), q.shape[0])
+        return self.merge(self.output(heads, x))
 
     def remember(self, memory: Memory) -> KeysValues:
         """The keys and values of the memory."""
@@ -160,6 +146,9 @@ def unfold_beams(
     return mixed.unflatten(2, (rows // n, -1)).transpose(1, 2).flatten(0, 1)
 
 
+FUSED_CORES = (SDPACoreConfig, FlexCoreConfig, DifferentialCoreConfig)
+
+
 @config
 class AttentionConfig:
     """Attention with `n_heads` heads; `n_kv_heads` = `n_heads` is MHA, 1 is MQA, between is GQA.
@@ -180,53 +169,50 @@ class AttentionConfig:
     score: ScoreConfig = ScaledDotConfig()
     pattern: PatternConfig = FullPatternConfig()
     core: CoreConfig | None = None
+    output: OutputConfig | None = None
 
     def __post_init__(self) -> None:
-        if not self.score.fused and isinstance(self.core, SDPACoreConfig | FlexCoreConfig):
+        if isinstance(self.core, FUSED_CORES) and not is_fused(self.score):
             raise ValueError(NOT_FUSED)
         if isinstance(self.qk_norm, BatchNormConfig):
             raise ValueError("qk_norm normalises each head of each token: batchnorm cannot")
 
-    def build(self, d_model: int, position: Position, causal: bool) -> SelfAttention:
-        heads = self.heads(d_model)
+    def build(
+        self, d_model: int, position: Position, causal: bool, layer: int = 0
+    ) -> SelfAttention:
         return SelfAttention(
             d_model,
-            heads,
+            self.heads(d_model),
             position=position,
-            core=self.build_core(heads),
-            bias=self.bias,
-            out_bias=self.bias if self.out_bias is None else self.out_bias,
-            qk_norm=self.qk_norm,
             pattern=self.pattern.build(),
+            **self.build_parts(d_model, layer),
         )
 
-    def build_cross(self, d_model: int) -> CrossAttention:
+    def build_cross(self, d_model: int, layer: int = 0) -> CrossAttention:
+        return CrossAttention(d_model, self.heads(d_model), **self.build_parts(d_model, layer))
+
+    def build_parts(self, d_model: int, layer: int) -> dict[str, Any]:
+        """What self- and cross-attention have in common, by the names of their arguments."""
         heads = self.heads(d_model)
-        return CrossAttention(
-            d_model,
-            heads,
-            core=self.build_core(heads),
-            bias=self.bias,
-            out_bias=self.bias if self.out_bias is None else self.out_bias,
-            qk_norm=self.qk_norm,
-        )
-
-    def build_core(self, heads: HeadShape) -> nn.Module:
-        """The core with its score."""
-        core = self.core or (SDPACoreConfig() if self.score.fused else EagerCoreConfig())
-        return core.build(self.dropout, self.score.build(heads.n_heads, heads.d_head))
+        core = self.core or (SDPACoreConfig() if is_fused(self.score) else EagerCoreConfig())
+        score = self.score.build(heads.n_heads, heads.d_head)
+        return {
+            "core": core.build(heads, score, self.dropout, layer),
+            "bias": self.bias,
+            "out_bias": self.bias if self.out_bias is None else self.out_bias,
+            "qk_norm": self.qk_norm,
+            "output": None if self.output is None else self.output.build(d_model, heads, layer),
+        }
 
     def heads(self, d_model: int) -> HeadShape:
         """The head counts and width for this model width. Raises `ValueError` where they clash."""
         if self.d_head is None and d_model % self.n_heads:
             raise ValueError(
                 f"d_model = {d_model} does not divide into n_heads = {self.n_heads}: "
-                f"n_heads must be one of {_divisors(d_model)}, or d_head must be given"
+                f"n_heads must be one of {divisors(d_model)}, or d_head must be given"
             )
-        return HeadShape(
+        heads = HeadShape(
             self.n_heads, self.n_kv_heads or self.n_heads, self.d_head or d_model // self.n_heads
         )
-
-
-def _divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]
+        check_conflicts([self.core], heads)
+        return heads

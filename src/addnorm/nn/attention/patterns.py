@@ -1,11 +1,12 @@
 """Patterns: which part of what the pass allows a layer's self-attention looks at."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from addnorm.config import config
-from addnorm.nn.masks import Blocks, Full, Window
+from addnorm.nn.masks import Blocks, Full, Mask, Window
+from addnorm.parts import Family
 
 
 @config
@@ -42,7 +43,15 @@ class BlocksPatternConfig:
         return Blocks(self.size, self.local, self.n_global)
 
 
+@runtime_checkable
+class PatternPart(Protocol):
+    """A configuration of a pattern: it builds the mask that a layer adds to that of the pass."""
+
+    def build(self) -> Mask: ...
+
+
 PatternConfig = Annotated[
-    FullPatternConfig | WindowPatternConfig | BlocksPatternConfig, Field(discriminator="kind")
+    FullPatternConfig | WindowPatternConfig | BlocksPatternConfig | PatternPart,
+    Family("pattern", PatternPart),
 ]
 """Every pattern there is."""

@@ -1,16 +1,17 @@
 """Scores: how well a query and a key agree, in the four ways of the literature."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.types import ExpandedKeys, Queries
+from addnorm.parts import Family
 
 Scores = Float[Tensor, "batch heads q_seq kv_seq"]
 
@@ -144,20 +145,44 @@ class AdditiveConfig:
 
     kind: Literal["additive"] = "additive"
 
-    @property
-    def fused(self) -> bool:
-        """Whether torch's fused kernels know this score."""
-        return False
-
-    def scale(self, d_head: int) -> float:
-        """What products of queries and keys are multiplied by, where a scheme has any."""
-        return 1.0
-
     def build(self, n_heads: int, d_head: int) -> Additive:
         return Additive(n_heads, d_head)
 
 
+@runtime_checkable
+class ScorePart(Protocol):
+    """A configuration of a score.
+
+    The module it builds is called as `score(q, k)`, `q` of shape `[batch, heads, q_seq, d_head]`
+    and `k` of `[batch, heads, kv_seq, d_head]`, and returns `[batch, heads, q_seq, kv_seq]`. The
+    eager core runs it.
+    """
+
+    def build(self, n_heads: int, d_head: int) -> nn.Module: ...
+
+
+DotProductConfig = ScaledDotConfig | DotConfig | BilinearConfig
+
 ScoreConfig = Annotated[
-    ScaledDotConfig | DotConfig | BilinearConfig | AdditiveConfig, Field(discriminator="kind")
+    ScaledDotConfig | DotConfig | BilinearConfig | AdditiveConfig | ScorePart,
+    Family("score", ScorePart),
 ]
 """Every score there is."""
+
+
+def is_fused(score: ScoreConfig) -> bool:
+    """Whether torch's fused kernels compute this score."""
+    return isinstance(score, DotProductConfig) and score.fused
+
+
+def is_plain_product(score: ScoreConfig) -> bool:
+    """Whether nothing stands between queries and keys, so that what turns both keeps its meaning.
+
+    Of someone's own score that is taken for granted.
+    """
+    return not isinstance(score, BilinearConfig | AdditiveConfig)
+
+
+def scale_of(score: ScoreConfig, d_head: int) -> float:
+    """What products of queries and keys are multiplied by, where a score has any."""
+    return score.scale(d_head) if isinstance(score, DotProductConfig) else 1.0

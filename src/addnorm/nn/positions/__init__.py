@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
 from addnorm.nn.positions.alibi import ALiBi, ALiBiConfig
+from addnorm.nn.positions.kerple import KERPLE, KERPLEConfig
 from addnorm.nn.positions.learned import Learned, LearnedConfig
 from addnorm.nn.positions.none import NoPosition, NoPositionConfig
-from addnorm.nn.positions.position import Bias, BuildContext, Position
+from addnorm.nn.positions.position import Bias, BuildContext, Position, PositionPart
 from addnorm.nn.positions.rotary import DynamicRotary, Rotary, RotaryConfig
 from addnorm.nn.positions.scaling import (
     DynamicScaling,
@@ -20,6 +19,7 @@ from addnorm.nn.positions.scaling import (
 from addnorm.nn.positions.sinusoidal import Sinusoidal, SinusoidalConfig, sinusoidal_encoding
 from addnorm.nn.positions.t5 import T5Bias, T5BiasConfig
 from addnorm.nn.positions.transformer_xl import RelativeScores, TransformerXL, TransformerXLConfig
+from addnorm.parts import Family
 
 PositionConfig = Annotated[
     SinusoidalConfig
@@ -28,18 +28,22 @@ PositionConfig = Annotated[
     | ALiBiConfig
     | T5BiasConfig
     | TransformerXLConfig
-    | NoPositionConfig,
-    Field(discriminator="kind"),
+    | KERPLEConfig
+    | NoPositionConfig
+    | PositionPart,
+    Family("position", PositionPart),
 ]
 """Every position scheme there is."""
 
 __all__ = [
+    "KERPLE",
     "ALiBi",
     "ALiBiConfig",
     "Bias",
     "BuildContext",
     "DynamicRotary",
     "DynamicScaling",
+    "KERPLEConfig",
     "Learned",
     "LearnedConfig",
     "LinearScaling",
@@ -49,6 +53,7 @@ __all__ = [
     "NoPositionConfig",
     "Position",
     "PositionConfig",
+    "PositionPart",
     "RelativeScores",
     "Rotary",
     "RotaryConfig",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -52,6 +53,12 @@ class BuildContext:
     d_head: int
     causal: bool
     scale: float
+    n_kv_heads: int | None = None
+    n_layers: int = 1
+    score: str = "scaled_dot"
+    """The kind of the score."""
+    plain_products: bool = True
+    """Whether scores are products of queries and keys as they are, which rotations need."""
 
 
 class Position(nn.Module):
@@ -84,3 +91,23 @@ class Position(nn.Module):
     def max_len(self) -> int | None:
         """How many positions the scheme knows; None where there is no bound."""
         return None
+
+
+@runtime_checkable
+class PositionPart(Protocol):
+    """A configuration of a position scheme: it builds a `Position` for the sizes around it.
+
+    One scheme serves all layers of a stack; `Position.in_layer` gives a layer one of its own.
+    """
+
+    def build(self, context: BuildContext) -> Position: ...
+
+
+def not_a_dot_product(kind: str, around: BuildContext) -> str | None:
+    """Why positions that act inside of dot products cannot work with another score."""
+    if not around.plain_products:
+        return (
+            f"{kind} positions are defined for dot products: with {around.score} scores use "
+            "'sinusoidal', 'learned', 'alibi', 'kerple', 't5' or 'none'"
+        )
+    return None

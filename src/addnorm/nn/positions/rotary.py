@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import BuildContext, Position
+from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product
 from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig
 from addnorm.nn.positions.sinusoidal import frequencies, waves
 from addnorm.nn.types import Keys, Queries
@@ -133,6 +133,14 @@ class RotaryConfig:
     layout: Layout = "half"
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     scaling: ScalingConfig | None = None
+
+    def conflict(self, around: BuildContext) -> str | None:
+        """Rotary positions turn pairs of features, and are defined for dot products."""
+        try:
+            self.width(around.d_head)
+        except ValueError as error:
+            return str(error)
+        return not_a_dot_product("rotary", around)
 
     def width(self, d_head: int) -> int:
         """How many features of a head turn. Raises `ValueError` where they make no pairs."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import Bias, BuildContext, Position
+from addnorm.nn.positions.position import Bias, BuildContext, Position, not_a_dot_product
 from addnorm.nn.positions.rotary import turn_interleaved
 from addnorm.nn.positions.sinusoidal import frequencies, sinusoidal_encoding, waves
 from addnorm.nn.types import Keys, Queries
@@ -79,6 +79,15 @@ class TransformerXLConfig:
     """Relative positions in every layer; nothing to choose."""
 
     kind: Literal["transformer_xl"] = "transformer_xl"
+
+    def conflict(self, around: BuildContext) -> str | None:
+        """Distances are encoded in pairs, and the scores are dot products."""
+        if around.d_model % 2:
+            return (
+                f"transformer_xl positions encode distances in pairs: d_model = {around.d_model} "
+                f"must be even, such as {around.d_model + 1}"
+            )
+        return not_a_dot_product("transformer_xl", around)
 
     def build(self, build_context: BuildContext) -> TransformerXL:
         return TransformerXL(build_context)

@@ -1,0 +1,33 @@
+"""CoreConfig: every attention core, and what a core of someone's own must be."""
+
+from typing import Annotated, Protocol, runtime_checkable
+
+from torch import nn
+
+from addnorm.nn.attention.core import EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.attention.differential import DifferentialCoreConfig
+from addnorm.nn.attention.flex import FlexCoreConfig
+from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.attention.scores import Score
+from addnorm.parts import Family
+
+
+@runtime_checkable
+class CorePart(Protocol):
+    """A configuration of an attention core.
+
+    The module it builds is called as `core(q, k, v, mask, bias)` (see `core`): `q` is
+    `[batch, heads, q_seq, d_head]`, `k` and `v` are `[batch, kv_heads, kv_seq, d_head]`, `mask` is
+    an `Evaluated`, and `bias` a `Bias` or None; it returns the shape of `q`. A method
+    `weights(q, k, mask, bias)` of shape `[batch, heads, q_seq, kv_seq]` lets people look inside.
+    `layer` counts from 0.
+    """
+
+    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> nn.Module: ...
+
+
+CoreConfig = Annotated[
+    SDPACoreConfig | FlexCoreConfig | EagerCoreConfig | DifferentialCoreConfig | CorePart,
+    Family("core", CorePart),
+]
+"""Every attention core there is."""

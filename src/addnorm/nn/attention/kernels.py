@@ -1,0 +1,132 @@
+"""Which kernel computes scaled dot-product attention: torch's fused ones, or plain products.
+
+They compute the same; what is fastest depends on the device, the type and the sizes.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from addnorm.nn.attention.blocked import blocked_attention, use_blocked_attention
+from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
+from addnorm.nn.types import Keys, Queries
+
+BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
+
+EVERYTHING = slice(None)
+
+FEW = 8
+"""Queries up to which plain products read the keys faster than the fused kernel in float32."""
+
+SHORT = 1024
+"""Keys up to which plain products train faster than torch's fused kernel in bfloat16 on a CPU.
+
+They round scores to bfloat16, as autocast rounds all products; a model that is itself in bfloat16
+keeps the kernel, which does not. `docs/speed.md` has the figures, `blocked` the way of large ones.
+"""
+
+
+def dot_product_attention(
+    q: Queries,
+    k: Keys,
+    v: Float[Tensor, "batch kv_heads kv_seq d_value"],
+    mask: Evaluated,
+    bias: BiasTensor | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "batch heads q_seq d_value"]:
+    """`dropout(softmax(scale · q kᵀ + bias)) v` by the fastest kernel.
+
+    `scale` is by default 1/√d_head. Vaswani et al. 2017, eq. 1; Dao et al. 2022, alg. 1.
+    """
+    if prefers_products(q, k):
+        # Alone with the keys, a query is read once: a wider type costs nothing, and rounds less.
+        single = torch.compiler.is_exporting() and q.shape[2] == 1
+        wide = torch.float32 if single else q.dtype
+        wider = (x.to(wide) for x in (q, k, v))
+        return plain_products(*wider, mask, bias, scale=scale, dropout=dropout).to(q.dtype)
+    causal = isinstance(mask, Causal) and bias is None
+    allowed = None if causal else allowed_of(mask, q, k)
+    bias = None if bias is None else bias.to(q.dtype)
+    if bias is not None and allowed is not None:
+        allowed = bias.masked_fill(~allowed, float("-inf"))
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=bias if allowed is None else allowed,
+        is_causal=causal,
+        dropout_p=dropout,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
+def plain_products(
+    q: Queries,
+    k: Keys,
+    v: Float[Tensor, "batch kv_heads kv_seq d_value"],
+    mask: Evaluated,
+    bias: BiasTensor | None = None,
+    *,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "batch heads q_seq d_value"]:
+    """The same in plain products, in the type of the queries."""
+    q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
+    k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
+    allowed = allowed_of(mask, q, k)
+    # A sum with a floor, for filling all scores of all heads takes longer.
+    if bias is None and use_blocked_attention(q, k):
+        floor = None if allowed is None else _floor(allowed, q.dtype)
+        mixed = blocked_attention(q, k, v, floor, dropout)
+    else:
+        scores = q @ k.mT
+        scores = scores if bias is None else scores + bias.to(q.dtype)
+        scores = scores if allowed is None else scores + _floor(allowed, q.dtype)
+        # In float32, or a weight near one would be one, and teach nothing.
+        weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+        mixed = F.dropout(weights, dropout) @ v
+    if isinstance(mask, Dense | Tiled) and allowed is not None:  # some may see nothing
+        mixed = mixed.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
+    return mixed
+
+
+def prefers_products(q: Queries, k: Keys) -> bool:
+    """Whether plain products are the faster ones, of a few queries or of short texts."""
+    if q.device.type != "cpu":
+        return False
+    if torch.compiler.is_compiling():
+        few = type(q.shape[2]) is int and q.shape[2] <= FEW  # not a symbol
+        return torch.compiler.is_exporting() and few
+    if q.dtype is torch.float32:
+        return q.shape[2] <= FEW
+    autocast = q.dtype is torch.bfloat16 and torch.is_autocast_enabled("cpu")
+    return autocast and q.shape[2] > 1 and k.shape[2] <= SHORT
+
+
+def allowed_of(mask: Evaluated, q: Queries, k: Keys) -> Tensor | None:
+    """The evaluated mask as a tensor, or None where everything is allowed."""
+    match mask:
+        case Full():
+            return None
+        case Causal():
+            return q.new_ones(1, 1, q.shape[2], k.shape[2]).tril().bool()
+        case Dense(allowed):
+            return allowed
+        case Tiled():
+            return mask.tile(EVERYTHING, EVERYTHING).allowed
+
+
+def _floor(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a query may look; elsewhere so low that exp gives 0, and finite even in a sum."""
+    lowest = torch.finfo(dtype).min / 2
+    return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, lowest)
+
+
+def shared(kv: Keys, n_heads: int) -> Float[Tensor, "batch heads kv_seq d_head"]:
+    """Each key/value head repeated for its group of query heads (Ainslie et al. 2023, GQA)."""
+    repeats = n_heads // kv.shape[1]
+    return kv if repeats == 1 else kv.repeat_interleave(repeats, dim=1)

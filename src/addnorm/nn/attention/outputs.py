@@ -1,0 +1,69 @@
+"""Operations on the output of attention: between the weighted values and the output projection."""
+
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from addnorm.config import config
+from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.linear import Linear
+from addnorm.nn.types import Heads, Hidden
+from addnorm.parts import Family
+
+
+@runtime_checkable
+class OutputPart(Protocol):
+    """A configuration of an operation on attention's output.
+
+    The module it builds maps the output of every head, `[batch, heads, seq, d_head]`, and the
+    hidden states that the queries were projected from, `[batch, seq, d_model]`, to the output of
+    every head. It must act on each token alone.
+    """
+
+    def build(self, d_model: int, heads: HeadShape, layer: int) -> nn.Module: ...
+
+
+class PlainOutput(nn.Module):
+    """`heads`: nothing between the weighted values and the output projection."""
+
+    def forward(self, heads: Heads, x: Hidden) -> Heads:
+        return heads
+
+
+class GatedOutput(nn.Module):
+    """`heads ⊙ σ(x W_g)`: attention whose output is gated (Qiu et al. 2025, §2.2).
+
+    `x` is what the queries are projected from. `per = "feature"` has a gate for each feature of a
+    head, `per = "head"` one for the whole head.
+    """
+
+    def __init__(self, d_model: int, heads: HeadShape, per: Literal["feature", "head"]) -> None:
+        super().__init__()
+        width = heads.d_head if per == "feature" else 1
+        self.n_heads = heads.n_heads
+        self.proj = Linear(d_model, heads.n_heads * width, bias=False)
+
+    def forward(self, heads: Heads, x: Hidden) -> Heads:
+        gate = torch.sigmoid(self.proj(x))
+        return heads * gate.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+
+@config
+class GatedOutputConfig:
+    """A gate on attention's output, for each feature or for each head."""
+
+    kind: Literal["gated"] = "gated"
+    per: Literal["feature", "head"] = "feature"
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Both granularities."""
+        return {"gated": cls(), "gated_per_head": cls(per="head")}
+
+    def build(self, d_model: int, heads: HeadShape, layer: int) -> GatedOutput:
+        return GatedOutput(d_model, heads, self.per)
+
+
+OutputConfig = Annotated[GatedOutputConfig | OutputPart, Family("output", OutputPart)]
+"""Every operation on attention's output."""

@@ -1,0 +1,58 @@
+"""KERPLE: attention falls off with the logarithm of the distance, as fast as each head learns."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from addnorm.config import config
+from addnorm.nn.context import Context
+from addnorm.nn.positions.position import BuildContext, PairBias, Position, Queries, offset_of
+
+
+class KERPLE(Position):
+    """Adds `-r₁ log(1 + r₂ |i - j|)` to the score of position `i` against `j` (Chi et al. 2022).
+
+    The logarithmic kernel of the paper, with learned `r₁, r₂ > 0` for each head, shared by all
+    layers. Kept positive by `r = softplus(parameter)`, where the authors' code clamps; they start
+    as there, uniform in (0, 2) and (0, 1). Computed in float32, or float64 where the queries are.
+    """
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.raw_amplitude = nn.Parameter(torch.empty(n_heads))
+        self.raw_rate = nn.Parameter(torch.empty(n_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw `r₁` from (0, 2) and `r₂` from (0, 1)."""
+        for raw, highest in ((self.raw_amplitude, 2.0), (self.raw_rate, 1.0)):
+            with torch.no_grad():
+                raw.uniform_(0.01, highest).expm1_().log_()  # the inverse of softplus
+
+    def score_bias(self, q: Queries, ctx: Context) -> PairBias:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        amplitude = F.softplus(self.raw_amplitude.to(wide))
+        rate = F.softplus(self.raw_rate.to(wide))
+        offset = offset_of(ctx)
+
+        def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
+            offsets = ctx.positions[:, None, rows, None] - ctx.kv_positions[:, None, None, keys]
+            return -amplitude[:, None, None] * torch.log1p(rate[:, None, None] * offsets.abs())
+
+        def at(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return -amplitude[head] * torch.log1p(rate[head] * offset(row, i, j).abs())
+
+        return PairBias(tile, at)
+
+
+@config
+class KERPLEConfig:
+    """Logarithmic biases that are learned; nothing to choose."""
+
+    kind: Literal["kerple"] = "kerple"
+
+    def build(self, context: BuildContext) -> KERPLE:
+        return KERPLE(context.n_heads)

@@ -1,0 +1,347 @@
+"""Parts: which configurations may stand in a model or a recipe, ours and anyone's own.
+
+A family of parts is a union of our configurations and a protocol that any other configuration may
+fulfil. A value of a family is written in one of four ways:
+
+- an object: `RMSNormConfig(eps=1e-5)`, or an instance of your own frozen dataclass;
+- a table with its kind: `{kind = "rmsnorm", eps = 1e-5}`;
+- a word, the part with its defaults: `"rmsnorm"`;
+- for your own part, `kind = "module:Class"`, or the name of an entry point in `addnorm.parts`.
+
+Reading a file never imports anything: `module:Class` is looked up among the modules that are
+imported already. Whoever names a file or a module to import (`--import`, `import = [...]` in their
+own recipe, an `import` statement) has it imported before, by `import_parts`.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, get_args, runtime_checkable
+
+from pydantic import (
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from addnorm.errors import InputError, nearest
+
+ENTRY_POINTS = "addnorm.parts"
+"""The entry-point group in which installed packages name their parts."""
+
+FROM_FILE = {"from_file": True}
+"""The validation context of what is only read: entry points are not imported for it."""
+
+
+@runtime_checkable
+class HasConflicts(Protocol):
+    """A configuration that knows what its part cannot be combined with."""
+
+    def conflict(self, around: Any) -> str | None:
+        """Why the part cannot stand in what is built around it; None where it can.
+
+        `around` is a `BuildContext` for positions, a `HeadShape` for attention cores, and the
+        configuration that holds the part for all others.
+        """
+        ...
+
+
+@runtime_checkable
+class HasExamples(Protocol):
+    """A configuration that names the variants worth telling apart, the usual one first."""
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Any]:
+        """Small instances by their names."""
+        ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """The annotation of a union of parts: `Annotated[A | B | NormPart, Family("norm", NormPart)]`.
+
+    `protocol` is what every member and every part of someone's own fulfils, by the method `method`.
+    `default` is the kind where a table names none.
+    """
+
+    name: str
+    protocol: type
+    method: str = "build"
+    default: str | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Our own kinds as a tagged union; whatever else `resolve` accepts beside it."""
+        kinds = {kind_of(member): member for member in _dataclasses(source)}
+        choices = {kind: handler.generate_schema(member) for kind, member in kinds.items()}
+        ours = core_schema.tagged_union_schema(choices, "kind", from_attributes=True)
+        members = tuple(kinds.values())
+
+        def validate(value: Any, ours: Callable[[Any], Any], info: Any) -> Any:
+            if isinstance(value, str):
+                value = {"kind": value}
+            if isinstance(value, Mapping):
+                value = {"kind": self.default, **value} if self.default else dict(value)
+                kind = value.get("kind")
+                if not isinstance(kind, str) or kind in kinds:
+                    return ours(value)
+                found = self.find(
+                    kind, from_file=bool(info.context and "from_file" in info.context)
+                )
+                return ours(value) if found is None else construct(found, value)
+            if isinstance(value, members) or not hasattr(value, self.method):
+                return ours(value)
+            self.check(type(value))
+            return value
+
+        def serialize(value: Any, ours: Callable[[Any], Any]) -> Any:
+            return ours(value) if isinstance(value, members) else dump(value)
+
+        return core_schema.with_info_wrap_validator_function(
+            validate,
+            ours,
+            serialization=core_schema.wrap_serializer_function_ser_schema(serialize, schema=ours),
+        )
+
+    def find(self, kind: str, *, from_file: bool = False) -> type | None:
+        """The configuration class that `kind` names; None where it is a word that nobody knows.
+
+        Raises `ValueError` where a module is not imported, has no such class, or the class is not a
+        part of this family.
+        """
+        if ":" in kind:
+            found = _imported(kind)
+        elif (entry := _entry_points().get(kind)) is None:
+            return None
+        elif from_file and entry.value.partition(":")[0] not in sys.modules:
+            raise ValueError(
+                f"{kind!r} is a part of an installed package: a file that is only read imports "
+                f"nothing. Name it with --import {entry.value.partition(':')[0]}"
+            )
+        else:
+            found = entry.load()
+        self.check(found)
+        return found
+
+    def check(self, part: Any) -> None:
+        """Raise `ValueError` unless `part` is a frozen configuration of this family."""
+        name = getattr(part, "__qualname__", repr(part))
+        if not isinstance(part, type) or not _is_frozen(part):
+            raise ValueError(
+                f"{name} is no part: a part is a frozen dataclass with {self.method}()"
+            )
+        method = inspect.getattr_static(part, self.method, None)
+        if not callable(getattr(part, self.method, None)) or method is None:
+            raise ValueError(f"{name} is no {self.name}: it has no method {self.method}()")
+        wanted = [*inspect.signature(getattr(self.protocol, self.method)).parameters]
+        try:
+            inspect.signature(getattr(part, self.method)).bind(*wanted)
+        except TypeError as error:
+            call = f"{self.method}({', '.join(wanted[1:])})"
+            raise ValueError(f"{name} is no {self.name}: it is built by {call}, {error}") from error
+
+
+def kind_of(part: Any) -> str:
+    """The kind by which a recipe names a configuration or its class: `rmsnorm`, `my_parts:DyT`."""
+    cls = part if isinstance(part, type) else type(part)
+    if cls.__module__.partition(".")[0] == "addnorm":
+        return {field.name: field.default for field in fields(cls)}.get("kind", cls.__name__)
+    return next(
+        (name for name, entry in _loaded_entry_points() if entry is cls),
+        f"{cls.__module__}:{cls.__qualname__}",
+    )
+
+
+def members(family: Any) -> tuple[type, ...]:
+    """Our own configurations of a family, in the order of its union."""
+    return tuple(_dataclasses(family))
+
+
+def family_of(annotation: Any) -> Family | None:
+    """The family that an annotation such as `NormConfig | None` speaks of, if it does."""
+    for item in getattr(annotation, "__metadata__", ()):
+        if isinstance(item, Family):
+            return item
+    return next((found for one in get_args(annotation) if (found := family_of(one))), None)
+
+
+def examples(config: type) -> Mapping[str, Any]:
+    """The variants of a part worth telling apart, the usual one first."""
+    if isinstance(config, HasExamples):
+        return config.examples()
+    return {kind_of(config): config()}
+
+
+def check_conflicts(parts: Any, around: Any) -> None:
+    """Raise `ValueError` where a part says that it cannot stand in what is built around it.
+
+    `parts` are configurations, or a configuration whose fields are.
+    """
+    values = parts if isinstance(parts, list) else [getattr(parts, f.name) for f in fields(parts)]
+    for part in values:
+        if isinstance(part, HasConflicts) and (reason := part.conflict(around)):
+            raise ValueError(reason)
+
+
+def construct(part: type, table: Mapping[str, Any]) -> Any:
+    """Someone's own configuration from its table in a recipe, its kind left out.
+
+    Raises `ValueError` for a field that it does not have, or a value that does not fit.
+    """
+    known = {field.name: field for field in _fields(part)}
+    given = {name: value for name, value in table.items() if name != "kind"}
+    for name in given:
+        if name not in known:
+            valid = [one for one in known if one != "kind"]
+            listed = f" Valid: {', '.join(valid)}." if valid else " It has no fields."
+            raise ValueError(
+                f"{name} is no field of {kind_of(part)}.{nearest(name, valid)}{listed}"
+            )
+    try:
+        return _adapter(part).validate_python(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{kind_of(part)}: {where + ': ' if where else ''}{problem}") from error
+
+
+def dump(part: Any) -> dict[str, Any]:
+    """Someone's own configuration as a recipe writes it.
+
+    Raises `ValueError` for one that no recipe could name again.
+    """
+    kind = kind_of(part)
+    if "<locals>" in kind:
+        raise ValueError(f"{kind} cannot be saved: define the class at the top of a module")
+    written = _adapter(type(part)).dump_python(part, mode="json")
+    return {"kind": kind, **{name: value for name, value in written.items() if name != "kind"}}
+
+
+def import_parts(names: Sequence[str], folder: Path | None = None) -> None:
+    """Import the files (`my_parts.py`, relative to `folder`) and modules that a person named.
+
+    A file becomes the module of its stem. Raises `InputError` for one that is missing, or that
+    would take the place of a module that is imported already; what goes wrong inside of it is the
+    person's own and keeps its traceback.
+    """
+    for name in names:
+        if name.endswith(".py"):
+            _import_file((folder or Path()) / name)
+            continue
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            raise InputError(f"--import {name}: no such module, and no file {name}.py") from error
+
+
+def needed_imports(tree: Any) -> list[str]:
+    """The modules that `module:Class` kinds anywhere in a recipe's tree speak of."""
+    found: list[str] = []
+    if isinstance(tree, Mapping):
+        kind = tree.get("kind")
+        if isinstance(kind, str) and ":" in kind:
+            found.append(kind.partition(":")[0])
+        found += [one for value in tree.values() for one in needed_imports(value)]
+    elif isinstance(tree, list | tuple):
+        found += [one for value in tree for one in needed_imports(value)]
+    return sorted(set(found))
+
+
+def _dataclasses(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        yield annotation
+    for one in get_args(annotation):
+        yield from _dataclasses(one)
+
+
+def _is_frozen(part: type) -> bool:
+    if is_dataclass(part):
+        return bool(part.__dataclass_params__.frozen)  # pyright: ignore[reportAttributeAccessIssue]
+    return bool(getattr(part, "model_config", {}).get("frozen"))
+
+
+def _fields(part: type) -> Sequence[Any]:
+    if is_dataclass(part):
+        return fields(part)
+    found: Mapping[str, Any] = getattr(part, "model_fields", {})
+    return [_Named(name) for name in found]
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str
+
+
+@cache
+def _adapter(part: type) -> Any:
+    return TypeAdapter(part)
+
+
+def _imported(kind: str) -> Any:
+    """The class `module:Class` of a module that is imported; nothing is imported for it."""
+    module_name, _, path = kind.partition(":")
+    module = sys.modules.get(module_name)
+    if module is None:
+        raise ValueError(
+            f"{kind!r} needs the module {module_name}, which is not imported: name it with "
+            f"--import {module_name}.py"
+        )
+    found: Any = module
+    for name in path.split("."):
+        names: Mapping[str, Any] = vars(found) if hasattr(found, "__dict__") else {}
+        if name not in names:
+            classes = [one for one, value in names.items() if isinstance(value, type)]
+            where = getattr(module, "__file__", None) or module_name
+            raise ValueError(f"{where} has no {path}.{nearest(name, classes)}")
+        found = names[name]
+    return found
+
+
+@cache
+def _entry_points() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+
+
+def _loaded_entry_points() -> Iterator[tuple[str, Any]]:
+    """The parts of installed packages whose modules are imported."""
+    for name, entry in _entry_points().items():
+        module, _, path = entry.value.partition(":")
+        found: Any = sys.modules.get(module)
+        for one in path.split("."):
+            found = vars(found).get(one) if found is not None else None
+        if found is not None:
+            yield name, found
+
+
+def _import_file(file: Path) -> ModuleType:
+    name, path = file.stem, file.resolve()
+    if not path.is_file():
+        near = nearest(file.name, [one.name for one in file.parent.glob("*.py")])
+        raise InputError(f"--import {file}: no such file.{near}")
+    if (there := sys.modules.get(name)) is not None:
+        if getattr(there, "__file__", None) == str(path):
+            return there
+        raise InputError(f"--import {file}: a module {name!r} is imported already: rename the file")
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"--import {file}: not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
