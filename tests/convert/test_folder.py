@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from addnorm.convert.family import Shaped, differences, explicit
+from addnorm.convert.core.family import Shaped, differences, explicit
 from addnorm.convert.folder import built, foreign_type, is_foreign, load, save
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig

@@ -20,7 +20,7 @@ from tests.parity.families import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.core.family import Shaped
 from addnorm.convert.folder import Loaded, load, save
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, translate

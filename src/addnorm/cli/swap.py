@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from addnorm.runs.swap import Swapped
+    pass
 
 
 def swap(
@@ -48,12 +48,12 @@ def swap(
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.terminal import console
-    from addnorm.runs.swap import Swap, swap_run
+    from addnorm.runs.swap import SwapOptions, swap_run
 
     options = ["--out", "--set", "--layers", "--recover", "--distill", "--split"]
     fields = fields_given(overrides, options)
-    wanted = Swap(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
-    _print(swap_run(run, out, wanted, fields, console))
+    options = SwapOptions(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
+    _print(swap_run(run, out, options, fields, console))
     console.out(f"Next: addnorm info {out}", highlight=False)
 
 
@@ -71,11 +71,11 @@ def _print(swapped: "Swapped") -> None:
     for part in swapped.parts():
         table.add_row(part.name, f"{part.n_weights:,}", part.kind, part.how)
     console.print(table)
-    transplant, left = swapped.transplant, swapped.left()
-    lines = [f"left out: {', '.join(left)}"] if left else []
+    transfer, unused = swapped.transfer, swapped.unused()
+    lines = [f"left out: {', '.join(unused)}"] if unused else []
     lines += [f"added, so that nothing is lost: model.{one}" for one in swapped.added]
-    lines += [f"another function: {one}" for one in transplant.changed]
-    lines += [] if transplant.changed else ["the same function as before"]
+    lines += [f"another function: {one}" for one in transfer.changed]
+    lines += [] if transfer.changed else ["the same function as before"]
     console.print("\n".join(["", *lines, ""]), soft_wrap=True)
     if swapped.unmeasured is not None:
         console.print(f"nothing was measured: {swapped.unmeasured}", soft_wrap=True)

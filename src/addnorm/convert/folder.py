@@ -10,14 +10,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from addnorm.convert.aside import aside
-from addnorm.convert.equivalent import restated
-from addnorm.convert.families import FAMILIES
-from addnorm.convert.family import DIFFERS, Family, Shaped, check_expressible
-from addnorm.convert.files import Weights, save_folder_weights
-from addnorm.convert.maps import Map
-from addnorm.convert.settings import Json, Settings
-from addnorm.convert.tokenizer import load_tokenizers, save_tokenizer, special_ids
+from addnorm.atomic import atomic_directory
+from addnorm.convert.core.equivalents import restated
+from addnorm.convert.core.family import DIFFERS, Family, Shaped, check_expressible
+from addnorm.convert.core.maps import Map
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.families.table import FAMILIES
+from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
+from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
@@ -110,7 +110,7 @@ def save(
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
     ids = {} if text is None else special_ids(text, config["model_type"])
     check_expressible(family, shaped, config | ids)
-    with aside(folder, replaces=("*.safetensors", "*.json")) as partial:
+    with atomic_directory(folder, replaces=("*.safetensors", "*.json")) as partial:
         if text is not None:
             max_len = shaped.model.max_len
             save_tokenizer(partial, text, model_type=config["model_type"], max_len=max_len)

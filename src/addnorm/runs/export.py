@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.core.family import Shaped
+from addnorm.convert.exporters.gguf import Dtype
 from addnorm.convert.folder import save
-from addnorm.convert.gguf import Dtype
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderConfig, EncoderModel
 from addnorm.runs.folder import Run
@@ -61,14 +61,14 @@ def _hf(run: Run, out: Path, family: str | None) -> list[str]:
 
 
 def _onnx(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.onnx import export_onnx
+    from addnorm.convert.exporters.onnx import export_onnx
 
     files = export_onnx(run.model, run.recipe.model, out)
     return [f"{file}: for onnxruntime" for file in files]
 
 
 def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.ctranslate2 import export_ctranslate2
+    from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
 
     model, config = run.model, run.recipe.model
     if isinstance(model, EncoderModel) or config.kind == "encoder":
@@ -80,7 +80,7 @@ def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
 
 
 def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.gguf import export_gguf
+    from addnorm.convert.exporters.gguf import export_gguf
 
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or config.kind != "decoder":

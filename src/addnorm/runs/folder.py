@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from addnorm.atomic import atomic_write
 from addnorm.convert.folder import describe, is_foreign
 from addnorm.convert.folder import load as load_foreign
 from addnorm.data import ImagesConfig
@@ -27,7 +28,7 @@ from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
 from addnorm.runs.recipe import RECIPE, Place, Recipe, check_recipe, set_field, task_of
 from addnorm.runs.start import sized, tree_of
 from addnorm.train.average import copy_into, weights_of
-from addnorm.train.checkpoint import load_weights, save_weights, write_atomically
+from addnorm.train.checkpoint import load_weights, save_weights
 
 FORMAT = 1
 """The version of this layout, kept in `config.json`."""
@@ -123,14 +124,14 @@ def write_settings(
     if tokenizers is not None:
         tokenizers.save(folder)
     if labels:
-        write_atomically(folder / "labels.json", json.dumps(labels, ensure_ascii=False))
+        atomic_write(folder / "labels.json", json.dumps(labels, ensure_ascii=False))
     write_recipe(folder, recipe)
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write `config.json`."""
     facts = {"format": FORMAT, "recipe": RECIPE.dump_python(recipe, mode="json")}
-    write_atomically(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
+    atomic_write(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
 
 
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:

@@ -8,9 +8,9 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from addnorm.convert.family import Shaped
+from addnorm.convert.core.family import Shaped
+from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe, is_foreign
-from addnorm.convert.settings import Settings
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.train.average import Weights, weights_of
@@ -59,20 +59,20 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Grafted:
-    """What became of weights that another model took over."""
+class MatchReport:
+    """Which weights were transferred by name and shape, and which were not."""
 
     kept: tuple[str, ...]
     new: tuple[str, ...]
     """Weights of the model that the others had nothing for: they stay as they were."""
-    left: tuple[str, ...]
+    unused: tuple[str, ...]
     """Weights that the model has no place for."""
 
     def __str__(self) -> str:
         """One line for people."""
         parts = [f"{len(self.kept)} weights taken over"]
         parts += [f"new: {shown(self.new)}"] if self.new else []
-        parts += [f"left out: {shown(self.left)}"] if self.left else []
+        parts += [f"left out: {shown(self.unused)}"] if self.unused else []
         return "; ".join(parts)
 
 
@@ -83,16 +83,18 @@ def shown(names: tuple[str, ...], most: int = 4) -> str:
 
 
 @torch.no_grad()
-def graft(model: nn.Module, weights: Weights) -> Grafted:
+def transfer_matching_weights(model: nn.Module, weights: Weights) -> MatchReport:
     """Copy the weights that have the name and shape of one of the model's.
 
     Raises `InputError` where none has.
     """
-    own = weights_of(model)
-    kept = [name for name, w in own.items() if name in weights and weights[name].shape == w.shape]
+    targets = weights_of(model)
+    kept = [
+        name for name, w in targets.items() if name in weights and weights[name].shape == w.shape
+    ]
     if not kept:
         raise InputError("no weight has the name and shape of one of this model")
     for name in kept:
-        own[name].copy_(weights[name])
-    new, left = ([name for name in side if name not in kept] for side in (own, weights))
-    return Grafted(tuple(kept), tuple(new), tuple(left))
+        targets[name].copy_(weights[name])
+    new, unused = ([name for name in side if name not in kept] for side in (targets, weights))
+    return MatchReport(tuple(kept), tuple(new), tuple(unused))

@@ -1,0 +1,237 @@
+"""Gemma 1, 2 and 3 (text): scaled embeddings and gains from one, then norms around every sublayer,
+capped scores and logits, and windows in most layers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from addnorm.convert.core.activations import activation_of
+from addnorm.convert.core.family import Shaped, attention_of, decoder
+from addnorm.convert.core.maps import Map
+from addnorm.convert.core.rotary import THETA, both_layouts, read_rotary, rotary_of, written_rotary
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.windows import (
+    FULL,
+    SLIDING,
+    cycle_of,
+    pattern_of,
+    read_types,
+    read_windows,
+    written_windows,
+)
+from addnorm.convert.families.llama_relatives import (
+    SANDWICH,
+    check_divides,
+    maps,
+    read_attention,
+    read_eps,
+    read_gated,
+    read_model,
+    relative,
+    written_model,
+)
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig
+from addnorm.models.shape import LayerConfig
+from addnorm.nn.attention import AttentionConfig, ScaledDotConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.feedforward import Activation
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.norms import OffsetRMSNormConfig
+from addnorm.nn.positions import PositionConfig, RotaryConfig
+from addnorm.nn.residuals import SandwichNormConfig
+
+GLOBAL_THETA = 1000000.0
+WINDOW = 4096
+TANH = "gelu_pytorch_tanh"
+
+
+def _read_1(settings: Settings) -> Shaped:
+    """`hidden_act = "gelu"` of the first files stood for the approximation by tanh."""
+    settings.only("hidden_activation", None, TANH)
+    activation = activation_of(settings, "hidden_act", TANH)
+    bias = settings.get("attention_bias", False)
+    return _model(
+        settings,
+        read_attention(settings, kv_heads=16, d_head=256, bias=bias, out_bias=bias),
+        read_rotary(settings),
+        activation="gelu_tanh" if activation == "gelu" else activation,
+    )
+
+
+def _read_2(settings: Settings) -> Shaped:
+    softcap = _cap(settings, "attn_logit_softcapping", 50.0)
+    size = settings.number("sliding_window", missing=WINDOW)
+    settings.only("sliding_window_size", None, size)
+    pattern, cycle = read_windows(settings, _types(settings, 2), size)
+    return _model(
+        settings,
+        _attention(settings, softcap=softcap, pattern=pattern),
+        read_rotary(settings),
+        cycle=cycle,
+        residual=SandwichNormConfig(),
+        softcap=_cap(settings, "final_logit_softcapping", 30.0),
+    )
+
+
+def _read_3(settings: Settings) -> Shaped:
+    settings.only("attn_logit_softcapping", None)  # transformers reads it, and caps nothing
+    size = settings.number("sliding_window", missing=WINDOW)
+    rotary, local = _rotary_by_type(settings)
+    types = _types(settings, settings.get("sliding_window_pattern", 6))
+    settings.get("_sliding_window_pattern", 6)
+    every = [
+        LayerConfig(
+            pattern=pattern_of(settings, kind, size), position=local if kind == SLIDING else rotary
+        )
+        for kind in types
+    ]
+    norm = OffsetRMSNormConfig(eps=read_eps(settings))
+    return _model(
+        settings,
+        _attention(settings, softcap=None, qk_norm=norm),
+        rotary,
+        cycle=cycle_of(every),
+        residual=SandwichNormConfig(),
+        softcap=_cap(settings, "final_logit_softcapping", None),
+    )
+
+
+def _model(
+    settings: Settings,
+    attention: AttentionConfig,
+    position: PositionConfig,
+    *,
+    activation: Activation | None = None,
+    softcap: float | None = None,
+    **own: Any,
+) -> Shaped:
+    if activation is None:
+        activation = activation_of(settings, "hidden_activation", TANH)
+        # The older of the two names, which nobody reads any more.
+        settings.only("hidden_act", None, TANH, "gelu", settings.tree.get("hidden_activation"))
+    settings.only("use_bidirectional_attention", False)
+    tied = settings.get("tie_word_embeddings", True)
+    return read_model(
+        settings,
+        attention,
+        position,
+        norm=OffsetRMSNormConfig(eps=read_eps(settings)),
+        embedding=EmbeddingConfig(scale="sqrt"),
+        feedforward=read_gated(settings, activation=activation),
+        head=TokenHeadConfig(tied=tied, softcap=softcap),
+        **own,
+    )
+
+
+def _attention(settings: Settings, *, softcap: float | None, **own: Any) -> AttentionConfig:
+    """With scores divided by the root of `query_pre_attn_scalar`, which need not be the width."""
+    bias = settings.get("attention_bias", False)
+    own |= {"bias": bias, "out_bias": bias}
+    attention = read_attention(settings, kv_heads=4, d_head=256, **own)
+    scalar = settings.number("query_pre_attn_scalar", missing=256) or 256
+    factor = None if scalar == attention.d_head else scalar**-0.5
+    return replace(attention, score=ScaledDotConfig(factor=factor, softcap=softcap))
+
+
+def _cap(settings: Settings, key: str, missing: float | None) -> float | None:
+    """The cap under a key: none where it is null, and `missing` where it is not there."""
+    cap = settings.real(key)
+    return cap if key in settings.tree else missing
+
+
+def _types(settings: Settings, every: int) -> list[str]:
+    """All but each layer with a number that `every` divides have a window."""
+    n_layers = settings.need("num_hidden_layers")
+    own = [SLIDING if (i + 1) % every else FULL for i in range(n_layers)]
+    return read_types(settings, n_layers) or own
+
+
+def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
+    """The positions of layers that see all, and of those with a window."""
+    theta = settings.get("rope_theta", GLOBAL_THETA)
+    local = settings.get("rope_local_base_freq", THETA)
+    both, old = settings.table("rope_parameters"), settings.table("rope_scaling")
+    full, sliding = (None if both is None else both.table(kind) for kind in (FULL, SLIDING))
+    if both is not None:
+        both.check_all_read()
+    if old is not None and old.tree:
+        full = Settings((full.tree if full else {}) | old.tree, old.where)
+    nothing = Settings({}, settings.where)
+    return rotary_of(full or nothing, settings, theta), rotary_of(
+        sliding or nothing, settings, local
+    )
+
+
+def _write_1(shaped: Shaped) -> Json:
+    model = decoder(shaped)
+    return {
+        **written_model(shaped, "gemma", "GemmaForCausalLM"),
+        **both_layouts(written_rotary(model.position)),
+        "attention_bias": attention_of(model).bias,
+    }
+
+
+def _write_2(shaped: Shaped) -> Json:
+    model = decoder(shaped)
+    softcap = _score(model).softcap
+    return {
+        **_written(shaped, "gemma2", "Gemma2ForCausalLM"),
+        **both_layouts(written_rotary(model.position)),
+        "attn_logit_softcapping": softcap,
+    }
+
+
+def _write_3(shaped: Shaped) -> Json:
+    model = decoder(shaped)
+    written = _written(shaped, "gemma3_text", "Gemma3ForCausalLM")
+    own = [model.cycle[i % len(model.cycle)] for i in range(model.n_layers)] if model.cycle else []
+    by_type: dict[str, Json] = {
+        kind: written_rotary(one.position or model.position)
+        for kind, one in zip(written["layer_types"], own, strict=False)
+    }
+    full = by_type.setdefault(FULL, written_rotary(model.position))
+    local = by_type.setdefault(SLIDING, {"rope_type": "default", "rope_theta": THETA})
+    return {
+        **written,
+        **both_layouts(full),
+        "rope_parameters": by_type,
+        "rope_local_base_freq": local["rope_theta"],
+    }
+
+
+def _written(shaped: Shaped, model_type: str, architecture: str) -> Json:
+    """What Gemma 2 and 3 share."""
+    model = decoder(shaped)
+    check_divides(model, model_type)
+    types, size = written_windows(model)
+    scale = _score(model).scale(attention_of(model).heads(model.d_model).d_head)
+    return {
+        **written_model(shaped, model_type, architecture, activation="hidden_activation"),
+        "attention_bias": attention_of(model).bias,
+        "query_pre_attn_scalar": round(scale**-2),
+        "final_logit_softcapping": model.head.softcap,
+        "layer_types": types,
+        "sliding_window": size or WINDOW,
+    }
+
+
+def _score(model: DecoderConfig) -> ScaledDotConfig:
+    score = attention_of(model).score
+    if not isinstance(score, ScaledDotConfig):
+        raise InputError(f"gemma has no {score.kind} scores")
+    return score
+
+
+def _sandwiched(shaped: Shaped) -> Iterator[Map]:
+    return maps(shaped, SANDWICH)
+
+
+GEMMA = relative("gemma", read=_read_1, write=_write_1)
+"""Gemma Team 2024 (2403.08295)."""
+
+GEMMA2 = relative("gemma2", read=_read_2, write=_write_2, maps=_sandwiched)
+"""Gemma Team 2024 (2408.00118)."""
+
+GEMMA3 = relative("gemma3_text", read=_read_3, write=_write_3, maps=_sandwiched)
+"""Gemma Team 2025."""
