@@ -12,8 +12,8 @@ from time import perf_counter
 
 import pytest
 
-from addnorm.convert.core.family import Shaped
-from addnorm.convert.folder import built, save
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.folder import build_untrained, save
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import BPEConfig
 from addnorm.models.presets import gpt2_small
@@ -177,8 +177,8 @@ def write_gpt2(folder: Path) -> None:
     """A small Hugging Face folder with a tokenizer."""
     tokenizer = BPEConfig(vocab_size=270).train(["To be, or not to be"])
     model = replace(gpt2_small(), d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2))
-    shaped = Shaped(model=model, vocab_size=tokenizer.vocab_size)
-    save(folder, shaped, built(shaped), Tokenizers(tokenizer, tokenizer))
+    spec = ModelSpec(model=model, vocab_size=tokenizer.vocab_size)
+    save(folder, spec, build_untrained(spec), Tokenizers(tokenizer, tokenizer))
 
 
 @pytest.mark.parametrize("languages", [("sh", "console"), ("python",), ("toml",)])

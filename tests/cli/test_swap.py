@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.convert.swapping import KINDS
 
-from addnorm.convert.core.family import Shaped
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import save
 from addnorm.nn.embed import EmbeddingConfig
 
@@ -57,7 +57,7 @@ def test_layers_and_distillation(run_of: RunOf, tmp_path: Path, addnorm: Command
 def test_without_data_it_says_how_to_name_some(tmp_path: Path, addnorm: Command) -> None:
     folder = tmp_path / "hf"
     config = replace(KINDS["decoder"], embedding=EmbeddingConfig(scale="one"))
-    save(folder, Shaped(model=config, vocab_size=11), config.build(11), None)
+    save(folder, ModelSpec(model=config, vocab_size=11), config.build(11), None)
     code, said, err = addnorm("swap", folder, "--set", "max_len=20", "--out", tmp_path / "out")
     assert code == 0, err
     assert "the same function as before" in said

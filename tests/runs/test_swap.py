@@ -15,7 +15,7 @@ from tests.convert.swapping import KINDS
 from tests.runs.tiny import ENGLISH, RECIPES, quiet, said, train_tiny
 from tokenizers import models, pre_tokenizers, trainers
 
-from addnorm.convert.core.family import Shaped
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import save
 from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig
@@ -167,7 +167,7 @@ def byte_pairs(folder: Path) -> None:
 
 def foreign(folder: Path, config: Any, *, text: bool, vocab: int = 400) -> Path:
     torch.manual_seed(0)
-    save(folder, Shaped(model=config, vocab_size=vocab), config.build(vocab), None)
+    save(folder, ModelSpec(model=config, vocab_size=vocab), config.build(vocab), None)
     if text:
         byte_pairs(folder)
     return folder

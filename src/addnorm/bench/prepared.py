@@ -11,7 +11,7 @@ from addnorm.bench.contender import Round, Run
 from addnorm.bench.decoding import GPT2_VOCABULARY
 from addnorm.bench.ours import translator_config
 from addnorm.bench.sizes import TranslatorSizes
-from addnorm.convert.core.family import Shaped
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
 from addnorm.convert.exporters.gguf import export_gguf
 from addnorm.convert.folder import save
@@ -33,7 +33,7 @@ def gpt2(
         made, text = config or gpt2_small(), _tokenizers()
         torch.manual_seed(0)
         model = made.build(vocab_size).eval()
-        save(folder / HF, Shaped(model=made, vocab_size=vocab_size), model, text)
+        save(folder / HF, ModelSpec(model=made, vocab_size=vocab_size), model, text)
         if _there("ctranslate2"):
             export_ctranslate2(model, made, text, folder / CTRANSLATE2)
         if _there("llama_cpp") and _there("gguf"):
@@ -50,8 +50,8 @@ def translator(folder: Path, *, sizes: TranslatorSizes) -> Run:
         config, text = replace(translator_config(sizes), dropout=0.0), _tokenizers()
         torch.manual_seed(0)
         model = config.build(sizes.vocab_size).eval()
-        shaped = Shaped(model=config, vocab_size=sizes.vocab_size)
-        save(folder / HF, shaped, model, text, model_type="marian")
+        spec = ModelSpec(model=config, vocab_size=sizes.vocab_size)
+        save(folder / HF, spec, model, text, model_type="marian")
         if _there("ctranslate2"):
             export_ctranslate2(model, config, text, folder / CTRANSLATE2)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    pass
+    from addnorm.runs.swap import SwapReport
 
 
 def swap(
@@ -57,7 +57,7 @@ def swap(
     console.out(f"Next: addnorm info {out}", highlight=False)
 
 
-def _print(swapped: "Swapped") -> None:
+def _print(swapped: "SwapReport") -> None:
     """The weights part by part, what is lost, and the figures."""
     from rich.console import Console
     from rich.table import Table
@@ -83,7 +83,7 @@ def _print(swapped: "Swapped") -> None:
         console.print(_figures(swapped))
 
 
-def _figures(swapped: "Swapped") -> object:
+def _figures(swapped: "SwapReport") -> object:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from addnorm.convert.core.family import Shaped
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.gguf import Dtype
 from addnorm.convert.folder import save
 from addnorm.errors import InputError
@@ -39,7 +39,7 @@ def export_run(
     return WRITERS[to](run, out, family)
 
 
-def shaped_of(run: Run) -> Shaped:
+def shaped_of(run: Run) -> ModelSpec:
     """The model's configuration with the sizes that it was built with."""
     model = run.recipe.model
     text = run.text
@@ -49,10 +49,10 @@ def shaped_of(run: Run) -> Shaped:
     if isinstance(model, EncoderDecoderConfig):
         target = model.target_vocab_size or model.vocab_size or target
         plain = replace(model, vocab_size=None, target_vocab_size=None)
-        return Shaped(
+        return ModelSpec(
             model=plain, vocab_size=own, target_vocab_size=None if target == own else target
         )
-    return Shaped(model=plain, vocab_size=own, labels=run.labels)
+    return ModelSpec(model=plain, vocab_size=own, labels=run.labels)
 
 
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:

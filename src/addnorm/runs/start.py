@@ -8,9 +8,9 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from addnorm.convert.core.family import Shaped
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.settings import Settings
-from addnorm.convert.folder import describe, is_foreign
+from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.train.average import Weights, weights_of
@@ -23,11 +23,11 @@ def tree_of(model: ModelConfig) -> dict[str, Any]:
     return MODEL.dump_python(model, mode="json")
 
 
-def sized(shaped: Shaped) -> ModelConfig:
+def sized(spec: ModelSpec) -> ModelConfig:
     """The configuration with the sizes of its vocabularies."""
-    model, n = shaped.model, shaped.vocab_size or None
+    model, n = spec.model, spec.vocab_size or None
     if isinstance(model, EncoderDecoderConfig):
-        return replace(model, vocab_size=n, target_vocab_size=shaped.target_vocab_size)
+        return replace(model, vocab_size=n, target_vocab_size=spec.target_vocab_size)
     return replace(model, vocab_size=n)
 
 
@@ -36,8 +36,8 @@ def model_tree(folder: Path) -> dict[str, Any]:
 
     Raises `InputError` where it is neither.
     """
-    if is_foreign(folder):
-        return tree_of(sized(describe(folder)[1]))
+    if is_hf_folder(folder):
+        return tree_of(sized(describe_folder(folder)[1]))
     tree = Settings.of(folder).tree.get("recipe")
     model = tree.get("model") if isinstance(tree, dict) else None
     if not isinstance(model, dict):

@@ -116,7 +116,7 @@ class _EvaluationData:
     valid_examples: int
 
     @classmethod
-    def of(cls, run: Run, split: Split) -> "_Bench":
+    def of(cls, run: Run, split: Split) -> "_EvaluationData":
         recipe = run.recipe
         corpus = recipe.corpus()
         check_task(recipe, corpus)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from addnorm.convert.core.equivalents import restated, with_biases, with_halves
+from addnorm.convert.core.equivalents import transform_tensors, with_biases, with_split_sinusoids
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig
@@ -32,7 +32,7 @@ def config(d_model: int, *, bias: bool = True) -> EncoderDecoderConfig:
 def test_the_same_logits(d_model: int, bias: bool) -> None:
     torch.manual_seed(0)
     old = config(d_model, bias=bias)
-    new = with_halves(with_biases(old))
+    new = with_split_sinusoids(with_biases(old))
     assert isinstance(new, EncoderDecoderConfig)
     assert new.position == SinusoidalConfig(layout="halves")
     one, other = old.build(11).double(), new.build(11).double()
@@ -40,7 +40,7 @@ def test_the_same_logits(d_model: int, bias: bool) -> None:
         for weight in one.parameters():
             weight.add_(torch.randn_like(weight))
     shapes = {name: weight.shape for name, weight in other.named_parameters()}
-    tensors = restated(dict(one.named_parameters()), old, new, shapes)
+    tensors = transform_tensors(dict(one.named_parameters()), old, new, shapes)
     other.load_state_dict(tensors, strict=False)
     tokens = torch.randint(11, (2, 5))
     assert_close(other(tokens, tokens), one(tokens, tokens), rtol=0, atol=1e-12)
@@ -49,13 +49,13 @@ def test_the_same_logits(d_model: int, bias: bool) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        with_halves(with_biases(config(6))),
+        with_split_sinusoids(with_biases(config(6))),
         replace(config(6), position=LearnedConfig()),
         replace(config(6), decoder_position=LearnedConfig()),
     ],
 )
 def test_what_is_so_already_or_cannot_be_stays(model: ModelConfig) -> None:
-    assert with_halves(with_biases(model)) == replace(
+    assert with_split_sinusoids(with_biases(model)) == replace(
         model,
         attention=replace(model.attention, out_bias=None),  # type: ignore[arg-type]
     )

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from addnorm.convert.core.family import Shaped
-from addnorm.convert.core.settings import Settings, labelled, labels_of
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.settings import Settings, label_keys, labels_of
 from addnorm.convert.families.gpt2 import GPT2
 from addnorm.convert.folder import family_of, load, read_config, save
 from addnorm.errors import InputError
@@ -27,14 +27,14 @@ def test_values_have_their_type() -> None:
     assert settings.get("a", 3) == 1
     assert settings.get("a", 0.5) == 1.0
     assert settings.get("c", "default") == settings.get("missing", "default") == "default"
-    assert settings.need("gone", "a") == 1
-    assert settings.number("gone") is None
-    assert settings.real("c") is None
+    assert settings.required_int("gone", "a") == 1
+    assert settings.optional_int("gone") is None
+    assert settings.optional_float("c") is None
     for key, default in (("b", 1), ("d", 1), ("e", 1), ("a", "x"), ("a", True)):
         with pytest.raises(InputError, match=f"{key} = .* must be of type"):
             settings.get(key, default)
     with pytest.raises(InputError, match="gone or lost is missing"):
-        settings.need("gone", "lost")
+        settings.required_int("gone", "lost")
 
 
 def test_choices_name_the_nearest() -> None:
@@ -42,7 +42,7 @@ def test_choices_name_the_nearest() -> None:
     with pytest.raises(InputError, match=r"Valid: gelu, relu. Did you mean 'gelu'"):
         settings.choose("act", {"gelu": 1, "relu": 2}, "gelu")
     with pytest.raises(InputError, match=r'act = .gleu. is not supported, only "gelu" or null'):
-        settings.only("act", "gelu", None)
+        settings.expect("act", "gelu", None)
 
 
 def test_what_nobody_read_is_named_unless_it_asks_for_nothing() -> None:
@@ -52,7 +52,7 @@ def test_what_nobody_read_is_named_unless_it_asks_for_nothing() -> None:
 
 
 def test_labels_there_and_back() -> None:
-    assert labels_of(Settings(labelled(["no", "yes"]))) == ("no", "yes")
+    assert labels_of(Settings(label_keys(["no", "yes"]))) == ("no", "yes")
     assert labels_of(Settings({})) == ("LABEL_0", "LABEL_1")
     for wrong in ({"1": "a"}, {"x": "a"}, ["a"]):
         with pytest.raises(InputError, match="id2label"):
@@ -81,7 +81,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
         embedding=EmbeddingConfig(scale="one"),
     )
     folder = tmp_path_factory.mktemp("gpt2")
-    assert save(folder, Shaped(model=model, vocab_size=11), model.build(11), None) == "gpt2"
+    assert save(folder, ModelSpec(model=model, vocab_size=11), model.build(11), None) == "gpt2"
     return folder
 
 

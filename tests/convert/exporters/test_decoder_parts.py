@@ -7,8 +7,8 @@ from addnorm.convert.exporters.decoder_parts import (
     architecture_of,
     attention_of,
     blocks_of,
+    describe_parts,
     eps_of,
-    facts_of,
     geometric,
     norms_of,
 )
@@ -58,7 +58,7 @@ def _model(**parts: Any) -> Any:
 
 
 def test_the_facts_of_a_llama() -> None:
-    assert facts_of(_model()) == {
+    assert describe_parts(_model()) == {
         "placement": "pre",
         "norm": "rmsnorm",
         "eps": "one for all norms",
@@ -81,7 +81,7 @@ def test_the_facts_of_a_llama() -> None:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_says_something_of_every_part(name: str) -> None:
-    assert ARCHITECTURES[name].keys() == facts_of(_model()).keys()
+    assert ARCHITECTURES[name].keys() == describe_parts(_model()).keys()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_every_architecture_says_something_of_every_part(name: str) -> None:
     ],
 )
 def test_every_part_is_told(parts: dict[str, Any], part: str, fact: str) -> None:
-    assert facts_of(_model(**parts))[part] == fact
+    assert describe_parts(_model(**parts))[part] == fact
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_what_no_architecture_has_is_refused_with_the_nearest(
 def test_layers_of_two_kinds_and_other_mixers_are_refused() -> None:
     two = (LayerConfig(position=RotaryConfig(theta=7.0)), LayerConfig(position=NoPositionConfig()))
     with pytest.raises(InputError, match="layer 1 has position 'none', and layer 0 has 'rotary'"):
-        facts_of(_model(cycle=two))
+        describe_parts(_model(cycle=two))
     with pytest.raises(InputError, match="attention in every layer"):
-        facts_of(_model(attention=RecurrentConfig()))
+        describe_parts(_model(attention=RecurrentConfig()))
 
 
 def test_frequencies_of_a_base_are_found_out() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from addnorm.convert.exporters.gguf import arranged, export_gguf
+from addnorm.convert.exporters.gguf import export_gguf, reorder_rotary_rows
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID, UNK_ID, BPEConfig, CharConfig
 from addnorm.errors import InputError
@@ -238,16 +238,16 @@ def test_features_are_arranged_in_pairs_and_back() -> None:
     attention = config.build(VOCAB).stack.blocks[0].attention
     assert isinstance(attention, SelfAttention)
     rows = torch.arange(32)
-    pairs = arranged(rows, attention, in_pairs=True)
+    pairs = reorder_rotary_rows(rows, attention, in_pairs=True)
     assert pairs[:8].tolist() == [0, 2, 1, 3, 4, 5, 6, 7]
     assert pairs[8:].tolist() == (pairs[:-8] + 8).tolist()
-    assert arranged(rows, attention, in_pairs=False) is rows
+    assert reorder_rotary_rows(rows, attention, in_pairs=False) is rows
     neighbours = DecoderConfig(
         **LLAMA_LIKE | {"position": RotaryConfig(fraction=0.5, layout="interleaved")}
     )
     other = neighbours.build(VOCAB).stack.blocks[0].attention
     assert isinstance(other, SelfAttention)
-    assert torch.equal(arranged(pairs, other, in_pairs=False), rows)
+    assert torch.equal(reorder_rotary_rows(pairs, other, in_pairs=False), rows)
 
 
 @pytest.mark.parity

@@ -13,8 +13,8 @@ from addnorm.convert.exporters.gguf_vocabulary import (
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
-    in_bytes,
-    joined,
+    left_to_right_merges,
+    to_byte_alphabet,
     vocabulary,
 )
 from addnorm.data.tokenizers import SPECIALS, BPEConfig, CharConfig, Tokenizer, WordConfig
@@ -54,9 +54,9 @@ def test_a_list_of_merges_is_never_empty() -> None:
 
 
 def test_bytes_are_the_letters_of_gpt2() -> None:
-    assert in_bytes(" \n!~é") == "ĠĊ!~Ã©"
+    assert to_byte_alphabet(" \n!~é") == "ĠĊ!~Ã©"
     assert set(ALPHABET.values()) == set(pre_tokenizers.ByteLevel.alphabet())
-    assert list(joined(["abc", "x"])) == ["a b", "ab c"]
+    assert list(left_to_right_merges(["abc", "x"])) == ["a b", "ab c"]
 
 
 def _foreign(pre: Any, normalizer: Any = None, *, ignore_merges: bool = False) -> Tokenizer:

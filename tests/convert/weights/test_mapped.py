@@ -13,11 +13,11 @@ from tests.convert.folders import Evil, Tree, entry, packed, raw, same
 from torch import Tensor, nn
 
 from addnorm.convert.weights.header import DTYPES
-from addnorm.convert.weights.mapped import Stored, map_pickle, map_safetensors
+from addnorm.convert.weights.mapped import StoredTensor, map_pickle, map_safetensors
 from addnorm.errors import InputError
 
 
-def read(stored: dict[str, Stored]) -> dict[str, Tensor]:
+def read(stored: dict[str, StoredTensor]) -> dict[str, Tensor]:
     for one in stored.values():
         tensor = one.read()
         assert one.shape == tuple(tensor.shape)
@@ -26,7 +26,7 @@ def read(stored: dict[str, Stored]) -> dict[str, Tensor]:
     return {name: one.read() for name, one in stored.items()}
 
 
-def write(file: Path, header: Tree, data: bytes) -> dict[str, Stored]:
+def write(file: Path, header: Tree, data: bytes) -> dict[str, StoredTensor]:
     file.write_bytes(packed(header, data))
     return map_safetensors(file)
 

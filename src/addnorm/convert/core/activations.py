@@ -1,4 +1,4 @@
-"""Activations by the names that foreign configurations give them."""
+"""Names of activation functions in Hugging Face configurations."""
 
 from addnorm.convert.core.settings import Settings
 from addnorm.nn.feedforward import Activation

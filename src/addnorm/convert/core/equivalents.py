@@ -1,4 +1,4 @@
-"""The same function in other parts: a model put in terms of what a foreign family has.
+"""Equivalent models: the same function expressed with the parts that another family has.
 
 A bias of zero adds nothing. And no layer knows the order of the features of hidden states: sines
 before cosines, or both in turn, is one model with its weights in another order.
@@ -19,7 +19,7 @@ from addnorm.nn.positions import PositionConfig, SinusoidalConfig
 
 
 def with_biases(model: ModelConfig) -> ModelConfig:
-    """The model with every bias that attention, feed-forward and norms may have."""
+    """The model with a bias in every attention, feed-forward and norm layer."""
     attention, feedforward, norm, cross = (
         model.attention,
         model.feedforward,
@@ -39,27 +39,27 @@ def with_biases(model: ModelConfig) -> ModelConfig:
     )
 
 
-def with_halves(model: ModelConfig) -> ModelConfig:
-    """The model with sines before cosines, where both of its stacks have them in turn."""
+def with_split_sinusoids(model: ModelConfig) -> ModelConfig:
+    """The model with split sinusoids (sines first), where both stacks interleave them."""
     if not isinstance(model, EncoderDecoderConfig):
         return model
     positions = (model.position, model.decoder_position or model.position)
-    if not all(_in_turn(one) for one in positions):
+    if not all(_is_interleaved(one) for one in positions):
         return model
     encoder, decoder = (replace(one, layout="halves") for one in positions)
     return replace(model, position=encoder, decoder_position=decoder)
 
 
-def restated(
+def transform_tensors(
     tensors: Mapping[str, Tensor],
     old: ModelConfig,
     new: ModelConfig,
     shapes: Mapping[str, torch.Size],
 ) -> dict[str, Tensor]:
-    """The tensors of `old` as those of `new`, which have these shapes."""
+    """Convert the tensors of `old` into those of its equivalent `new`, which have these shapes."""
     dtype = next(iter(tensors.values())).dtype
     order = None
-    if _in_turn(old.position) and not _in_turn(new.position):
+    if _is_interleaved(old.position) and not _is_interleaved(new.position):
         order = torch.cat([torch.arange(0, old.d_model, 2), torch.arange(1, old.d_model, 2)])
     found: dict[str, Tensor] = {}
     for name, shape in shapes.items():
@@ -70,7 +70,7 @@ def restated(
     return found
 
 
-def _in_turn(position: PositionConfig) -> bool:
+def _is_interleaved(position: PositionConfig) -> bool:
     return isinstance(position, SinusoidalConfig) and position.layout == "interleaved"
 
 

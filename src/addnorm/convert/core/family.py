@@ -1,11 +1,11 @@
-"""A family of foreign checkpoints: how its configuration and its tensors stand for ours."""
+"""The protocol of a model family: its Hugging Face config and tensors in terms of ours."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from addnorm.convert.core.maps import Map
+from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
@@ -21,8 +21,8 @@ M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shaped:
-    """A model configuration, with the sizes that it is built with."""
+class ModelSpec:
+    """A model configuration with the vocabulary sizes and labels it is built with."""
 
     model: ModelConfig
     vocab_size: int = 0
@@ -32,30 +32,31 @@ class Shaped:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One foreign `model_type`, or several that share everything but a name.
+    """A Hugging Face `model_type`, or several that share everything but the name.
 
-    `read` makes ours of a `config.json`, `write` a `config.json` of ours as far as the family can
-    say it (what it cannot is found by reading it back), `maps` names every tensor of the model.
+    `read` turns a `config.json` into our configuration. `write` turns ours into a `config.json` as
+    far as the family can express it; what it cannot is found by reading it back. `maps` names every
+    tensor of the model.
     """
 
     model_types: tuple[str, ...]
-    read: Callable[[Settings], Shaped]
-    write: Callable[[Shaped], Json]
-    maps: Callable[[Shaped], Iterable[Map]]
+    read: Callable[[Settings], ModelSpec]
+    write: Callable[[ModelSpec], Json]
+    maps: Callable[[ModelSpec], Iterable[TensorMap]]
     prefix: str = ""
-    """What stands before the names of a model's body when it has a head, and is left out when not.
+    """The prefix of tensor names in a model with a head; names without a head lack it.
     """
     renames: tuple[tuple[str, str], ...] = ()
-    """Patterns of names in older files, and what stands for them now."""
+    """Patterns of tensor names in older files, and their replacements."""
     ignored: tuple[str, ...] = ()
     """Patterns of tensors that may be there though the model does not need them: buffers in older
     files, and heads that its architecture leaves out."""
     ties: tuple[tuple[str, str], ...] = ()
-    """Tensors of theirs that may be there though they are tied to the second, and must equal it."""
-    by_names: Callable[[Shaped, Collection[str]], Shaped] | None = None
-    """What the names of the tensors say that `config.json` does not."""
-    restated: Callable[[ModelConfig], ModelConfig] = lambda model: model
-    """The same model with parts that the family has: `equivalent.restated` has its tensors."""
+    """Pairs of tied tensors: the first may be stored too, and must equal the second."""
+    refine_by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None
+    """Refines the configuration by what only the names of the tensors tell."""
+    equivalent: Callable[[ModelConfig], ModelConfig] = lambda model: model
+    """An equal model with parts that the family has (see `equivalents.transform_tensors`)."""
 
     def renamed(self, name: str) -> str:
         """The name as it is today."""
@@ -68,24 +69,24 @@ class Family:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
 
-def check_expressible(family: Family, shaped: Shaped, config: Json) -> None:
+def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
     """Raise `InputError` where `config` does not say all of the model, naming what it cannot."""
     model_type = config["model_type"]
-    shaped = replace(shaped, model=family.restated(shaped.model))
+    spec = replace(spec, model=family.equivalent(spec.model))
     try:
         back = family.read(Settings(config, f"{model_type}'s config.json"))
-        if family.by_names is not None:
-            names = [name for one in family.maps(shaped) for name in one.theirs]
-            back = family.by_names(back, names)
+        if family.refine_by_names is not None:
+            names = [name for one in family.maps(spec) for name in one.theirs]
+            back = family.refine_by_names(back, names)
     except ValueError as error:
         raise InputError(f"the {model_type} family cannot express this model: {error}") from error
-    changed = differences(explicit(shaped.model), explicit(back.model))
+    changed = differences(explicit(spec.model), explicit(back.model))
     if changed:
-        said = "; ".join(
+        changes = "; ".join(
             f"model.{name} = {ours!r} {DIFFERS} {theirs!r}"
             for name, (ours, theirs) in changed.items()
         )
-        raise InputError(f"the {model_type} family cannot express this model: {said}")
+        raise InputError(f"the {model_type} family cannot express this model: {changes}")
 
 
 def explicit(model: ModelConfig) -> ModelConfig:
@@ -111,15 +112,19 @@ def explicit(model: ModelConfig) -> ModelConfig:
     )
     if isinstance(model, EncoderDecoderConfig):
         cross = _written_out(model.looking, model.d_model)
-        own = model.decoder_position or model.position
-        max_len = (model.decoder_max_len or model.max_len) if isinstance(own, LearnedConfig) else 1
+        decoder_position = model.decoder_position or model.position
+        max_len = (
+            (model.decoder_max_len or model.max_len)
+            if isinstance(decoder_position, LearnedConfig)
+            else 1
+        )
         model = replace(
             model,
             target_vocab_size=None,
             share_embeddings=model.share_embeddings and isinstance(model.input, TokenInputConfig),
             cross_attention=replace(cross, pattern=FullPatternConfig()),
             n_decoder_layers=model.n_decoder_layers or model.n_layers,
-            decoder_position=own,
+            decoder_position=decoder_position,
             decoder_max_len=max_len,
         )
     return without_dropout(model)
@@ -140,21 +145,21 @@ def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
 
 
 def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
-    """The cycle layer by layer, each layer with all that is its own; empty where none has any."""
+    """The cycle written out layer by layer; empty where all layers are alike."""
     if not model.cycle:
         return ()
     attention = model.attention
     assert isinstance(attention, AttentionConfig)
-    every = tuple(
+    unrolled = tuple(
         replace(
-            own,
-            pattern=own.pattern or attention.pattern,
-            position=None if own.position == model.position else own.position,
+            layer,
+            pattern=layer.pattern or attention.pattern,
+            position=None if layer.position == model.position else layer.position,
         )
-        for own in (model.cycle[i % len(model.cycle)] for i in range(model.n_layers))
+        for layer in (model.cycle[i % len(model.cycle)] for i in range(model.n_layers))
     )
-    plain = all(own.pattern == attention.pattern and own.position is None for own in every)
-    return () if plain else every
+    plain = all(layer.pattern == attention.pattern and layer.position is None for layer in unrolled)
+    return () if plain else unrolled
 
 
 def without_dropout(settings: Any) -> Any:
@@ -181,28 +186,28 @@ def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, An
     return found
 
 
-# What families ask of a configuration.
+# Parts of a configuration that families read.
 
 
-def decoder(shaped: Shaped) -> DecoderConfig:
-    """The decoder of `shaped`. Raises `InputError` for another architecture."""
-    return _of(DecoderConfig, shaped)
+def decoder(spec: ModelSpec) -> DecoderConfig:
+    """The decoder of `spec`. Raises `InputError` for another architecture."""
+    return _of(DecoderConfig, spec)
 
 
-def encoder(shaped: Shaped) -> EncoderConfig:
-    """The encoder of `shaped`. Raises `InputError` for another architecture."""
-    return _of(EncoderConfig, shaped)
+def encoder(spec: ModelSpec) -> EncoderConfig:
+    """The encoder of `spec`. Raises `InputError` for another architecture."""
+    return _of(EncoderConfig, spec)
 
 
-def encoder_decoder(shaped: Shaped) -> EncoderDecoderConfig:
-    """The encoder–decoder of `shaped`. Raises `InputError` for another architecture."""
-    return _of(EncoderDecoderConfig, shaped)
+def encoder_decoder(spec: ModelSpec) -> EncoderDecoderConfig:
+    """The encoder–decoder of `spec`. Raises `InputError` for another architecture."""
+    return _of(EncoderDecoderConfig, spec)
 
 
-def _of(kind: type[M], shaped: Shaped) -> M:
-    if not isinstance(shaped.model, kind):
-        raise InputError(f"this family has no model of kind {shaped.model.kind!r}")
-    return shaped.model
+def _of(kind: type[M], spec: ModelSpec) -> M:
+    if not isinstance(spec.model, kind):
+        raise InputError(f"this family has no model of kind {spec.model.kind!r}")
+    return spec.model
 
 
 def attention_of(model: ModelConfig) -> AttentionConfig:
@@ -224,7 +229,7 @@ def eps_of(norm: NormConfig | None, default: float) -> float:
     return norm.eps if isinstance(norm, LayerNormConfig) else default
 
 
-def layers(n: int, maps: Callable[[int], Iterable[Map]]) -> Iterator[Map]:
+def layers(n: int, maps: Callable[[int], Iterable[TensorMap]]) -> Iterator[TensorMap]:
     """The maps of every layer."""
     for i in range(n):
         yield from maps(i)

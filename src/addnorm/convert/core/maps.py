@@ -1,4 +1,4 @@
-"""Maps between tensors of ours and those of another library, each in both directions.
+"""Tensor maps between our models and other libraries, each usable in both directions.
 
 A map names tensors on both sides. `read` turns theirs into ours, `write` ours into theirs. Nothing
 is copied where a view will do.
@@ -37,8 +37,8 @@ class OneToOne(ABC):
 
 
 @dataclass(frozen=True)
-class Same(OneToOne):
-    """One tensor under two names."""
+class Renamed(OneToOne):
+    """The same tensor under another name."""
 
     def read(self, theirs: Tensors) -> Tensors:
         return theirs
@@ -48,8 +48,8 @@ class Same(OneToOne):
 
 
 @dataclass(frozen=True)
-class Stacked:
-    """Several of ours are one of theirs, one after another along the first axis.
+class Concatenated:
+    """Several of our tensors concatenated along the first axis into one of theirs.
 
     `sizes` are the lengths of ours along it.
     """
@@ -73,7 +73,7 @@ class Stacked:
 
 
 @dataclass(frozen=True)
-class ByHead:
+class InterleavedHeads:
     """Queries, keys and values in one tensor, head by head: `q1 k1 v1 q2 k2 v2 …` (GPT-NeoX)."""
 
     ours: tuple[str, str, str]
@@ -100,9 +100,9 @@ class ByHead:
 
 @dataclass(frozen=True)
 class Transposed:
-    """Theirs are stored as (in, out): GPT-2's Conv1D."""
+    """A weight that the other library stores as (in, out), like GPT-2's Conv1D."""
 
-    inner: Same | Stacked
+    inner: Renamed | Concatenated
 
     @property
     def ours(self) -> tuple[str, ...]:
@@ -120,8 +120,8 @@ class Transposed:
 
 
 @dataclass(frozen=True)
-class AfterRows(OneToOne):
-    """Theirs begins with rows that stand for no position: they are left out, and written as zero.
+class SkipRows(OneToOne):
+    """Position tables whose first rows are unused: skipped on reading, written as zeros.
 
     OPT and BART number positions from 2, RoBERTa from the row after that of padding.
     """
@@ -138,7 +138,7 @@ class AfterRows(OneToOne):
 
 @dataclass(frozen=True)
 class Reshaped(OneToOne):
-    """The same numbers in other shapes."""
+    """A tensor stored in another shape."""
 
     our_shape: tuple[int, ...]
     their_shape: tuple[int, ...]
@@ -153,8 +153,8 @@ class Reshaped(OneToOne):
 
 
 @dataclass(frozen=True)
-class Twice:
-    """One of ours that they hold under two names, of which they use the first."""
+class Duplicated:
+    """One tensor that the other library stores under two names, using only the first."""
 
     our_name: str
     their_name: str
@@ -176,8 +176,8 @@ class Twice:
 
 
 @dataclass(frozen=True)
-class Unused:
-    """A tensor of ours that they have not, and that changes nothing: it is zero and is not written.
+class ZeroTensor:
+    """A tensor the other library lacks, with no effect on the output: read as zero, never written.
 
     A bias of the keys adds the same to every score of a query, which the softmax takes away.
     """
@@ -200,11 +200,20 @@ class Unused:
         return []
 
 
-Map = Same | Stacked | ByHead | Transposed | AfterRows | Reshaped | Twice | Unused
-"""Which tensors of ours are which of theirs, and how one becomes the other."""
+TensorMap = (
+    Renamed
+    | Concatenated
+    | InterleavedHeads
+    | Transposed
+    | SkipRows
+    | Reshaped
+    | Duplicated
+    | ZeroTensor
+)
+"""A correspondence between tensors of ours and theirs, with conversion both ways."""
 
 
-def both(our_name: str, their_name: str, *, bias: bool = True) -> list[Same]:
+def weight_and_bias(our_name: str, their_name: str, *, bias: bool = True) -> list[Renamed]:
     """The weight of a layer, and its bias where it has one."""
     kinds = ("weight", "bias") if bias else ("weight",)
-    return [Same(f"{our_name}.{kind}", f"{their_name}.{kind}") for kind in kinds]
+    return [Renamed(f"{our_name}.{kind}", f"{their_name}.{kind}") for kind in kinds]

@@ -1,4 +1,4 @@
-"""Rotary positions as `config.json` says them, in the keys of today and in those before them."""
+"""Rotary position settings in `config.json`, in current and older keys."""
 
 import math
 from collections.abc import Callable
@@ -20,11 +20,11 @@ THETA = 10000.0
 
 
 def read_rotary(settings: Settings) -> RotaryConfig:
-    """That of LLaMA: all features of a head turn."""
+    """LLaMA's rotary positions, which rotate all features of a head."""
     theta = settings.get("rope_theta", THETA)
-    settings.only("partial_rotary_factor", None, 1.0)
+    settings.expect("partial_rotary_factor", None, 1.0)
     table = rope_table(settings)
-    table.only("partial_rotary_factor", None, 1.0)
+    table.expect("partial_rotary_factor", None, 1.0)
     return rotary_of(table, settings, theta)
 
 
@@ -38,11 +38,11 @@ def rope_table(settings: Settings) -> Settings:
 def rotary_of(
     table: Settings, settings: Settings, theta: float, fraction: float = 1.0
 ) -> RotaryConfig:
-    """What one table of rope parameters asks for; `theta` stands where it has none."""
+    """Rotary positions from one table of rope parameters; `theta` stands where it has none."""
     # The name was "type" before it was "rope_type".
     key = "rope_type" if table.has("rope_type") else "type"
     scaling = table.choose(key, _SCALINGS, "default")
-    max_len = settings.need("max_position_embeddings")
+    max_len = settings.required_int("max_position_embeddings")
     table.get("type", "")
     table.get("finetuned", False)
     rotary = RotaryConfig(
@@ -54,15 +54,15 @@ def rotary_of(
     return rotary
 
 
-def written_rotary(position: PositionConfig) -> Json:
+def write_rotary(position: PositionConfig) -> Json:
     """The table of rope parameters of these positions. Raises `InputError` for any other."""
     if not isinstance(position, RotaryConfig):
         raise InputError(f"this family has rotary positions, not {position.kind}")
     return {**_written(position.scaling), "rope_theta": position.theta}
 
 
-def both_layouts(table: Json) -> Json:
-    """The keys of today and the older ones for the same."""
+def rope_keys(table: Json) -> Json:
+    """The rope settings under both the current and the older keys."""
     old = {key: value for key, value in table.items() if key != "rope_theta"}
     return {
         "rope_parameters": table,
@@ -71,7 +71,7 @@ def both_layouts(table: Json) -> Json:
     }
 
 
-def longest(model: DecoderConfig) -> int:
+def max_position_embeddings_of(model: DecoderConfig) -> int:
     """`max_position_embeddings`, from which transformers begins to scale dynamically."""
     scaling = model.position.scaling if isinstance(model.position, RotaryConfig) else None
     return scaling.original_max_len if isinstance(scaling, DynamicScaling) else model.max_len
@@ -86,22 +86,22 @@ def _linear(table: Settings, max_len: int) -> LinearScaling:
 
 
 def _dynamic(table: Settings, max_len: int) -> DynamicScaling:
-    table.only("original_max_position_embeddings", None, max_len)
+    table.expect("original_max_position_embeddings", None, max_len)
     return DynamicScaling(factor=_factor(table), original_max_len=max_len)
 
 
 def _yarn(table: Settings, max_len: int) -> YaRNScaling:
-    original = table.number("original_max_position_embeddings") or max_len
+    original = table.optional_int("original_max_position_embeddings") or max_len
     yarn = YaRNScaling(
-        factor=table.real("factor") or max_len / original,
+        factor=table.optional_float("factor") or max_len / original,
         original_max_len=original,
-        beta_fast=table.real("beta_fast") or 32.0,
-        beta_slow=table.real("beta_slow") or 1.0,
+        beta_fast=table.optional_float("beta_fast") or 32.0,
+        beta_slow=table.optional_float("beta_slow") or 1.0,
     )
-    table.only("truncate", True)
-    table.only("mscale", None)
-    table.only("mscale_all_dim", None)
-    temperature = table.real("attention_factor")
+    table.expect("truncate", True)
+    table.expect("mscale", None)
+    table.expect("mscale_all_dim", None)
+    temperature = table.optional_float("attention_factor")
     if temperature is not None and not math.isclose(temperature, yarn.temperature):
         raise table.refuse("attention_factor", f"only {yarn.temperature}, which is 0.1 ln(s) + 1")
     return yarn
@@ -112,7 +112,7 @@ def _llama3(table: Settings, max_len: int) -> Llama3Scaling:
         factor=_factor(table),
         low_freq_factor=table.get("low_freq_factor", 1.0),
         high_freq_factor=table.get("high_freq_factor", 4.0),
-        original_max_len=table.number("original_max_position_embeddings") or max_len,
+        original_max_len=table.optional_int("original_max_position_embeddings") or max_len,
     )
 
 
@@ -126,7 +126,7 @@ _SCALINGS: dict[str, Callable[[Settings, int], ScalingConfig | None]] = {
 
 
 def _factor(table: Settings) -> float:
-    factor = table.real("factor")
+    factor = table.optional_float("factor")
     if factor is None:
         raise InputError(f"{table.where}: factor is missing")
     return factor

@@ -1,4 +1,4 @@
-"""A foreign `config.json`: read key by key, so that nothing it asks for is silently dropped."""
+"""Read a Hugging Face `config.json` key by key, so that no setting is silently ignored."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ class Settings:
         found = self.tree.get(key)
         return default if found is None else self._typed(key, found, type(default))
 
-    def need(self, *keys: str) -> int:
+    def required_int(self, *keys: str) -> int:
         """The whole number, from 1, under the first of these keys that is there."""
         self._read.update(keys)
         for key in keys:
@@ -78,17 +78,17 @@ class Settings:
                 return self._count(key, self._typed(key, self.tree[key], int))
         raise InputError(f"{self.where}: {' or '.join(keys)} is missing")
 
-    def number(self, *keys: str, missing: int | None = None) -> int | None:
+    def optional_int(self, *keys: str, missing: int | None = None) -> int | None:
         """The whole number, from 1, under the first of these keys that is there, or None.
 
         `missing` stands where no key is there at all, and not where one is null.
         """
         self._read.update(keys)
         if any(self.has(key) for key in keys):
-            return self.need(*keys)
+            return self.required_int(*keys)
         return None if any(key in self.tree for key in keys) else missing
 
-    def pair(self, key: str, default: int) -> tuple[int, int]:
+    def int_pair(self, key: str, default: int) -> tuple[int, int]:
         """Two whole numbers, from 1: a list of them, or one that stands for both."""
         self._read.add(key)
         found: object = self.tree.get(key)
@@ -98,7 +98,7 @@ class Settings:
         one, other = (self._count(key, self._typed(key, value, int)) for value in both)
         return one, other
 
-    def real(self, key: str) -> float | None:
+    def optional_float(self, key: str) -> float | None:
         """The number under a key, or None."""
         return self.get(key, 0.0) if self.has(key) else self._none(key)
 
@@ -112,7 +112,7 @@ class Settings:
             raise InputError(f"{self.where}: {key} = {found!r} must be an object")
         return Settings(found, f"{self.where}: {key}")
 
-    def names(self, key: str) -> list[str] | None:
+    def string_list(self, key: str) -> list[str] | None:
         """The list of strings under a key, or None."""
         self._read.add(key)
         found = self.tree.get(key)
@@ -132,7 +132,7 @@ class Settings:
             )
         return known[name]
 
-    def only(self, key: str, *valid: object) -> None:
+    def expect(self, key: str, *valid: object) -> None:
         """Raise `InputError` where the key has another value than these, of which the first is
         its default."""
         self._read.add(key)
@@ -188,7 +188,7 @@ def labels_of(settings: Settings) -> tuple[str, ...]:
     return names or tuple(f"LABEL_{i}" for i in range(settings.tree.get("num_labels") or 2))
 
 
-def labelled(labels: Sequence[str]) -> Json:
+def label_keys(labels: Sequence[str]) -> Json:
     """The keys that name the classes."""
     return {
         "num_labels": len(labels),

@@ -1,10 +1,10 @@
-"""What an encoder is for: the head that its `config.json` asks for by the name of a class."""
+"""Encoder tasks: the head named by the `architectures` key of a `config.json`."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from addnorm.convert.core.family import Shaped
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.settings import Settings, labels_of
 from addnorm.errors import InputError, nearest
 from addnorm.models import EncoderConfig
@@ -29,11 +29,11 @@ ENDINGS: dict[str, Task] = {
 
 
 def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS) -> Task:
-    """What the first architecture is for; without one, the body alone.
+    """The task of the first architecture; without one, the body alone.
 
     Raises `InputError` for a class that we have no head for.
     """
-    names = settings.names("architectures")
+    names = settings.string_list("architectures")
     if not names:
         return "body"
     known: dict[str, Task] = {f"{stem}{ending}": task for ending, task in endings.items()}
@@ -45,7 +45,7 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
 
 
 def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDINGS) -> str:
-    """The name of their class with such a head. Raises `InputError` where they have none."""
+    """The name of the Hugging Face class with this head. Raises `InputError` without one."""
     match head:
         case TokenHeadConfig():
             task = "tokens"
@@ -66,10 +66,10 @@ def labels_for(settings: Settings, task: Task) -> tuple[str, ...]:
     return labels_of(settings) if task in ("sequence", "tags") else ()
 
 
-def without_pooler(shaped: Shaped, names: Collection[str]) -> Shaped:
+def without_pooler(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
     """The model with its hidden states as they are, where there is no pooler among the names."""
-    model = shaped.model
+    model = spec.model
     assert isinstance(model, EncoderConfig)
     if not isinstance(model.head, PoolerHeadConfig) or any("pooler." in name for name in names):
-        return shaped
-    return replace(shaped, model=replace(model, head=HiddenHeadConfig()))
+        return spec
+    return replace(spec, model=replace(model, head=HiddenHeadConfig()))

@@ -1,4 +1,4 @@
-"""Which layers look through a sliding window, as `layer_types` says it, layer by layer."""
+"""Sliding-window and full-attention layers, from and to the `layer_types` key."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from addnorm.nn.attention import FullPatternConfig, PatternConfig, WindowPattern
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read_types(settings: Settings, n_layers: int) -> list[str] | None:
+def read_layer_types(settings: Settings, n_layers: int) -> list[str] | None:
     """`layer_types`. Raises `InputError` where they do not fit the model, or are not known."""
-    types = settings.names("layer_types")
+    types = settings.string_list("layer_types")
     if types is None:
         return None
     if len(types) != n_layers:
@@ -24,8 +24,8 @@ def read_types(settings: Settings, n_layers: int) -> list[str] | None:
     return types
 
 
-def pattern_of(settings: Settings, kind: str, size: int | None) -> PatternConfig:
-    """What a layer of this type sees."""
+def pattern_for_layer_type(settings: Settings, kind: str, size: int | None) -> PatternConfig:
+    """The attention pattern of a layer type."""
     if kind == FULL:
         return FullPatternConfig()
     if size is None:
@@ -33,8 +33,8 @@ def pattern_of(settings: Settings, kind: str, size: int | None) -> PatternConfig
     return WindowPatternConfig(size=size)
 
 
-def cycle_of(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
-    """The shortest cycle that gives these layers."""
+def shortest_cycle(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
+    """The shortest repeating pattern that yields these layers."""
     n = len(layers)
     for period in range(1, n):
         if all(layers[i] == layers[i % period] for i in range(n)):
@@ -46,19 +46,19 @@ def read_windows(
     settings: Settings, types: Sequence[str], size: int | None
 ) -> tuple[PatternConfig, tuple[LayerConfig, ...]]:
     """The pattern of all layers, or else a cycle of them, where windows are all that differs."""
-    patterns = [pattern_of(settings, kind, size) for kind in types]
+    patterns = [pattern_for_layer_type(settings, kind, size) for kind in types]
     if all(one == patterns[0] for one in patterns):
         return patterns[0], ()
-    return FullPatternConfig(), cycle_of([LayerConfig(pattern=one) for one in patterns])
+    return FullPatternConfig(), shortest_cycle([LayerConfig(pattern=one) for one in patterns])
 
 
-def written_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], int | None]:
+def write_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], int | None]:
     """`layer_types` and `sliding_window`. Raises `InputError` for what neither can say."""
     types: list[str] = []
     sizes: set[int] = set()
     for i in range(model.n_layers):
-        own = model.cycle[i % len(model.cycle)].pattern if model.cycle else None
-        match own or attention_of(model).pattern:
+        layer_pattern = model.cycle[i % len(model.cycle)].pattern if model.cycle else None
+        match layer_pattern or attention_of(model).pattern:
             case FullPatternConfig():
                 types.append(FULL)
             case WindowPatternConfig(size=size):

@@ -1,4 +1,4 @@
-"""CTranslate2: a translator or a language model as a folder that its runtime reads."""
+"""Export translators and language models to CTranslate2 folders."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -231,9 +231,9 @@ def _set_block_norms(layer: Any, block: AnyBlock) -> None:
 
 def _residuals(block: AnyBlock) -> Mapping[str, nn.Module]:
     """Each residual by what CTranslate2 calls its part of a layer."""
-    own = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
+    residuals = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
     cross = isinstance(block, CrossBlock)
-    return own | ({"attention": block.cross_attention_residual} if cross else {})
+    return residuals | ({"attention": block.cross_attention_residual} if cross else {})
 
 
 def _set_attention(spec: Any, attention: nn.Module) -> None:

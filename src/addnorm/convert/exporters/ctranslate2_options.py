@@ -1,4 +1,4 @@
-"""What CTranslate2 calls the parts of a stack, and a refusal of those that it does not have."""
+"""CTranslate2 options for the parts of a stack; parts that it lacks are refused."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,11 +38,11 @@ def refusal(part: str, accepted: str) -> InputError:
 
 def stack_options(stack: Stack) -> Options:
     """What all layers of a stack have in common. Raises `InputError` for what is not there."""
-    each = [_block_options(block) for block in blocks_of(stack)]
-    for i, options in enumerate(each):
-        if options != each[0]:
+    layers = [_block_options(block) for block in blocks_of(stack)]
+    for i, options in enumerate(layers):
+        if options != layers[0]:
             raise refusal(f"layer {i} unlike layer 0", "a stack of like layers")
-    return each[0] | {"num_layers": len(each)}
+    return layers[0] | {"num_layers": len(layers)}
 
 
 def blocks_of(stack: Stack) -> Iterator[AnyBlock]:

@@ -1,4 +1,4 @@
-"""What a decoder is made of, part by part, and which of llama.cpp's architectures has the same."""
+"""Describe the parts of a decoder, and find the llama.cpp architecture that has them all."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -20,11 +20,11 @@ from addnorm.nn.positions.sinusoidal import frequencies
 from addnorm.nn.residuals import PostNorm, PreNorm, SandwichNorm
 
 Norm = LayerNorm | RMSNorm | OffsetRMSNorm | ScaleNorm | BatchNorm
-Facts = Mapping[str, str]
-"""What each part is, in a word."""
+PartDescriptions = Mapping[str, str]
+"""A short description of each part."""
 
 Architecture = Mapping[str, tuple[str, ...]]
-"""What each part may be."""
+"""The descriptions that an architecture accepts, by part."""
 
 ANY_BIAS = ("none", "qkv", "out", "all")
 PLAIN: Architecture = {
@@ -105,7 +105,7 @@ def architecture_of(model: DecoderModel) -> str:
 
     Raises `InputError` that names the nearest one, and what it lacks.
     """
-    facts = facts_of(model)
+    facts = describe_parts(model)
     lacks = {name: list(_lacking(facts, parts)) for name, parts in ARCHITECTURES.items()}
     name = min(lacks, key=lambda name: len(lacks[name]))
     if lacks[name]:
@@ -116,24 +116,24 @@ def architecture_of(model: DecoderModel) -> str:
     return name
 
 
-def _lacking(facts: Facts, parts: Architecture) -> Iterator[str]:
+def _lacking(facts: PartDescriptions, parts: Architecture) -> Iterator[str]:
     for part, fact in facts.items():
         if fact not in parts[part]:
             yield f"its {part} is {' or '.join(map(repr, parts[part]))}, not {fact!r}"
 
 
-def facts_of(model: DecoderModel) -> dict[str, str]:
-    """Each part of the model in a word."""
-    each = [_block_facts(block, model.embed) for block in blocks_of(model.stack)]
-    for i, facts in enumerate(each):
-        if facts != each[0]:
-            part = next(part for part in facts if facts[part] != each[0][part])
+def describe_parts(model: DecoderModel) -> dict[str, str]:
+    """A short description of each part of the model."""
+    layers = [_block_facts(block, model.embed) for block in blocks_of(model.stack)]
+    for i, facts in enumerate(layers):
+        if facts != layers[0]:
+            part = next(part for part in facts if facts[part] != layers[0][part])
             raise InputError(
                 f"GGUF has one kind of layer for all: layer {i} has {part} {facts[part]!r}, and "
-                f"layer 0 has {each[0][part]!r}"
+                f"layer 0 has {layers[0][part]!r}"
             )
     mixers = [attention_of(block) for block in blocks_of(model.stack)]
-    return each[0] | {
+    return layers[0] | {
         "pattern": _pattern([mixer.pattern for mixer in mixers]),
         "eps": "one for all norms" if len(eps_of(model)) == 1 else "several",
         "embedding": _embedding(model.embed),
@@ -276,10 +276,10 @@ def _frequencies(position: Position) -> str:
 
 def geometric(rotary: Rotary) -> tuple[float, float] | None:
     """The base and the factor of `ω_i = base^(-2i/width) / factor`, if they are such."""
-    own = rotary.frequencies
-    width, factor = 2 * len(own), 1 / float(own[0])
-    base = float(own[0] / own[1]) ** (width / 2) if len(own) > 1 else 10000.0
-    found = torch.allclose(frequencies(width, base) / factor, own, rtol=1e-9, atol=0.0)
+    actual = rotary.frequencies
+    width, factor = 2 * len(actual), 1 / float(actual[0])
+    base = float(actual[0] / actual[1]) ** (width / 2) if len(actual) > 1 else 10000.0
+    found = torch.allclose(frequencies(width, base) / factor, actual, rtol=1e-9, atol=0.0)
     return (base, factor) if found else None
 
 
@@ -316,5 +316,5 @@ def _head(head: TokenHead) -> str:
         "a scale": head.scale != 1.0,
         "softcap": head.softcap is not None,
     }
-    found = [name for name, there in extras.items() if there]
+    found = [name for name, present in extras.items() if present]
     return f"with {' and '.join(found)}" if found else "plain"

@@ -1,4 +1,4 @@
-"""GGUF: a decoder as a file that llama.cpp runs, under the name of an architecture it knows."""
+"""Export a decoder to GGUF, as one of the architectures that llama.cpp supports."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,8 +187,8 @@ def _tensors(model: DecoderModel, config: DecoderConfig, name: str) -> Named:
         yield "output.weight", head.weight
     position = attention_of(next(blocks_of(model.stack))).position
     if isinstance(position, Rotary) and geometric(position) is None:
-        own = position.frequencies
-        yield "rope_freqs.weight", frequencies(2 * len(own), THETA) / own
+        actual = position.frequencies
+        yield "rope_freqs.weight", frequencies(2 * len(actual), THETA) / actual
     for i, block in enumerate(blocks_of(model.stack)):
         for part, tensor in _block(block, name):
             yield f"blk.{i}.{part}", tensor
@@ -223,11 +223,11 @@ def _queries_keys_values(attention: SelfAttention, *, in_pairs: bool) -> Named:
         turning += [*_norm("attn_q_norm", attention.q_norm)]
         turning += [*_norm("attn_k_norm", attention.k_norm)]
     for part, tensor in turning:
-        yield part, arranged(tensor, attention, in_pairs=in_pairs)
+        yield part, reorder_rotary_rows(tensor, attention, in_pairs=in_pairs)
     yield from _linear("attn_v", attention.v_proj)
 
 
-def arranged(rows: Tensor, attention: SelfAttention, *, in_pairs: bool) -> Tensor:
+def reorder_rotary_rows(rows: Tensor, attention: SelfAttention, *, in_pairs: bool) -> Tensor:
     """The rows of every head with the two features of a turned pair side by side, or half apart.
 
     Features that do not turn keep their places, after those that do.

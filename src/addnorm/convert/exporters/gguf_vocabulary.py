@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF file: a tokenizer as the byte-level BPE that llama.cpp knows."""
+"""Write a tokenizer as the byte-level BPE vocabulary of a GGUF file."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -52,15 +52,15 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
     tokens = [f"[UNUSED{i}]" if name is None else name for i, name in enumerate(names)]
     if _is_characters(settings):
         tokens = [
-            in_bytes(token) if kind == NORMAL else token
+            to_byte_alphabet(token) if kind == NORMAL else token
             for token, kind in zip(tokens, types, strict=True)
         ]
         normal = (token for token, kind in zip(tokens, types, strict=True) if kind == NORMAL)
-        merges, pre = list(dict.fromkeys(joined(normal))), "gpt-2"
+        merges, pre = list(dict.fromkeys(left_to_right_merges(normal))), "gpt-2"
     else:
         merges, pre = [_merge(merge) for merge in model["merges"]], _pre(settings)
     # A file cannot hold an empty list, and this merge never makes a token.
-    merges = merges or [" ".join(in_bytes("é"))]
+    merges = merges or [" ".join(to_byte_alphabet("é"))]
     return Vocabulary(
         tokens=tokens, types=types, merges=merges, pre=pre, add_bos=_add_bos(tokenizer)
     )
@@ -134,12 +134,12 @@ def _alphabet() -> dict[int, str]:
 ALPHABET = _alphabet()
 
 
-def in_bytes(text: str) -> str:
+def to_byte_alphabet(text: str) -> str:
     """The UTF-8 bytes of a text in that alphabet."""
     return "".join(ALPHABET[byte] for byte in text.encode())
 
 
-def joined(tokens: Iterable[str]) -> Iterator[str]:
+def left_to_right_merges(tokens: Iterable[str]) -> Iterator[str]:
     """The merges that make each token out of its bytes, from left to right.
 
     No other character is touched: bytes that go on with one never begin one.

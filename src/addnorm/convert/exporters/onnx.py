@@ -1,4 +1,4 @@
-"""ONNX: a model as graphs that other runtimes execute, its cache among their inputs and outputs."""
+"""Export models to ONNX graphs, with the key/value cache as graph inputs and outputs."""
 
 import copy
 import logging
@@ -100,7 +100,7 @@ def _plain(model: Model) -> Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class GraphTensor:
     """An input of a graph: an example of it, and the names of the axes that may have any length."""
 
     example: Tensor
@@ -113,7 +113,7 @@ class Graph:
 
     name: str
     module: nn.Module
-    inputs: Mapping[str, Slot]
+    inputs: Mapping[str, GraphTensor]
     outputs: Sequence[str]
 
     def save(self, folder: Path) -> None:
@@ -172,11 +172,13 @@ def _graphs(model: Model, config: ModelConfig) -> list[Graph]:
             module = DecoderGraph(embed, stack, head, cross=False)
             return [_decoder(module, new | _past(stack))]
         case EncoderDecoderModel(target_embed=embed, decoder=stack, head=head):
-            looking = [_looking(block) for block in stack.blocks]
-            cross = _keys_values("cross", "memory", looking)
+            cross_attentions = [_cross_attention(block) for block in stack.blocks]
+            cross = _keys_values("cross", "memory", cross_attentions)
             encoder = Graph(
                 name="encoder_model.onnx",
-                module=EncoderGraph(model.source_embed, model.encoder, MemoryHead(looking)),
+                module=EncoderGraph(
+                    model.source_embed, model.encoder, MemoryHead(cross_attentions)
+                ),
                 inputs=_readable(model.source_embed, config),
                 outputs=["memory", *cross],
             )
@@ -185,27 +187,27 @@ def _graphs(model: Model, config: ModelConfig) -> list[Graph]:
             return [encoder, _decoder(module, new | cross | _past(stack))]
 
 
-def _decoder(module: nn.Module, inputs: Mapping[str, Slot]) -> Graph:
+def _decoder(module: nn.Module, inputs: Mapping[str, GraphTensor]) -> Graph:
     present = [name.replace("past", "present") for name in inputs if name.startswith("past")]
     names = ["logits", *present]
     return Graph(name="decoder_model.onnx", module=module, inputs=inputs, outputs=names)
 
 
-def _past(stack: Stack) -> dict[str, Slot]:
+def _past(stack: Stack) -> dict[str, GraphTensor]:
     mixers = [mixer for mixer in stack.mixers if isinstance(mixer, SelfAttention)]
     return _keys_values("past", "past", mixers)  # others were refused
 
 
-def _looking(block: nn.Module) -> CrossAttention:
+def _cross_attention(block: nn.Module) -> CrossAttention:
     assert isinstance(block, CrossBlock | ParallelCrossBlock)
     return block.cross_attention
 
 
-def _ids(length: int, axis: str) -> Slot:
-    return Slot(example=torch.ones(2, length, dtype=torch.long), axes={0: "batch", 1: axis})
+def _ids(length: int, axis: str) -> GraphTensor:
+    return GraphTensor(example=torch.ones(2, length, dtype=torch.long), axes={0: "batch", 1: axis})
 
 
-def _readable(embed: Input, config: ModelConfig) -> dict[str, Slot]:
+def _readable(embed: Input, config: ModelConfig) -> dict[str, GraphTensor]:
     """What an encoder reads: tokens of any number, or images of the size that it was made for."""
     if isinstance(embed, Embedding):
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (embed.types is not None)
@@ -214,18 +216,18 @@ def _readable(embed: Input, config: ModelConfig) -> dict[str, Slot]:
     assert not isinstance(config, DecoderConfig)
     assert isinstance(config.input, PatchEmbeddingConfig)
     pixels = torch.zeros(2, config.input.channels, *config.input.size)
-    return {"pixels": Slot(example=pixels.to(embed.proj.weight.dtype), axes={0: "batch"})}
+    return {"pixels": GraphTensor(example=pixels.to(embed.proj.weight.dtype), axes={0: "batch"})}
 
 
-def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[str, Slot]:
+def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[str, GraphTensor]:
     """The keys and values of every layer, `axis` of them; the example has 4, or 5 of a memory."""
-    slots: dict[str, Slot] = {}
+    slots: dict[str, GraphTensor] = {}
     for i, attention in enumerate(attentions):
         weight, heads = attention.k_proj.weight, attention.k_proj.out_features // attention.d_head
         length = 5 if axis == "memory" else 4
         for part in ("key", "value"):  # one tensor for both would be one input to the tracer
             example = torch.zeros(2, heads, length, attention.d_head, dtype=weight.dtype)
-            slots[f"{name}_{part}.{i}"] = Slot(example=example, axes={0: "batch", 2: axis})
+            slots[f"{name}_{part}.{i}"] = GraphTensor(example=example, axes={0: "batch", 2: axis})
     return slots
 
 
@@ -233,7 +235,7 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traced(Context):
+class TracedContext(Context):
     """The context of tokens that are the last of `valid`; made here, for symbols have no `len`."""
 
     past: int
@@ -241,7 +243,7 @@ class Traced(Context):
     base: Mask
 
     @classmethod
-    def of(cls, valid: Bool[Tensor, "batch kv_seq"], past: int, base: Mask) -> "Traced":
+    def of(cls, valid: Bool[Tensor, "batch kv_seq"], past: int, base: Mask) -> "TracedContext":
         """The context of the tokens after the first `past` ones."""
         slots = torch.arange(valid.shape[1])
         none = slots[:0]  # what the parts ask these fields for is the number of slots alone
@@ -262,7 +264,7 @@ class Traced(Context):
         """The positions of the new tokens."""
         return self.kv_positions[:, self.past :]
 
-    def seen(self, pattern: Mask) -> "Traced":
+    def seen(self, pattern: Mask) -> "TracedContext":
         """This context with its mask narrowed by `pattern`, and evaluated."""
         rows = torch.arange(self.batch)[:, None, None]
         q, kv = self.slots[self.past :, None], self.slots
@@ -272,7 +274,7 @@ class Traced(Context):
         return replace(self, mask=Dense((allowed & pattern.allows(rows, q, kv))[:, None]))
 
 
-class Grown:
+class ConcatenatedCache:
     """One layer's keys and values as tensors of the graph: the new ones join those of the past."""
 
     def __init__(self, keys: Held, values: Held) -> None:
@@ -291,7 +293,9 @@ class Grown:
         return self.keys, self.values
 
 
-def run(stack: Stack, x: Hidden, ctx: Traced, caches: Sequence[LayerCache] | None = None) -> Hidden:
+def run_stack(
+    stack: Stack, x: Hidden, ctx: TracedContext, caches: Sequence[LayerCache] | None = None
+) -> Hidden:
     """`stack(x)` with a mask that is evaluated from tensors."""
     seen = {pattern: ctx.seen(pattern) for pattern in stack.patterns}
     for i, block in enumerate(stack.blocks):
@@ -300,7 +304,7 @@ def run(stack: Stack, x: Hidden, ctx: Traced, caches: Sequence[LayerCache] | Non
 
 
 def patches(embed: PatchEmbedding, pixels: Tensor) -> tuple[Hidden, Context]:
-    """`embed(pixels)` for images of its own size."""
+    """`embed(pixels)` for images of the size it was made for."""
     x = embed.proj(pixels).flatten(2).transpose(1, 2)
     if embed.class_token is not None:
         x = torch.cat([embed.class_token.expand(x.shape[0], 1, -1), x], dim=1)
@@ -322,22 +326,22 @@ class EncoderGraph(nn.Module):
             x, ctx = patches(self.embed, *tensors)
             return self.head(self.stack(x, ctx), ctx)
         tokens, mask, *types = tensors
-        ctx = Traced.of(mask.bool(), 0, Full())
-        return self.head(run(self.stack, self.embed(tokens, ctx, *types), ctx), ctx)
+        ctx = TracedContext.of(mask.bool(), 0, Full())
+        return self.head(run_stack(self.stack, self.embed(tokens, ctx, *types), ctx), ctx)
 
 
 class MemoryHead(nn.Module):
     """The memory, zero at padding, and the keys and values that each cross-attention sees in it."""
 
-    def __init__(self, looking: Sequence[CrossAttention]) -> None:
+    def __init__(self, cross_attentions: Sequence[CrossAttention]) -> None:
         super().__init__()
-        self.looking = nn.ModuleList(looking)
+        self.cross_attentions = nn.ModuleList(cross_attentions)
 
     def forward(self, x: Hidden, ctx: Context) -> list[Tensor]:
         found = [memory := zero_padding(x, ctx.valid)]
-        for looks in self.looking:
-            assert isinstance(looks, CrossAttention)
-            found += looks.keys_values(memory)
+        for attention in self.cross_attentions:
+            assert isinstance(attention, CrossAttention)
+            found += attention.keys_values(memory)
         return found
 
 
@@ -360,17 +364,20 @@ class DecoderGraph(nn.Module):
         tokens, mask, *held = tensors
         n = len(self.stack.blocks)
         *memory, past = [held[i : i + 2 * n] for i in range(0, len(held), 2 * n)]
-        own = [Grown(*pair) for pair in _pairs(past)]
-        caches = [LayerCache(cache) for cache in own]
+        self_caches = [ConcatenatedCache(*pair) for pair in _pairs(past)]
+        caches = [LayerCache(cache) for cache in self_caches]
         length = past[0].shape[2]
         valid = tokens.new_ones(tokens.shape[0], length + tokens.shape[1]) if self.cross else mask
-        ctx = Traced.of(valid.bool(), length, Causal())
+        ctx = TracedContext.of(valid.bool(), length, Causal())
         for kept in memory:
             ctx = replace(ctx, memory=Memory(_unread(kept), Dense(mask.bool()[:, None, None])))
             for cache, pair in zip(caches, _pairs(kept), strict=True):
                 cache.memory.once(lambda pair=pair: pair)
-        x = run(self.stack, self.embed(tokens, ctx), ctx, caches)
-        return [self.head(x, ctx), *(t for cache in own for t in (cache.keys, cache.values))]
+        x = run_stack(self.stack, self.embed(tokens, ctx), ctx, caches)
+        return [
+            self.head(x, ctx),
+            *(t for cache in self_caches for t in (cache.keys, cache.values)),
+        ]
 
 
 def _pairs(tensors: Sequence[Tensor]) -> list[KeysValues]:

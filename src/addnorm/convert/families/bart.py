@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from addnorm.convert.core.equivalents import with_biases
-from addnorm.convert.core.family import Family, Shaped, encoder_decoder
-from addnorm.convert.core.maps import AfterRows, Map, Same, both
+from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder
+from addnorm.convert.core.maps import Renamed, SkipRows, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families import fairseq
 from addnorm.models import EncoderDecoderConfig
@@ -17,23 +17,23 @@ FIRST = 2
 """The row of the first position."""
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     for key in ("normalize_before", "add_final_layer_norm", "static_position_embeddings"):
-        settings.only(key, False)
-    settings.only("normalize_embedding", True)
-    settings.only("add_bias_logits", False, True)  # there is one in either case
-    settings.only("extra_pos_embeddings", FIRST)
-    settings.only("force_bos_token_to_be_generated", False, True)
-    settings.only("tie_word_embeddings", True)
+        settings.expect(key, False)
+    settings.expect("normalize_embedding", True)
+    settings.expect("add_bias_logits", False, True)  # there is one in either case
+    settings.expect("extra_pos_embeddings", FIRST)
+    settings.expect("force_bos_token_to_be_generated", False, True)
+    settings.expect("tie_word_embeddings", True)
     for key in ("classif_dropout", "classifier_dropout"):
         settings.get(key, 0.0)
     n_layers, n_decoder_layers = fairseq.depths(settings)
     embedding = fairseq.embedding_scale(settings)
     model = EncoderDecoderConfig(
-        d_model=settings.need("d_model", "hidden_size"),
+        d_model=settings.required_int("d_model", "hidden_size"),
         n_layers=n_layers,
         n_decoder_layers=n_decoder_layers,
-        max_len=settings.need("max_position_embeddings"),
+        max_len=settings.required_int("max_position_embeddings"),
         position=LearnedConfig(),
         attention=fairseq.attention(settings),
         feedforward=fairseq.feedforward(settings),
@@ -41,26 +41,26 @@ def _read(settings: Settings) -> Shaped:
         head=TokenHeadConfig(bias=True),
         dropout=settings.get("dropout", 0.1),
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
 
 
-def _write(shaped: Shaped) -> Json:
-    model = encoder_decoder(shaped)
-    return fairseq.written(shaped, "bart", "BartForConditionalGeneration") | {
+def _write(spec: ModelSpec) -> Json:
+    model = encoder_decoder(spec)
+    return fairseq.written(spec, "bart", "BartForConditionalGeneration") | {
         "max_position_embeddings": model.max_len,
         "normalize_embedding": True,
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = encoder_decoder(shaped)
-    yield Same("source_embed.tokens.weight", "model.shared.weight")
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = encoder_decoder(spec)
+    yield Renamed("source_embed.tokens.weight", "model.shared.weight")
     for ours, theirs in (("source", "encoder"), ("target", "decoder")):
         table = f"model.{theirs}.embed_positions.weight"
-        yield AfterRows(f"{ours}_embed.position.table.weight", table, FIRST)
-        yield from both(f"{ours}_embed.norm", f"model.{theirs}.layernorm_embedding")
+        yield SkipRows(f"{ours}_embed.position.table.weight", table, FIRST)
+        yield from weight_and_bias(f"{ours}_embed.norm", f"model.{theirs}.layernorm_embedding")
     yield from fairseq.stacks(model)
-    yield from fairseq.head_bias(shaped)
+    yield from fairseq.head_bias(spec)
 
 
 BART = Family(
@@ -68,8 +68,8 @@ BART = Family(
     read=_read,
     write=_write,
     maps=_maps,
-    restated=with_biases,
-    by_names=fairseq.with_head_bias,
+    equivalent=with_biases,
+    refine_by_names=fairseq.with_head_bias,
     prefix="model.",
     ignored=(r"(model\.)?(encoder|decoder)\.version",),
     ties=(

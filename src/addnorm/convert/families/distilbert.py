@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import Family, Shaped, attention_of, encoder, layers, mlp_of
-from addnorm.convert.core.maps import Map, Same, both
-from addnorm.convert.core.settings import Json, Settings, labelled
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, layers, mlp_of
+from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
+from addnorm.convert.core.settings import Json, Settings, label_keys
 from addnorm.convert.core.tasks import Task, architecture, labels_for, task_of
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -26,24 +26,24 @@ NORM = LayerNormConfig(eps=1e-12)
 """The norm of every place; no key says another."""
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     # Sinusoidal positions are a table in the file like any other; they differ in training alone.
     settings.get("sinusoidal_pos_embds", False)
     settings.get("tie_weights_", True)
     settings.get("qa_dropout", 0.1)
-    settings.only("is_decoder", False)
+    settings.expect("is_decoder", False)
     task = task_of(settings, "DistilBert")
     model = EncoderConfig(
-        d_model=settings.need("dim", "hidden_size"),
-        n_layers=settings.need("n_layers", "num_hidden_layers"),
-        max_len=settings.need("max_position_embeddings"),
+        d_model=settings.required_int("dim", "hidden_size"),
+        n_layers=settings.required_int("n_layers", "num_hidden_layers"),
+        max_len=settings.required_int("max_position_embeddings"),
         position=LearnedConfig(),
         attention=AttentionConfig(
-            n_heads=settings.need("n_heads", "num_attention_heads"),
+            n_heads=settings.required_int("n_heads", "num_attention_heads"),
             dropout=settings.get("attention_dropout", 0.1),
         ),
         feedforward=FeedForwardConfig(
-            d_ff=settings.need("hidden_dim"),
+            d_ff=settings.required_int("hidden_dim"),
             activation=activation_of(settings, "activation", "gelu"),
         ),
         norm=NORM,
@@ -52,9 +52,9 @@ def _read(settings: Settings) -> Shaped:
         dropout=settings.get("dropout", 0.1),
         init="bert",
     )
-    return Shaped(
+    return ModelSpec(
         model=model,
-        vocab_size=settings.need("vocab_size"),
+        vocab_size=settings.required_int("vocab_size"),
         labels=labels_for(settings, task),
     )
 
@@ -77,13 +77,13 @@ def _head(settings: Settings, task: Task) -> HeadConfig:
             return HiddenHeadConfig()
 
 
-def _write(shaped: Shaped) -> Json:
-    model = encoder(shaped)
+def _write(spec: ModelSpec) -> Json:
+    model = encoder(spec)
     attention, feedforward = attention_of(model), mlp_of(model)
     tree: Json = {
         "model_type": "distilbert",
         "architectures": [architecture(model.head, "DistilBert")],
-        "vocab_size": shaped.vocab_size,
+        "vocab_size": spec.vocab_size,
         "dim": model.d_model,
         "n_layers": model.n_layers,
         "n_heads": attention.n_heads,
@@ -98,39 +98,41 @@ def _write(shaped: Shaped) -> Json:
         tree["tie_word_embeddings"] = model.head.tied
     if isinstance(model.head, ClassificationHeadConfig):
         tree["seq_classif_dropout"] = model.head.dropout
-    return tree | (labelled(shaped.labels) if shaped.labels else {})
+    return tree | (label_keys(spec.labels) if spec.labels else {})
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model, theirs = encoder(shaped), "distilbert.embeddings"
-    yield Same("embed.tokens.weight", f"{theirs}.word_embeddings.weight")
-    yield Same("embed.position.table.weight", f"{theirs}.position_embeddings.weight")
-    yield from both("embed.norm", f"{theirs}.LayerNorm")
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model, theirs = encoder(spec), "distilbert.embeddings"
+    yield Renamed("embed.tokens.weight", f"{theirs}.word_embeddings.weight")
+    yield Renamed("embed.position.table.weight", f"{theirs}.position_embeddings.weight")
+    yield from weight_and_bias("embed.norm", f"{theirs}.LayerNorm")
     yield from layers(model.n_layers, _layer)
     match model.head:
         case TokenHeadConfig() as head:
-            yield from both("head.transform.proj", "vocab_transform")
-            yield from both("head.transform.norm", "vocab_layer_norm")
-            yield Same("head.bias", "vocab_projector.bias")
+            yield from weight_and_bias("head.transform.proj", "vocab_transform")
+            yield from weight_and_bias("head.transform.norm", "vocab_layer_norm")
+            yield Renamed("head.bias", "vocab_projector.bias")
             if not head.tied:
-                yield Same("head.weight", "vocab_projector.weight")
+                yield Renamed("head.weight", "vocab_projector.weight")
         case ClassificationHeadConfig():
-            yield from both("head.transform.proj", "pre_classifier")
-            yield from both("head.proj", "classifier")
+            yield from weight_and_bias("head.transform.proj", "pre_classifier")
+            yield from weight_and_bias("head.proj", "classifier")
         case TaggingHeadConfig():
-            yield from both("head.proj", "classifier")
+            yield from weight_and_bias("head.proj", "classifier")
         case _:
             pass
 
 
-def _layer(i: int) -> Iterator[Map]:
+def _layer(i: int) -> Iterator[TensorMap]:
     ours, theirs = f"stack.blocks.{i}", f"distilbert.transformer.layer.{i}"
     for part in ("q", "k", "v", "out"):
-        yield from both(f"{ours}.attention.{part}_proj", f"{theirs}.attention.{part}_lin")
-    yield from both(f"{ours}.attention_residual.norm", f"{theirs}.sa_layer_norm")
-    yield from both(f"{ours}.feedforward.up_proj", f"{theirs}.ffn.lin1")
-    yield from both(f"{ours}.feedforward.down_proj", f"{theirs}.ffn.lin2")
-    yield from both(f"{ours}.feedforward_residual.norm", f"{theirs}.output_layer_norm")
+        yield from weight_and_bias(
+            f"{ours}.attention.{part}_proj", f"{theirs}.attention.{part}_lin"
+        )
+    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.sa_layer_norm")
+    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.ffn.lin1")
+    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.ffn.lin2")
+    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.output_layer_norm")
 
 
 DISTILBERT = Family(

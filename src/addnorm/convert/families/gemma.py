@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from addnorm.convert.core.activations import activation_of
-from addnorm.convert.core.family import Shaped, attention_of, decoder
-from addnorm.convert.core.maps import Map
-from addnorm.convert.core.rotary import THETA, both_layouts, read_rotary, rotary_of, written_rotary
+from addnorm.convert.core.family import ModelSpec, attention_of, decoder
+from addnorm.convert.core.maps import TensorMap
+from addnorm.convert.core.rotary import THETA, read_rotary, rope_keys, rotary_of, write_rotary
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.windows import (
     FULL,
     SLIDING,
-    cycle_of,
-    pattern_of,
-    read_types,
+    pattern_for_layer_type,
+    read_layer_types,
     read_windows,
-    written_windows,
+    shortest_cycle,
+    write_windows,
 )
 from addnorm.convert.families.llama_relatives import (
     SANDWICH,
@@ -25,10 +25,10 @@ from addnorm.convert.families.llama_relatives import (
     maps,
     read_attention,
     read_eps,
-    read_gated,
+    read_gated_feedforward,
     read_model,
     relative,
-    written_model,
+    write_model,
 )
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
@@ -46,9 +46,9 @@ WINDOW = 4096
 TANH = "gelu_pytorch_tanh"
 
 
-def _read_1(settings: Settings) -> Shaped:
+def _read_1(settings: Settings) -> ModelSpec:
     """`hidden_act = "gelu"` of the first files stood for the approximation by tanh."""
-    settings.only("hidden_activation", None, TANH)
+    settings.expect("hidden_activation", None, TANH)
     activation = activation_of(settings, "hidden_act", TANH)
     bias = settings.get("attention_bias", False)
     return _model(
@@ -59,10 +59,10 @@ def _read_1(settings: Settings) -> Shaped:
     )
 
 
-def _read_2(settings: Settings) -> Shaped:
+def _read_2(settings: Settings) -> ModelSpec:
     softcap = _cap(settings, "attn_logit_softcapping", 50.0)
-    size = settings.number("sliding_window", missing=WINDOW)
-    settings.only("sliding_window_size", None, size)
+    size = settings.optional_int("sliding_window", missing=WINDOW)
+    settings.expect("sliding_window_size", None, size)
     pattern, cycle = read_windows(settings, _types(settings, 2), size)
     return _model(
         settings,
@@ -74,15 +74,16 @@ def _read_2(settings: Settings) -> Shaped:
     )
 
 
-def _read_3(settings: Settings) -> Shaped:
-    settings.only("attn_logit_softcapping", None)  # transformers reads it, and caps nothing
-    size = settings.number("sliding_window", missing=WINDOW)
+def _read_3(settings: Settings) -> ModelSpec:
+    settings.expect("attn_logit_softcapping", None)  # transformers reads it, and caps nothing
+    size = settings.optional_int("sliding_window", missing=WINDOW)
     rotary, local = _rotary_by_type(settings)
     types = _types(settings, settings.get("sliding_window_pattern", 6))
     settings.get("_sliding_window_pattern", 6)
     every = [
         LayerConfig(
-            pattern=pattern_of(settings, kind, size), position=local if kind == SLIDING else rotary
+            pattern=pattern_for_layer_type(settings, kind, size),
+            position=local if kind == SLIDING else rotary,
         )
         for kind in types
     ]
@@ -91,7 +92,7 @@ def _read_3(settings: Settings) -> Shaped:
         settings,
         _attention(settings, softcap=None, qk_norm=norm),
         rotary,
-        cycle=cycle_of(every),
+        cycle=shortest_cycle(every),
         residual=SandwichNormConfig(),
         softcap=_cap(settings, "final_logit_softcapping", None),
     )
@@ -104,13 +105,13 @@ def _model(
     *,
     activation: Activation | None = None,
     softcap: float | None = None,
-    **own: Any,
-) -> Shaped:
+    **overrides: Any,
+) -> ModelSpec:
     if activation is None:
         activation = activation_of(settings, "hidden_activation", TANH)
         # The older of the two names, which nobody reads any more.
-        settings.only("hidden_act", None, TANH, "gelu", settings.tree.get("hidden_activation"))
-    settings.only("use_bidirectional_attention", False)
+        settings.expect("hidden_act", None, TANH, "gelu", settings.tree.get("hidden_activation"))
+    settings.expect("use_bidirectional_attention", False)
     tied = settings.get("tie_word_embeddings", True)
     return read_model(
         settings,
@@ -118,33 +119,33 @@ def _model(
         position,
         norm=OffsetRMSNormConfig(eps=read_eps(settings)),
         embedding=EmbeddingConfig(scale="sqrt"),
-        feedforward=read_gated(settings, activation=activation),
+        feedforward=read_gated_feedforward(settings, activation=activation),
         head=TokenHeadConfig(tied=tied, softcap=softcap),
-        **own,
+        **overrides,
     )
 
 
-def _attention(settings: Settings, *, softcap: float | None, **own: Any) -> AttentionConfig:
+def _attention(settings: Settings, *, softcap: float | None, **overrides: Any) -> AttentionConfig:
     """With scores divided by the root of `query_pre_attn_scalar`, which need not be the width."""
     bias = settings.get("attention_bias", False)
-    own |= {"bias": bias, "out_bias": bias}
-    attention = read_attention(settings, kv_heads=4, d_head=256, **own)
-    scalar = settings.number("query_pre_attn_scalar", missing=256) or 256
+    overrides |= {"bias": bias, "out_bias": bias}
+    attention = read_attention(settings, kv_heads=4, d_head=256, **overrides)
+    scalar = settings.optional_int("query_pre_attn_scalar", missing=256) or 256
     factor = None if scalar == attention.d_head else scalar**-0.5
     return replace(attention, score=ScaledDotConfig(factor=factor, softcap=softcap))
 
 
 def _cap(settings: Settings, key: str, missing: float | None) -> float | None:
     """The cap under a key: none where it is null, and `missing` where it is not there."""
-    cap = settings.real(key)
+    cap = settings.optional_float(key)
     return cap if key in settings.tree else missing
 
 
 def _types(settings: Settings, every: int) -> list[str]:
     """All but each layer with a number that `every` divides have a window."""
-    n_layers = settings.need("num_hidden_layers")
-    own = [SLIDING if (i + 1) % every else FULL for i in range(n_layers)]
-    return read_types(settings, n_layers) or own
+    n_layers = settings.required_int("num_hidden_layers")
+    default_types = [SLIDING if (i + 1) % every else FULL for i in range(n_layers)]
+    return read_layer_types(settings, n_layers) or default_types
 
 
 def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
@@ -163,51 +164,53 @@ def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
     )
 
 
-def _write_1(shaped: Shaped) -> Json:
-    model = decoder(shaped)
+def _write_1(spec: ModelSpec) -> Json:
+    model = decoder(spec)
     return {
-        **written_model(shaped, "gemma", "GemmaForCausalLM"),
-        **both_layouts(written_rotary(model.position)),
+        **write_model(spec, "gemma", "GemmaForCausalLM"),
+        **rope_keys(write_rotary(model.position)),
         "attention_bias": attention_of(model).bias,
     }
 
 
-def _write_2(shaped: Shaped) -> Json:
-    model = decoder(shaped)
+def _write_2(spec: ModelSpec) -> Json:
+    model = decoder(spec)
     softcap = _score(model).softcap
     return {
-        **_written(shaped, "gemma2", "Gemma2ForCausalLM"),
-        **both_layouts(written_rotary(model.position)),
+        **_written(spec, "gemma2", "Gemma2ForCausalLM"),
+        **rope_keys(write_rotary(model.position)),
         "attn_logit_softcapping": softcap,
     }
 
 
-def _write_3(shaped: Shaped) -> Json:
-    model = decoder(shaped)
-    written = _written(shaped, "gemma3_text", "Gemma3ForCausalLM")
-    own = [model.cycle[i % len(model.cycle)] for i in range(model.n_layers)] if model.cycle else []
+def _write_3(spec: ModelSpec) -> Json:
+    model = decoder(spec)
+    written = _written(spec, "gemma3_text", "Gemma3ForCausalLM")
+    layer_configs = (
+        [model.cycle[i % len(model.cycle)] for i in range(model.n_layers)] if model.cycle else []
+    )
     by_type: dict[str, Json] = {
-        kind: written_rotary(one.position or model.position)
-        for kind, one in zip(written["layer_types"], own, strict=False)
+        kind: write_rotary(one.position or model.position)
+        for kind, one in zip(written["layer_types"], layer_configs, strict=False)
     }
-    full = by_type.setdefault(FULL, written_rotary(model.position))
+    full = by_type.setdefault(FULL, write_rotary(model.position))
     local = by_type.setdefault(SLIDING, {"rope_type": "default", "rope_theta": THETA})
     return {
         **written,
-        **both_layouts(full),
+        **rope_keys(full),
         "rope_parameters": by_type,
         "rope_local_base_freq": local["rope_theta"],
     }
 
 
-def _written(shaped: Shaped, model_type: str, architecture: str) -> Json:
+def _written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
     """What Gemma 2 and 3 share."""
-    model = decoder(shaped)
+    model = decoder(spec)
     check_divides(model, model_type)
-    types, size = written_windows(model)
+    types, size = write_windows(model)
     scale = _score(model).scale(attention_of(model).heads(model.d_model).d_head)
     return {
-        **written_model(shaped, model_type, architecture, activation="hidden_activation"),
+        **write_model(spec, model_type, architecture, activation="hidden_activation"),
         "attention_bias": attention_of(model).bias,
         "query_pre_attn_scalar": round(scale**-2),
         "final_logit_softcapping": model.head.softcap,
@@ -223,8 +226,8 @@ def _score(model: DecoderConfig) -> ScaledDotConfig:
     return score
 
 
-def _sandwiched(shaped: Shaped) -> Iterator[Map]:
-    return maps(shaped, SANDWICH)
+def _sandwiched(spec: ModelSpec) -> Iterator[TensorMap]:
+    return maps(spec, SANDWICH)
 
 
 GEMMA = relative("gemma", read=_read_1, write=_write_1)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import Family, Shaped, attention_of, decoder, layers
-from addnorm.convert.core.maps import Map, Same, Stacked, Transposed, both
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
+from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, Transposed, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
@@ -17,26 +17,26 @@ from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
 
 
-def _read(settings: Settings) -> Shaped:
-    settings.only("scale_attn_weights", True)
-    settings.only("scale_attn_by_inverse_layer_idx", False)
-    settings.only("reorder_and_upcast_attn", False, True)
-    d_model = settings.need("n_embd", "hidden_size")
+def _read(settings: Settings) -> ModelSpec:
+    settings.expect("scale_attn_weights", True)
+    settings.expect("scale_attn_by_inverse_layer_idx", False)
+    settings.expect("reorder_and_upcast_attn", False, True)
+    d_model = settings.required_int("n_embd", "hidden_size")
     for key in ("summary_type", "summary_use_proj", "summary_activation"):
         settings.get(key, settings.tree.get(key) or "")
     for key in ("summary_first_dropout", "summary_proj_to_labels"):
         settings.get(key, settings.tree.get(key) or 0)
     model = DecoderConfig(
         d_model=d_model,
-        n_layers=settings.need("n_layer", "num_hidden_layers"),
-        max_len=settings.need("n_positions", "max_position_embeddings"),
+        n_layers=settings.required_int("n_layer", "num_hidden_layers"),
+        max_len=settings.required_int("n_positions", "max_position_embeddings"),
         position=LearnedConfig(),
         attention=AttentionConfig(
-            n_heads=settings.need("n_head", "num_attention_heads"),
+            n_heads=settings.required_int("n_head", "num_attention_heads"),
             dropout=settings.get("attn_pdrop", 0.1),
         ),
         feedforward=FeedForwardConfig(
-            d_ff=settings.number("n_inner") or 4 * d_model,
+            d_ff=settings.optional_int("n_inner") or 4 * d_model,
             activation=activation_of(settings, "activation_function", "gelu_new"),
         ),
         norm=LayerNormConfig(eps=settings.get("layer_norm_epsilon", 1e-5)),
@@ -47,18 +47,18 @@ def _read(settings: Settings) -> Shaped:
         init="gpt2",
     )
     settings.get("embd_pdrop", 0.1)
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
 
 
-def _write(shaped: Shaped) -> Json:
-    model = decoder(shaped)
+def _write(spec: ModelSpec) -> Json:
+    model = decoder(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
         raise InputError(f"gpt2 has no {feedforward.kind} feed-forward")
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": shaped.vocab_size,
+        "vocab_size": spec.vocab_size,
         "n_positions": model.max_len,
         "n_embd": model.d_model,
         "n_layer": model.n_layers,
@@ -73,32 +73,32 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = decoder(shaped)
-    yield Same("embed.tokens.weight", "transformer.wte.weight")
-    yield Same("embed.position.table.weight", "transformer.wpe.weight")
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = decoder(spec)
+    yield Renamed("embed.tokens.weight", "transformer.wte.weight")
+    yield Renamed("embed.position.table.weight", "transformer.wpe.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, model.d_model))
-    yield from both("stack.norm", "transformer.ln_f")
+    yield from weight_and_bias("stack.norm", "transformer.ln_f")
     if not model.head.tied:
-        yield Same("head.weight", "lm_head.weight")
+        yield Renamed("head.weight", "lm_head.weight")
 
 
-def _layer(i: int, d_model: int) -> Iterator[Map]:
+def _layer(i: int, d_model: int) -> Iterator[TensorMap]:
     ours, theirs = f"stack.blocks.{i}", f"transformer.h.{i}"
-    yield from both(f"{ours}.attention_residual.norm", f"{theirs}.ln_1")
+    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.ln_1")
     for kind in ("weight", "bias"):
         names = tuple(f"{ours}.attention.{part}_proj.{kind}" for part in "qkv")
-        fused = Stacked(names, f"{theirs}.attn.c_attn.{kind}", (d_model,) * 3)
+        fused = Concatenated(names, f"{theirs}.attn.c_attn.{kind}", (d_model,) * 3)
         yield Transposed(fused) if kind == "weight" else fused
     yield from _turned(f"{ours}.attention.out_proj", f"{theirs}.attn.c_proj")
-    yield from both(f"{ours}.feedforward_residual.norm", f"{theirs}.ln_2")
+    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.ln_2")
     yield from _turned(f"{ours}.feedforward.up_proj", f"{theirs}.mlp.c_fc")
     yield from _turned(f"{ours}.feedforward.down_proj", f"{theirs}.mlp.c_proj")
 
 
-def _turned(ours: str, theirs: str) -> Iterator[Map]:
-    yield Transposed(Same(f"{ours}.weight", f"{theirs}.weight"))
-    yield Same(f"{ours}.bias", f"{theirs}.bias")
+def _turned(ours: str, theirs: str) -> Iterator[TensorMap]:
+    yield Transposed(Renamed(f"{ours}.weight", f"{theirs}.weight"))
+    yield Renamed(f"{ours}.bias", f"{theirs}.bias")
 
 
 GPT2 = Family(

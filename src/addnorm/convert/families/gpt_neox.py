@@ -1,11 +1,17 @@
-"""GPT-NeoX and Pythia: attention and feed-forward side by side, part of every head turned."""
+"""GPT-NeoX and Pythia: parallel attention and feed-forward, partial rotary positions."""
 
 from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import Family, Shaped, attention_of, decoder, layers
-from addnorm.convert.core.maps import ByHead, Map, Same, both
-from addnorm.convert.core.rotary import THETA, longest, rope_table, rotary_of, written_rotary
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
+from addnorm.convert.core.maps import InterleavedHeads, Renamed, TensorMap, weight_and_bias
+from addnorm.convert.core.rotary import (
+    THETA,
+    max_position_embeddings_of,
+    rope_table,
+    rotary_of,
+    write_rotary,
+)
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
@@ -18,16 +24,19 @@ from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig
 
 
-def _read(settings: Settings) -> Shaped:
-    d_model, n_heads = settings.need("hidden_size"), settings.need("num_attention_heads")
+def _read(settings: Settings) -> ModelSpec:
+    d_model, n_heads = (
+        settings.required_int("hidden_size"),
+        settings.required_int("num_attention_heads"),
+    )
     if d_model % n_heads:
         raise settings.refuse("num_attention_heads", f"hidden_size = {d_model} does not divide")
     parallel = settings.get("use_parallel_residual", True)
     settings.get("classifier_dropout", 0.1)
     model = DecoderConfig(
         d_model=d_model,
-        n_layers=settings.need("num_hidden_layers"),
-        max_len=settings.need("max_position_embeddings"),
+        n_layers=settings.required_int("num_hidden_layers"),
+        max_len=settings.required_int("max_position_embeddings"),
         position=_rotary(settings, d_model // n_heads),
         attention=AttentionConfig(
             n_heads=n_heads,
@@ -35,7 +44,7 @@ def _read(settings: Settings) -> Shaped:
             dropout=settings.get("attention_dropout", 0.0),
         ),
         feedforward=FeedForwardConfig(
-            d_ff=settings.need("intermediate_size"),
+            d_ff=settings.required_int("intermediate_size"),
             activation=activation_of(settings, "hidden_act", "gelu"),
         ),
         norm=LayerNormConfig(eps=settings.get("layer_norm_eps", 1e-5)),
@@ -45,14 +54,14 @@ def _read(settings: Settings) -> Shaped:
         dropout=settings.get("hidden_dropout", 0.0),
         init="gpt2",
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
 
 
 def _rotary(settings: Settings, d_head: int) -> RotaryConfig:
     """The first part of every head turns: under older names where `rope_parameters` is silent."""
     theta, part = settings.get("rotary_emb_base", THETA), settings.get("rotary_pct", 0.25)
-    settings.only("rope_theta", None, theta)
-    settings.only("partial_rotary_factor", None, part)
+    settings.expect("rope_theta", None, theta)
+    settings.expect("partial_rotary_factor", None, part)
     table = rope_table(settings)
     fraction = table.get("partial_rotary_factor", part)
     if abs(int(d_head * fraction) - d_head * fraction) > 1e-6:
@@ -63,24 +72,24 @@ def _rotary(settings: Settings, d_head: int) -> RotaryConfig:
     return rotary_of(table, settings, theta, fraction)
 
 
-def _write(shaped: Shaped) -> Json:
-    model = decoder(shaped)
+def _write(spec: ModelSpec) -> Json:
+    model = decoder(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
         raise InputError(f"gpt_neox has no {feedforward.kind} feed-forward")
-    rope = written_rotary(model.position)
+    rope = write_rotary(model.position)
     scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
     fraction = model.position.fraction if isinstance(model.position, RotaryConfig) else 1.0
     return {
         "model_type": "gpt_neox",
         "architectures": ["GPTNeoXForCausalLM"],
-        "vocab_size": shaped.vocab_size,
+        "vocab_size": spec.vocab_size,
         "hidden_size": model.d_model,
         "intermediate_size": feedforward.d_ff or 4 * model.d_model,
         "num_hidden_layers": model.n_layers,
         "num_attention_heads": attention.n_heads,
         "hidden_act": activation_name(feedforward.activation),
-        "max_position_embeddings": longest(model),
+        "max_position_embeddings": max_position_embeddings_of(model),
         "rope_parameters": rope | {"partial_rotary_factor": fraction},
         "rope_scaling": None if scaling == {"rope_type": "default"} else scaling,
         "rotary_emb_base": rope["rope_theta"],
@@ -94,26 +103,30 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = decoder(shaped)
-    yield Same("embed.tokens.weight", "gpt_neox.embed_in.weight")
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = decoder(spec)
+    yield Renamed("embed.tokens.weight", "gpt_neox.embed_in.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model)))
-    yield from both("stack.norm", "gpt_neox.final_layer_norm")
+    yield from weight_and_bias("stack.norm", "gpt_neox.final_layer_norm")
     if not model.head.tied:
-        yield Same("head.weight", "embed_out.weight")
+        yield Renamed("head.weight", "embed_out.weight")
 
 
-def _layer(i: int, attention: AttentionConfig) -> Iterator[Map]:
+def _layer(i: int, attention: AttentionConfig) -> Iterator[TensorMap]:
     ours, theirs = f"stack.blocks.{i}", f"gpt_neox.layers.{i}"
-    yield from both(f"{ours}.attention_residual.norm", f"{theirs}.input_layernorm")
+    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.input_layernorm")
     for kind in ("weight", "bias") if attention.bias else ("weight",):
         q, k, v = (f"{ours}.attention.{part}_proj.{kind}" for part in "qkv")
-        yield ByHead((q, k, v), f"{theirs}.attention.query_key_value.{kind}", attention.n_heads)
+        yield InterleavedHeads(
+            (q, k, v), f"{theirs}.attention.query_key_value.{kind}", attention.n_heads
+        )
     dense = f"{theirs}.attention.dense"
-    yield from both(f"{ours}.attention.out_proj", dense, bias=attention.bias)
-    yield from both(f"{ours}.feedforward_residual.norm", f"{theirs}.post_attention_layernorm")
-    yield from both(f"{ours}.feedforward.up_proj", f"{theirs}.mlp.dense_h_to_4h")
-    yield from both(f"{ours}.feedforward.down_proj", f"{theirs}.mlp.dense_4h_to_h")
+    yield from weight_and_bias(f"{ours}.attention.out_proj", dense, bias=attention.bias)
+    yield from weight_and_bias(
+        f"{ours}.feedforward_residual.norm", f"{theirs}.post_attention_layernorm"
+    )
+    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.mlp.dense_h_to_4h")
+    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.mlp.dense_4h_to_h")
 
 
 GPT_NEOX = Family(

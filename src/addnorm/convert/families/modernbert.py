@@ -1,14 +1,20 @@
-"""ModernBERT: rotary positions, gated feed-forward, and windows between layers that see all."""
+"""ModernBERT: rotary positions, gated feed-forward, and alternating local and global attention."""
 
 from collections.abc import Iterator, Sequence
 
 from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import Family, Shaped, attention_of, encoder, eps_of, layers
-from addnorm.convert.core.maps import Map, Same, Stacked, both
-from addnorm.convert.core.rotary import rotary_of, written_rotary
-from addnorm.convert.core.settings import Json, Settings, labelled
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, eps_of, layers
+from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, weight_and_bias
+from addnorm.convert.core.rotary import rotary_of, write_rotary
+from addnorm.convert.core.settings import Json, Settings, label_keys
 from addnorm.convert.core.tasks import Task, architecture, labels_for, task_of
-from addnorm.convert.core.windows import FULL, SLIDING, cycle_of, read_types, written_windows
+from addnorm.convert.core.windows import (
+    FULL,
+    SLIDING,
+    read_layer_types,
+    shortest_cycle,
+    write_windows,
+)
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.models.shape import LayerConfig
@@ -34,28 +40,28 @@ GLOBAL, LOCAL = 160_000.0, 10_000.0
 POOLINGS = {"cls": "first", "mean": "mean"}
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     _pass_over(settings)
     norm = LayerNormConfig(
         eps=settings.get("norm_eps", 1e-5), bias=settings.get("norm_bias", False)
     )
-    n_layers = settings.need("num_hidden_layers")
+    n_layers = settings.required_int("num_hidden_layers")
     everywhere, cycle = _layers_of(settings, n_layers)
     task = task_of(settings, "ModernBert")
     assert isinstance(everywhere.position, RotaryConfig)
     model = EncoderConfig(
-        d_model=settings.need("hidden_size"),
+        d_model=settings.required_int("hidden_size"),
         n_layers=n_layers,
-        max_len=settings.need("max_position_embeddings"),
+        max_len=settings.required_int("max_position_embeddings"),
         position=everywhere.position,
         attention=AttentionConfig(
-            n_heads=settings.need("num_attention_heads"),
+            n_heads=settings.required_int("num_attention_heads"),
             bias=settings.get("attention_bias", False),
             dropout=settings.get("attention_dropout", 0.0),
             pattern=everywhere.pattern or FullPatternConfig(),
         ),
         feedforward=GatedFeedForwardConfig(
-            d_ff=settings.need("intermediate_size"),
+            d_ff=settings.required_int("intermediate_size"),
             activation=activation_of(settings, "hidden_activation", "gelu"),
             bias=settings.get("mlp_bias", False),
             dropout=settings.get("mlp_dropout", 0.0),
@@ -68,9 +74,9 @@ def _read(settings: Settings) -> Shaped:
         init="bert",
         cycle=cycle,
     )
-    return Shaped(
+    return ModelSpec(
         model=model,
-        vocab_size=settings.need("vocab_size"),
+        vocab_size=settings.required_int("vocab_size"),
         labels=labels_for(settings, task),
     )
 
@@ -78,7 +84,7 @@ def _read(settings: Settings) -> Shaped:
 def _pass_over(settings: Settings) -> None:
     """What only training and kernels ask for, and keys of BERT that the library never reads."""
     for key in ("initializer_cutoff_factor", "layer_norm_eps"):
-        settings.real(key)
+        settings.optional_float(key)
     for key in ("deterministic_flash_attn", "sparse_prediction", "repad_logits_with_grad"):
         settings.get(key, False)
     settings.get("reference_compile", False)
@@ -88,11 +94,11 @@ def _pass_over(settings: Settings) -> None:
 
 def _layers_of(settings: Settings, n_layers: int) -> tuple[LayerConfig, tuple[LayerConfig, ...]]:
     """What all layers have, and the cycle of those that differ."""
-    every = settings.number("global_attn_every_n_layers", missing=3) or 3
-    types = read_types(settings, n_layers) or [
+    every = settings.optional_int("global_attn_every_n_layers", missing=3) or 3
+    types = read_layer_types(settings, n_layers) or [
         SLIDING if i % every else FULL for i in range(n_layers)
     ]
-    settings.only("rope_scaling", None)
+    settings.expect("rope_scaling", None)
     tables = settings.table("rope_parameters") or Settings({}, settings.where)
     kinds = {
         FULL: LayerConfig(
@@ -108,8 +114,8 @@ def _layers_of(settings: Settings, n_layers: int) -> tuple[LayerConfig, tuple[La
     tables.check_all_read()
     if len(set(types)) == 1:
         return kinds[types[0]], ()
-    own = {FULL: LayerConfig(), SLIDING: kinds[SLIDING]}
-    return kinds[FULL], cycle_of([own[kind] for kind in types])
+    by_type = {FULL: LayerConfig(), SLIDING: kinds[SLIDING]}
+    return kinds[FULL], shortest_cycle([by_type[kind] for kind in types])
 
 
 def _rotary(settings: Settings, tables: Settings, kind: str, theta: float) -> RotaryConfig:
@@ -142,15 +148,15 @@ def _head(settings: Settings, task: Task, norm: LayerNormConfig) -> HeadConfig:
             return HiddenHeadConfig()
 
 
-def _write(shaped: Shaped) -> Json:
-    model = encoder(shaped)
+def _write(spec: ModelSpec) -> Json:
+    model = encoder(spec)
     attention, feedforward = attention_of(model), _gated(model)
-    types, size = written_windows(model)
-    full, sliding = written_rotary(model.position), written_rotary(_local(model, types))
+    types, size = write_windows(model)
+    full, sliding = write_rotary(model.position), write_rotary(_local(model, types))
     return {
         "model_type": "modernbert",
         "architectures": [architecture(model.head, "ModernBert")],
-        "vocab_size": shaped.vocab_size,
+        "vocab_size": spec.vocab_size,
         "hidden_size": model.d_model,
         "num_hidden_layers": model.n_layers,
         "num_attention_heads": attention.n_heads,
@@ -173,7 +179,7 @@ def _write(shaped: Shaped) -> Json:
         **dict.fromkeys(f"{kind}_token_id" for kind in ("bos", "eos", "pad", "cls", "sep")),
         **_every(types),
         **_written_head(model.head),
-        **(labelled(shaped.labels) if shaped.labels else {}),
+        **(label_keys(spec.labels) if spec.labels else {}),
     }
 
 
@@ -187,8 +193,8 @@ def _local(model: EncoderConfig, types: Sequence[str]) -> PositionConfig:
     """The positions of layers with a window."""
     for i, kind in enumerate(types):
         if kind == SLIDING:
-            own = model.cycle[i % len(model.cycle)].position if model.cycle else None
-            return own or model.position
+            layer_position = model.cycle[i % len(model.cycle)].position if model.cycle else None
+            return layer_position or model.position
     return RotaryConfig(theta=LOCAL)
 
 
@@ -214,44 +220,50 @@ def _written_head(head: HeadConfig) -> Json:
     return tree | {"classifier_dropout": head.dropout}
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = encoder(shaped)
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = encoder(spec)
     norm = isinstance(model.norm, LayerNormConfig) and model.norm.bias
-    yield Same("embed.tokens.weight", "model.embeddings.tok_embeddings.weight")
-    yield from both("embed.norm", "model.embeddings.norm", bias=norm)
+    yield Renamed("embed.tokens.weight", "model.embeddings.tok_embeddings.weight")
+    yield from weight_and_bias("embed.norm", "model.embeddings.norm", bias=norm)
     yield from layers(model.n_layers, lambda i: _layer(i, model, bias=norm))
-    yield from both("stack.norm", "model.final_norm", bias=norm)
+    yield from weight_and_bias("stack.norm", "model.final_norm", bias=norm)
     head = model.head
     if isinstance(head, PoolerHeadConfig | HiddenHeadConfig):
         return
     if head.transform is not None:
-        yield from both("head.transform.proj", "head.dense", bias=head.transform.bias)
-        yield from both("head.transform.norm", "head.norm", bias=norm)
+        yield from weight_and_bias("head.transform.proj", "head.dense", bias=head.transform.bias)
+        yield from weight_and_bias("head.transform.norm", "head.norm", bias=norm)
     if not isinstance(head, TokenHeadConfig):
-        yield from both("head.proj", "classifier")
+        yield from weight_and_bias("head.proj", "classifier")
         return
     if head.bias:
-        yield Same("head.bias", "decoder.bias")
+        yield Renamed("head.bias", "decoder.bias")
     if not head.tied:
-        yield Same("head.weight", "decoder.weight")
+        yield Renamed("head.weight", "decoder.weight")
 
 
-def _layer(i: int, model: EncoderConfig, *, bias: bool) -> Iterator[Map]:
+def _layer(i: int, model: EncoderConfig, *, bias: bool) -> Iterator[TensorMap]:
     ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"
     attention, feedforward = attention_of(model), _gated(model)
     if i:
-        yield from both(f"{ours}.attention_residual.norm", f"{theirs}.attn_norm", bias=bias)
+        yield from weight_and_bias(
+            f"{ours}.attention_residual.norm", f"{theirs}.attn_norm", bias=bias
+        )
     for kind in ("weight", "bias") if attention.bias else ("weight",):
         parts = tuple(f"{ours}.attention.{part}_proj.{kind}" for part in "qkv")
-        yield Stacked(parts, f"{theirs}.attn.Wqkv.{kind}", (model.d_model,) * 3)
-    yield from both(f"{ours}.attention.out_proj", f"{theirs}.attn.Wo", bias=attention.bias)
-    yield from both(f"{ours}.feedforward_residual.norm", f"{theirs}.mlp_norm", bias=bias)
+        yield Concatenated(parts, f"{theirs}.attn.Wqkv.{kind}", (model.d_model,) * 3)
+    yield from weight_and_bias(
+        f"{ours}.attention.out_proj", f"{theirs}.attn.Wo", bias=attention.bias
+    )
+    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.mlp_norm", bias=bias)
     d_ff = feedforward.d_ff or 8 * model.d_model // 3
     for kind in ("weight", "bias") if feedforward.bias else ("weight",):
         # The first half goes through the activation.
         parts = tuple(f"{ours}.feedforward.{part}_proj.{kind}" for part in ("gate", "up"))
-        yield Stacked(parts, f"{theirs}.mlp.Wi.{kind}", (d_ff, d_ff))
-    yield from both(f"{ours}.feedforward.down_proj", f"{theirs}.mlp.Wo", bias=feedforward.bias)
+        yield Concatenated(parts, f"{theirs}.mlp.Wi.{kind}", (d_ff, d_ff))
+    yield from weight_and_bias(
+        f"{ours}.feedforward.down_proj", f"{theirs}.mlp.Wo", bias=feedforward.bias
+    )
 
 
 MODERNBERT = Family(

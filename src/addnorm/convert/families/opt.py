@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import Family, Shaped, attention_of, decoder, layers
-from addnorm.convert.core.maps import AfterRows, Map, Same, both
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
+from addnorm.convert.core.maps import Renamed, SkipRows, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
@@ -19,30 +19,30 @@ from addnorm.nn.residuals import PostNormConfig, PreNormConfig
 FIRST_ROW = 2
 
 
-def _read(settings: Settings) -> Shaped:
-    d_model = settings.need("hidden_size")
+def _read(settings: Settings) -> ModelSpec:
+    d_model = settings.required_int("hidden_size")
     if settings.get("word_embed_proj_dim", d_model) != d_model:
         raise settings.refuse("word_embed_proj_dim", f"only hidden_size = {d_model}")
     before = settings.get("do_layer_norm_before", True)
-    settings.only("_remove_final_layer_norm", False, *(() if before else (True,)))
-    settings.only("layer_norm_elementwise_affine", True)
-    settings.only("learned_embeddings", True)
-    settings.only("scale_embeddings", False)
+    settings.expect("_remove_final_layer_norm", False, *(() if before else (True,)))
+    settings.expect("layer_norm_elementwise_affine", True)
+    settings.expect("learned_embeddings", True)
+    settings.expect("scale_embeddings", False)
     for key in ("layerdrop", "activation_dropout"):
         settings.get(key, 0.0)
     bias = settings.get("enable_bias", True)
     model = DecoderConfig(
         d_model=d_model,
-        n_layers=settings.need("num_hidden_layers"),
-        max_len=settings.need("max_position_embeddings"),
+        n_layers=settings.required_int("num_hidden_layers"),
+        max_len=settings.required_int("max_position_embeddings"),
         position=LearnedConfig(),
         attention=AttentionConfig(
-            n_heads=settings.need("num_attention_heads"),
+            n_heads=settings.required_int("num_attention_heads"),
             bias=bias,
             dropout=settings.get("attention_dropout", 0.0),
         ),
         feedforward=FeedForwardConfig(
-            d_ff=settings.need("ffn_dim"),
+            d_ff=settings.required_int("ffn_dim"),
             activation=activation_of(settings, "activation_function", "relu"),
             bias=bias,
         ),
@@ -53,18 +53,18 @@ def _read(settings: Settings) -> Shaped:
         dropout=settings.get("dropout", 0.1),
         init="gpt2",
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
 
 
-def _write(shaped: Shaped) -> Json:
-    model = decoder(shaped)
+def _write(spec: ModelSpec) -> Json:
+    model = decoder(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
         raise InputError(f"opt has no {feedforward.kind} feed-forward")
     return {
         "model_type": "opt",
         "architectures": ["OPTForCausalLM"],
-        "vocab_size": shaped.vocab_size,
+        "vocab_size": spec.vocab_size,
         "hidden_size": model.d_model,
         "word_embed_proj_dim": model.d_model,
         "ffn_dim": feedforward.d_ff or 4 * model.d_model,
@@ -80,27 +80,29 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = decoder(shaped)
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = decoder(spec)
     body = "model.decoder"
-    yield Same("embed.tokens.weight", f"{body}.embed_tokens.weight")
+    yield Renamed("embed.tokens.weight", f"{body}.embed_tokens.weight")
     positions = f"{body}.embed_positions.weight"
-    yield AfterRows("embed.position.table.weight", positions, FIRST_ROW)
+    yield SkipRows("embed.position.table.weight", positions, FIRST_ROW)
     yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model).bias))
     if isinstance(model.residual, PreNormConfig):
-        yield from both("stack.norm", f"{body}.final_layer_norm")
+        yield from weight_and_bias("stack.norm", f"{body}.final_layer_norm")
     if not model.head.tied:
-        yield Same("head.weight", "lm_head.weight")
+        yield Renamed("head.weight", "lm_head.weight")
 
 
-def _layer(i: int, bias: bool) -> Iterator[Map]:
+def _layer(i: int, bias: bool) -> Iterator[TensorMap]:
     ours, theirs = f"stack.blocks.{i}", f"model.decoder.layers.{i}"
-    yield from both(f"{ours}.attention_residual.norm", f"{theirs}.self_attn_layer_norm")
+    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.self_attn_layer_norm")
     for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        yield from both(f"{ours}.attention.{part}", f"{theirs}.self_attn.{part}", bias=bias)
-    yield from both(f"{ours}.feedforward_residual.norm", f"{theirs}.final_layer_norm")
-    yield from both(f"{ours}.feedforward.up_proj", f"{theirs}.fc1", bias=bias)
-    yield from both(f"{ours}.feedforward.down_proj", f"{theirs}.fc2", bias=bias)
+        yield from weight_and_bias(
+            f"{ours}.attention.{part}", f"{theirs}.self_attn.{part}", bias=bias
+        )
+    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.final_layer_norm")
+    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.fc1", bias=bias)
+    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.fc2", bias=bias)
 
 
 OPT = Family(

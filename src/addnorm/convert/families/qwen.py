@@ -1,15 +1,21 @@
 """Qwen 2 and 3: LLaMA with biases on queries, keys and values, or with norms on the first two."""
 
-from addnorm.convert.core.family import Shaped, attention_of, decoder
-from addnorm.convert.core.rotary import both_layouts, read_rotary, written_rotary
+from addnorm.convert.core.family import ModelSpec, attention_of, decoder
+from addnorm.convert.core.rotary import read_rotary, rope_keys, write_rotary
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.windows import FULL, SLIDING, read_types, read_windows, written_windows
+from addnorm.convert.core.windows import (
+    FULL,
+    SLIDING,
+    read_layer_types,
+    read_windows,
+    write_windows,
+)
 from addnorm.convert.families.llama_relatives import (
     read_attention,
     read_eps,
     read_model,
     relative,
-    written_model,
+    write_model,
 )
 from addnorm.models import DecoderConfig
 from addnorm.models.shape import LayerConfig
@@ -17,51 +23,54 @@ from addnorm.nn.attention import PatternConfig
 from addnorm.nn.norms import RMSNormConfig
 
 
-def _read_2(settings: Settings) -> Shaped:
+def _read_2(settings: Settings) -> ModelSpec:
     pattern, cycle = _windows(settings)
     attention = read_attention(settings, kv_heads=32, bias=True, pattern=pattern)
     return read_model(settings, attention, read_rotary(settings), cycle=cycle)
 
 
-def _read_3(settings: Settings) -> Shaped:
+def _read_3(settings: Settings) -> ModelSpec:
     pattern, cycle = _windows(settings)
     bias = settings.get("attention_bias", False)
     norm = RMSNormConfig(eps=read_eps(settings))
-    own = {"bias": bias, "out_bias": bias, "pattern": pattern, "qk_norm": norm}
-    attention = read_attention(settings, kv_heads=32, d_head=128, **own)
+    overrides = {"bias": bias, "out_bias": bias, "pattern": pattern, "qk_norm": norm}
+    attention = read_attention(settings, kv_heads=32, d_head=128, **overrides)
     return read_model(settings, attention, read_rotary(settings), cycle=cycle)
 
 
 def _windows(settings: Settings) -> tuple[PatternConfig, tuple[LayerConfig, ...]]:
     """Layers from `max_window_layers` on have a window, unless `layer_types` says otherwise."""
-    n_layers, first = settings.need("num_hidden_layers"), settings.get("max_window_layers", 28)
-    size = settings.number("sliding_window", missing=4096)
+    n_layers, first = (
+        settings.required_int("num_hidden_layers"),
+        settings.get("max_window_layers", 28),
+    )
+    size = settings.optional_int("sliding_window", missing=4096)
     size = size if settings.get("use_sliding_window", False) else None
-    own = [SLIDING if size is not None and i >= first else FULL for i in range(n_layers)]
-    return read_windows(settings, read_types(settings, n_layers) or own, size)
+    default_types = [SLIDING if size is not None and i >= first else FULL for i in range(n_layers)]
+    return read_windows(settings, read_layer_types(settings, n_layers) or default_types, size)
 
 
-def _write_2(shaped: Shaped) -> Json:
-    model = decoder(shaped)
+def _write_2(spec: ModelSpec) -> Json:
+    model = decoder(spec)
     return {
-        **written_model(shaped, "qwen2", "Qwen2ForCausalLM"),
-        **both_layouts(written_rotary(model.position)),
+        **write_model(spec, "qwen2", "Qwen2ForCausalLM"),
+        **rope_keys(write_rotary(model.position)),
         **_written_windows(model),
     }
 
 
-def _write_3(shaped: Shaped) -> Json:
-    model = decoder(shaped)
+def _write_3(spec: ModelSpec) -> Json:
+    model = decoder(spec)
     return {
-        **written_model(shaped, "qwen3", "Qwen3ForCausalLM"),
-        **both_layouts(written_rotary(model.position)),
+        **write_model(spec, "qwen3", "Qwen3ForCausalLM"),
+        **rope_keys(write_rotary(model.position)),
         **_written_windows(model),
         "attention_bias": attention_of(model).bias,
     }
 
 
 def _written_windows(model: DecoderConfig) -> Json:
-    types, size = written_windows(model)
+    types, size = write_windows(model)
     return {
         "use_sliding_window": size is not None,
         "sliding_window": size,

@@ -1,9 +1,9 @@
-"""RoBERTa: BERT whose positions are counted from the row after that of padding, with own heads."""
+"""RoBERTa: BERT with positions offset by the padding index, and different heads."""
 
 from collections.abc import Iterator
 
-from addnorm.convert.core.family import Family, Shaped, encoder
-from addnorm.convert.core.maps import Map, both
+from addnorm.convert.core.family import Family, ModelSpec, encoder
+from addnorm.convert.core.maps import TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import labels_for, task_of, without_pooler
 from addnorm.convert.families.bert import (
@@ -29,20 +29,20 @@ PAD = 1
 
 
 def _family(model_type: str, stem: str) -> Family:
-    def read(settings: Settings) -> Shaped:
-        settings.only("pad_token_id", PAD)
+    def read(settings: Settings) -> ModelSpec:
+        settings.expect("pad_token_id", PAD)
         task = task_of(settings, stem)
         # The activation before the scores is GELU, whatever that of the layers.
         transform = TransformConfig(activation="gelu", norm=norm_of(settings))
         head = head_of(settings, task, transform)
-        return Shaped(
+        return ModelSpec(
             model=body_of(settings, head, first_row=PAD + 1),
-            vocab_size=settings.need("vocab_size"),
+            vocab_size=settings.required_int("vocab_size"),
             labels=labels_for(settings, task),
         )
 
-    def write(shaped: Shaped) -> Json:
-        common = settings_of(shaped, stem, first_row=PAD + 1)
+    def write(spec: ModelSpec) -> Json:
+        common = settings_of(spec, stem, first_row=PAD + 1)
         return common | {"model_type": model_type, "pad_token_id": PAD}
 
     return Family(
@@ -57,25 +57,25 @@ def _family(model_type: str, stem: str) -> Family:
             ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
             ("lm_head.decoder.bias", "lm_head.bias"),
         ),
-        by_names=without_pooler,
+        refine_by_names=without_pooler,
     )
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = encoder(shaped)
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = encoder(spec)
     yield from body_maps(model, "roberta", first_row=PAD + 1)
     match model.head:
         case TokenHeadConfig() as head:
-            yield from both("head.transform.proj", "lm_head.dense")
-            yield from both("head.transform.norm", "lm_head.layer_norm")
+            yield from weight_and_bias("head.transform.proj", "lm_head.dense")
+            yield from weight_and_bias("head.transform.norm", "lm_head.layer_norm")
             yield from scores("lm_head", tied=head.tied)
         case ClassificationHeadConfig():
-            yield from both("head.transform.proj", "classifier.dense")
-            yield from both("head.proj", "classifier.out_proj")
+            yield from weight_and_bias("head.transform.proj", "classifier.dense")
+            yield from weight_and_bias("head.proj", "classifier.out_proj")
         case TaggingHeadConfig():
-            yield from both("head.proj", "classifier")
+            yield from weight_and_bias("head.proj", "classifier")
         case PoolerHeadConfig():
-            yield from both("head.proj", "roberta.pooler.dense")
+            yield from weight_and_bias("head.proj", "roberta.pooler.dense")
         case HiddenHeadConfig():
             pass
 

@@ -1,11 +1,11 @@
-"""T5, T5 v1.1 (Flan) and mT5: distances in ranges, RMSNorm before, scores that are not scaled."""
+"""T5, T5 v1.1 (Flan) and mT5: bucketed relative positions, pre-RMSNorm, unscaled scores."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from addnorm.convert.core.activations import NAMES, activation_name
-from addnorm.convert.core.family import Family, Shaped, attention_of, encoder_decoder, layers
-from addnorm.convert.core.maps import Map, Same
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder_decoder, layers
+from addnorm.convert.core.maps import Renamed, TensorMap
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
 from addnorm.errors import InputError
@@ -25,22 +25,25 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def _read(settings: Settings) -> Shaped:
-    d_model, n_heads = settings.need("d_model", "hidden_size"), settings.need("num_heads")
+def _read(settings: Settings) -> ModelSpec:
+    d_model, n_heads = (
+        settings.required_int("d_model", "hidden_size"),
+        settings.required_int("num_heads"),
+    )
     dropout = settings.get("dropout_rate", 0.1)
     settings.get("classifier_dropout", 0.0)
     model = EncoderDecoderConfig(
         d_model=d_model,
-        n_layers=settings.need("num_layers"),
-        n_decoder_layers=settings.number("num_decoder_layers"),
-        max_len=settings.number("n_positions") or 1024,
+        n_layers=settings.required_int("num_layers"),
+        n_decoder_layers=settings.optional_int("num_decoder_layers"),
+        max_len=settings.optional_int("n_positions") or 1024,
         position=T5BiasConfig(
             buckets=settings.get("relative_attention_num_buckets", 32),
             max_distance=settings.get("relative_attention_max_distance", 128),
         ),
         attention=AttentionConfig(
             n_heads=n_heads,
-            d_head=settings.number("d_kv") or 64,
+            d_head=settings.optional_int("d_kv") or 64,
             bias=False,
             dropout=dropout,
             score=DotConfig(),
@@ -52,7 +55,7 @@ def _read(settings: Settings) -> Shaped:
         head=TokenHeadConfig(scale="sqrt" if _scales(settings) else "one"),
         dropout=dropout,
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
 
 
 def _scales(settings: Settings) -> bool:
@@ -65,24 +68,24 @@ def _feedforward(settings: Settings, dropout: float) -> FeedForwardConfig | Gate
     activation = settings.choose("feed_forward_proj", ACTIVATIONS, "relu")
     name = settings.get("feed_forward_proj", "relu")
     gated = name.startswith("gated-")
-    settings.only("is_gated_act", gated)
+    settings.expect("is_gated_act", gated)
     if settings.has("dense_act_fn") and settings.choose("dense_act_fn", NAMES, "") != activation:
         raise settings.refuse("dense_act_fn", f"feed_forward_proj = {name!r}")
-    d_ff = settings.need("d_ff")
+    d_ff = settings.required_int("d_ff")
     if gated:
         return GatedFeedForwardConfig(d_ff=d_ff, activation=activation, dropout=dropout)
     return FeedForwardConfig(d_ff=d_ff, activation=activation, bias=False, dropout=dropout)
 
 
-def _tied(shaped: Shaped, names: Collection[str]) -> Shaped:
+def _tied(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
     """A head whose weights are not in the file is tied, and so is one that is scaled."""
-    model = encoder_decoder(shaped)
+    model = encoder_decoder(spec)
     tied = "lm_head.weight" not in names or model.head.scale == "sqrt"
-    return replace(shaped, model=replace(model, head=replace(model.head, tied=tied)))
+    return replace(spec, model=replace(model, head=replace(model.head, tied=tied)))
 
 
-def _write(shaped: Shaped) -> Json:
-    model = encoder_decoder(shaped)
+def _write(spec: ModelSpec) -> Json:
+    model = encoder_decoder(spec)
     attention, feedforward, position = attention_of(model), model.feedforward, model.position
     if not isinstance(position, T5BiasConfig):
         raise InputError(f"t5 has no {position.kind} positions")
@@ -92,7 +95,7 @@ def _write(shaped: Shaped) -> Json:
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
         "is_encoder_decoder": True,
-        "vocab_size": shaped.vocab_size,
+        "vocab_size": spec.vocab_size,
         "d_model": model.d_model,
         "d_kv": attention.heads(model.d_model).d_head,
         "num_heads": attention.n_heads,
@@ -120,43 +123,43 @@ def _dense(feedforward: FeedForwardConfig | GatedFeedForwardConfig, d_model: int
     return {"d_ff": feedforward.d_ff or 8 * d_model // 3, "feed_forward_proj": f"gated-{name}"}
 
 
-def _write_multilingual(shaped: Shaped) -> Json:
-    return _write(shaped) | {
+def _write_multilingual(spec: ModelSpec) -> Json:
+    return _write(spec) | {
         "model_type": "mt5",
         "architectures": ["MT5ForConditionalGeneration"],
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = encoder_decoder(shaped)
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = encoder_decoder(spec)
     gated = isinstance(model.feedforward, GatedFeedForwardConfig)
-    yield Same("source_embed.tokens.weight", "shared.weight")
+    yield Renamed("source_embed.tokens.weight", "shared.weight")
     for embed, side in (("source_embed", "encoder"), ("target_embed", "decoder")):
         first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield Same(f"{embed}.position.table.weight", first)
-        yield Same(f"{side}.norm.weight", f"{side}.final_layer_norm.weight")
+        yield Renamed(f"{embed}.position.table.weight", first)
+        yield Renamed(f"{side}.norm.weight", f"{side}.final_layer_norm.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, "encoder", gated))
     n_decoder_layers = model.n_decoder_layers or model.n_layers
     yield from layers(n_decoder_layers, lambda i: _layer(i, "decoder", gated))
     if not model.head.tied:
-        yield Same("head.weight", "lm_head.weight")
+        yield Renamed("head.weight", "lm_head.weight")
 
 
-def _layer(i: int, side: str, gated: bool) -> Iterator[Map]:
+def _layer(i: int, side: str, gated: bool) -> Iterator[TensorMap]:
     ours, theirs = f"{side}.blocks.{i}", f"{side}.block.{i}.layer"
     sublayers = [("attention", "SelfAttention")]
     sublayers += [("cross_attention", "EncDecAttention")] if side == "decoder" else []
-    for j, (own, name) in enumerate(sublayers):
+    for j, (sublayer, name) in enumerate(sublayers):
         for part, short in (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o")):
-            yield Same(f"{ours}.{own}.{part}.weight", f"{theirs}.{j}.{name}.{short}.weight")
-        yield Same(f"{ours}.{own}_residual.norm.weight", f"{theirs}.{j}.layer_norm.weight")
+            yield Renamed(f"{ours}.{sublayer}.{part}.weight", f"{theirs}.{j}.{name}.{short}.weight")
+        yield Renamed(f"{ours}.{sublayer}_residual.norm.weight", f"{theirs}.{j}.layer_norm.weight")
     last = f"{theirs}.{len(sublayers)}"
     dense = {"up_proj": "wi", "down_proj": "wo"}
     dense = {"gate_proj": "wi_0", "up_proj": "wi_1", "down_proj": "wo"} if gated else dense
     for part, short in dense.items():
         name = f"{last}.DenseReluDense.{short}.weight"
-        yield Same(f"{ours}.feedforward.{part}.weight", name)
-    yield Same(f"{ours}.feedforward_residual.norm.weight", f"{last}.layer_norm.weight")
+        yield Renamed(f"{ours}.feedforward.{part}.weight", name)
+    yield Renamed(f"{ours}.feedforward_residual.norm.weight", f"{last}.layer_norm.weight")
 
 
 T5 = Family(
@@ -164,7 +167,7 @@ T5 = Family(
     read=_read,
     write=_write,
     maps=_maps,
-    by_names=_tied,
+    refine_by_names=_tied,
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     ties=(
         ("encoder.embed_tokens.weight", "shared.weight"),

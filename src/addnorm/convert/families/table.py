@@ -1,4 +1,4 @@
-"""Every family of foreign checkpoints there is."""
+"""The table of all supported model families."""
 
 from addnorm.convert.core.family import Family
 from addnorm.convert.families.bart import BART

@@ -1,4 +1,4 @@
-"""torch's own `nn.Transformer` and its two halves: their state dicts as our stacks, and back."""
+"""Convert state dicts of `torch.nn.Transformer`, or of its halves, to our stacks and back."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from addnorm.convert.core.family import layers
-from addnorm.convert.core.maps import Map, Stacked, both
+from addnorm.convert.core.maps import Concatenated, TensorMap, weight_and_bias
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -71,10 +71,12 @@ def stacks_from_torch(
     """The encoder and the decoder of an `nn.Transformer`: see `stack_from_torch`."""
     halves: list[Stack] = []
     for half in ("encoder.", "decoder."):
-        own = {name.removeprefix(half): w for name, w in state.items() if name.startswith(half)}
+        half_state = {
+            name.removeprefix(half): w for name, w in state.items() if name.startswith(half)
+        }
         halves.append(
             stack_from_torch(
-                own, n_heads=n_heads, norm_first=norm_first, activation=activation, eps=eps
+                half_state, n_heads=n_heads, norm_first=norm_first, activation=activation, eps=eps
             )
         )
     if unknown := [name for name in state if not name.startswith(("encoder.", "decoder."))]:
@@ -115,10 +117,10 @@ def _check_begins(state: State) -> None:
     raise InputError(f"layers.0.linear1.weight is missing{hint}")
 
 
-def _fill(stack: Stack, state: State, maps: list[Map]) -> None:
-    wanted = {name for one in maps for name in one.theirs}
-    problems = [f"missing {name}" for name in sorted(wanted - state.keys())]
-    problems += [f"unexpected {name}" for name in sorted(state.keys() - wanted)]
+def _fill(stack: Stack, state: State, maps: list[TensorMap]) -> None:
+    expected_names = {name for one in maps for name in one.theirs}
+    problems = [f"missing {name}" for name in sorted(expected_names - state.keys())]
+    problems += [f"unexpected {name}" for name in sorted(state.keys() - expected_names)]
     if problems:
         raise InputError(f"the tensors make no torch stack: {'; '.join(problems[:8])}")
     found: dict[str, Tensor] = {}
@@ -128,13 +130,13 @@ def _fill(stack: Stack, state: State, maps: list[Map]) -> None:
     stack.load_state_dict(found, strict=True, assign=True)
 
 
-def _maps(stack: Stack) -> Iterator[Map]:
+def _maps(stack: Stack) -> Iterator[TensorMap]:
     yield from layers(len(stack.blocks), lambda i: _layer(i, stack.get_submodule(f"blocks.{i}")))
     if isinstance(stack.norm, LayerNorm):
-        yield from both("norm", "norm", bias=stack.norm.bias is not None)
+        yield from weight_and_bias("norm", "norm", bias=stack.norm.bias is not None)
 
 
-def _layer(i: int, block: torch.nn.Module) -> Iterator[Map]:
+def _layer(i: int, block: torch.nn.Module) -> Iterator[TensorMap]:
     assert isinstance(block, Block | CrossBlock)
     ours, theirs = f"blocks.{i}", f"layers.{i}"
     assert isinstance(block.attention, SelfAttention)
@@ -148,13 +150,13 @@ def _layer(i: int, block: torch.nn.Module) -> Iterator[Map]:
         for kind in ("weight", "bias") if bias else ("weight",):
             parts = tuple(f"{ours}.{our_name}.{part}_proj.{kind}" for part in "qkv")
             d_model = block.attention.q_proj.in_features
-            yield Stacked(parts, f"{theirs}.{their_name}.in_proj_{kind}", (d_model,) * 3)
+            yield Concatenated(parts, f"{theirs}.{their_name}.in_proj_{kind}", (d_model,) * 3)
         out = f"{theirs}.{their_name}.out_proj"
-        yield from both(f"{ours}.{our_name}.out_proj", out, bias=bias)
-    yield from both(f"{ours}.feedforward.up_proj", f"{theirs}.linear1", bias=bias)
-    yield from both(f"{ours}.feedforward.down_proj", f"{theirs}.linear2", bias=bias)
+        yield from weight_and_bias(f"{ours}.{our_name}.out_proj", out, bias=bias)
+    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.linear1", bias=bias)
+    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.linear2", bias=bias)
     for number, residual in enumerate(norms, start=1):
-        yield from both(f"{ours}.{residual}.norm", f"{theirs}.norm{number}", bias=bias)
+        yield from weight_and_bias(f"{ours}.{residual}.norm", f"{theirs}.norm{number}", bias=bias)
 
 
 # What torch's layers have.

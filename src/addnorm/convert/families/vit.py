@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import (
     Family,
-    Shaped,
+    ModelSpec,
     attention_of,
     encoder,
     eps_of,
     layers,
     mlp_of,
 )
-from addnorm.convert.core.maps import Map, Reshaped, both
-from addnorm.convert.core.settings import Json, Settings, labelled
+from addnorm.convert.core.maps import Reshaped, TensorMap, weight_and_bias
+from addnorm.convert.core.settings import Json, Settings, label_keys
 from addnorm.convert.core.tasks import Task, architecture, labels_for, task_of, without_pooler
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
@@ -29,49 +29,49 @@ ENDINGS: dict[str, Task] = {"Model": "body", "ForImageClassification": "sequence
 """How the names of their classes end."""
 
 
-def _read(settings: Settings) -> Shaped:
+def _read(settings: Settings) -> ModelSpec:
     task = task_of(settings, "ViT", ENDINGS)
     settings.get("encoder_stride", 16)
-    settings.only("pooler_act", "tanh")
-    d_model = settings.need("hidden_size")
-    settings.only("pooler_output_size", d_model)
-    patch, other = settings.pair("patch_size", 16)
+    settings.expect("pooler_act", "tanh")
+    d_model = settings.required_int("hidden_size")
+    settings.expect("pooler_output_size", d_model)
+    patch, other = settings.int_pair("patch_size", 16)
     if patch != other:
         raise settings.refuse("patch_size", "patches must be square")
     model = EncoderConfig(
         d_model=d_model,
-        n_layers=settings.need("num_hidden_layers"),
+        n_layers=settings.required_int("num_hidden_layers"),
         position=NoPositionConfig(),
         attention=AttentionConfig(
-            n_heads=settings.need("num_attention_heads"),
+            n_heads=settings.required_int("num_attention_heads"),
             bias=settings.get("qkv_bias", True),
             out_bias=True,
             dropout=settings.get("attention_probs_dropout_prob", 0.0),
         ),
         feedforward=FeedForwardConfig(
-            d_ff=settings.need("intermediate_size"),
+            d_ff=settings.required_int("intermediate_size"),
             activation=activation_of(settings, "hidden_act", "gelu"),
         ),
         norm=LayerNormConfig(eps=settings.get("layer_norm_eps", 1e-12)),
         residual=PreNormConfig(),
         input=PatchEmbeddingConfig(
-            size=settings.pair("image_size", 224),
-            channels=settings.number("num_channels") or 3,
+            size=settings.int_pair("image_size", 224),
+            channels=settings.optional_int("num_channels") or 3,
             patch=patch,
         ),
         head=_head(task),
         dropout=settings.get("hidden_dropout_prob", 0.0),
         init="bert",
     )
-    return Shaped(model=model, labels=labels_for(settings, task))
+    return ModelSpec(model=model, labels=labels_for(settings, task))
 
 
 def _head(task: Task) -> HeadConfig:
     return PoolerHeadConfig() if task == "body" else ClassificationHeadConfig(pooling="first")
 
 
-def _write(shaped: Shaped) -> Json:
-    model = encoder(shaped)
+def _write(spec: ModelSpec) -> Json:
+    model = encoder(spec)
     attention, feedforward, patches = attention_of(model), mlp_of(model), _patches(model)
     return {
         "model_type": "vit",
@@ -91,7 +91,7 @@ def _write(shaped: Shaped) -> Json:
         "encoder_stride": patches.patch,
         "pooler_act": "tanh",
         "pooler_output_size": model.d_model,
-        **(labelled(shaped.labels) if shaped.labels else {}),
+        **(label_keys(spec.labels) if spec.labels else {}),
     }
 
 
@@ -101,34 +101,34 @@ def _patches(model: EncoderConfig) -> PatchEmbeddingConfig:
     return model.input
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = encoder(shaped)
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = encoder(spec)
     d_model, patches = model.d_model, _patches(model)
     rows = 1 + (patches.size[0] // patches.patch) * (patches.size[1] // patches.patch)
     theirs = "vit.embeddings"
     yield Reshaped("embed.class_token", f"{theirs}.cls_token", (d_model,), (1, 1, d_model))
     table = (rows, d_model)
     yield Reshaped("embed.positions", f"{theirs}.position_embeddings", table, (1, *table))
-    yield from both("embed.proj", f"{theirs}.patch_embeddings.projection")
+    yield from weight_and_bias("embed.proj", f"{theirs}.patch_embeddings.projection")
     bias = attention_of(model).bias
     yield from layers(model.n_layers, lambda i: _layer(i, bias=bias))
-    yield from both("stack.norm", "vit.layernorm")
+    yield from weight_and_bias("stack.norm", "vit.layernorm")
     if isinstance(model.head, ClassificationHeadConfig):
-        yield from both("head.proj", "classifier")
+        yield from weight_and_bias("head.proj", "classifier")
     if isinstance(model.head, PoolerHeadConfig):
-        yield from both("head.proj", "vit.pooler.dense")
+        yield from weight_and_bias("head.proj", "vit.pooler.dense")
 
 
-def _layer(i: int, *, bias: bool) -> Iterator[Map]:
+def _layer(i: int, *, bias: bool) -> Iterator[TensorMap]:
     ours, theirs = f"stack.blocks.{i}", f"vit.encoder.layer.{i}"
     for part, name in {"q": "query", "k": "key", "v": "value"}.items():
         old = f"{theirs}.attention.attention.{name}"
-        yield from both(f"{ours}.attention.{part}_proj", old, bias=bias)
-    yield from both(f"{ours}.attention.out_proj", f"{theirs}.attention.output.dense")
-    yield from both(f"{ours}.attention_residual.norm", f"{theirs}.layernorm_before")
-    yield from both(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
-    yield from both(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
-    yield from both(f"{ours}.feedforward_residual.norm", f"{theirs}.layernorm_after")
+        yield from weight_and_bias(f"{ours}.attention.{part}_proj", old, bias=bias)
+    yield from weight_and_bias(f"{ours}.attention.out_proj", f"{theirs}.attention.output.dense")
+    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.layernorm_before")
+    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
+    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
+    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.layernorm_after")
 
 
 VIT = Family(
@@ -148,6 +148,6 @@ VIT = Family(
         (r"\.mlp\.fc2\.", ".output.dense."),
     ),
     ignored=(r"(vit\.)?pooler\..*",),
-    by_names=without_pooler,
+    refine_by_names=without_pooler,
 )
 """Dosovitskiy et al. 2021. Another head than the model's is left out."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from addnorm.convert.core.equivalents import with_biases
-from addnorm.convert.core.family import Family, Shaped, encoder_decoder
-from addnorm.convert.core.maps import Map, Same, both
+from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder
+from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families import fairseq
 from addnorm.errors import InputError
@@ -22,8 +22,8 @@ COUNTS = """
 """What classifiers, training and time stamps have."""
 
 
-def _read(settings: Settings) -> Shaped:
-    settings.only("use_weighted_layer_sum", False)
+def _read(settings: Settings) -> ModelSpec:
+    settings.expect("use_weighted_layer_sum", False)
     for key in ("apply_spec_augment", "scale_embedding"):  # in training; never done
         settings.get(key, False)
     for key in ("mask_feature_prob", "mask_time_prob"):
@@ -32,28 +32,28 @@ def _read(settings: Settings) -> Shaped:
         settings.get(key, 0)
     n_layers, n_decoder_layers = fairseq.depths(settings)
     model = EncoderDecoderConfig(
-        d_model=settings.need("d_model", "hidden_size"),
+        d_model=settings.required_int("d_model", "hidden_size"),
         n_layers=n_layers,
         n_decoder_layers=n_decoder_layers,
-        max_len=settings.need("max_source_positions"),
-        decoder_max_len=settings.need("max_target_positions"),
+        max_len=settings.required_int("max_source_positions"),
+        decoder_max_len=settings.required_int("max_target_positions"),
         position=LearnedConfig(),
         attention=fairseq.attention(settings),
         feedforward=fairseq.feedforward(settings),
         residual=PreNormConfig(),
-        input=LogMelEmbeddingConfig(n_mels=settings.need("num_mel_bins")),
+        input=LogMelEmbeddingConfig(n_mels=settings.required_int("num_mel_bins")),
         embedding=EmbeddingConfig(scale="one"),
         head=TokenHeadConfig(tied=settings.get("tie_word_embeddings", True)),
         dropout=settings.get("dropout", 0.0),
     )
-    return Shaped(model=model, vocab_size=settings.need("vocab_size"))
+    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
 
 
-def _write(shaped: Shaped) -> Json:
-    model = encoder_decoder(shaped)
+def _write(spec: ModelSpec) -> Json:
+    model = encoder_decoder(spec)
     if not isinstance(model.input, LogMelEmbeddingConfig):
         raise InputError(f"whisper hears log_mel, and does not read {model.input.kind}")
-    return fairseq.written(shaped, "whisper", "WhisperForConditionalGeneration") | {
+    return fairseq.written(spec, "whisper", "WhisperForConditionalGeneration") | {
         "num_mel_bins": model.input.n_mels,
         "max_source_positions": model.max_len,
         "max_target_positions": model.decoder_max_len or model.max_len,
@@ -61,17 +61,17 @@ def _write(shaped: Shaped) -> Json:
     }
 
 
-def _maps(shaped: Shaped) -> Iterator[Map]:
-    model = encoder_decoder(shaped)
-    yield from both("source_embed.conv1", "model.encoder.conv1")
-    yield from both("source_embed.conv2", "model.encoder.conv2")
-    yield Same("target_embed.tokens.weight", "model.decoder.embed_tokens.weight")
+def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+    model = encoder_decoder(spec)
+    yield from weight_and_bias("source_embed.conv1", "model.encoder.conv1")
+    yield from weight_and_bias("source_embed.conv2", "model.encoder.conv2")
+    yield Renamed("target_embed.tokens.weight", "model.decoder.embed_tokens.weight")
     for embed, side in (("source_embed", "encoder"), ("target_embed", "decoder")):
-        yield Same(f"{embed}.position.table.weight", f"model.{side}.embed_positions.weight")
-        yield from both(f"{side}.norm", f"model.{side}.layer_norm")
+        yield Renamed(f"{embed}.position.table.weight", f"model.{side}.embed_positions.weight")
+        yield from weight_and_bias(f"{side}.norm", f"model.{side}.layer_norm")
     yield from fairseq.stacks(model, key_bias=False)
     if not model.head.tied:
-        yield Same("head.weight", "proj_out.weight")
+        yield Renamed("head.weight", "proj_out.weight")
 
 
 WHISPER = Family(
@@ -79,7 +79,7 @@ WHISPER = Family(
     read=_read,
     write=_write,
     maps=_maps,
-    restated=with_biases,
+    equivalent=with_biases,
     prefix="model.",
     ties=(("proj_out.weight", "model.decoder.embed_tokens.weight"),),
 )

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder: read in every layout, written as `tokenizer.json`.
+"""Load the tokenizers of a Hugging Face folder in any layout; save them as `tokenizer.json`.
 
 A text is cut up as the files say. What the ids mean is said, in this order, by `config.json` and
 `generation_config.json`, by `tokenizer_config.json` and `special_tokens_map.json`, and by the names
@@ -73,10 +73,10 @@ def load_tokenizers(folder: Path, model_type: str, config: Mapping[str, Any]) ->
             sides = [_tokenizer(here, inner, wraps) for inner, wraps in read(here, *needs)]
             return Tokenizers(sides[0], sides[-1])
     best = max(LAYOUTS, key=lambda needs: sum(map(here.has, needs)))
-    there = [name for name in best if here.has(name)]
-    if there:
-        missing = [name for name in best if name not in there]
-        raise InputError(f"{folder} has {' and '.join(there)}, but no {' and '.join(missing)}")
+    present = [name for name in best if here.has(name)]
+    if present:
+        missing = [name for name in best if name not in present]
+        raise InputError(f"{folder} has {' and '.join(present)}, but no {' and '.join(missing)}")
     return None
 
 
@@ -208,8 +208,8 @@ def _mark_special(folder: Folder, inner: tokenizers.Tokenizer, *, usual: bool) -
 
 
 def _mark(inner: tokenizers.Tokenizer, names: Sequence[str]) -> None:
-    there = [name for name in names if inner.token_to_id(name) is not None]
-    inner.add_special_tokens([AddedToken(name, normalized=False) for name in there])
+    present = [name for name in names if inner.token_to_id(name) is not None]
+    inner.add_special_tokens([AddedToken(name, normalized=False) for name in present])
 
 
 def _named(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""How a Hugging Face folder keeps a tokenizer: the files of each layout, and how to read them."""
+"""Tokenizer file layouts of Hugging Face folders, and a reader for each."""
 
 import json
 from base64 import b64decode
@@ -119,8 +119,8 @@ def _fairseq(folder: Folder, name: str) -> Iterator[Read]:
     model = SentencePiece.read(folder.path / name)
     pieces = [piece.text for piece in model.pieces]
     if folder.model_type == "camembert":
-        own = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
-        tokens = [*own, *pieces[1:], "<mask>"]
+        special = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
+        tokens = [*special, *pieces[1:], "<mask>"]
     else:
         tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]
     yield model.build_for(tokens, set(tokens)), (True, True)
@@ -128,8 +128,8 @@ def _fairseq(folder: Folder, name: str) -> Iterator[Read]:
 
 def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Read]:
     """Marian: two models with the ids of one vocabulary, in which >>de<< names a language."""
-    own = "target_vocab.json" if folder.setting("separate_vocabs", bool) else vocab
-    for model, names in ((source, vocab), (target, own)):
+    target_vocab = "target_vocab.json" if folder.setting("separate_vocabs", bool) else vocab
+    for model, names in ((source, vocab), (target, target_vocab)):
         tokens = _vocab(folder.path / names)
         if "<unk>" not in tokens:
             raise InputError(f"{folder.path / names} has no <unk>")

@@ -1,4 +1,4 @@
-"""SentencePiece models: their file read without their library, and the same ids from `tokenizers`.
+"""Read SentencePiece model files without the library, as tokenizers that yield the same ids.
 
 The file is one protobuf message; what is read of it is in `sentencepiece_model.proto`:
 https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto

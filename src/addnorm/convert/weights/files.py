@@ -1,4 +1,4 @@
-"""The weights in a Hugging Face folder: mapped from its files, and written as such a folder.
+"""Read and write the weight files of a Hugging Face folder.
 
 `model.safetensors`, or shards `model-0000i-of-0000N.safetensors` with an index
 `model.safetensors.index.json` that says which tensor is in which. Files are data: each is checked
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from addnorm.atomic import atomic_directory
 from addnorm.convert.weights.header import MAX_HEADER, parse_object
-from addnorm.convert.weights.mapped import Stored, map_pickle, map_safetensors
+from addnorm.convert.weights.mapped import StoredTensor, map_pickle, map_safetensors
 from addnorm.errors import InputError
 
 SAFE = "model.safetensors"
@@ -37,7 +37,7 @@ class Weights(Mapping[str, Tensor]):
     every view of it, and never the file, which must not shrink while a view of it is in use.
     """
 
-    def __init__(self, stored: Mapping[str, Stored]) -> None:
+    def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
         self._stored = stored
 
     @classmethod
@@ -105,14 +105,14 @@ def save_folder_weights(
 
 
 def _read_shards(
-    folder: Path, index: str, read: Callable[[Path], dict[str, Stored]]
-) -> dict[str, Stored]:
+    folder: Path, index: str, read: Callable[[Path], dict[str, StoredTensor]]
+) -> dict[str, StoredTensor]:
     weight_map = _read_index(_inside(folder, index))
     listed: dict[str, set[str]] = defaultdict(set)
     for name, shard in weight_map.items():
         listed[shard].add(name)
     files = {shard: _inside(folder, shard) for shard in listed}
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     for shard, file in files.items():
         stored = read(file)
         _check_shard(folder / index, shard, weight_map, stored.keys(), listed[shard])
@@ -170,7 +170,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _no_weights(folder: Path, kinds: list[str]) -> InputError:
-    wanted = ", ".join(f"{kind}, {kind}.index.json" for kind in kinds)
+    searched = ", ".join(f"{kind}, {kind}.index.json" for kind in kinds)
     names = sorted(os.listdir(folder))
     others = [name for name in names if name.endswith(".safetensors")]
     foreign = [name for name in names if name.endswith(FOREIGN)]
@@ -184,7 +184,7 @@ def _no_weights(folder: Path, kinds: list[str]) -> InputError:
             f" It has {foreign[0]!r}: write it as safetensors with the library that made it; "
             "in transformers, load it and call save_pretrained."
         )
-    return InputError(f"{folder}: no weights: looked for {wanted}.{hint}")
+    return InputError(f"{folder}: no weights: looked for {searched}.{hint}")
 
 
 def _refuse_shared(tensors: Mapping[str, Tensor]) -> None:

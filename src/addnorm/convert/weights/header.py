@@ -1,4 +1,4 @@
-"""The head of a safetensors file, checked in full before a byte of its data is used.
+"""Parse and validate the header of a safetensors file before any of its data is used.
 
 Eight bytes hold the length n, little-endian; n bytes a JSON object; all the rest is data.
 """

@@ -1,4 +1,4 @@
-"""One file of weights, mapped into memory: safetensors, or a pickle of `torch.save` on request."""
+"""Memory-map one weight file: safetensors, or a pickle of `torch.save` on request."""
 
 import mmap
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from addnorm.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A tensor in a file: what it is, and how to get at it."""
+class StoredTensor:
+    """A tensor in a file: its shape, type, and how to read it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -28,7 +28,7 @@ class Stored:
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
-def map_safetensors(file: Path) -> dict[str, Stored]:
+def map_safetensors(file: Path) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file, none of them read yet.
 
     The mapping is private: what is written into a tensor stays in memory. Raises `InputError`
@@ -41,7 +41,7 @@ def map_safetensors(file: Path) -> dict[str, Stored]:
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
     return {
-        name: Stored(entry.shape, entry.dtype, partial(_view, mapped, entry))
+        name: StoredTensor(entry.shape, entry.dtype, partial(_view, mapped, entry))
         for name, entry in entries.items()
     }
 
@@ -56,7 +56,7 @@ def _view(mapped: mmap.mmap, entry: Entry) -> Tensor:
     return data.view(entry.dtype).view(entry.shape)
 
 
-def map_pickle(file: Path) -> dict[str, Stored]:
+def map_pickle(file: Path) -> dict[str, StoredTensor]:
     """The tensors of a file of `torch.save`, its pickle limited to tensors and plain containers.
 
     Raises `InputError` where it holds anything else, is compressed, or is damaged.
@@ -76,10 +76,10 @@ def map_pickle(file: Path) -> dict[str, Stored]:
     return {name: _stored(name, value, file) for name, value in found.items()}
 
 
-def _stored(name: object, value: object, file: Path) -> Stored:
+def _stored(name: object, value: object, file: Path) -> StoredTensor:
     if not isinstance(name, str) or not isinstance(value, Tensor):
         raise InputError(f"{file}: {name!r:.100} is not a tensor but {type(value).__name__}")
     if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
         raise InputError(f"{file}: tensor {name!r:.100} is sparse, quantised or without data")
     tensor = value.detach()
-    return Stored(tuple(tensor.shape), tensor.dtype, lambda: tensor)
+    return StoredTensor(tuple(tensor.shape), tensor.dtype, lambda: tensor)
