@@ -12,8 +12,8 @@ from time import perf_counter
 
 import pytest
 
-from addnorm.convert.family import ModelSpec
-from addnorm.convert.folder import built, save
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.folder import build_untrained, save
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import BPEConfig
 from addnorm.models.presets import gpt2_small
@@ -32,6 +32,7 @@ UNMIRRORED = {
     "bench/peers/litgpt.py": "bench/test_benchmarks.py",
     "bench/peers/llama_cpp.py": "bench/test_benchmarks.py",
     "bench/peers/torch_nn.py": "bench/test_benchmarks.py",
+    "bench/peers/x_transformers.py": "bench/test_benchmarks.py",
     "bench/prepared.py": "bench/test_benchmarks.py",
     "bench/start_up.py": "bench/test_benchmarks.py",
     "bench/training.py": "bench/test_benchmarks.py",
@@ -39,14 +40,14 @@ UNMIRRORED = {
     "bench/benchmark.py": "bench/test_benchmarks.py",
     "bench/generation_benchmarks.py": "bench/test_benchmarks.py",
     "data/batch.py": "data/test_batching.py",
-    "convert/activations.py": "parity/test_gpt2.py",
-    "convert/fairseq.py": "parity/test_marian.py",
-    "convert/families.py": "convert/test_folder.py",
-    "convert/family.py": "convert/test_folder.py",
-    "convert/llama_relatives.py": "parity/test_llama.py",
-    "convert/rotary.py": "parity/test_llama.py",
-    "convert/tasks.py": "parity/test_bert.py",
-    "convert/windows.py": "parity/test_qwen.py",
+    "convert/core/activations.py": "parity/test_gpt2.py",
+    "convert/families/fairseq.py": "parity/test_marian.py",
+    "convert/families/table.py": "convert/test_folder.py",
+    "convert/core/family.py": "convert/test_folder.py",
+    "convert/families/llama_relatives.py": "parity/test_llama.py",
+    "convert/core/rotary.py": "parity/test_llama.py",
+    "convert/core/tasks.py": "parity/test_bert.py",
+    "convert/core/windows.py": "parity/test_qwen.py",
     "data/encoding.py": "data/test_batching.py",
     "data/examples.py": "data/test_sources.py",
     "data/hub.py": "data/test_tables.py",
@@ -55,7 +56,7 @@ UNMIRRORED = {
 """Modules without a test module of their own, and the one through which they are tested."""
 
 BANNED_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
-ALLOWED_CALLS = {"convert/mapped.py": {"torch.load"}}
+ALLOWED_CALLS = {"convert/weights/mapped.py": {"torch.load"}}
 """Where a banned call may stand: weights-only, and asked for."""
 BANNED_CALLS = {"eval", "exec", "compile", "torch.load", "yaml.load", "yaml.unsafe_load"}
 
@@ -75,15 +76,15 @@ def test_a_source_file_is_short_and_says_what_it_is_for(path: Path) -> None:
     assert "from __future__ import annotations" not in text, "shapes are checked at run time"
 
 
+def _mirror(module: str) -> Path:
+    """The test of a module; model families are tested against their reference in `parity`."""
+    test = Path(module).with_name(f"test_{Path(module).name}")
+    return Path("parity", test.name) if test.parent == Path("convert/families") else test
+
+
 def test_tests_mirror_the_sources() -> None:
     modules = {_name(p) for p in SOURCES if p.name != "__init__.py"}
-    places = (ROOT / "tests", ROOT / "tests" / "parity")  # families are compared with their own
-    mirrors = {name: Path(name).with_name(f"test_{Path(name).name}") for name in modules}
-    unmirrored = {
-        name
-        for name, test in mirrors.items()
-        if not ((places[0] / test).exists() or (places[1] / test.name).exists())
-    }
+    unmirrored = {name for name in modules if not (ROOT / "tests" / _mirror(name)).exists()}
     assert unmirrored == set(UNMIRRORED)
     assert all((ROOT / "tests" / test).exists() for test in UNMIRRORED.values())
 
@@ -176,8 +177,8 @@ def write_gpt2(folder: Path) -> None:
     """A small Hugging Face folder with a tokenizer."""
     tokenizer = BPEConfig(vocab_size=270).train(["To be, or not to be"])
     model = replace(gpt2_small(), d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2))
-    shaped = ModelSpec(model=model, vocab_size=tokenizer.vocab_size)
-    save(folder, shaped, built(shaped), Tokenizers(tokenizer, tokenizer))
+    spec = ModelSpec(model=model, vocab_size=tokenizer.vocab_size)
+    save(folder, spec, build_untrained(spec), Tokenizers(tokenizer, tokenizer))
 
 
 @pytest.mark.parametrize("languages", [("sh", "console"), ("python",), ("toml",)])

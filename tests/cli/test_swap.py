@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.convert.swapping import KINDS
 
-from addnorm.convert.family import ModelSpec
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import save
 from addnorm.nn.embed import EmbeddingConfig
 

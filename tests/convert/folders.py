@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from addnorm.convert.files import Weights, save_folder_weights
+from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.errors import InputError
 
 Tree = dict[str, Any]

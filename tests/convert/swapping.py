@@ -1,4 +1,4 @@
-"""Small models with all weights drawn at random, and what they say, before and after surgery."""
+"""Small models with all weights drawn at random, and what they say, before and after a swap."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 from tests.contracts import started
 from torch import Tensor
 
-from addnorm.convert.surgery import Transplant, prepared, transplant
+from addnorm.convert.transfer.model import TransferReport, config_with_folding, transfer_weights
 from addnorm.models import (
     DecoderConfig,
     EncoderConfig,
@@ -46,7 +46,7 @@ class Swapped(NamedTuple):
     old: Model
     new: Model
     config: ModelConfig
-    report: Transplant
+    report: TransferReport
 
 
 def built(config: ModelConfig, vocab: int = VOCAB) -> Model:
@@ -70,9 +70,9 @@ def swap(
     **changes: Any,
 ) -> Swapped:
     old = random(old_config) if old is None else old
-    config = prepared(old, old_config, replace(old_config, **changes))
+    config = config_with_folding(old, old_config, replace(old_config, **changes))
     new = built(config, vocab)
-    return Swapped(old, new, config, transplant(old, old_config, new, config, layers))
+    return Swapped(old, new, config, transfer_weights(old, old_config, new, config, layers))
 
 
 @torch.no_grad()

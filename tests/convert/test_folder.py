@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from addnorm.convert.family import ModelSpec, differences, explicit
-from addnorm.convert.folder import built, foreign_type, is_foreign, load, save
+from addnorm.convert.core.family import ModelSpec, differences, explicit
+from addnorm.convert.folder import build_untrained, hf_model_type, is_hf_folder, load, save
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -51,10 +51,10 @@ def change(folder: Path, **keys: object) -> None:
 
 
 def test_which_folders_are_foreign(folder: Path, tmp_path: Path) -> None:
-    assert foreign_type(folder) == "gpt2"
-    assert is_foreign(folder)
-    assert not is_foreign(tmp_path)
-    assert not is_foreign(folder / "config.json")
+    assert hf_model_type(folder) == "gpt2"
+    assert is_hf_folder(folder)
+    assert not is_hf_folder(tmp_path)
+    assert not is_hf_folder(folder / "config.json")
 
 
 def test_no_code_of_a_folder_is_run(folder: Path, tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_defaults_written_out_are_no_difference() -> None:
 def test_a_gigabyte_opens_in_two_seconds_and_takes_its_own_size(tmp_path: Path) -> None:
     """Loaded and used once, the peak is at most 1.15 times the weights beside what torch takes."""
     model = gpt2(d_model=1024, n_layers=20)
-    shaped = ModelSpec(model=model, vocab_size=4096)
-    save(tmp_path, shaped, built(shaped), None)
+    spec = ModelSpec(model=model, vocab_size=4096)
+    save(tmp_path, spec, build_untrained(spec), None)
     size = (tmp_path / "model.safetensors").stat().st_size
     assert size > 10**9
     (tmp_path / "model.safetensors").read_bytes()  # into the page cache

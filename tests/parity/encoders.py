@@ -12,7 +12,7 @@ from tests.parity.wide import Wide
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.convert.folder import Loaded, load, save
+from addnorm.convert.folder import LoadedModel, load, save
 
 NEAR = {torch.float64: 1e-10, torch.float32: 1e-5}
 
@@ -25,7 +25,7 @@ def check_encoder(
     pick: str = "logits",
     pad: int = 0,
     types: int = 0,
-) -> tuple[Any, Loaded]:
+) -> tuple[Any, LoadedModel]:
     """All of it for a class of theirs; `pick` is the output that our head gives."""
     theirs, loaded = made(kind, config, folder)
     ids, valid = padded(prompts(config.vocab_size), left=False, pad=pad)
@@ -56,14 +56,14 @@ def check_same(theirs: Any, folder: Path, batch: dict[str, Tensor], pick: str = 
 
 
 def check_both_ways(
-    kind: str, theirs: Any, loaded: Loaded, folder: Path, batch: dict[str, Tensor], pick: str
+    kind: str, theirs: Any, loaded: LoadedModel, folder: Path, batch: dict[str, Tensor], pick: str
 ) -> None:
     """Ours → theirs → ours is equal bit for bit; theirs opens it, and says the same as before."""
     out = folder / "exported"
     family = theirs.config.model_type
-    save(out, loaded.shaped, loaded.model, loaded.text, model_type=family)
+    save(out, loaded.spec, loaded.model, loaded.text, model_type=family)
     again = load(out)
-    assert again.shaped == loaded.shaped
+    assert again.spec == loaded.spec
     weights, same = loaded.model.state_dict(), again.model.state_dict()
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)

@@ -13,7 +13,7 @@ from tests.parity.wide import Wide
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from addnorm.convert.folder import Loaded, load, save
+from addnorm.convert.folder import LoadedModel, load, save
 from addnorm.generate import BeamConfig, GreedyConfig, generate, translate
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.models.inputs import embedded
@@ -34,7 +34,7 @@ def started(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def made(kind: str, config: Any, folder: Path) -> tuple[Any, Loaded]:
+def made(kind: str, config: Any, folder: Path) -> tuple[Any, LoadedModel]:
     """A random model of transformers, saved in `folder`, and ours of that folder; both float64."""
     torch.manual_seed(0)
     with Wide():
@@ -88,7 +88,7 @@ def _as(dtype: torch.dtype, inputs: dict[str, Any]) -> dict[str, Any]:
     return {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
 
 
-def check_hidden_states(theirs: Any, loaded: Loaded, ids: Tensor) -> None:
+def check_hidden_states(theirs: Any, loaded: LoadedModel, ids: Tensor) -> None:
     """Layer by layer, the last after the final norm, in float64."""
     with torch.no_grad():
         with Wide():
@@ -108,7 +108,7 @@ def check_hidden_states(theirs: Any, loaded: Loaded, ids: Tensor) -> None:
         assert_close(got, other, rtol=0, atol=1e-10)
 
 
-def check_greedy_and_beam(theirs: Any, loaded: Loaded, vocab_size: int, n: int = 64) -> None:
+def check_greedy_and_beam(theirs: Any, loaded: LoadedModel, vocab_size: int, n: int = 64) -> None:
     """The same tokens for a ragged batch, by greedy and by beam search, in float64."""
     rows = prompts(vocab_size)
     ids, valid = padded(rows, left=isinstance(loaded.model, DecoderModel))
@@ -132,16 +132,21 @@ def check_greedy_and_beam(theirs: Any, loaded: Loaded, vocab_size: int, n: int =
 
 
 def check_round_trip(
-    loaded: Loaded, folder: Path, auto: str, model_type: str, theirs: Any = None, **inputs: Tensor
+    loaded: LoadedModel,
+    folder: Path,
+    auto: str,
+    model_type: str,
+    theirs: Any = None,
+    **inputs: Tensor,
 ) -> None:
     """Ours → theirs → ours is equal bit for bit, and transformers opens it without a complaint.
 
     What it opens says of the `inputs` the same as `theirs`, where they are given.
     """
     out = folder / "exported"
-    save(out, loaded.shaped, loaded.model, loaded.text, model_type=model_type)
+    save(out, loaded.spec, loaded.model, loaded.text, model_type=model_type)
     again = load(out)
-    assert again.shaped == loaded.shaped
+    assert again.spec == loaded.spec
     weights, same = loaded.model.state_dict(), again.model.state_dict()
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)
@@ -155,7 +160,9 @@ def check_round_trip(
         assert_close(got, expected, rtol=0, atol=1e-10)
 
 
-def check_both_stacks(theirs: Any, loaded: Loaded, inputs: dict[str, Any], target: Tensor) -> None:
+def check_both_stacks(
+    theirs: Any, loaded: LoadedModel, inputs: dict[str, Any], target: Tensor
+) -> None:
     """Encoder and decoder layer by layer, the last after its final norm, in float64.
 
     `inputs` are theirs; the first is ours too, with its mask where there is one.

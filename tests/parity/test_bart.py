@@ -20,7 +20,7 @@ from tests.parity.families import (
 )
 from torch import Tensor
 
-from addnorm.convert.folder import Loaded, load, save
+from addnorm.convert.folder import LoadedModel, load, save
 from addnorm.errors import InputError
 
 pytestmark = pytest.mark.parity
@@ -51,7 +51,7 @@ CONFIGS = {
 }
 
 
-def made(folder: Path, **changes: object) -> tuple[Any, Loaded]:
+def made(folder: Path, **changes: object) -> tuple[Any, LoadedModel]:
     torch.manual_seed(0)
     config = transformers.BartConfig(**SMALL | changes)
     theirs: Any = started(transformers.BartForConditionalGeneration(config))
@@ -109,7 +109,7 @@ def test_body_alone_has_no_bias(tmp_path: Path) -> None:
     theirs.float().model.save_pretrained(tmp_path)
     check_logits(theirs.double(), tmp_path, *batch())
     loaded = load(tmp_path)
-    assert not loaded.shaped.model.head.bias  # type: ignore[union-attr]
+    assert not loaded.spec.model.head.bias  # type: ignore[union-attr]
     check_round_trip(loaded, tmp_path, "AutoModelForSeq2SeqLM", "bart")
 
 
@@ -145,12 +145,12 @@ def test_a_classifier_is_refused(tmp_path: Path) -> None:
 def test_a_model_without_biases_gets_them(tmp_path: Path) -> None:
     """As zeros, which change nothing."""
     _, loaded = made(tmp_path)
-    config = loaded.shaped.model
+    config = loaded.spec.model
     assert config.kind == "encoder_decoder"
     attention = replace(config.attention, bias=False)
-    shaped = replace(loaded.shaped, model=replace(config, attention=attention))
-    model: Any = started(shaped.model.build(64))
-    save(tmp_path / "out", shaped, model, None, model_type="bart")
+    spec = replace(loaded.spec, model=replace(config, attention=attention))
+    model: Any = started(spec.model.build(64))
+    save(tmp_path / "out", spec, model, None, model_type="bart")
     opened = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     inputs, ours = batch()
     with torch.no_grad():

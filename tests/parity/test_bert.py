@@ -65,8 +65,8 @@ def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> 
 
 def test_labels(tmp_path: Path) -> None:
     _, loaded = made("BertForTokenClassification", config(), tmp_path)
-    assert loaded.shaped.labels == ("red", "green", "blue")
-    save(tmp_path / "out", loaded.shaped, loaded.model, None, model_type="bert")
+    assert loaded.spec.labels == ("red", "green", "blue")
+    save(tmp_path / "out", loaded.spec, loaded.model, None, model_type="bert")
     opened = transformers.AutoConfig.from_pretrained(tmp_path / "out")
     assert opened.id2label == {0: "red", 1: "green", 2: "blue"}
     assert opened.label2id == {"red": 0, "green": 1, "blue": 2}
@@ -78,9 +78,9 @@ def test_without_a_pooler(tmp_path: Path) -> None:
     rewritten(tmp_path, lambda w: {k: v for k, v in w.items() if "pooler" not in k})
     check_same(theirs, tmp_path, batch(), "last_hidden_state")
     loaded = load(tmp_path)
-    assert loaded.shaped.model.head == HiddenHeadConfig()
-    save(tmp_path / "out", loaded.shaped, loaded.model, None, model_type="bert")
-    assert load(tmp_path / "out").shaped == loaded.shaped
+    assert loaded.spec.model.head == HiddenHeadConfig()
+    save(tmp_path / "out", loaded.spec, loaded.model, None, model_type="bert")
+    assert load(tmp_path / "out").spec == loaded.spec
     opened, info = transformers.BertModel.from_pretrained(
         tmp_path / "out",
         add_pooling_layer=False,
@@ -111,7 +111,7 @@ def test_the_first_layout_of_the_hub(tmp_path: Path) -> None:
 
     rewritten(tmp_path, older)
     check_same(theirs, tmp_path, batch(), "prediction_logits")
-    head = load(tmp_path).shaped.model.head
+    head = load(tmp_path).spec.model.head
     assert isinstance(head, TokenHeadConfig)
     assert head.tied
 
@@ -129,7 +129,7 @@ def test_keys_of_the_first_converted_files(tmp_path: Path) -> None:
     tree = json.loads((tmp_path / "config.json").read_text())
     relics = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token"}
     (tmp_path / "config.json").write_text(json.dumps(tree | relics))
-    assert load(tmp_path).shaped == loaded.shaped
+    assert load(tmp_path).spec == loaded.spec
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_tied_tensors_that_differ(tmp_path: Path) -> None:
 
 def test_a_head_that_they_have_not(tmp_path: Path) -> None:
     _, loaded = made("BertForSequenceClassification", config(), tmp_path)
-    model = replace(loaded.shaped.model, head=ClassificationHeadConfig(pooling="mean"))
+    model = replace(loaded.spec.model, head=ClassificationHeadConfig(pooling="mean"))
     with pytest.raises(InputError, match=r"model\.head\.pooling = 'mean' would become 'first'"):
         save(
             tmp_path / "out",
-            replace(loaded.shaped, model=model),
+            replace(loaded.spec, model=model),
             loaded.model,
             None,
             model_type="bert",

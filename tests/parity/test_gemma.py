@@ -108,7 +108,7 @@ def test_the_older_keys_of_gemma_3(tmp_path: Path) -> None:
         old | {"sliding_window_pattern": 3, "cache_implementation": "hybrid"},
         without=("rope_parameters", "layer_types"),
     )
-    assert load(tmp_path).shaped == loaded.shaped
+    assert load(tmp_path).spec == loaded.spec
     ids, _ = padded(prompts(64), left=False)
     check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
 
@@ -116,7 +116,7 @@ def test_the_older_keys_of_gemma_3(tmp_path: Path) -> None:
 def test_the_first_files_of_gemma_say_gelu_and_mean_its_approximation(tmp_path: Path) -> None:
     _, loaded = made("GemmaForCausalLM", config("gemma"), tmp_path)
     changed(tmp_path, {"hidden_act": "gelu", "hidden_activation": None})
-    assert load(tmp_path).shaped == loaded.shaped
+    assert load(tmp_path).spec == loaded.spec
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_the_older_keys(rope: dict[str, Any] | None, tmp_path: Path) -> None:
     )
     old = {"rope_theta": 500.0, "rope_scaling": rope, "torch_dtype": "float32"}
     changed(tmp_path, old, without=("rope_parameters", "head_dim", "dtype"))
-    assert load(tmp_path).shaped == loaded.shaped
+    assert load(tmp_path).spec == loaded.spec
     ids, _ = padded(prompts(64), left=False)
     check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
 
@@ -151,6 +151,6 @@ def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path
 )
 def test_what_it_cannot_say_is_named(changes: Any, match: str, tmp_path: Path) -> None:
     _, loaded = made("LlamaForCausalLM", config(), tmp_path)
-    shaped = replace(loaded.shaped, model=replace(loaded.shaped.model, **changes))
+    spec = replace(loaded.spec, model=replace(loaded.spec.model, **changes))
     with pytest.raises(InputError, match=match):
-        save(tmp_path / "out", shaped, loaded.model, None, model_type="llama")
+        save(tmp_path / "out", spec, loaded.model, None, model_type="llama")

@@ -20,8 +20,8 @@ from tests.parity.families import (
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.convert.family import ModelSpec
-from addnorm.convert.folder import Loaded, load, save
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.folder import LoadedModel, load, save
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, translate
 from addnorm.generate.decode import decode
@@ -78,7 +78,7 @@ def exact(theirs: Any) -> Any:
     return theirs
 
 
-def made(folder: Path, **changes: object) -> tuple[Any, Loaded]:
+def made(folder: Path, **changes: object) -> tuple[Any, LoadedModel]:
     torch.manual_seed(0)
     theirs: Any = transformers.MarianMTModel(transformers.MarianConfig(**SMALL | changes))
     waves = theirs.model.encoder.embed_positions.weight.clone()
@@ -271,6 +271,6 @@ def test_a_model_of_ours_translates_the_same_there(
 def test_what_it_cannot_say_is_named(
     config: EncoderDecoderConfig, match: str, tmp_path: Path
 ) -> None:
-    shaped = ModelSpec(model=config, vocab_size=64)
+    spec = ModelSpec(model=config, vocab_size=64)
     with pytest.raises(InputError, match=match):
-        save(tmp_path, shaped, config.build(64), None, model_type="marian")
+        save(tmp_path, spec, config.build(64), None, model_type="marian")

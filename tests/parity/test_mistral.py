@@ -63,11 +63,11 @@ def test_missing_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
     """A window of 4,096 and 8 key/value heads; null is no window, and as many as queries."""
     made("MistralForCausalLM", config(num_attention_heads=8, num_key_value_heads=8), tmp_path)
     changed(tmp_path, {}, without=("sliding_window", "num_key_value_heads"))
-    model = load(tmp_path).shaped.model
+    model = load(tmp_path).spec.model
     assert model.attention.n_kv_heads == 8
     assert model.attention.pattern.size == 4096
     changed(tmp_path, {"sliding_window": None, "num_key_value_heads": None})
-    model = load(tmp_path).shaped.model
+    model = load(tmp_path).spec.model
     assert model.attention.n_kv_heads == 8
     assert model.attention.pattern.kind == "full"
 

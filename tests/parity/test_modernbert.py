@@ -69,7 +69,7 @@ def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> 
 @pytest.mark.parametrize("only", ["full_attention", "sliding_attention"])
 def test_layers_that_are_all_alike(only: str, tmp_path: Path) -> None:
     check_encoder("ModernBertForMaskedLM", config(layer_types=[only] * 3), tmp_path)
-    assert load(tmp_path).shaped.model.layer_pattern == ()
+    assert load(tmp_path).spec.model.layer_pattern == ()
 
 
 def test_older_keys(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ def test_older_keys(tmp_path: Path) -> None:
     changed(tmp_path, keys, without=("layer_types", "rope_parameters"))
     check_same(theirs, tmp_path, batch())
     again = load(tmp_path)
-    assert again.shaped == loaded.shaped
+    assert again.spec == loaded.spec
     own = LayerConfig(pattern=WindowPatternConfig(size=3), position=RotaryConfig(theta=20.0))
-    assert again.shaped.model.layer_pattern == (LayerConfig(), own)
-    save(tmp_path / "out", again.shaped, again.model, None, model_type="modernbert")
+    assert again.spec.model.layer_pattern == (LayerConfig(), own)
+    save(tmp_path / "out", again.spec, again.model, None, model_type="modernbert")
     tree = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {key: tree[key] for key in list(keys)[:3]} == {key: keys[key] for key in list(keys)[:3]}
 
@@ -151,12 +151,12 @@ def test_cycles_that_they_have_not(
     layer_pattern: tuple[LayerConfig, ...], match: str, tmp_path: Path
 ) -> None:
     _, loaded = made("ModernBertModel", config(), tmp_path)
-    model = replace(loaded.shaped.model, layer_pattern=layer_pattern)
+    model = replace(loaded.spec.model, layer_pattern=layer_pattern)
     assert model.attention.pattern == FullPatternConfig()
     with pytest.raises(InputError, match=match):
         save(
             tmp_path / "out",
-            replace(loaded.shaped, model=model),
+            replace(loaded.spec, model=model),
             loaded.model,
             None,
             model_type="modernbert",

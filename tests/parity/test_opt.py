@@ -92,7 +92,7 @@ def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path
 def test_what_it_cannot_say_is_named(tmp_path: Path) -> None:
     """Its norms have one ε for all models."""
     _, loaded = made("OPTForCausalLM", config(), tmp_path)
-    other = replace(loaded.shaped.model, norm=LayerNormConfig(eps=1e-6))
-    shaped = replace(loaded.shaped, model=other)
+    other = replace(loaded.spec.model, norm=LayerNormConfig(eps=1e-6))
+    spec = replace(loaded.spec, model=other)
     with pytest.raises(InputError, match=r"norm\.eps = 1e-06 would become 1e-05"):
-        save(tmp_path / "out", shaped, loaded.model, None, model_type="opt")
+        save(tmp_path / "out", spec, loaded.model, None, model_type="opt")

@@ -89,14 +89,14 @@ def test_without_a_pooler(tmp_path: Path) -> None:
     ids, valid = padded(prompts(64), left=False, pad=1)
     batch = {"input_ids": ids, "attention_mask": valid.long()}
     check_same(theirs, tmp_path, batch, "last_hidden_state")
-    assert load(tmp_path).shaped.model.head == HiddenHeadConfig()
+    assert load(tmp_path).spec.model.head == HiddenHeadConfig()
 
 
 def test_rows_for_positions(tmp_path: Path) -> None:
     """Of 22 rows 20 are positions, and as many may be read."""
     _, loaded = made("RobertaForMaskedLM", config(), tmp_path)
-    assert loaded.shaped.model.max_len == 20
-    save(tmp_path / "out", loaded.shaped, loaded.model, None, model_type="roberta")
+    assert loaded.spec.model.max_len == 20
+    save(tmp_path / "out", loaded.spec, loaded.model, None, model_type="roberta")
     tree = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (tree["max_position_embeddings"], tree["pad_token_id"]) == (22, 1)
     loaded.model(torch.full((1, 20), 5))
@@ -125,11 +125,11 @@ def test_what_is_not_supported_is_named(
 
 def test_another_activation_before_the_scores(tmp_path: Path) -> None:
     _, loaded = made("RobertaForMaskedLM", config(), tmp_path)
-    model = loaded.shaped.model
+    model = loaded.spec.model
     assert isinstance(model, EncoderConfig)
     assert isinstance(model.head, TokenHeadConfig)
     assert model.head.transform is not None
     head = replace(model.head, transform=replace(model.head.transform, activation="relu"))
-    shaped = replace(loaded.shaped, model=replace(model, head=head))
+    spec = replace(loaded.spec, model=replace(model, head=head))
     with pytest.raises(InputError, match="activation = 'relu' would become 'gelu'"):
-        save(tmp_path / "out", shaped, loaded.model, None, model_type="roberta")
+        save(tmp_path / "out", spec, loaded.model, None, model_type="roberta")

@@ -75,7 +75,7 @@ def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> 
     if changes is FLAN:
         theirs = own_head(tmp_path).double()
         loaded = load(tmp_path, dtype=torch.float64)
-    assert loaded.shaped.model.head.tied == (changes is not FLAN)  # type: ignore[union-attr]
+    assert loaded.spec.model.head.tied == (changes is not FLAN)  # type: ignore[union-attr]
     inputs, ours = batch()
     check_logits(theirs, tmp_path, inputs, ours)
     check_both_stacks(theirs, loaded, inputs, inputs.pop("decoder_input_ids"))

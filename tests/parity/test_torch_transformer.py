@@ -8,7 +8,7 @@ from tests.contracts import started
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from addnorm.convert.torch_transformer import (
+from addnorm.convert.families.torch_transformer import (
     stack_from_torch,
     stacks_from_torch,
     torch_state,

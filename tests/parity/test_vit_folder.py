@@ -75,9 +75,9 @@ def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> 
     theirs, loaded = made(kind, config(**changes), tmp_path)
     check_same(theirs, tmp_path, HEADS[kind])
     out = tmp_path / "exported"
-    save(out, loaded.shaped, loaded.model, None, model_type="vit")
+    save(out, loaded.spec, loaded.model, None, model_type="vit")
     again = load(out)
-    assert again.shaped == loaded.shaped
+    assert again.spec == loaded.spec
     weights, same = loaded.model.state_dict(), again.model.state_dict()
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)
@@ -88,7 +88,7 @@ def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> 
     inputs = images(theirs)
     expected = output(theirs, inputs, HEADS[kind])
     assert_close(output(opened, inputs, HEADS[kind]), expected, rtol=0, atol=1e-10)
-    if loaded.shaped.labels:
+    if loaded.spec.labels:
         assert opened.config.id2label == {0: "red", 1: "green", 2: "blue"}
         assert opened.config.label2id == {"red": 0, "green": 1, "blue": 2}
 
@@ -125,9 +125,9 @@ def test_without_a_pooler(tmp_path: Path) -> None:
     save_file(bare, tmp_path / "model.safetensors")
     check_same(theirs, tmp_path, "last_hidden_state")
     loaded = load(tmp_path)
-    assert loaded.shaped.model.head == HiddenHeadConfig()
-    save(tmp_path / "out", loaded.shaped, loaded.model, None, model_type="vit")
-    assert load(tmp_path / "out").shaped == loaded.shaped
+    assert loaded.spec.model.head == HiddenHeadConfig()
+    save(tmp_path / "out", loaded.spec, loaded.model, None, model_type="vit")
+    assert load(tmp_path / "out").spec == loaded.spec
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_what_is_not_supported_is_named(
 
 def test_no_class_token(tmp_path: Path) -> None:
     _, loaded = made("ViTForImageClassification", config(), tmp_path)
-    model = loaded.shaped.model
+    model = loaded.spec.model
     assert isinstance(model, EncoderConfig)
     patches = PatchEmbeddingConfig(size=(12, 12), patch=4, class_token=False)
-    shaped = replace(loaded.shaped, model=replace(model, input=patches))
+    spec = replace(loaded.spec, model=replace(model, input=patches))
     with pytest.raises(InputError, match=r"model\.input\.class_token = False would become True"):
-        save(tmp_path / "out", shaped, loaded.model, None, model_type="vit")
+        save(tmp_path / "out", spec, loaded.model, None, model_type="vit")

@@ -20,7 +20,7 @@ from tests.parity.families import (
 from tests.parity.wide import Wide
 from torch import Tensor
 
-from addnorm.convert.folder import Loaded, load
+from addnorm.convert.folder import LoadedModel, load
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig
 from addnorm.generate.decode import decode
@@ -89,7 +89,7 @@ def batch(changes: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]
     )
 
 
-def pair(folder: Path, **changes: Any) -> tuple[Any, Loaded]:
+def pair(folder: Path, **changes: Any) -> tuple[Any, LoadedModel]:
     config = transformers.WhisperConfig(**SMALL | changes)
     return made("WhisperForConditionalGeneration", config, folder)
 
@@ -106,7 +106,7 @@ def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> Non
     check_tokens(theirs, loaded, frames(changes))
 
 
-def check_tokens(theirs: Any, loaded: Loaded, heard: Tensor) -> None:
+def check_tokens(theirs: Any, loaded: LoadedModel, heard: Tensor) -> None:
     """The same tokens by greedy and by beam search."""
     assert isinstance(loaded.model, EncoderDecoderModel)
     for beams in (1, 3):

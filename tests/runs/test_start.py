@@ -12,7 +12,7 @@ from addnorm.errors import InputError
 from addnorm.runs.export import export_run
 from addnorm.runs.folder import Run
 from addnorm.runs.recipe import read_recipe
-from addnorm.runs.start import graft, merged
+from addnorm.runs.start import merged, transfer_matching_weights
 from addnorm.runs.training import Prepared, train_run
 
 GPT2_PARTS = {
@@ -130,4 +130,6 @@ def test_tables_of_one_kind_are_merged() -> None:
 
 def test_nothing_that_fits_is_an_error() -> None:
     with pytest.raises(InputError, match="no weight has the name and shape"):
-        graft(nn.Linear(2, 3), {"weight": torch.zeros(3, 3), "other": torch.zeros(3)})
+        transfer_matching_weights(
+            nn.Linear(2, 3), {"weight": torch.zeros(3, 3), "other": torch.zeros(3)}
+        )

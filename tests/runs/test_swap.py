@@ -15,7 +15,7 @@ from tests.convert.swapping import KINDS
 from tests.runs.tiny import ENGLISH, RECIPES, quiet, said, train_tiny
 from tokenizers import models, pre_tokenizers, trainers
 
-from addnorm.convert.family import ModelSpec
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import save
 from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig
@@ -26,7 +26,7 @@ from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
 from addnorm.nn.residuals import PostNormConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.folder import Run
-from addnorm.runs.swap import Swap, Swapped, part_of, swap_run
+from addnorm.runs.swap import SwapOptions, SwapReport, part_of, swap_run
 from addnorm.runs.use import write
 from addnorm.train.progress import ProgressBar
 
@@ -48,8 +48,8 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def swapped(
     folder: Path, out: Path, *sets: str, fields: dict[str, str] | None = None, **wanted: Any
-) -> Swapped:
-    return swap_run(folder, out, Swap(sets=sets, **wanted), fields or {}, quiet())
+) -> SwapReport:
+    return swap_run(folder, out, SwapOptions(sets=sets, **wanted), fields or {}, quiet())
 
 
 def refusal(folder: Path, out: Path, *sets: str, **wanted: Any) -> str:
@@ -61,7 +61,7 @@ def refusal(folder: Path, out: Path, *sets: str, **wanted: Any) -> str:
 
 def test_the_same_function_has_the_same_loss(gpt: Path, tmp_path: Path) -> None:
     done = swapped(gpt, tmp_path / "out", "norm=rmsnorm", "feedforward.d_ff=48")
-    assert done.transplant.changed == ()
+    assert done.transfer.changed == ()
     assert done.figures["after"]["loss"] == pytest.approx(done.figures["before"]["loss"], abs=1e-5)
     assert done.added[0] == "head.tied = false"
     run = Run.open(tmp_path / "out")
@@ -78,12 +78,12 @@ def test_the_same_function_has_the_same_loss(gpt: Path, tmp_path: Path) -> None:
 
 def test_grouped_heads_cost_something_and_it_is_said(gpt: Path, tmp_path: Path) -> None:
     console = quiet()
-    wanted = Swap(sets=("attention.n_kv_heads=1",), split="test")
+    wanted = SwapOptions(sets=("attention.n_kv_heads=1",), split="test")
     done = swap_run(gpt, tmp_path / "out", wanted, {}, console)
     before, after = (done.figures[when]["loss"] for when in ("before", "after"))
     assert abs(before - after) > 1e-6
     assert f"after: loss {after:.4g}" in said(console)
-    [reason] = done.transplant.changed
+    [reason] = done.transfer.changed
     assert reason.startswith("attention.n_kv_heads: 4 → 1")
     parts = {part.name: part for part in done.parts()}
     assert parts["stack.attention.k_proj"].kind == "derived"
@@ -129,15 +129,15 @@ def test_layers(gpt: Path, tmp_path: Path) -> None:
     for i, place in enumerate((0, 0, 1, 1)):
         assert even[f"stack.blocks.{i}.{name}"].equal(old[f"stack.blocks.{place}.{name}"])
     assert chosen.run.recipe.model.n_layers == 3
-    assert chosen.transplant.changed == ("n_layers: layers 1 0 1 of 2",)
+    assert chosen.transfer.changed == ("n_layers: layers 1 0 1 of 2",)
     assert Run.open(tmp_path / "chosen").weights.keys() == chosen.run.weights.keys()
 
 
 def test_layers_of_both_stacks(run_of: RunOf, tmp_path: Path) -> None:
     done = swapped(run_of("translation"), tmp_path / "both", layers=(0, 0))
-    assert len(done.transplant.changed) == 2
+    assert len(done.transfer.changed) == 2
     done = swapped(run_of("translation"), tmp_path / "one", "n_decoder_layers=1", layers=(0, 0))
-    assert done.transplant.changed == ("n_layers: layers 0 0 of 1",)
+    assert done.transfer.changed == ("n_layers: layers 0 0 of 1",)
 
 
 def test_more_tokens_and_more_positions(gpt: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_more_tokens_and_more_positions(gpt: Path, tmp_path: Path) -> None:
     done = swapped(gpt, tmp_path / "out", f"vocab_size={n + 5}", "max_len=64")
     run = Run.open(tmp_path / "out")
     assert len(run.weights["embed.tokens.weight"]) == n + 5
-    assert done.transplant.changed == (f"vocab_size: {n} → {n + 5}",)
+    assert done.transfer.changed == (f"vocab_size: {n} → {n + 5}",)
     back = swapped(tmp_path / "out", tmp_path / "back", f"vocab_size={n}")
     assert back.figures["after"]["loss"] == pytest.approx(done.figures["before"]["loss"], abs=1e-5)
     assert f"the tokenizer has {n} tokens" in refusal(gpt, tmp_path / "r", f"vocab_size={n - 1}")
@@ -291,7 +291,7 @@ def test_a_recovery_that_stops_leaves_nothing_and_does_not_say_otherwise(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(ProgressBar, "stepped", stop)
-    console, wanted = quiet(), Swap(sets=("position=rotary",), recover=5)
+    console, wanted = quiet(), SwapOptions(sets=("position=rotary",), recover=5)
     with pytest.raises(KeyboardInterrupt):
         swap_run(gpt, tmp_path / "out", wanted, {}, console)
     assert list(tmp_path.iterdir()) == []

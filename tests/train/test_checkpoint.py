@@ -1,7 +1,6 @@
 """Checkpoints are whole or absent: damage, full disks, and kills at any moment."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from safetensors import SafetensorError
 from tests.train import tiny
 from torch import Tensor
 
+from addnorm import atomic
 from addnorm.errors import InputError
 from addnorm.train import checkpoint
 from addnorm.train.checkpoint import (
@@ -25,7 +25,6 @@ from addnorm.train.checkpoint import (
     load_weights,
     save_checkpoint,
     save_weights,
-    write_atomically,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -225,14 +224,13 @@ def test_every_file_and_folder_is_synced_before_the_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    sync, rename = checkpoint._sync, Path.rename
-    monkeypatch.setattr(checkpoint, "_sync", lambda p: (done.append(p.name), sync(p)))
+    sync, rename = atomic._sync, Path.rename
+    monkeypatch.setattr(atomic, "_sync", lambda p: (done.append(p.name), sync(p)))
     monkeypatch.setattr(Path, "rename", lambda p, to: (done.append("RENAME"), rename(p, to))[1])
     [path] = save(tmp_path, 1)
     before, after = done[: done.index("RENAME")], done[done.index("RENAME") + 1 :]
-    written = {p.name for p in path.iterdir()} - {"manifest.json"}
-    assert {*before} == written | {".manifest.json.partial", ".step-00000001.partial"}
-    assert before[-2:] == [".manifest.json.partial", ".step-00000001.partial"]
+    assert {*before} == {p.name for p in path.iterdir()} | {".step-00000001.partial"}
+    assert before[-1] == ".step-00000001.partial"
     assert after == [tmp_path.name]
 
 
@@ -260,15 +258,6 @@ def test_damaged_weights_are_named(tmp_path: Path, size: int) -> None:
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(InputError, match=r"best\.safetensors: damaged"):
         load_weights(file)
-
-
-def test_text_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "config.json"
-    write_atomically(file, json.dumps("☂"))
-    monkeypatch.setattr(os, "fsync", Fails(os.fsync, 0, OSError(errno.ENOSPC, "full")))
-    with pytest.raises(OSError, match="full"):
-        write_atomically(file, "{}")
-    assert json.loads(file.read_text(encoding="utf-8")) == "☂"
 
 
 def killed(what: str, folder: Path, kills: int) -> None:

@@ -11,8 +11,8 @@ from addnorm.bench.decoding import GPT2_VOCABULARY
 from addnorm.bench.implementation import Round, Run
 from addnorm.bench.ours import translator_config
 from addnorm.bench.sizes import TranslatorSizes
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.ctranslate2 import export_ctranslate2
-from addnorm.convert.family import ModelSpec
 from addnorm.convert.folder import save
 from addnorm.convert.gguf import export_gguf
 from addnorm.data.encoding import Tokenizers
@@ -50,8 +50,8 @@ def translator(folder: Path, *, sizes: TranslatorSizes) -> Run:
         config, text = replace(translator_config(sizes), dropout=0.0), _tokenizers()
         torch.manual_seed(0)
         model = config.build(sizes.vocab_size).eval()
-        shaped = ModelSpec(model=config, vocab_size=sizes.vocab_size)
-        save(folder / HF, shaped, model, text, model_type="marian")
+        spec = ModelSpec(model=config, vocab_size=sizes.vocab_size)
+        save(folder / HF, spec, model, text, model_type="marian")
         if _there("ctranslate2"):
             export_ctranslate2(model, config, text, folder / CTRANSLATE2)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from addnorm.runs.swap import Swapped
+    from addnorm.runs.swap import SwapReport
 
 
 def swap(
@@ -48,16 +48,16 @@ def swap(
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.terminal import console
-    from addnorm.runs.swap import Swap, swap_run
+    from addnorm.runs.swap import SwapOptions, swap_run
 
     options = ["--out", "--set", "--layers", "--recover", "--distill", "--split"]
     fields = fields_given(overrides, options)
-    wanted = Swap(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
-    _print(swap_run(run, out, wanted, fields, console))
+    options = SwapOptions(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
+    _print(swap_run(run, out, options, fields, console))
     console.out(f"Next: addnorm info {out}", highlight=False)
 
 
-def _print(swapped: "Swapped") -> None:
+def _print(swapped: "SwapReport") -> None:
     """The weights part by part, what is lost, and the figures."""
     from rich.console import Console
     from rich.table import Table
@@ -71,11 +71,11 @@ def _print(swapped: "Swapped") -> None:
     for part in swapped.parts():
         table.add_row(part.name, f"{part.n_weights:,}", part.kind, part.how)
     console.print(table)
-    transplant, left = swapped.transplant, swapped.left()
-    lines = [f"left out: {', '.join(left)}"] if left else []
+    transfer, unused = swapped.transfer, swapped.unused()
+    lines = [f"left out: {', '.join(unused)}"] if unused else []
     lines += [f"added, so that nothing is lost: model.{one}" for one in swapped.added]
-    lines += [f"another function: {one}" for one in transplant.changed]
-    lines += [] if transplant.changed else ["the same function as before"]
+    lines += [f"another function: {one}" for one in transfer.changed]
+    lines += [] if transfer.changed else ["the same function as before"]
     console.print("\n".join(["", *lines, ""]), soft_wrap=True)
     if swapped.unmeasured is not None:
         console.print(f"nothing was measured: {swapped.unmeasured}", soft_wrap=True)
@@ -83,7 +83,7 @@ def _print(swapped: "Swapped") -> None:
         console.print(_figures(swapped))
 
 
-def _figures(swapped: "Swapped") -> object:
+def _figures(swapped: "SwapReport") -> object:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

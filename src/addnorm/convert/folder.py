@@ -1,4 +1,4 @@
-"""A Hugging Face folder as a model of ours, and a model of ours as such a folder."""
+"""Load a model from a Hugging Face folder, and save one as such a folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from addnorm.convert.aside import aside
-from addnorm.convert.equivalent import restated
-from addnorm.convert.families import FAMILIES
-from addnorm.convert.family import DIFFERS, Family, ModelSpec, check_expressible
-from addnorm.convert.files import Weights, save_folder_weights
-from addnorm.convert.maps import Map
-from addnorm.convert.settings import Json, Settings
-from addnorm.convert.tokenizer import load_tokenizers, save_tokenizer, special_ids
+from addnorm.atomic import atomic_directory
+from addnorm.convert.core.equivalents import transform_tensors
+from addnorm.convert.core.family import DIFFERS, Family, ModelSpec, check_expressible
+from addnorm.convert.core.maps import TensorMap
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.families.table import FAMILIES
+from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
+from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
@@ -25,15 +25,15 @@ from addnorm.nn.init import without_values
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A model from elsewhere, with what its use needs."""
+class LoadedModel:
+    """A loaded model with its configuration and tokenizers."""
 
-    shaped: ModelSpec
+    spec: ModelSpec
     model: Model
     text: Tokenizers | None
 
 
-def foreign_type(folder: Path) -> str | None:
+def hf_model_type(folder: Path) -> str | None:
     """The `model_type` that `config.json` names in a Hugging Face folder; None in another."""
     try:
         found = Settings.of(folder).tree.get("model_type")
@@ -42,21 +42,23 @@ def foreign_type(folder: Path) -> str | None:
     return None if found is None else str(found)
 
 
-def is_foreign(folder: Path) -> bool:
+def is_hf_folder(folder: Path) -> bool:
     """Whether this is a Hugging Face folder."""
-    return foreign_type(folder) is not None
+    return hf_model_type(folder) is not None
 
 
-def describe(folder: Path, *, pickled: bool = False) -> tuple[Family, ModelSpec, Tokenizers | None]:
-    """All of a Hugging Face folder but its weights. Raises `InputError` as `load` does."""
+def describe_folder(
+    folder: Path, *, pickled: bool = False
+) -> tuple[Family, ModelSpec, Tokenizers | None]:
+    """Read a Hugging Face folder except for its weights. Raises `InputError` as `load` does."""
     settings = Settings.of(folder)
     family = family_of(settings)
-    shaped = read_config(family, settings)
-    if family.by_names is not None:
+    spec = read_config(family, settings)
+    if family.refine_by_names is not None:
         names = [family.renamed(name) for name in Weights.open(folder, pickled=pickled)]
-        shaped = family.by_names(shaped, names)
+        spec = family.refine_by_names(spec, names)
     text = load_tokenizers(folder, settings.get("model_type", ""), settings.tree)
-    sizes = (shaped.vocab_size, shaped.target_vocab_size or shaped.vocab_size)
+    sizes = (spec.vocab_size, spec.target_vocab_size or spec.vocab_size)
     sides = () if text is None else (text.source, text.target)
     for side, size in zip(sides, sizes, strict=False):
         if side.vocab_size > size:
@@ -64,7 +66,7 @@ def describe(folder: Path, *, pickled: bool = False) -> tuple[Family, ModelSpec,
                 f"{folder}: the tokenizer has {side.vocab_size} tokens, and config.json says "
                 f"vocab_size = {size}"
             )
-    return family, shaped, text
+    return family, spec, text
 
 
 def load(
@@ -73,8 +75,8 @@ def load(
     dtype: torch.dtype | None = None,
     pickled: bool = False,
     model: ModelConfig | None = None,
-) -> Loaded:
-    """The model of a Hugging Face folder, in evaluation mode.
+) -> LoadedModel:
+    """Load the model of a Hugging Face folder, in evaluation mode.
 
     Its weights stay in the type of the file unless `dtype` says another. They are mapped, not
     copied: nothing is read before it is used. `pickled` allows a `pytorch_model.bin`. `model` is
@@ -82,37 +84,39 @@ def load(
 
     Raises `InputError` naming the file, key or tensor that is missing, damaged or not supported.
     """
-    family, shaped, text = describe(folder, pickled=pickled)
-    tensors = _ours(family, shaped, Weights.open(folder, pickled=pickled), folder)
+    family, spec, text = describe_folder(folder, pickled=pickled)
+    tensors = _read_tensors(family, spec, Weights.open(folder, pickled=pickled), folder)
     with without_values():
-        new = built(shaped if model is None else replace(shaped, model=model))
+        new = build_untrained(spec if model is None else replace(spec, model=model))
     _check_shapes(new, tensors, folder)
-    fill(new, {name: one if dtype is None else one.to(dtype) for name, one in tensors.items()})
-    return Loaded(shaped, new.eval(), text)
+    set_parameters(
+        new, {name: one if dtype is None else one.to(dtype) for name, one in tensors.items()}
+    )
+    return LoadedModel(spec, new.eval(), text)
 
 
 def save(
     folder: Path,
-    shaped: ModelSpec,
+    spec: ModelSpec,
     model: Model,
     text: Tokenizers | None,
     *,
     model_type: str | None = None,
 ) -> str:
-    """Write a folder that transformers opens; return its `model_type`.
+    """Save a folder that transformers opens; return its `model_type`.
 
     Without a `model_type`, it is that of the first family that can say all of the model. Raises
     `InputError` naming the parts that the family does not have.
     """
-    family, config = _chosen(shaped, model_type)
-    tensors = _theirs(family, shaped, model)
+    family, config = _choose_family(spec, model_type)
+    tensors = _write_tensors(family, spec, model)
     dtype = next(iter(tensors.values())).dtype
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
     ids = {} if text is None else special_ids(text, config["model_type"])
-    check_expressible(family, shaped, config | ids)
-    with aside(folder, replaces=("*.safetensors", "*.json")) as partial:
+    check_expressible(family, spec, config | ids)
+    with atomic_directory(folder, replaces=("*.safetensors", "*.json")) as partial:
         if text is not None:
-            max_len = shaped.model.max_len
+            max_len = spec.model.max_len
             save_tokenizer(partial, text, model_type=config["model_type"], max_len=max_len)
             _write(partial / "generation_config.json", ids)
         save_folder_weights(partial, tensors)
@@ -137,29 +141,29 @@ def family_named(model_type: str, where: str) -> Family:
 
 
 def read_config(family: Family, settings: Settings) -> ModelSpec:
-    """What a `config.json` describes. Raises `InputError` naming what of it we do not have."""
+    """Parse a `config.json`. Raises `InputError` naming what of it we do not have."""
     try:
-        shaped = family.read(settings)
+        spec = family.read(settings)
     except ValidationError as error:  # parts that make no sense together
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise InputError(f"{settings.where}: {problem}") from error
     settings.check_all_read()
-    return shaped
+    return spec
 
 
-def built(shaped: ModelSpec) -> Model:
-    """The untrained model."""
-    match shaped.model:
+def build_untrained(spec: ModelSpec) -> Model:
+    """Build the model with its initial weights."""
+    match spec.model:
         case EncoderDecoderConfig() as model:
-            return model.build(shaped.vocab_size, shaped.target_vocab_size)
+            return model.build(spec.vocab_size, spec.target_vocab_size)
         case DecoderConfig() as model:
-            return model.build(shaped.vocab_size)
+            return model.build(spec.vocab_size)
         case EncoderConfig() as model:
-            return model.build(shaped.vocab_size, n_labels=len(shaped.labels) or None)
+            return model.build(spec.vocab_size, n_labels=len(spec.labels) or None)
 
 
-def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put the tensors themselves in place of the parameters of these names, tied ones alike."""
+def set_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Replace parameters with tensors by name, without copying; tied parameters stay tied."""
     new: dict[int, nn.Parameter] = {}
     for name, old in model.named_parameters():
         new[id(old)] = nn.Parameter(tensors[name], requires_grad=old.requires_grad)
@@ -168,11 +172,11 @@ def fill(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             module.register_parameter(name, new[id(old)])
 
 
-# Their names and ours.
+# Tensor names of the file and of our models.
 
 
 class _Names(NamedTuple):
-    """The names of a file as they are today."""
+    """The tensor names of a file after renaming, and the prefix that it leaves out."""
 
     actual: dict[str, str]
     strip: str
@@ -189,13 +193,15 @@ def _names_in(family: Family, weights: Weights, folder: Path) -> _Names:
     return _Names(actual, "" if has_prefix else family.prefix)
 
 
-def _ours(family: Family, shaped: ModelSpec, weights: Weights, folder: Path) -> dict[str, Tensor]:
-    maps = list(family.maps(shaped))
+def _read_tensors(
+    family: Family, spec: ModelSpec, weights: Weights, folder: Path
+) -> dict[str, Tensor]:
+    maps = list(family.maps(spec))
     names = _names_in(family, weights, folder)
-    wanted = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
-    _leave_out_ties(family, weights, names, wanted, folder)
-    missing = wanted.values() - names.actual.keys()
-    left = names.actual.keys() - wanted.values()
+    expected_names = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
+    _drop_tied(family, weights, names, expected_names, folder)
+    missing = expected_names.values() - names.actual.keys()
+    left = names.actual.keys() - expected_names.values()
     unexpected = {name for name in left if not family.ignores(name)}
     problems = [f"missing {name}" for name in sorted(missing)]
     problems += [f"unexpected {names.actual[name]}" for name in sorted(unexpected)]
@@ -203,18 +209,20 @@ def _ours(family: Family, shaped: ModelSpec, weights: Weights, folder: Path) -> 
         raise _does_not_fit(folder, problems)
     found: dict[str, Tensor] = {}
     for one in maps:
-        found |= _read(one, [names.actual[wanted[name]] for name in one.theirs], weights, folder)
+        found |= _read(
+            one, [names.actual[expected_names[name]] for name in one.theirs], weights, folder
+        )
     return found
 
 
-def _leave_out_ties(
-    family: Family, weights: Weights, names: _Names, wanted: dict[str, str], folder: Path
+def _drop_tied(
+    family: Family, weights: Weights, names: _Names, expected_names: dict[str, str], folder: Path
 ) -> None:
     """Leave out a tied tensor that is there too. Raises `InputError` where it is not the same."""
     for name, other in family.ties:
         tied, same = (one.removeprefix(names.strip) for one in (name, other))
-        there = tied in names.actual
-        if name not in wanted and there:
+        is_stored = tied in names.actual
+        if name not in expected_names and is_stored:
             one = weights[names.actual.pop(tied)]
             if same in names.actual and not torch.equal(one, weights[names.actual[same]]):
                 raise InputError(
@@ -223,7 +231,9 @@ def _leave_out_ties(
                 )
 
 
-def _read(one: Map, names: Sequence[str], weights: Weights, folder: Path) -> dict[str, Tensor]:
+def _read(
+    one: TensorMap, names: Sequence[str], weights: Weights, folder: Path
+) -> dict[str, Tensor]:
     for name in names:
         if not weights.dtype(name).is_floating_point:
             raise InputError(f"{folder}: {name} holds {weights.dtype(name)}, not weights")
@@ -254,32 +264,32 @@ def _does_not_fit(folder: Path, problems: Sequence[str]) -> InputError:
     return InputError(f"{folder}: the weights do not fit config.json: {shown}{more}")
 
 
-def _theirs(family: Family, shaped: ModelSpec, model: nn.Module) -> dict[str, Tensor]:
-    said = replace(shaped, model=family.restated(shaped.model))
+def _write_tensors(family: Family, spec: ModelSpec, model: nn.Module) -> dict[str, Tensor]:
+    equivalent = replace(spec, model=family.equivalent(spec.model))
     with without_values():
-        shapes = {name: one.shape for name, one in built(said).named_parameters()}
+        shapes = {name: one.shape for name, one in build_untrained(equivalent).named_parameters()}
     ours = {name: one.detach() for name, one in model.named_parameters()}
-    ours = restated(ours, shaped.model, said.model, shapes)
+    ours = transform_tensors(ours, spec.model, equivalent.model, shapes)
     found: dict[str, Tensor] = {}
-    for one in family.maps(said):
+    for one in family.maps(equivalent):
         written = one.write([ours.pop(name) for name in one.ours])
         found |= dict(zip(one.theirs, written, strict=True))
     assert not ours, ours.keys()
     return {name: one.contiguous() for name, one in found.items()}
 
 
-def _chosen(shaped: ModelSpec, model_type: str | None) -> tuple[Family, Json]:
+def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Json]:
     """The family asked for, or the first that can say all of the model, and its configuration."""
     if model_type is not None:
         family = family_named(model_type, "the family to export to")
-        shaped = replace(shaped, model=family.restated(shaped.model))
-        config = family.write(shaped) | {"model_type": model_type}
-        check_expressible(family, shaped, config)
+        spec = replace(spec, model=family.equivalent(spec.model))
+        config = family.write(spec) | {"model_type": model_type}
+        check_expressible(family, spec, config)
         return family, config
     problems: list[str] = []
     for family in FAMILIES:
         try:
-            return family, _chosen(shaped, family.model_types[0])[1]
+            return family, _choose_family(spec, family.model_types[0])[1]
         except InputError as error:
             problems.append(str(error))
     near = [problem for problem in problems if DIFFERS in problem] or problems

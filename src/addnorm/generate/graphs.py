@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch._C import _aoti  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils._pytree import tree_leaves
 
+from addnorm.atomic import atomic_file
 from addnorm.errors import InputError
 from addnorm.memory import keep_freed_pages
 
@@ -108,14 +108,11 @@ def _compile(
         raise InputError("compiling needs a C++ compiler: install g++, or run without compiling")
     from torch._inductor import aoti_compile_and_package
 
-    with _quiet(), _all_registered(module), tempfile.TemporaryDirectory(dir=file.parent) as folder:
+    with _quiet(), _all_registered(module), atomic_file(file, concurrent=True) as partial:
         program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
         program = program.run_decompositions({torch.ops.aten.linear.default: product})
         settings = SETTINGS | {"aot_inductor.metadata": {PACKED: " ".join(_factors(program))}}
-        made = aoti_compile_and_package(
-            program, package_path=str(Path(folder) / file.name), inductor_configs=settings
-        )
-        Path(made).replace(file)
+        aoti_compile_and_package(program, package_path=str(partial), inductor_configs=settings)
 
 
 def _factors(program: torch.export.ExportedProgram) -> list[str]:

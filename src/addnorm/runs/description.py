@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from addnorm.convert.folder import foreign_type
+from addnorm.convert.folder import hf_model_type
 from addnorm.models import EncoderConfig
 from addnorm.runs.estimate import Estimate
 from addnorm.runs.folder import build_model, read_settings
@@ -34,7 +34,7 @@ def describe(what: Path) -> RenderableType:
 def describe_run(folder: Path) -> RenderableType:
     """The facts of a run, then its recipe."""
     recipe, tokenizers, labels = read_settings(folder)
-    foreign = foreign_type(folder)
+    foreign = hf_model_type(folder)
     rows = {"run" if foreign is None else "folder": str(folder)}
     rows |= {
         "task": _task(recipe),

@@ -7,9 +7,9 @@ from typing import Literal
 
 import torch
 
-from addnorm.convert.family import ModelSpec
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.exporters.gguf import Dtype
 from addnorm.convert.folder import save
-from addnorm.convert.gguf import Dtype
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderConfig, EncoderModel
 from addnorm.runs.folder import Run
@@ -44,17 +44,15 @@ def shaped_of(run: Run) -> ModelSpec:
     model = run.recipe.model
     text = run.text
     source, target = (text.source.vocab_size, text.target.vocab_size) if text else (0, 0)
-    source_size = model.vocab_size or source
+    own = model.vocab_size or source
     plain = replace(model, vocab_size=None)
     if isinstance(model, EncoderDecoderConfig):
         target = model.target_vocab_size or model.vocab_size or target
         plain = replace(model, vocab_size=None, target_vocab_size=None)
         return ModelSpec(
-            model=plain,
-            vocab_size=source_size,
-            target_vocab_size=None if target == source_size else target,
+            model=plain, vocab_size=own, target_vocab_size=None if target == own else target
         )
-    return ModelSpec(model=plain, vocab_size=source_size, labels=run.labels)
+    return ModelSpec(model=plain, vocab_size=own, labels=run.labels)
 
 
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:
@@ -63,14 +61,14 @@ def _hf(run: Run, out: Path, family: str | None) -> list[str]:
 
 
 def _onnx(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.onnx import export_onnx
+    from addnorm.convert.exporters.onnx import export_onnx
 
     files = export_onnx(run.model, run.recipe.model, out)
     return [f"{file}: for onnxruntime" for file in files]
 
 
 def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.ctranslate2 import export_ctranslate2
+    from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
 
     model, config = run.model, run.recipe.model
     if isinstance(model, EncoderModel) or config.kind == "encoder":
@@ -82,7 +80,7 @@ def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
 
 
 def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.gguf import export_gguf
+    from addnorm.convert.exporters.gguf import export_gguf
 
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or config.kind != "decoder":

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from addnorm.convert.folder import describe, is_foreign
-from addnorm.convert.folder import load as load_foreign
+from addnorm.atomic import atomic_write
+from addnorm.convert.folder import describe_folder, is_hf_folder
+from addnorm.convert.folder import load as load_hf
 from addnorm.data import ImagesConfig
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
@@ -35,7 +36,7 @@ from addnorm.runs.recipe import (
 )
 from addnorm.runs.start import sized, tree_of
 from addnorm.train.average import copy_into, weights_of
-from addnorm.train.checkpoint import load_weights, save_weights, write_atomically
+from addnorm.train.checkpoint import load_weights, save_weights
 
 FORMAT = 1
 """The version of this layout, kept in `config.json`."""
@@ -76,10 +77,8 @@ class Run:
         neither, is damaged, or training is unfinished.
         """
         saved = read_settings(folder, overrides)
-        if is_foreign(folder):
-            model = load_foreign(
-                folder, dtype=dtype, pickled=pickled, model=saved.recipe.model
-            ).model
+        if is_hf_folder(folder):
+            model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
             return cls(folder, saved.recipe, saved.tokenizers, saved.labels, model)
         weights = folder / "model.safetensors"
         if not weights.is_file():
@@ -131,20 +130,20 @@ def write_settings(
     if tokenizers is not None:
         tokenizers.save(folder)
     if labels:
-        write_atomically(folder / "labels.json", json.dumps(labels, ensure_ascii=False))
+        atomic_write(folder / "labels.json", json.dumps(labels, ensure_ascii=False))
     write_recipe(folder, recipe)
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write `config.json`."""
     facts = {"format": FORMAT, "recipe": RECIPE.dump_python(recipe, mode="json")}
-    write_atomically(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
+    atomic_write(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
 
 
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
     """Read what `write_settings` wrote. Raises `InputError` naming what is missing or wrong."""
     file = folder / "config.json"
-    if is_foreign(folder):
+    if is_hf_folder(folder):
         return _foreign_settings(folder, overrides or {})
     if not is_run(folder):
         near = [path.parent.name for path in folder.parent.glob("*/config.json")]
@@ -174,7 +173,7 @@ def _reads_text(recipe: Recipe) -> bool:
 
 def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
     """Those of a Hugging Face folder: its model, and data only if the overrides name any."""
-    _, shaped, tokenizers = describe(folder)
+    _, shaped, tokenizers = describe_folder(folder)
     tree: dict[str, Any] = {
         "model": tree_of(sized(shaped)),
         "train": {"steps": 1, "start": str(folder)},

@@ -8,9 +8,9 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from addnorm.convert.family import ModelSpec
-from addnorm.convert.folder import describe, is_foreign
-from addnorm.convert.settings import Settings
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.settings import Settings
+from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.train.average import Weights, weights_of
@@ -23,11 +23,11 @@ def tree_of(model: ModelConfig) -> dict[str, Any]:
     return MODEL.dump_python(model, mode="json")
 
 
-def sized(shaped: ModelSpec) -> ModelConfig:
+def sized(spec: ModelSpec) -> ModelConfig:
     """The configuration with the sizes of its vocabularies."""
-    model, n = shaped.model, shaped.vocab_size or None
+    model, n = spec.model, spec.vocab_size or None
     if isinstance(model, EncoderDecoderConfig):
-        return replace(model, vocab_size=n, target_vocab_size=shaped.target_vocab_size)
+        return replace(model, vocab_size=n, target_vocab_size=spec.target_vocab_size)
     return replace(model, vocab_size=n)
 
 
@@ -36,8 +36,8 @@ def model_tree(folder: Path) -> dict[str, Any]:
 
     Raises `InputError` where it is neither.
     """
-    if is_foreign(folder):
-        return tree_of(sized(describe(folder)[1]))
+    if is_hf_folder(folder):
+        return tree_of(sized(describe_folder(folder)[1]))
     tree = Settings.of(folder).tree.get("recipe")
     model = tree.get("model") if isinstance(tree, dict) else None
     if not isinstance(model, dict):
@@ -59,20 +59,20 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Grafted:
-    """What became of weights that another model took over."""
+class MatchReport:
+    """Which weights were transferred by name and shape, and which were not."""
 
     kept: tuple[str, ...]
     new: tuple[str, ...]
     """Weights of the model that the others had nothing for: they stay as they were."""
-    left: tuple[str, ...]
+    unused: tuple[str, ...]
     """Weights that the model has no place for."""
 
     def __str__(self) -> str:
         """One line for people."""
         parts = [f"{len(self.kept)} weights taken over"]
         parts += [f"new: {shown(self.new)}"] if self.new else []
-        parts += [f"left out: {shown(self.left)}"] if self.left else []
+        parts += [f"left out: {shown(self.unused)}"] if self.unused else []
         return "; ".join(parts)
 
 
@@ -83,18 +83,18 @@ def shown(names: tuple[str, ...], most: int = 4) -> str:
 
 
 @torch.no_grad()
-def graft(model: nn.Module, weights: Weights) -> Grafted:
+def transfer_matching_weights(model: nn.Module, weights: Weights) -> MatchReport:
     """Copy the weights that have the name and shape of one of the model's.
 
     Raises `InputError` where none has.
     """
-    current = weights_of(model)
+    targets = weights_of(model)
     kept = [
-        name for name, w in current.items() if name in weights and weights[name].shape == w.shape
+        name for name, w in targets.items() if name in weights and weights[name].shape == w.shape
     ]
     if not kept:
         raise InputError("no weight has the name and shape of one of this model")
     for name in kept:
-        current[name].copy_(weights[name])
-    new, left = ([name for name in side if name not in kept] for side in (current, weights))
-    return Grafted(tuple(kept), tuple(new), tuple(left))
+        targets[name].copy_(weights[name])
+    new, unused = ([name for name in side if name not in kept] for side in (targets, weights))
+    return MatchReport(tuple(kept), tuple(new), tuple(unused))

@@ -1,4 +1,4 @@
-"""Swapping parts of a trained model: the same weights in other parts, and what that costs."""
+"""Swap parts of a trained model: transfer its weights to the new parts and measure the cost."""
 
 import re
 import shutil
@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from addnorm.convert.aside import aside
-from addnorm.convert.family import differences
-from addnorm.convert.surgery import (
+from addnorm.atomic import atomic_directory
+from addnorm.convert.core.family import differences
+from addnorm.convert.transfer.model import (
     Kind,
     Layers,
-    Transplant,
-    evenly,
-    prepared,
-    stacks_of,
-    transplant,
+    TransferReport,
+    config_with_folding,
+    evenly_spaced_layers,
+    layer_counts,
+    transfer_weights,
 )
 from addnorm.data.batching import Loaders
 from addnorm.data.encoding import encode
@@ -36,8 +36,8 @@ from addnorm.train.trainer import Trainer, resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swap:
-    """What is asked for.
+class SwapOptions:
+    """The parts to swap, and how to recover from it.
 
     `sets` are parts as `path=value` (see `changes`); `layers` says which of the old layers each of
     the new ones is. Then `recover` steps of training follow, from the labels or, with `distill`,
@@ -62,13 +62,13 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swapped:
+class SwapReport:
     """The new run and what became of the old one."""
 
     run: Run
-    transplant: Transplant
+    transfer: TransferReport
     added: tuple[str, ...]
-    """Changes of the model that nobody asked for, and exactness needs."""
+    """Changes of the model that were not asked for but are needed for exactness."""
     figures: Mapping[str, Mapping[str, float]]
     """Scores before, after and, where it was trained, recovered."""
     unmeasured: str | None
@@ -76,7 +76,7 @@ class Swapped:
 
     def parts(self) -> list[Part]:
         """The weights by part, those of all layers together, in the order of the model."""
-        weights, origins = self.run.weights, self.transplant.origins
+        weights, origins = self.run.weights, self.transfer.origins
         found: dict[str, list[str]] = {}
         for name in origins:
             found.setdefault(part_of(name), []).append(name)
@@ -90,9 +90,9 @@ class Swapped:
             for part, names in found.items()
         ]
 
-    def left(self) -> list[str]:
+    def unused(self) -> list[str]:
         """The parts of the old model that have no place in the new one."""
-        return list(dict.fromkeys(part_of(name) for name in self.transplant.left))
+        return list(dict.fromkeys(part_of(name) for name in self.transfer.unused))
 
 
 def _worst(kinds: set[Kind]) -> Kind:
@@ -103,12 +103,12 @@ def _worst(kinds: set[Kind]) -> Kind:
 
 def part_of(name: str) -> str:
     """The part that a weight belongs to: `decoder.attention.q_proj`, in whatever layer."""
-    part, _, field = re.sub(r"\.(blocks\.\d+|experts\.\d+)", "", name).rpartition(".")
-    return part if field in ("weight", "bias") else f"{part}.{field}"
+    part, _, last = re.sub(r"\.(blocks\.\d+|experts\.\d+)", "", name).rpartition(".")
+    return part if last in ("weight", "bias") else f"{part}.{last}"
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _EvaluationData:
     """The data of a run, to measure a model on and to train it with."""
 
     loaders: Loaders
@@ -116,7 +116,7 @@ class _Bench:
     valid_examples: int
 
     @classmethod
-    def of(cls, run: Run, split: Split) -> "_Bench":
+    def of(cls, run: Run, split: Split) -> "_EvaluationData":
         recipe = run.recipe
         corpus = recipe.corpus()
         check_task(recipe, corpus)
@@ -140,43 +140,43 @@ class _Bench:
 
 
 def swap_run(
-    folder: Path, out: Path, wanted: Swap, fields: Mapping[str, str], console: Console
-) -> Swapped:
+    folder: Path, out: Path, options: SwapOptions, fields: Mapping[str, str], console: Console
+) -> SwapReport:
     """Write the model of `folder` with other parts to `out`, a run folder; say what it cost.
 
     `fields` are those of the recipe to replace, as of the data to measure on. Where the run has no
     data, nothing is measured. Raises `InputError` where something is in `out`, for parts that do
     not exist or do not fit, and where training is asked for without data.
     """
-    _check(wanted, fields, out)
+    _check(options, fields, out)
     # A model that is trained on needs more than 16 bits.
-    run = Run.open(folder, fields, dtype=torch.float32 if wanted.recover else None)
-    recipe, layers = _asked(run.recipe, wanted)
-    config = prepared(run.model, run.recipe.model, recipe.model)
+    run = Run.open(folder, fields, dtype=torch.float32 if options.recover else None)
+    recipe, layers = _swapped_recipe(run.recipe, options)
+    config = config_with_folding(run.model, run.recipe.model, recipe.model)
     added = differences(recipe.model, config)
     recipe = replace(recipe, model=config)
     new = _built(run, recipe)
-    report = transplant(run.model, run.recipe.model, new, config, layers)
-    _check_teacher(wanted, report)
-    bench, unmeasured = _data(run, wanted, given=any(name.startswith("data.") for name in fields))
-    if bench is not None:
+    report = transfer_weights(run.model, run.recipe.model, new, config, layers)
+    _check_teacher(options, report)
+    data, unmeasured = _data(run, options, given=any(name.startswith("data.") for name in fields))
+    if data is not None:
         device = resolve_device(recipe.train.device)
         for model in (run.model, new):
             model.to(device)
-    figures = _measured(bench, {"before": run.model, "after": new}, console)
-    with aside(out) as partial:
-        if wanted.recover:
-            assert bench is not None
-            recipe = replace(recipe, train=recovery(recipe.train, wanted.recover, fields))
+    figures = _measured(data, {"before": run.model, "after": new}, console)
+    with atomic_directory(out) as partial:
+        if options.recover:
+            assert data is not None
+            recipe = replace(recipe, train=recovery(recipe.train, options.recover, fields))
             _train(
-                new, recipe.train, bench, partial, run.model if wanted.distill else None, console
+                new, recipe.train, data, partial, run.model if options.distill else None, console
             )
-            figures |= _measured(bench, {"recovered": new}, console)
+            figures |= _measured(data, {"recovered": new}, console)
         write_settings(partial, recipe, run.text, run.labels)
         Run(partial, recipe, run.text, run.labels, new).save_weights()
-    return Swapped(
+    return SwapReport(
         run=Run(out, recipe, run.text, run.labels, new.eval()),
-        transplant=report,
+        transfer=report,
         added=tuple(f"{name} = {_written(now)}" for name, (_, now) in added.items()),
         figures=figures,
         unmeasured=unmeasured,
@@ -186,13 +186,13 @@ def swap_run(
 def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> TrainConfig:
     """Training that mends: a tenth of the rate that the run had, falling, unless `fields` say."""
     lr = train.lr if "train.lr" in fields else train.lr / 10
-    scheduled = any(f"{name}.".startswith("train.schedule.") for name in fields)
+    has_schedule = any(f"{name}.".startswith("train.schedule.") for name in fields)
     return replace(
         train,
         steps=steps,
         epochs=None,
         lr=lr,
-        schedule=train.schedule if scheduled else LinearConfig(warmup=steps // 20),
+        schedule=train.schedule if has_schedule else LinearConfig(warmup=steps // 20),
         select="last",
         average=0,
         ema=None,
@@ -203,44 +203,46 @@ def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> Train
     )
 
 
-def _check(wanted: Swap, fields: Mapping[str, str], out: Path) -> None:
+def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
     """Raise `InputError` for what can be seen to be wrong before anything is read."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out}: something is there already: choose another --out")
-    if wanted.distill and not wanted.recover:
+    if options.distill and not options.recover:
         raise InputError("--distill says what to learn from: give --recover, the number of steps")
-    if wanted.recover < 0:
-        raise InputError(f"--recover {wanted.recover}: give a number of steps")
-    if fixed := [name for name in fields if name.startswith("model.")]:
-        path = fixed[0].removeprefix("model.")
-        raise InputError(f"--{fixed[0]}: parts of the model are changed by --set {path}=…")
-    if not (wanted.sets or wanted.layers):
+    if options.recover < 0:
+        raise InputError(f"--recover {options.recover}: give a number of steps")
+    if model_fields := [name for name in fields if name.startswith("model.")]:
+        path = model_fields[0].removeprefix("model.")
+        raise InputError(f"--{model_fields[0]}: parts of the model are changed by --set {path}=…")
+    if not (options.sets or options.layers):
         raise InputError("nothing to change: give --set, such as --set norm=rmsnorm, or --layers")
 
 
-def _asked(recipe: Recipe, wanted: Swap) -> tuple[Recipe, Layers]:
+def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layers]:
     """The recipe as it is asked for, and which layers it takes."""
-    old = stacks_of(recipe.model)
-    new = changed(recipe, wanted.sets)
+    old = layer_counts(recipe.model)
+    new = changed(recipe, options.sets)
     first = next(iter(old))
-    if not wanted.layers:
-        counts = stacks_of(new.model)
-        return new, {stack: evenly(old[stack], n) for stack, n in counts.items()}
-    unknown = [str(i) for i in wanted.layers if not 0 <= i < old[first]]
+    if not options.layers:
+        counts = layer_counts(new.model)
+        return new, {stack: evenly_spaced_layers(old[stack], n) for stack, n in counts.items()}
+    unknown = [str(i) for i in options.layers if not 0 <= i < old[first]]
     if unknown:
         raise InputError(
             f"--layers {' '.join(unknown)}: the model has layers 0 to {old[first] - 1}"
         )
-    n = len(wanted.layers)
+    n = len(options.layers)
     if new.model.n_layers not in (recipe.model.n_layers, n):
         raise InputError(
             f"--layers names {n} layers, and --set n_layers={new.model.n_layers}: give one of them"
         )
     new = with_depth(new, n)
-    layers: dict[str, tuple[int, ...]] = {first: wanted.layers}
-    for stack, count in stacks_of(new.model).items():
+    layers: dict[str, tuple[int, ...]] = {first: options.layers}
+    for stack, count in layer_counts(new.model).items():
         together = _follows(new.model) and old[stack] == old[first]
-        layers.setdefault(stack, wanted.layers if together else evenly(old[stack], count))
+        layers.setdefault(
+            stack, options.layers if together else evenly_spaced_layers(old[stack], count)
+        )
     return new, layers
 
 
@@ -261,49 +263,51 @@ def _built(run: Run, recipe: Recipe) -> Model:
     return model.to(next(run.model.parameters()).dtype).eval()
 
 
-def _check_teacher(wanted: Swap, report: Transplant) -> None:
+def _check_teacher(options: SwapOptions, report: TransferReport) -> None:
     resized = [reason for reason in report.changed if reason.startswith("vocab_size")]
-    if wanted.distill and resized:
+    if options.distill and resized:
         raise InputError(f"--distill needs one vocabulary, and {resized[0]}: leave it out")
 
 
-def _data(run: Run, wanted: Swap, *, given: bool) -> tuple[_Bench | None, str | None]:
+def _data(
+    run: Run, options: SwapOptions, *, given: bool
+) -> tuple[_EvaluationData | None, str | None]:
     """The data to measure and train on; or why there are none, if that can be done without."""
     try:
-        bench = _Bench.of(run, wanted.split)
+        data = _EvaluationData.of(run, options.split)
     except InputError as error:
-        if wanted.recover or given:
+        if options.recover or given:
             raise
         return None, str(error)
-    if bench.evaluator is None:
-        return bench, f"the data have no {wanted.split} split: data.{wanted.split} is not given"
-    return bench, None
+    if data.evaluator is None:
+        return data, f"the data have no {options.split} split: data.{options.split} is not given"
+    return data, None
 
 
 def _measured(
-    bench: _Bench | None, models: Mapping[str, Model], console: Console
+    data: _EvaluationData | None, models: Mapping[str, Model], console: Console
 ) -> dict[str, Mapping[str, float]]:
     """The figures of each model, told as they come."""
-    if bench is None or bench.evaluator is None:
+    if data is None or data.evaluator is None:
         return {}
     figures: dict[str, Mapping[str, float]] = {}
     for name, model in models.items():
-        figures[name] = bench.scores(model)
-        shown = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
-        console.out(f"{name}: {shown}", highlight=False)
+        figures[name] = data.scores(model)
+        line = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
+        console.out(f"{name}: {line}", highlight=False)
     return figures
 
 
 def _train(
     model: Model,
     config: TrainConfig,
-    bench: _Bench,
+    data: _EvaluationData,
     folder: Path,
     teacher: Model | None,
     console: Console,
 ) -> None:
     with ProgressBar(console) as bar:
-        trainer = Trainer(model, bench.loaders.train, config, folder, listener=bar, teacher=teacher)
+        trainer = Trainer(model, data.loaders.train, config, folder, listener=bar, teacher=teacher)
         try:
             trainer.fit()
         except Interrupted as stopped:

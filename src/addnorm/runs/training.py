@@ -25,7 +25,7 @@ from addnorm.runs.folder import (
 from addnorm.runs.metrics import entity_scores
 from addnorm.runs.recipe import Recipe, check_task
 from addnorm.runs.settings import MEASURED
-from addnorm.runs.start import graft
+from addnorm.runs.start import transfer_matching_weights
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.precision import autocast
 from addnorm.train.progress import ProgressBar
@@ -68,15 +68,19 @@ class Prepared:
         torch.manual_seed(recipe.train.seed)
         self.model: Model = build_model(recipe, self.tokenizers, self.labels)
         start = recipe.train.start
-        self.grafted = None if start is None else graft(self.model, Run.open(start).weights)
+        self.start_report = (
+            None
+            if start is None
+            else transfer_matching_weights(self.model, Run.open(start).weights)
+        )
 
     def report(self, console: Console) -> None:
         """Say what was read and used of each split, and what was left out and why.
 
         Where training begins with weights of a folder, say also which of them it took.
         """
-        if self.grafted is not None:
-            console.out(f"{self.recipe.train.start}: {self.grafted}", highlight=False)
+        if self.start_report is not None:
+            console.out(f"{self.recipe.train.start}: {self.start_report}", highlight=False)
         for split, report in self.loaders.reports.items():
             console.out(f"{split}: {report}", highlight=False)
 

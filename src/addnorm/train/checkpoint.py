@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent: written aside, hashed, synced, then renamed into place.
+"""Checkpoints that are complete or absent: written to a temporary folder, hashed, synced, renamed.
 
 One folder a checkpoint: `*.safetensors` for tensors, `*.json` for the rest, and `manifest.json`,
 written last, with the SHA-256 of every other file. No pickle.
@@ -6,7 +6,6 @@ written last, with the SHA-256 of every other file. No pickle.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from addnorm.atomic import atomic_directory, atomic_file, remove_partial
 from addnorm.errors import InputError
 
 MANIFEST = "manifest.json"
@@ -33,22 +33,15 @@ def save_checkpoint(
     """
     final = folder / f"step-{step:08d}"
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{final.name}.partial"
-    _remove_leftovers(folder)
-    aside.mkdir()
-    for name, group in tensors.items():
-        save_file({k: t.contiguous() for k, t in group.items()}, aside / f"{name}.safetensors")
-    (aside / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-    files = sorted(aside.iterdir())
-    for file in files:
-        _sync(file)
-    manifest = {"sha256": {file.name: _sha256(file) for file in files}}
-    write_atomically(aside / MANIFEST, json.dumps(manifest, indent=1))
-    _sync(aside)
-    if final.exists():
-        shutil.rmtree(final)
-    aside.rename(final)
-    _sync(folder)
+    remove_partial(folder, "step-*")
+    with atomic_directory(final, whole=True) as partial:
+        for name, group in tensors.items():
+            file = partial / f"{name}.safetensors"
+            save_file({k: t.contiguous() for k, t in group.items()}, file)
+        (partial / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+        hashes = {file.name: _sha256(file) for file in sorted(partial.iterdir())}
+        manifest = json.dumps({"sha256": hashes}, indent=1)
+        (partial / MANIFEST).write_text(manifest, encoding="utf-8")
     return final
 
 
@@ -121,34 +114,11 @@ def load_weights(file: Path) -> dict[str, Tensor]:
 
 def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, replacing an older one in one step."""
-    aside = file.with_name(f".{file.name}.partial")
-    save_file({k: t.contiguous() for k, t in weights.items()}, aside, metadata={"format": "pt"})
-    _sync(aside)
-    aside.replace(file)
-    _sync(file.parent)
-
-
-def write_atomically(file: Path, text: str) -> None:
-    """Write a text file, replacing an older one in one step."""
-    aside = file.with_name(f".{file.name}.partial")
-    aside.write_text(text, encoding="utf-8")
-    _sync(aside)
-    aside.replace(file)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    for leftover in folder.glob(".step-*.partial"):
-        shutil.rmtree(leftover)
+    tensors = {k: t.contiguous() for k, t in weights.items()}
+    with atomic_file(file) as partial:
+        save_file(tensors, partial, metadata={"format": "pt"})
 
 
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,0 +1,115 @@
+"""Atomic writes: a file or a folder appears complete, or what was there before stays."""
+
+import os
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+
+def atomic_write(file: Path, data: str | bytes) -> None:
+    """Write a file in one step, replacing an older one. Text is written as UTF-8."""
+    with atomic_file(file) as partial:
+        if isinstance(data, str):
+            partial.write_text(data, encoding="utf-8")
+        else:
+            partial.write_bytes(data)
+
+
+@contextmanager
+def atomic_file(file: Path, *, concurrent: bool = False) -> Generator[Path]:
+    """Yield a temporary path to write to, which replaces `file` at the end.
+
+    Where the body raises, `file` stays as it was. Processes that may write the same file at the
+    same time set `concurrent`: each then has a temporary path to itself, which ends as `file` does.
+    """
+    if concurrent:
+        with TemporaryDirectory(dir=file.parent) as folder:
+            partial = Path(folder) / file.name
+            yield partial
+            _replace(partial, file)
+        return
+    partial = _partial(file)
+    try:
+        yield partial
+        _replace(partial, file)
+    finally:
+        with suppress(OSError):  # the first error is the one to report
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(
+    folder: Path,
+    replaces: Sequence[str] = (),
+    *,
+    index: str | None = None,
+    whole: bool = False,
+) -> Generator[Path]:
+    """Yield a temporary folder to write to, whose files appear in `folder` at the end.
+
+    A new folder appears in one step. In an existing one the new files replace those of the same
+    name, in alphabetical order; then the files that match the patterns `replaces` and were not
+    written again are removed. Where the body raises, `folder` stays as it was.
+
+    `index` names a file that lists the others: it is removed before any file beside it is
+    replaced, so that it never lists a mixture of old and new ones. With `whole`, an existing
+    folder is replaced with everything in it.
+    """
+    merge = folder.is_dir() and not whole
+    partial = folder / ".partial" if merge else _partial(folder)
+    shutil.rmtree(partial, ignore_errors=True)  # left by a crash
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for file in sorted(partial.iterdir()):
+            _sync(file)
+        if merge:
+            _merge(partial, folder, replaces, index)
+        else:
+            _sync(partial)
+            if folder.exists():
+                shutil.rmtree(folder)
+            partial.rename(folder)
+            _sync(folder.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_partial(folder: Path, pattern: str) -> None:
+    """Remove what a crash left in `folder` of atomic folders whose names match `pattern`."""
+    for leftover in folder.glob(f".{pattern}.partial"):
+        shutil.rmtree(leftover)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def _replace(partial: Path, file: Path) -> None:
+    _sync(partial)
+    partial.replace(file)
+    _sync(file.parent)
+
+
+def _merge(partial: Path, folder: Path, replaces: Sequence[str], index: str | None) -> None:
+    new = sorted(file.name for file in partial.iterdir())
+    if index in new and any((folder / name).exists() for name in new if name != index):
+        (folder / index).unlink(missing_ok=True)
+        _sync(folder)
+    for name in sorted(new, key=lambda name: (name == index, name)):
+        (partial / name).replace(folder / name)
+    _sync(folder)
+    for pattern in replaces:
+        for earlier in folder.glob(pattern):
+            if earlier.name not in new:
+                earlier.unlink()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

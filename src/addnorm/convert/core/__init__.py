@@ -1,0 +1,1 @@
+"""What all families of checkpoints share: the family protocol, settings, tensor maps, tasks."""

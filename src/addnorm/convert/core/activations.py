@@ -1,0 +1,36 @@
+"""Names of activation functions in Hugging Face configurations."""
+
+from addnorm.convert.core.settings import Settings
+from addnorm.nn.feedforward import Activation
+
+NAMES: dict[str, Activation] = {
+    "relu": "relu",
+    "relu2": "squared_relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "sigmoid": "sigmoid",
+}
+"""Theirs to ours; of several names for one, the first that is not older is written."""
+
+WRITTEN: dict[Activation, str] = {
+    "relu": "relu",
+    "squared_relu": "relu2",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "silu": "silu",
+    "sigmoid": "sigmoid",
+}
+
+
+def activation_of(settings: Settings, key: str, default: str) -> Activation:
+    """Our activation for the name under a key. Raises `InputError` where there is none."""
+    return settings.choose(key, NAMES, default)
+
+
+def activation_name(activation: Activation) -> str:
+    """Their name for an activation of ours."""
+    return WRITTEN[activation]

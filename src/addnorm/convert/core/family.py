@@ -1,0 +1,237 @@
+"""The protocol of a model family: its Hugging Face config and tensors in terms of ours."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from addnorm.convert.core.maps import TensorMap
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models.inputs import TokenInputConfig
+from addnorm.nn.attention import AttentionConfig, FullPatternConfig, ScaledDotConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig
+from addnorm.nn.positions import LearnedConfig
+
+DIFFERS = "would become"
+
+M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model configuration with the vocabulary sizes and labels it is built with."""
+
+    model: ModelConfig
+    vocab_size: int = 0
+    target_vocab_size: int | None = None
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A Hugging Face `model_type`, or several that share everything but the name.
+
+    `read` turns a `config.json` into our configuration. `write` turns ours into a `config.json` as
+    far as the family can express it; what it cannot is found by reading it back. `maps` names every
+    tensor of the model.
+    """
+
+    model_types: tuple[str, ...]
+    read: Callable[[Settings], ModelSpec]
+    write: Callable[[ModelSpec], Json]
+    maps: Callable[[ModelSpec], Iterable[TensorMap]]
+    prefix: str = ""
+    """The prefix of tensor names in a model with a head; names without a head lack it.
+    """
+    renames: tuple[tuple[str, str], ...] = ()
+    """Patterns of tensor names in older files, and their replacements."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of tensors that may be there though the model does not need them: buffers in older
+    files, and heads that its architecture leaves out."""
+    ties: tuple[tuple[str, str], ...] = ()
+    """Pairs of tied tensors: the first may be stored too, and must equal the second."""
+    refine_by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None
+    """Refines the configuration by what only the names of the tensors tell."""
+    equivalent: Callable[[ModelConfig], ModelConfig] = lambda model: model
+    """An equal model with parts that the family has (see `equivalents.transform_tensors`)."""
+
+    def renamed(self, name: str) -> str:
+        """The name as it is today."""
+        for pattern, now in self.renames:
+            name = re.sub(pattern, now, name)
+        return name
+
+    def ignores(self, name: str) -> bool:
+        """Whether a tensor of this name, as it is today, may be there without being needed."""
+        return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+
+
+def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
+    """Raise `InputError` where `config` does not say all of the model, naming what it cannot."""
+    model_type = config["model_type"]
+    spec = replace(spec, model=family.equivalent(spec.model))
+    try:
+        back = family.read(Settings(config, f"{model_type}'s config.json"))
+        if family.refine_by_names is not None:
+            names = [name for one in family.maps(spec) for name in one.theirs]
+            back = family.refine_by_names(back, names)
+    except ValueError as error:
+        raise InputError(f"the {model_type} family cannot express this model: {error}") from error
+    changed = differences(explicit(spec.model), explicit(back.model))
+    if changed:
+        changes = "; ".join(
+            f"model.{name} = {ours!r} {DIFFERS} {theirs!r}"
+            for name, (ours, theirs) in changed.items()
+        )
+        raise InputError(f"the {model_type} family cannot express this model: {changes}")
+
+
+def explicit(model: ModelConfig) -> ModelConfig:
+    """The configuration with defaults written out, and without what only training needs."""
+    layers, attention = _unrolled(model), model.attention
+    if isinstance(attention, AttentionConfig):
+        attention = _written_out(attention, model.d_model)
+        attention = replace(attention, pattern=FullPatternConfig()) if layers else attention
+    feedforward = model.feedforward
+    if isinstance(feedforward, FeedForwardConfig):
+        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 4 * model.d_model)
+    if isinstance(feedforward, GatedFeedForwardConfig):
+        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 8 * model.d_model // 3)
+    bounded = isinstance(model.position, LearnedConfig)
+    model = replace(
+        model,
+        attention=attention,
+        feedforward=feedforward,
+        max_len=model.max_len if bounded else 1024,
+        init="xavier",
+        vocab_size=None,
+        layer_pattern=layers,
+    )
+    if isinstance(model, EncoderDecoderConfig):
+        cross = _written_out(model.cross_attention_config, model.d_model)
+        decoder_position = model.decoder_position or model.position
+        max_len = (
+            (model.decoder_max_len or model.max_len)
+            if isinstance(decoder_position, LearnedConfig)
+            else 1
+        )
+        model = replace(
+            model,
+            target_vocab_size=None,
+            share_embeddings=model.share_embeddings and isinstance(model.input, TokenInputConfig),
+            cross_attention=replace(cross, pattern=FullPatternConfig()),
+            n_decoder_layers=model.n_decoder_layers or model.n_layers,
+            decoder_position=decoder_position,
+            decoder_max_len=max_len,
+        )
+    return without_dropout(model)
+
+
+def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
+    heads, score = attention.heads(d_model), attention.score
+    if isinstance(score, ScaledDotConfig):
+        score = replace(score, factor=score.scale(heads.d_head))
+    return replace(
+        attention,
+        n_kv_heads=heads.n_kv_heads,
+        d_head=heads.d_head,
+        out_bias=attention.bias if attention.out_bias is None else attention.out_bias,
+        score=score,
+        core=None,
+    )
+
+
+def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
+    """The cycle written out layer by layer; empty where all layers are alike."""
+    if not model.layer_pattern:
+        return ()
+    attention = model.attention
+    assert isinstance(attention, AttentionConfig)
+    unrolled = tuple(
+        replace(
+            layer,
+            pattern=layer.pattern or attention.pattern,
+            position=None if layer.position == model.position else layer.position,
+        )
+        for layer in (
+            model.layer_pattern[i % len(model.layer_pattern)] for i in range(model.n_layers)
+        )
+    )
+    plain = all(layer.pattern == attention.pattern and layer.position is None for layer in unrolled)
+    return () if plain else unrolled
+
+
+def without_dropout(settings: Any) -> Any:
+    """The settings with every rate of dropout at zero."""
+    changes: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in ("dropout", "word_dropout"):
+            changes[field.name] = 0.0
+        elif is_dataclass(value):
+            changes[field.name] = without_dropout(value)
+    return replace(settings, **changes)
+
+
+def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
+    """The values of both for each field in which two configurations differ."""
+    if type(one) is not type(other) or not is_dataclass(one):
+        kinds = tuple(getattr(x, "kind", x) if is_dataclass(x) else x for x in (one, other))
+        return {} if one == other else {name.rstrip("."): (kinds[0], kinds[1])}
+    found: dict[str, tuple[Any, Any]] = {}
+    for field in fields(one):
+        ours, theirs = getattr(one, field.name), getattr(other, field.name)
+        found |= differences(ours, theirs, f"{name}{field.name}.")
+    return found
+
+
+# Parts of a configuration that families read.
+
+
+def decoder(spec: ModelSpec) -> DecoderConfig:
+    """The decoder of `spec`. Raises `InputError` for another architecture."""
+    return _of(DecoderConfig, spec)
+
+
+def encoder(spec: ModelSpec) -> EncoderConfig:
+    """The encoder of `spec`. Raises `InputError` for another architecture."""
+    return _of(EncoderConfig, spec)
+
+
+def encoder_decoder(spec: ModelSpec) -> EncoderDecoderConfig:
+    """The encoder–decoder of `spec`. Raises `InputError` for another architecture."""
+    return _of(EncoderDecoderConfig, spec)
+
+
+def _of(kind: type[M], spec: ModelSpec) -> M:
+    if not isinstance(spec.model, kind):
+        raise InputError(f"this family has no model of kind {spec.model.kind!r}")
+    return spec.model
+
+
+def attention_of(model: ModelConfig) -> AttentionConfig:
+    """The attention of a model. Raises `InputError` where another mixer stands there."""
+    if not isinstance(model.attention, AttentionConfig):
+        raise InputError(f"no family has a {model.attention.kind} where attention stands")
+    return model.attention
+
+
+def mlp_of(model: ModelConfig) -> FeedForwardConfig:
+    """The feed-forward layers of a model. Raises `InputError` where they are of another kind."""
+    if not isinstance(model.feedforward, FeedForwardConfig):
+        raise InputError(f"this family has no {model.feedforward.kind} feed-forward")
+    return model.feedforward
+
+
+def eps_of(norm: NormConfig | None, default: float) -> float:
+    """The ε of a layer norm; of another norm the default, for that one is refused by its kind."""
+    return norm.eps if isinstance(norm, LayerNormConfig) else default
+
+
+def layers(n: int, maps: Callable[[int], Iterable[TensorMap]]) -> Iterator[TensorMap]:
+    """The maps of every layer."""
+    for i in range(n):
+        yield from maps(i)

@@ -1,0 +1,219 @@
+"""Tensor maps between our models and other libraries, each usable in both directions.
+
+A map names tensors on both sides. `read` turns theirs into ours, `write` ours into theirs. Nothing
+is copied where a view will do.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Tensors = Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class OneToOne(ABC):
+    """One tensor of ours and one of theirs."""
+
+    our_name: str
+    their_name: str
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    @abstractmethod
+    def read(self, theirs: Tensors) -> Tensors: ...
+
+    @abstractmethod
+    def write(self, ours: Tensors) -> Tensors: ...
+
+
+@dataclass(frozen=True)
+class Renamed(OneToOne):
+    """The same tensor under another name."""
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return theirs
+
+    def write(self, ours: Tensors) -> Tensors:
+        return ours
+
+
+@dataclass(frozen=True)
+class Concatenated:
+    """Several of our tensors concatenated along the first axis into one of theirs.
+
+    `sizes` are the lengths of ours along it.
+    """
+
+    ours: tuple[str, ...]
+    their_name: str
+    sizes: tuple[int, ...]
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        [one] = theirs
+        if len(one) != sum(self.sizes):
+            raise ValueError(f"has {len(one)} rows, expected {sum(self.sizes)}")
+        return one.split(list(self.sizes))
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [torch.cat(list(ours))]
+
+
+@dataclass(frozen=True)
+class InterleavedHeads:
+    """Queries, keys and values in one tensor, head by head: `q1 k1 v1 q2 k2 v2 …` (GPT-NeoX)."""
+
+    ours: tuple[str, str, str]
+    their_name: str
+    n_heads: int
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        [one] = theirs
+        if len(one) % (3 * self.n_heads):
+            raise ValueError(
+                f"has {len(one)} rows, expected three for each of {self.n_heads} heads"
+            )
+        return [part.flatten(0, 1) for part in one.unflatten(0, (self.n_heads, 3, -1)).unbind(1)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [
+            torch.stack([one.unflatten(0, (self.n_heads, -1)) for one in ours], 1).flatten(0, 2)
+        ]
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A weight that the other library stores as (in, out), like GPT-2's Conv1D."""
+
+    inner: Renamed | Concatenated
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return self.inner.ours
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return self.inner.theirs
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return self.inner.read([one.mT for one in theirs])
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [one.mT for one in self.inner.write(ours)]
+
+
+@dataclass(frozen=True)
+class SkipRows(OneToOne):
+    """Position tables whose first rows are unused: skipped on reading, written as zeros.
+
+    OPT and BART number positions from 2, RoBERTa from the row after that of padding.
+    """
+
+    n_rows: int
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return [theirs[0][self.n_rows :]]
+
+    def write(self, ours: Tensors) -> Tensors:
+        [one] = ours
+        return [torch.cat([one.new_zeros(self.n_rows, one.shape[1]), one])]
+
+
+@dataclass(frozen=True)
+class Reshaped(OneToOne):
+    """A tensor stored in another shape."""
+
+    our_shape: tuple[int, ...]
+    their_shape: tuple[int, ...]
+
+    def read(self, theirs: Tensors) -> Tensors:
+        if tuple(theirs[0].shape) != self.their_shape:
+            raise ValueError(f"has shape {tuple(theirs[0].shape)}, expected {self.their_shape}")
+        return [theirs[0].reshape(self.our_shape)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [ours[0].reshape(self.their_shape)]
+
+
+@dataclass(frozen=True)
+class Duplicated:
+    """One tensor that the other library stores under two names, using only the first."""
+
+    our_name: str
+    their_name: str
+    idle_name: str
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return self.their_name, self.idle_name
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return theirs[:1]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [ours[0], ours[0].clone()]
+
+
+@dataclass(frozen=True)
+class ZeroTensor:
+    """A tensor the other library lacks, with no effect on the output: read as zero, never written.
+
+    A bias of the keys adds the same to every score of a query, which the softmax takes away.
+    """
+
+    our_name: str
+    shape: tuple[int, ...]
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return ()
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return [torch.zeros(self.shape)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return []
+
+
+TensorMap = (
+    Renamed
+    | Concatenated
+    | InterleavedHeads
+    | Transposed
+    | SkipRows
+    | Reshaped
+    | Duplicated
+    | ZeroTensor
+)
+"""A correspondence between tensors of ours and theirs, with conversion both ways."""
+
+
+def weight_and_bias(our_name: str, their_name: str, *, bias: bool = True) -> list[Renamed]:
+    """The weight of a layer, and its bias where it has one."""
+    kinds = ("weight", "bias") if bias else ("weight",)
+    return [Renamed(f"{our_name}.{kind}", f"{their_name}.{kind}") for kind in kinds]

@@ -1,0 +1,197 @@
+"""Read a Hugging Face `config.json` key by key, so that no setting is silently ignored."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from addnorm.convert.weights.header import parse_object
+from addnorm.errors import InputError, nearest
+
+Json = dict[str, Any]
+T = TypeVar("T", bool, int, float, str)
+V = TypeVar("V")
+
+MAX_BYTES = 10 * 2**20
+"""No configuration is longer."""
+
+LIMITS = {"vocab_size": 2**24, "layers": 512, "width": 2**20}
+"""What no model exceeds: a number beyond is damage, refused before anything is built."""
+
+# How the folder was made, and how their library runs it; then what training and generation do.
+_INERT = """
+    _attn_implementation _name_or_path _num_labels add_cross_attention architectures
+    attn_implementation auto_map cache_implementation chunk_size_feed_forward dtype
+    experts_implementation gradient_checkpointing is_decoder is_encoder_decoder model_type
+    name_or_path output_attentions output_hidden_states output_past output_scores pretraining_tp
+    return_dict return_dict_in_generate tf_legacy_loss tie_encoder_decoder tie_word_embeddings
+    torch_dtype torchscript transformers_version use_bfloat16 use_cache
+
+    bad_words_ids begin_suppress_tokens bos_token_id cls_token_id decoder_start_token_id
+    diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size eos_token_id
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id
+    forced_decoder_ids forced_eos_token_id
+    id2label init_std initializer_factor initializer_range label2id length_penalty mask_token_id
+    max_length min_length n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels
+    num_return_sequences pad_token_id prefix problem_type remove_invalid_values
+    repetition_penalty sep_token_id suppress_tokens task_specific_params temperature
+    tokenizer_class top_k top_p typical_p unk_token_id
+"""
+INERT = frozenset(_INERT.split())
+"""Keys that change nothing that a model computes."""
+
+
+class Settings:
+    """The keys of a `config.json`; what was never asked for is named by `check_all_read`."""
+
+    def __init__(self, tree: Mapping[str, Any], where: str = "config.json") -> None:
+        self.tree = dict(tree)
+        self.where = where
+        self._read: set[str] = set()
+
+    @classmethod
+    def of(cls, folder: Path) -> "Settings":
+        """Those of a folder. Raises `InputError` where the file is missing or no JSON object."""
+        file = folder / "config.json"
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                raise InputError(f"{file}: no configuration is longer than {MAX_BYTES:,} bytes")
+            return cls(parse_object(file.read_bytes(), file), str(file))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(f"{file}: missing") from error
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there, and not null."""
+        return self.tree.get(key) is not None
+
+    def get(self, key: str, default: T) -> T:
+        """A value of the default's type, which stands where the key is missing or null."""
+        self._read.add(key)
+        found = self.tree.get(key)
+        return default if found is None else self._typed(key, found, type(default))
+
+    def required_int(self, *keys: str) -> int:
+        """The whole number, from 1, under the first of these keys that is there."""
+        self._read.update(keys)
+        for key in keys:
+            if self.tree.get(key) is not None:
+                return self._count(key, self._typed(key, self.tree[key], int))
+        raise InputError(f"{self.where}: {' or '.join(keys)} is missing")
+
+    def optional_int(self, *keys: str, missing: int | None = None) -> int | None:
+        """The whole number, from 1, under the first of these keys that is there, or None.
+
+        `missing` stands where no key is there at all, and not where one is null.
+        """
+        self._read.update(keys)
+        if any(self.has(key) for key in keys):
+            return self.required_int(*keys)
+        return None if any(key in self.tree for key in keys) else missing
+
+    def int_pair(self, key: str, default: int) -> tuple[int, int]:
+        """Two whole numbers, from 1: a list of them, or one that stands for both."""
+        self._read.add(key)
+        found: object = self.tree.get(key)
+        both = found if isinstance(found, list) else [default if found is None else found] * 2
+        if len(both) != 2:
+            raise InputError(f"{self.where}: {key} = {found!r} must be a number, or a list of two")
+        one, other = (self._count(key, self._typed(key, value, int)) for value in both)
+        return one, other
+
+    def optional_float(self, key: str) -> float | None:
+        """The number under a key, or None."""
+        return self.get(key, 0.0) if self.has(key) else self._none(key)
+
+    def table(self, key: str) -> "Settings | None":
+        """The object under a key, or None."""
+        self._read.add(key)
+        found = self.tree.get(key)
+        if found is None:
+            return None
+        if not isinstance(found, dict):
+            raise InputError(f"{self.where}: {key} = {found!r} must be an object")
+        return Settings(found, f"{self.where}: {key}")
+
+    def string_list(self, key: str) -> list[str] | None:
+        """The list of strings under a key, or None."""
+        self._read.add(key)
+        found = self.tree.get(key)
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise InputError(f"{self.where}: {key} = {found!r} must be a list of names")
+        return found
+
+    def choose(self, key: str, known: Mapping[str, V], default: str) -> V:
+        """What the name under a key stands for. Raises `InputError` for one that is not known."""
+        name = self.get(key, default)
+        if name not in known:
+            raise InputError(
+                f"{self.where}: {key} = {name!r} is not supported. Valid: {', '.join(known)}."
+                f"{nearest(name, known)}"
+            )
+        return known[name]
+
+    def expect(self, key: str, *valid: object) -> None:
+        """Raise `InputError` where the key has another value than these, of which the first is
+        its default."""
+        self._read.add(key)
+        found = self.tree.get(key, valid[0])
+        if found not in valid and found is not None:
+            shown = " or ".join(json.dumps(one) for one in valid)
+            raise InputError(f"{self.where}: {key} = {found!r} is not supported, only {shown}")
+
+    def check_all_read(self) -> None:
+        """Raise `InputError` naming a key that asks for something nobody here has read."""
+        for key, value in self.tree.items():
+            if key in self._read or key in INERT or _asks_nothing(value):
+                continue
+            raise InputError(
+                f"{self.where}: {key} = {value!r} is not supported for this model type"
+            )
+
+    def refuse(self, key: str, why: str) -> InputError:
+        """The error about the value of a key."""
+        return InputError(f"{self.where}: {key} = {self.tree.get(key)!r} is not supported: {why}")
+
+    def _none(self, key: str) -> None:
+        self._read.add(key)
+
+    def _typed(self, key: str, found: object, kind: type[T]) -> T:
+        if kind is float and isinstance(found, int) and not isinstance(found, bool):
+            found = float(found) if abs(found) < 2**53 else found
+        if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+            raise InputError(f"{self.where}: {key} = {found!r} must be of type {kind.__name__}")
+        return found
+
+    def _count(self, key: str, found: int) -> int:
+        kind = "vocab_size" if "vocab" in key else "layers" if "layer" in key else "width"
+        if not 1 <= found <= LIMITS[kind]:
+            raise InputError(f"{self.where}: {key} = {found:,} must be from 1 to {LIMITS[kind]:,}")
+        return found
+
+
+def _asks_nothing(value: object) -> bool:
+    return value is None or value is False or value in ([], {}, "")
+
+
+def labels_of(settings: Settings) -> tuple[str, ...]:
+    """The names of the classes, in the order of their numbers."""
+    tree: Mapping[str, Any] = settings.tree.get("id2label") or {}
+    try:
+        numbered = sorted((int(number), str(name)) for number, name in tree.items())
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{settings.where}: id2label must number names") from error
+    if [number for number, _ in numbered] != list(range(len(numbered))):
+        raise InputError(f"{settings.where}: id2label must number its names from 0 without a gap")
+    names = tuple(name for _, name in numbered)
+    return names or tuple(f"LABEL_{i}" for i in range(settings.tree.get("num_labels") or 2))
+
+
+def label_keys(labels: Sequence[str]) -> Json:
+    """The keys that name the classes."""
+    return {
+        "num_labels": len(labels),
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+    }

@@ -1,0 +1,75 @@
+"""Sliding-window and full-attention layers, from and to the `layer_types` key."""
+
+from collections.abc import Sequence
+
+from addnorm.convert.core.family import attention_of
+from addnorm.convert.core.settings import Settings
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.models.transformer import LayerConfig
+from addnorm.nn.attention import FullPatternConfig, PatternConfig, WindowPatternConfig
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def read_layer_types(settings: Settings, n_layers: int) -> list[str] | None:
+    """`layer_types`. Raises `InputError` where they do not fit the model, or are not known."""
+    types = settings.string_list("layer_types")
+    if types is None:
+        return None
+    if len(types) != n_layers:
+        raise settings.refuse("layer_types", f"the model has {n_layers} layers")
+    if unknown := set(types) - {FULL, SLIDING}:
+        raise settings.refuse("layer_types", f"{sorted(unknown)[0]} is neither full nor sliding")
+    return types
+
+
+def pattern_for_layer_type(settings: Settings, kind: str, size: int | None) -> PatternConfig:
+    """The attention pattern of a layer type."""
+    if kind == FULL:
+        return FullPatternConfig()
+    if size is None:
+        raise settings.refuse("layer_types", "there is no sliding_window")
+    return WindowPatternConfig(size=size)
+
+
+def shortest_cycle(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
+    """The shortest repeating pattern that yields these layers."""
+    n = len(layers)
+    for period in range(1, n):
+        if all(layers[i] == layers[i % period] for i in range(n)):
+            return tuple(layers[:period])
+    return tuple(layers)
+
+
+def read_windows(
+    settings: Settings, types: Sequence[str], size: int | None
+) -> tuple[PatternConfig, tuple[LayerConfig, ...]]:
+    """The pattern of all layers, or else a cycle of them, where windows are all that differs."""
+    patterns = [pattern_for_layer_type(settings, kind, size) for kind in types]
+    if all(one == patterns[0] for one in patterns):
+        return patterns[0], ()
+    return FullPatternConfig(), shortest_cycle([LayerConfig(pattern=one) for one in patterns])
+
+
+def write_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], int | None]:
+    """`layer_types` and `sliding_window`. Raises `InputError` for what neither can say."""
+    types: list[str] = []
+    sizes: set[int] = set()
+    for i in range(model.n_layers):
+        layer_pattern = (
+            model.layer_pattern[i % len(model.layer_pattern)].pattern
+            if model.layer_pattern
+            else None
+        )
+        match layer_pattern or attention_of(model).pattern:
+            case FullPatternConfig():
+                types.append(FULL)
+            case WindowPatternConfig(size=size):
+                types.append(SLIDING)
+                sizes.add(size)
+            case other:
+                raise InputError(f"this family has no {other.kind} pattern of attention")
+    if len(sizes) > 1:
+        raise InputError(f"this family has one sliding window, not {sorted(sizes)}")
+    return types, sizes.pop() if sizes else None

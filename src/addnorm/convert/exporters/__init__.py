@@ -1,0 +1,1 @@
+"""Exporters to other runtimes: ONNX, CTranslate2 and GGUF."""

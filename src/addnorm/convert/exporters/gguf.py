@@ -1,0 +1,259 @@
+"""Export a decoder to GGUF, as one of the architectures that llama.cpp supports."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.atomic import atomic_directory
+from addnorm.convert.exporters.decoder_parts import (
+    architecture_of,
+    attention_of,
+    blocks_of,
+    eps_of,
+    geometric,
+    norms_of,
+)
+from addnorm.convert.exporters.gguf_vocabulary import vocabulary
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizers import Tokenizer
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, DecoderModel
+from addnorm.nn.attention import SelfAttention
+from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.blocks import Block, ParallelBlock
+from addnorm.nn.context import Context
+from addnorm.nn.feedforward import FeedForward, GatedFeedForward
+from addnorm.nn.masks import Full, Window
+from addnorm.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
+from addnorm.nn.positions import ALiBi, Learned, Rotary, Sinusoidal
+from addnorm.nn.positions.rotary import LAYOUTS
+from addnorm.nn.positions.sinusoidal import frequencies
+
+Dtype = Literal["f32", "f16", "bf16"]
+Named = Iterator[tuple[str, Tensor]]
+
+IN_PAIRS = {"llama"}
+"""Architectures that turn neighbours; the others turn features half the width apart."""
+FUSED = {"gpt2", "gptneox", "mpt"}
+"""Architectures with one matrix for queries, keys and values."""
+SCALING = {"gemma", "gemma2"}
+"""Architectures that multiply embeddings by √d_model; for others the table is multiplied."""
+UNTIED = {"gptneox"}
+"""Architectures whose head is always written."""
+
+THETA = 10000.0
+"""The base to which frequencies of no base are written as factors."""
+NO_WINDOW = 2**30
+"""The size that stands for none, in an architecture that always has one."""
+
+
+def export_gguf(
+    model: DecoderModel,
+    config: DecoderConfig,
+    tokenizers: Tokenizers,
+    file: Path,
+    dtype: Dtype = "f32",
+) -> None:
+    """Write `file` with the weights, the sizes and the vocabulary; norms and biases stay float32.
+
+    Raises `InputError` for parts and tokenizers that llama.cpp does not have, and where the package
+    is missing.
+    """
+    gguf = _library()
+    name = architecture_of(model)
+    if name == "gemma2" and len(model.stack.blocks) == 46:
+        raise InputError("llama.cpp scales the scores of a 'gemma2' of 46 layers in its own way")
+    writer = gguf.GGUFWriter(None, name)
+    _add_sizes(writer, model, config, name)
+    _add_vocabulary(writer, tokenizers.source, model.embed.tokens.num_embeddings)
+    writer.add_name(file.stem)
+    kinds = gguf.LlamaFileType
+    types = {"f32": kinds.ALL_F32, "f16": kinds.MOSTLY_F16, "bf16": kinds.MOSTLY_BF16}
+    writer.add_file_type(types[dtype])
+    for tensor_name, tensor in _tensors(model, config, name):
+        _add_tensor(writer, tensor_name, tensor, dtype)
+    with atomic_directory(file.parent) as partial:
+        writer.write_header_to_file(partial / file.name)
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+
+def _library() -> Any:
+    try:
+        import gguf
+    except ImportError as error:
+        raise InputError("this export needs gguf: pip install 'addnorm[gguf]'") from error
+    return gguf
+
+
+# Sizes and vocabulary.
+
+
+def _add_sizes(writer: Any, model: DecoderModel, config: DecoderConfig, name: str) -> None:
+    first = next(blocks_of(model.stack))
+    attention = attention_of(first)
+    writer.add_context_length(model.embed.position.max_len or config.max_len)
+    writer.add_embedding_length(model.embed.tokens.embedding_dim)
+    writer.add_vocab_size(model.embed.tokens.num_embeddings)
+    writer.add_block_count(len(model.stack.blocks))
+    assert isinstance(first.feedforward, FeedForward | GatedFeedForward)
+    writer.add_feed_forward_length(first.feedforward.up_proj.out_features)
+    writer.add_head_count(attention.q_proj.out_features // attention.d_head)
+    writer.add_head_count_kv(attention.k_proj.out_features // attention.d_head)
+    writer.add_key_length(attention.d_head)
+    writer.add_value_length(attention.d_head)
+    [eps] = eps_of(model)
+    layer_norm = isinstance(model.stack.norm, LayerNorm)
+    (writer.add_layer_norm_eps if layer_norm else writer.add_layer_norm_rms_eps)(eps)
+    _add_positions(writer, attention)
+    if name == "gptneox":
+        writer.add_parallel_residual(isinstance(first, ParallelBlock))
+    if name == "gemma2":
+        _add_gemma2(writer, model, attention)
+
+
+def _add_positions(writer: Any, attention: SelfAttention) -> None:
+    match attention.position:
+        case Rotary() as rotary:
+            base, factor = geometric(rotary) or (THETA, 1.0)
+            writer.add_rope_dimension_count(2 * len(rotary.frequencies))
+            writer.add_rope_freq_base(base)
+            if factor != 1.0:
+                writer.add_rope_scaling_type(_library().RopeScalingType.LINEAR)
+                writer.add_rope_scaling_factor(factor)
+            if rotary.temperature != 1.0:
+                writer.add_rope_scaling_attn_factors(rotary.temperature)
+        case ALiBi():
+            writer.add_max_alibi_bias(8.0)
+        case _:
+            pass
+
+
+def _add_gemma2(writer: Any, model: DecoderModel, attention: SelfAttention) -> None:
+    score, pattern = attention.core.score, attention.pattern
+    assert isinstance(score, DotProduct)
+    writer.add_attn_logit_softcapping(score.softcap)
+    writer.add_final_logit_softcapping(model.head.softcap)
+    writer.add_sliding_window(pattern.size if isinstance(pattern, Window) else NO_WINDOW)
+
+
+def _add_vocabulary(writer: Any, tokenizer: Tokenizer, size: int) -> None:
+    known = vocabulary(tokenizer, size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(known.pre)
+    writer.add_token_list(known.tokens)
+    writer.add_token_types(known.types)
+    writer.add_token_merges(known.merges)
+    writer.add_bos_token_id(tokenizer.bos_id)
+    if tokenizer.pad_id in tokenizer.special_ids:  # else it is any token: none stands for padding
+        writer.add_pad_token_id(tokenizer.pad_id)
+    if tokenizer.eos_id is not None:
+        writer.add_eos_token_id(tokenizer.eos_id)
+    if tokenizer.unk_id is not None:
+        writer.add_unk_token_id(tokenizer.unk_id)
+    writer.add_add_bos_token(known.add_bos)
+    writer.add_add_eos_token(False)
+    writer.add_add_space_prefix(False)
+
+
+# Tensors, by the names of llama.cpp.
+
+
+def _add_tensor(writer: Any, name: str, tensor: Tensor, dtype: Dtype) -> None:
+    tensor = tensor.detach().cpu().float().contiguous()
+    matrix = tensor.ndim > 1 and name != "position_embd.weight"
+    if not matrix or dtype == "f32":
+        writer.add_tensor(name, tensor.numpy())
+    elif dtype == "f16":
+        writer.add_tensor(name, tensor.half().numpy())
+    else:
+        raw = _library().GGMLQuantizationType.BF16
+        writer.add_tensor(name, tensor.bfloat16().view(torch.uint8).numpy(), raw_dtype=raw)
+
+
+def _tensors(model: DecoderModel, config: DecoderConfig, name: str) -> Named:
+    embed, head = model.embed, model.head
+    own_scale = embed.scale != 1.0 and name not in SCALING
+    table = embed.tokens.weight
+    yield "token_embd.weight", table * embed.scale if own_scale else table
+    if isinstance(embed.position, Learned | Sinusoidal):
+        yield "position_embd.weight", _encodings(model, config)
+    yield from _norm("output_norm", model.stack.norm)
+    if head.weight is not table or own_scale or name in UNTIED:
+        yield "output.weight", head.weight
+    position = attention_of(next(blocks_of(model.stack))).position
+    if isinstance(position, Rotary) and geometric(position) is None:
+        actual = position.frequencies
+        yield "rope_freqs.weight", frequencies(2 * len(actual), THETA) / actual
+    for i, block in enumerate(blocks_of(model.stack)):
+        for part, tensor in _block(block, name):
+            yield f"blk.{i}.{part}", tensor
+
+
+def _encodings(model: DecoderModel, config: DecoderConfig) -> Tensor:
+    """What the position scheme adds to the embedding at each position."""
+    rows, table = model.embed.position.max_len or config.max_len, model.embed.tokens.weight
+    nothing = table.new_zeros(1, rows, table.shape[1])
+    return model.embed.position.embed(nothing, Context.over(nothing, Full()))[0]
+
+
+def _block(block: Block | ParallelBlock, name: str) -> Named:
+    for part, norm in norms_of(block).items():
+        yield from _norm(part, norm)
+    attention = attention_of(block)
+    parts = dict(_queries_keys_values(attention, in_pairs=name in IN_PAIRS))
+    yield from _joined(parts) if name in FUSED else parts.items()
+    yield from _linear("attn_output", attention.out_proj)
+    layer = block.feedforward
+    assert isinstance(layer, FeedForward | GatedFeedForward)
+    if isinstance(layer, GatedFeedForward):
+        yield from _linear("ffn_gate", layer.gate_proj)
+    yield from _linear("ffn_up", layer.up_proj)
+    yield from _linear("ffn_down", layer.down_proj)
+
+
+def _queries_keys_values(attention: SelfAttention, *, in_pairs: bool) -> Named:
+    """The projections and the norms of queries and keys, turned features in the right order."""
+    turning = [*_linear("attn_q", attention.q_proj), *_linear("attn_k", attention.k_proj)]
+    if isinstance(attention.q_norm, RMSNorm | OffsetRMSNorm):
+        turning += [*_norm("attn_q_norm", attention.q_norm)]
+        turning += [*_norm("attn_k_norm", attention.k_norm)]
+    for part, tensor in turning:
+        yield part, reorder_rotary_rows(tensor, attention, in_pairs=in_pairs)
+    yield from _linear("attn_v", attention.v_proj)
+
+
+def reorder_rotary_rows(rows: Tensor, attention: SelfAttention, *, in_pairs: bool) -> Tensor:
+    """The rows of every head with the two features of a turned pair side by side, or half apart.
+
+    Features that do not turn keep their places, after those that do.
+    """
+    position = attention.position
+    if not isinstance(position, Rotary) or in_pairs == (position.turn is LAYOUTS["interleaved"]):
+        return rows
+    half = len(position.frequencies)
+    heads = rows.unflatten(0, (-1, attention.d_head))
+    turned, rest = heads.split([2 * half, attention.d_head - 2 * half], dim=1)
+    turned = turned.unflatten(1, (2, half) if in_pairs else (half, 2)).transpose(1, 2)
+    return torch.cat([turned.flatten(1, 2), rest], dim=1).flatten(0, 1)
+
+
+def _joined(parts: dict[str, Tensor]) -> Named:
+    for end in ("weight", "bias"):
+        if group := [tensor for part, tensor in parts.items() if part.endswith(end)]:
+            yield f"attn_qkv.{end}", torch.cat(group)
+
+
+def _linear(part: str, layer: nn.Linear) -> Named:
+    for end, tensor in layer.named_parameters():
+        yield f"{part}.{end}", tensor
+
+
+def _norm(part: str, norm: nn.Module) -> Named:
+    for end, tensor in norm.named_parameters():
+        gain = isinstance(norm, OffsetRMSNorm) and end == "weight"
+        yield f"{part}.{end}", 1.0 + tensor.float() if gain else tensor

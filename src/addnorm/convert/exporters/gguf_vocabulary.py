@@ -1,0 +1,149 @@
+"""Write a tokenizer as the byte-level BPE vocabulary of a GGUF file."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from addnorm.data.tokenizers import Tokenizer
+from addnorm.errors import InputError
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)
+"""What llama.cpp calls the types of tokens."""
+
+LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLITS = {
+    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{LETTERS}|\p{{N}}{{1,3}}|{SIGNS}": "llama-bpe",
+    rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{LETTERS}|\p{{N}}|{SIGNS}": "qwen2",
+}
+"""How llama.cpp names patterns that split a text into words; GPT-2's own is built in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The tokens by id with their types, the merges, best first, and how text becomes words."""
+
+    tokens: list[str]
+    types: list[int]
+    merges: list[str]
+    pre: str
+    add_bos: bool
+
+
+def vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
+    """The tokenizer as byte-level BPE with `size` ids.
+
+    A character tokenizer becomes merges that join the bytes of each of its characters; llama.cpp
+    leaves out characters that it does not know, where ours says "unknown". Raises `InputError` for
+    other tokenizers.
+    """
+    settings: dict[str, Any] = json.loads(tokenizer.inner.to_str())
+    model = settings["model"]
+    if tokenizer.vocab_size > size:
+        raise InputError(
+            f"the tokenizer has {tokenizer.vocab_size} tokens, and the model knows {size}"
+        )
+    if model["type"] != "BPE":
+        raise _refusal(f"a {model['type']} tokenizer")
+    added = {token["id"]: bool(token["special"]) for token in settings["added_tokens"]}
+    names = [tokenizer.inner.id_to_token(i) for i in range(size)]
+    types = [_type(tokenizer, i, name, added) for i, name in enumerate(names)]
+    tokens = [f"[UNUSED{i}]" if name is None else name for i, name in enumerate(names)]
+    if _is_characters(settings):
+        tokens = [
+            to_byte_alphabet(token) if kind == NORMAL else token
+            for token, kind in zip(tokens, types, strict=True)
+        ]
+        normal = (token for token, kind in zip(tokens, types, strict=True) if kind == NORMAL)
+        merges, pre = list(dict.fromkeys(left_to_right_merges(normal))), "gpt-2"
+    else:
+        merges, pre = [_merge(merge) for merge in model["merges"]], _pre(settings)
+    # A file cannot hold an empty list, and this merge never makes a token.
+    merges = merges or [" ".join(to_byte_alphabet("é"))]
+    return Vocabulary(
+        tokens=tokens, types=types, merges=merges, pre=pre, add_bos=_add_bos(tokenizer)
+    )
+
+
+def _refusal(what: str) -> InputError:
+    return InputError(
+        f"{what} cannot be written to GGUF: llama.cpp knows byte-level BPE (kind = 'bpe') and, "
+        "written as such, characters (kind = 'char')"
+    )
+
+
+def _type(tokenizer: Tokenizer, i: int, name: str | None, added: dict[int, bool]) -> int:
+    if name is None:
+        return UNUSED
+    if i == tokenizer.unk_id:
+        return UNKNOWN
+    if i not in added:
+        return NORMAL
+    return CONTROL if added[i] else USER_DEFINED
+
+
+def _add_bos(tokenizer: Tokenizer) -> bool:
+    """Whether a text begins with the start token, as `data.encoding` reads a prompt."""
+    if tokenizer.before not in (None, (), (tokenizer.bos_id,)):
+        raise _refusal(f"a tokenizer that puts {tokenizer.before} before each text")
+    return tokenizer.before != ()
+
+
+def _is_characters(settings: dict[str, Any]) -> bool:
+    model, decoder = settings["model"], settings["decoder"] or {}
+    plain = settings["pre_tokenizer"] is None and settings["normalizer"] is None
+    return plain and not model["merges"] and decoder.get("type") == "Fuse"
+
+
+def _pre(settings: dict[str, Any]) -> str:
+    """What llama.cpp calls the way that text becomes words."""
+    pre, normalizer = settings["pre_tokenizer"] or {}, settings["normalizer"]
+    split: dict[str, Any] = {}
+    if pre.get("type") == "Sequence" and len(pre["pretokenizers"]) == 2:
+        split, pre = pre["pretokenizers"]
+    pattern = split.get("pattern", {}).get("Regex")
+    name = SPLITS.get(pattern) if split else "gpt-2"
+    byte_level = pre.get("type") == "ByteLevel" and not pre["add_prefix_space"]
+    if name is None or not byte_level or pre.get("use_regex", True) == bool(split):
+        raise _refusal("a tokenizer that splits text into words in its own way")
+    composed = name == "qwen2" and normalizer == {"type": "NFC"}
+    if normalizer is not None and not composed:
+        raise _refusal(f"a tokenizer with the normalizer {normalizer.get('type')}")
+    if bool(settings["model"].get("ignore_merges")) != (name == "llama-bpe"):
+        raise _refusal("a tokenizer whose whole words go before merges")
+    return name
+
+
+def _merge(merge: str | list[str]) -> str:
+    """`a b`; newer files of the library have a pair."""
+    return merge if isinstance(merge, str) else " ".join(merge)
+
+
+# Bytes, each as one visible character: GPT-2's alphabet (Radford et al. 2019, code).
+
+
+def _alphabet() -> dict[int, str]:
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in visible]
+    return {byte: chr(byte) for byte in visible} | {
+        byte: chr(256 + n) for n, byte in enumerate(others)
+    }
+
+
+ALPHABET = _alphabet()
+
+
+def to_byte_alphabet(text: str) -> str:
+    """The UTF-8 bytes of a text in that alphabet."""
+    return "".join(ALPHABET[byte] for byte in text.encode())
+
+
+def left_to_right_merges(tokens: Iterable[str]) -> Iterator[str]:
+    """The merges that make each token out of its bytes, from left to right.
+
+    No other character is touched: bytes that go on with one never begin one.
+    """
+    for token in tokens:
+        for n in range(1, len(token)):
+            yield f"{token[:n]} {token[n]}"

@@ -1,0 +1,1 @@
+"""Model families: how each one's Hugging Face checkpoints correspond to models of ours."""

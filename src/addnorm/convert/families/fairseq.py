@@ -1,0 +1,141 @@
+"""fairseq-style encoder–decoder layers, shared by Marian, BART and Whisper."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from addnorm.convert.core.activations import activation_name, activation_of
+from addnorm.convert.core.family import ModelSpec, attention_of, encoder_decoder
+from addnorm.convert.core.maps import Reshaped, TensorMap, ZeroTensor, weight_and_bias
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.feedforward import FeedForwardConfig
+
+HEAD_BIAS = "final_logits_bias"
+
+
+def both_sides(settings: Settings, key: str) -> int:
+    """The number that encoder and decoder share. Raises `InputError` where they differ."""
+    encoder, decoder = (
+        settings.required_int(f"encoder_{key}"),
+        settings.required_int(f"decoder_{key}"),
+    )
+    if encoder != decoder:
+        raise settings.refuse(
+            f"encoder_{key}", f"it must be that of the decoder, and decoder_{key} = {decoder}"
+        )
+    return encoder
+
+
+def attention(settings: Settings) -> AttentionConfig:
+    """Attention with a bias everywhere."""
+    return AttentionConfig(
+        n_heads=both_sides(settings, "attention_heads"),
+        dropout=settings.get("attention_dropout", 0.0),
+    )
+
+
+def feedforward(settings: Settings) -> FeedForwardConfig:
+    """Feed-forward with a bias everywhere."""
+    return FeedForwardConfig(
+        d_ff=both_sides(settings, "ffn_dim"),
+        activation=activation_of(settings, "activation_function", "gelu"),
+        dropout=settings.get("activation_dropout", 0.0),
+    )
+
+
+def depths(settings: Settings) -> tuple[int, int]:
+    """How many layers encoder and decoder have."""
+    for side in ("encoder", "decoder"):  # which training leaves out at random
+        settings.get(f"{side}_layerdrop", 0.0)
+    return settings.required_int("encoder_layers", "num_hidden_layers"), settings.required_int(
+        "decoder_layers"
+    )
+
+
+def embedding_scale(settings: Settings) -> EmbeddingConfig:
+    """Embeddings, multiplied by √d_model or not."""
+    return EmbeddingConfig(scale="sqrt" if settings.get("scale_embedding", False) else "one")
+
+
+def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
+    """The keys that these families have in common."""
+    model = encoder_decoder(spec)
+    attention = attention_of(model)
+    dense = model.feedforward
+    if not isinstance(dense, FeedForwardConfig):
+        raise InputError(f"{model_type} has no {dense.kind} feed-forward")
+    config: Json = {
+        "model_type": model_type,
+        "architectures": [architecture],
+        "is_encoder_decoder": True,
+        "vocab_size": spec.vocab_size,
+        "d_model": model.d_model,
+        "activation_function": activation_name(dense.activation),
+        "dropout": model.dropout,
+        "attention_dropout": attention.dropout,
+        "activation_dropout": dense.dropout,
+        "scale_embedding": model.embedding.scale == "sqrt",
+        "tie_word_embeddings": model.head.tied,
+        "pad_token_id": PAD_ID,
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
+        "decoder_start_token_id": BOS_ID,
+        "forced_eos_token_id": None,
+    }
+    sides = (("encoder", model.n_layers), ("decoder", model.n_decoder_layers or model.n_layers))
+    for side, n_layers in sides:
+        config |= {
+            f"{side}_layers": n_layers,
+            f"{side}_attention_heads": attention.n_heads,
+            f"{side}_ffn_dim": dense.d_ff or 4 * model.d_model,
+            f"{side}_layerdrop": 0.0,
+        }
+    return config
+
+
+def with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
+    """The model with a bias of its head where there is one among the tensors of these names."""
+    model = encoder_decoder(spec)
+    head = replace(model.head, bias=HEAD_BIAS in names)
+    return replace(spec, model=replace(model, head=head))
+
+
+def head_bias(spec: ModelSpec) -> Iterator[TensorMap]:
+    """The map of the bias of the head: left out, it is zero."""
+    n_tokens = spec.target_vocab_size or spec.vocab_size
+    if encoder_decoder(spec).head.bias:
+        yield Reshaped("head.bias", HEAD_BIAS, (n_tokens,), (1, n_tokens))
+
+
+def stacks(model: EncoderDecoderConfig, *, key_bias: bool = True) -> Iterator[TensorMap]:
+    """The maps of every layer of both stacks; without a `key_bias`, theirs has none."""
+    lacks = None if key_bias else model.d_model
+    for i in range(model.n_layers):
+        yield from _layer(f"encoder.blocks.{i}", f"model.encoder.layers.{i}", False, lacks)
+    for i in range(model.n_decoder_layers or model.n_layers):
+        yield from _layer(f"decoder.blocks.{i}", f"model.decoder.layers.{i}", True, lacks)
+
+
+def _layer(ours: str, theirs: str, cross: bool, lacks: int | None) -> Iterator[TensorMap]:
+    yield from _attention(f"{ours}.attention", f"{theirs}.self_attn", lacks)
+    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.self_attn_layer_norm")
+    if cross:
+        norm = "cross_attention_residual.norm"
+        yield from _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn", lacks)
+        yield from weight_and_bias(f"{ours}.{norm}", f"{theirs}.encoder_attn_layer_norm")
+    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.fc1")
+    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.fc2")
+    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.final_layer_norm")
+
+
+def _attention(ours: str, theirs: str, lacks: int | None) -> Iterator[TensorMap]:
+    """`lacks` is the width of the bias of the keys where theirs has none."""
+    for part in ("q_proj", "v_proj", "out_proj"):
+        yield from weight_and_bias(f"{ours}.{part}", f"{theirs}.{part}")
+    yield from weight_and_bias(f"{ours}.k_proj", f"{theirs}.k_proj", bias=lacks is None)
+    if lacks is not None:
+        yield ZeroTensor(f"{ours}.k_proj.bias", (lacks,))

@@ -1,0 +1,206 @@
+"""Convert state dicts of `torch.nn.Transformer`, or of its halves, to our stacks and back."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from addnorm.convert.core.family import layers
+from addnorm.convert.core.maps import Concatenated, TensorMap, weight_and_bias
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention.core import EagerCore, SDPACore
+from addnorm.nn.attention.multihead import CrossAttention, SelfAttention
+from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.blocks import AnyBlock, Block, CrossBlock, Stack
+from addnorm.nn.feedforward import Activation, FeedForward, FeedForwardConfig
+from addnorm.nn.init import without_values
+from addnorm.nn.masks import Full
+from addnorm.nn.norms import LayerNorm, LayerNormConfig, NoNorm
+from addnorm.nn.positions import NoPosition
+from addnorm.nn.residuals import Depth, PostNorm, PostNormConfig, PreNorm, PreNormConfig
+
+State = Mapping[str, Tensor]
+
+
+def stack_from_torch(
+    state: State,
+    *,
+    n_heads: int,
+    norm_first: bool = False,
+    activation: Activation = "relu",
+    eps: float = 1e-5,
+) -> Stack:
+    """The stack of an `nn.TransformerEncoder` or `nn.TransformerDecoder`, from its state dict.
+
+    Sizes are read off the tensors, and so is whether there are biases, cross-attention and a final
+    norm; the rest is not in them and must be said. The stack has no dropout, and tensors of its
+    own. Raises `InputError` naming the tensors that are missing or not known.
+    """
+    _check_begins(state)
+    d_ff, d_model = state["layers.0.linear1.weight"].shape
+    n_layers = len({name.split(".")[1] for name in state if name.startswith("layers.")})
+    bias, cross = "layers.0.linear1.bias" in state, "layers.0.norm3.weight" in state
+    config = EncoderDecoderConfig(
+        d_model=d_model,
+        n_layers=n_layers,
+        attention=AttentionConfig(n_heads=n_heads, bias=bias),
+        feedforward=FeedForwardConfig(d_ff=d_ff, activation=activation, bias=bias),
+        norm=LayerNormConfig(eps=eps, bias=bias),
+        residual=PreNormConfig() if norm_first else PostNormConfig(),
+        dropout=0.0,
+    )
+    with without_values():
+        build = config.build_cross_stack if cross else config.build_stack
+        stack = build(NoPosition(), Depth(encoder=n_layers, decoder=n_layers, causal=cross))
+        # Theirs is an argument: after norms of every layer too, as in nn.Transformer, or nowhere.
+        stack.norm = config.norm.build(d_model) if "norm.weight" in state else NoNorm()
+    _fill(stack, state, list(_maps(stack)))
+    return stack
+
+
+def stacks_from_torch(
+    state: State,
+    *,
+    n_heads: int,
+    norm_first: bool = False,
+    activation: Activation = "relu",
+    eps: float = 1e-5,
+) -> tuple[Stack, Stack]:
+    """The encoder and the decoder of an `nn.Transformer`: see `stack_from_torch`."""
+    halves: list[Stack] = []
+    for half in ("encoder.", "decoder."):
+        half_state = {
+            name.removeprefix(half): w for name, w in state.items() if name.startswith(half)
+        }
+        halves.append(
+            stack_from_torch(
+                half_state, n_heads=n_heads, norm_first=norm_first, activation=activation, eps=eps
+            )
+        )
+    if unknown := [name for name in state if not name.startswith(("encoder.", "decoder."))]:
+        raise InputError(f"no tensor of an nn.Transformer: {', '.join(unknown[:8])}")
+    return halves[0], halves[1]
+
+
+def torch_state(stack: Stack) -> dict[str, Tensor]:
+    """The state dict of the `nn.TransformerEncoder` or `nn.TransformerDecoder` that is this stack.
+
+    Raises `InputError` for a stack with parts that torch's layers have not. Their arguments
+    `nhead`, `norm_first`, `activation` and `layer_norm_eps` are not in it.
+    """
+    for block in stack.blocks:
+        _check_known(block)
+    ours = {name: weight.detach() for name, weight in stack.named_parameters()}
+    maps = list(_maps(stack))
+    if odd := ours.keys() ^ {name for one in maps for name in one.ours}:
+        raise InputError(f"torch's layers have biases everywhere or nowhere: {sorted(odd)[0]}")
+    found: dict[str, Tensor] = {}
+    for one in maps:
+        found |= dict(zip(one.theirs, one.write([ours[name] for name in one.ours]), strict=True))
+    return found
+
+
+def torch_states(encoder: Stack, decoder: Stack) -> dict[str, Tensor]:
+    """The state dict of the `nn.Transformer` that is these two: see `torch_state`."""
+    halves = {"encoder": torch_state(encoder), "decoder": torch_state(decoder)}
+    return {f"{half}.{name}": w for half, state in halves.items() for name, w in state.items()}
+
+
+def _check_begins(state: State) -> None:
+    if "layers.0.linear1.weight" in state:
+        return
+    hint = ""
+    if "encoder.layers.0.linear1.weight" in state:
+        hint = ": an nn.Transformer has two stacks, use stacks_from_torch"
+    raise InputError(f"layers.0.linear1.weight is missing{hint}")
+
+
+def _fill(stack: Stack, state: State, maps: list[TensorMap]) -> None:
+    expected_names = {name for one in maps for name in one.theirs}
+    problems = [f"missing {name}" for name in sorted(expected_names - state.keys())]
+    problems += [f"unexpected {name}" for name in sorted(state.keys() - expected_names)]
+    if problems:
+        raise InputError(f"the tensors make no torch stack: {'; '.join(problems[:8])}")
+    found: dict[str, Tensor] = {}
+    for one in maps:
+        read = one.read([state[name] for name in one.theirs])
+        found |= {name: w.detach().clone() for name, w in zip(one.ours, read, strict=True)}
+    stack.load_state_dict(found, strict=True, assign=True)
+
+
+def _maps(stack: Stack) -> Iterator[TensorMap]:
+    yield from layers(len(stack.blocks), lambda i: _layer(i, stack.get_submodule(f"blocks.{i}")))
+    if isinstance(stack.norm, LayerNorm):
+        yield from weight_and_bias("norm", "norm", bias=stack.norm.bias is not None)
+
+
+def _layer(i: int, block: torch.nn.Module) -> Iterator[TensorMap]:
+    assert isinstance(block, Block | CrossBlock)
+    ours, theirs = f"blocks.{i}", f"layers.{i}"
+    assert isinstance(block.attention, SelfAttention)
+    bias = "bias" in dict(block.attention.q_proj.named_parameters())
+    looks = {"attention": "self_attn"}
+    norms = ["attention_residual", "feedforward_residual"]
+    if isinstance(block, CrossBlock):
+        looks["cross_attention"] = "multihead_attn"
+        norms.insert(1, "cross_attention_residual")
+    for our_name, their_name in looks.items():
+        for kind in ("weight", "bias") if bias else ("weight",):
+            parts = tuple(f"{ours}.{our_name}.{part}_proj.{kind}" for part in "qkv")
+            d_model = block.attention.q_proj.in_features
+            yield Concatenated(parts, f"{theirs}.{their_name}.in_proj_{kind}", (d_model,) * 3)
+        out = f"{theirs}.{their_name}.out_proj"
+        yield from weight_and_bias(f"{ours}.{our_name}.out_proj", out, bias=bias)
+    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.linear1", bias=bias)
+    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.linear2", bias=bias)
+    for number, residual in enumerate(norms, start=1):
+        yield from weight_and_bias(f"{ours}.{residual}.norm", f"{theirs}.norm{number}", bias=bias)
+
+
+# What torch's layers have.
+
+
+def _check_known(block: AnyBlock | torch.nn.Module) -> None:
+    if not isinstance(block, Block | CrossBlock):
+        raise InputError(f"torch has no {type(block).__name__}")
+    residuals = [block.attention_residual, block.feedforward_residual]
+    if isinstance(block, CrossBlock):
+        residuals.append(block.cross_attention_residual)
+        _check_attention(block.cross_attention)
+    for residual in residuals:
+        _only(residual, PreNorm, PostNorm)
+        _only(residual.get_submodule("norm"), LayerNorm)
+    _only(block.feedforward, FeedForward)
+    mixer = block.attention
+    if not isinstance(mixer, SelfAttention):
+        raise InputError(f"torch's layers have no {type(mixer).__name__}")
+    _only(mixer.position, NoPosition)
+    if not isinstance(mixer.pattern, Full):
+        raise InputError(f"torch's layers have no {type(mixer.pattern).__name__} pattern")
+    _check_attention(mixer)
+
+
+def _check_attention(attention: SelfAttention | CrossAttention) -> None:
+    _only(attention.q_norm, NoNorm)
+    if attention.k_proj.out_features != attention.q_proj.in_features:
+        raise InputError("torch's layers have as many key/value heads as heads, d_model in all")
+    assert isinstance(attention.core, SDPACore | EagerCore)
+    score = attention.core.score
+    if not _is_scaled_dot(score, attention.d_head):
+        raise InputError("torch's layers have scores q·k / √d_head, and no others")
+
+
+def _is_scaled_dot(score: object, d_head: int) -> bool:
+    return (
+        isinstance(score, DotProduct)
+        and score.weight is None
+        and score.softcap is None
+        and score.scale == d_head**-0.5
+    )
+
+
+def _only(part: torch.nn.Module, *kinds: type) -> None:
+    if not isinstance(part, kinds):
+        raise InputError(f"torch's layers have no {type(part).__name__}")

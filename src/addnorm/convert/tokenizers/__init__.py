@@ -1,0 +1,1 @@
+"""Tokenizers of Hugging Face folders: read in every layout, written as `tokenizer.json`."""

@@ -1,0 +1,294 @@
+"""Load the tokenizers of a Hugging Face folder in any layout; save them as `tokenizer.json`.
+
+A text is cut up as the files say. What the ids mean is said, in this order, by `config.json` and
+`generation_config.json`, by `tokenizer_config.json` and `special_tokens_map.json`, and by the names
+that tokens usually have.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, models, processors
+
+from addnorm.convert.tokenizers.layouts import (
+    JSON,
+    LAYOUTS,
+    NAMES,
+    SETTINGS,
+    TARGET,
+    Folder,
+    Wraps,
+    read_object,
+    token_name,
+)
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizers import Tokenizer
+from addnorm.errors import InputError
+
+ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
+SEQ2SEQ = ("t5", "mt5", "marian", "bart", "whisper")
+
+
+@dataclass(frozen=True)
+class Role:
+    """How the id for one use is found: keys of the configs, of the settings, and usual names."""
+
+    config: tuple[str, ...]
+    settings: tuple[str, ...]
+    usual: tuple[str, ...]
+
+
+ROLES = {
+    "pad": Role(("pad_token_id",), ("pad_token",), ("<pad>", "[PAD]")),
+    "unk": Role((), ("unk_token",), ("<unk>", "[UNK]")),
+    "bos": Role(
+        ("decoder_start_token_id", "bos_token_id"),
+        ("bos_token", "cls_token"),
+        ("<s>", "<bos>", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
+    ),
+    "eos": Role(
+        ("eos_token_id",),
+        ("eos_token", "sep_token"),
+        ("</s>", "<eos>", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
+    ),
+    "mask": Role((), ("mask_token",), ("<mask>", "[MASK]")),
+}
+
+
+def load_tokenizers(folder: Path, model_type: str, config: Mapping[str, Any]) -> Tokenizers | None:
+    """The tokenizers of a folder with this `config.json`; None where there is no file of any.
+
+    Raises `InputError` naming the file that is damaged, or missing beside others.
+    """
+    configs = (config, read_object(folder / "generation_config.json"))
+    given = (read_object(folder / NAMES), read_object(folder / SETTINGS))
+    settings = {key: value for one in given for key, value in one.items() if value is not None}
+    here = Folder(folder, model_type, configs, settings)
+    for needs, read in LAYOUTS.items():
+        if all(map(here.has, needs)):
+            sides = [_tokenizer(here, inner, wraps) for inner, wraps in read(here, *needs)]
+            return Tokenizers(sides[0], sides[-1])
+    best = max(LAYOUTS, key=lambda needs: sum(map(here.has, needs)))
+    present = [name for name in best if here.has(name)]
+    if present:
+        missing = [name for name in best if name not in present]
+        raise InputError(f"{folder} has {' and '.join(present)}, but no {' and '.join(missing)}")
+    return None
+
+
+def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max_len: int) -> None:
+    """Write what `AutoTokenizer` of transformers opens, and gives the ids that the model reads.
+
+    A tokenizer that is the target's own goes into `target.tokenizer.json`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    source = _with_template(tokenizers.source, model_type)
+    _write(folder / JSON, source.to_str(pretty=True))
+    (folder / TARGET).unlink(missing_ok=True)
+    if tokenizers.target is not tokenizers.source:
+        target = _with_template(tokenizers.target, model_type)
+        _write(folder / TARGET, target.to_str(pretty=True))
+    names = _names(source, tokenizers.source)
+    settings = names | {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_len,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "padding_side": "right" if model_type in (*ENCODERS, *SEQ2SEQ) else "left",
+        # A model of ours has never read a special token out of a text.
+        "split_special_tokens": tokenizers.source.before is None,
+    }
+    _write(folder / NAMES, json.dumps(names, ensure_ascii=False, indent=2) + "\n")
+    _write(folder / SETTINGS, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
+
+
+def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, Any]:
+    """What `config.json` and `generation_config.json` say of the ids that are written."""
+    target = tokenizers.target
+    first = target.before[0] if target.before else target.bos_id
+    ids: dict[str, Any] = {"bos_token_id": first}
+    if target.pad_id in target.special_ids:
+        ids["pad_token_id"] = target.pad_id
+    if target.eos_id is not None:
+        ids["eos_token_id"] = target.eos_id if len(target.eos_ids) == 1 else [*target.eos_ids]
+    if model_type in SEQ2SEQ:
+        ids["decoder_start_token_id"] = target.bos_id
+    if target.never_ids:
+        ids["bad_words_ids"] = [[i] for i in target.never_ids]
+    return ids
+
+
+def _tokenizer(folder: Folder, inner: tokenizers.Tokenizer, wraps: Wraps | None) -> Tokenizer:
+    inner.no_truncation()
+    inner.no_padding()
+    _add_tokens(folder, inner)
+    _mark_special(folder, inner, usual=wraps is not None)
+    starts, ends = (folder.setting(f"add_{role}_token", bool) for role in ("bos", "eos"))
+    if starts is not None or ends is not None:
+        wraps = (starts is True, ends is True)
+    if wraps is not None:
+        bos, eos = _named(folder, inner, "bos"), _named(folder, inner, "eos")
+        inner.post_processor = _template(inner, bos[: wraps[0]], eos[: wraps[1]])
+    before, after = _around(inner)
+    pad, unk, bos, eos = (_ids(folder, inner, role) for role in ("pad", "unk", "bos", "eos"))
+    # GPT-2 says that its end is also its unknown token, and knows every text.
+    unk = [i for i in unk if i not in (*bos, *eos)]
+    return Tokenizer(
+        inner,
+        pad_id=pad[0] if pad else None,
+        unk_id=unk[0] if unk else None,
+        bos_id=bos[0] if bos else None,
+        eos_ids=tuple(eos),
+        never_ids=_never(folder),
+        before=before,
+        after=after,
+    )
+
+
+def _never(folder: Folder) -> tuple[int, ...]:
+    """The tokens that no translation may hold: Marian's padding."""
+    found: list[int] = []
+    for config in folder.configs:
+        match config.get("bad_words_ids"):
+            case [*words] if all(isinstance(word, list) for word in words):
+                found += [word[0] for word in words if len(word) == 1 and type(word[0]) is int]
+            case _:
+                pass
+    return tuple(sorted({i for i in found if i >= 0}))
+
+
+def _add_tokens(folder: Folder, inner: tokenizers.Tokenizer) -> None:
+    """Add the tokens that came after the vocabulary, each with the id that it was given."""
+    known = {token.content for token in inner.get_added_tokens_decoder().values()}
+    for i, token in sorted(_added(folder), key=lambda added: added[0]):
+        if token.content in known:
+            continue
+        inner.add_tokens([token])
+        if (found := inner.token_to_id(token.content)) != i:
+            raise InputError(f"{folder.path}: {token.content!r} is to have id {i}, but has {found}")
+
+
+def _added(folder: Folder) -> Iterator[tuple[int, AddedToken]]:
+    listed: dict[str, Any] = folder.setting("added_tokens_decoder", dict, {})
+    for i, token in listed.items():
+        try:
+            flags = {key: token[key] for key in ADDED_FLAGS if key in token}
+            yield int(i), AddedToken(token["content"], **flags)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{folder.path / SETTINGS}: added token {i} is {token!r}") from error
+    if not listed and folder.has("added_tokens.json"):
+        for content, i in read_object(folder.path / "added_tokens.json").items():
+            if type(i) is not int:
+                raise InputError(f"{folder.path / 'added_tokens.json'}: {content!r} has no id: {i}")
+            yield i, AddedToken(content)
+
+
+ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def _mark_special(folder: Folder, inner: tokenizers.Tokenizer, *, usual: bool) -> None:
+    """Mark the tokens that the settings name as special.
+
+    A role that neither they nor the file give to a token goes to one of a `usual` name.
+    """
+    given = [folder.settings.get(key) for role in ROLES.values() for key in role.settings]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = folder.settings.get(key, [])
+        if not isinstance(more, list | dict):
+            raise InputError(f"{folder.path / SETTINGS}: {key} is {more!r}, not a list")
+        given += more.values() if isinstance(more, dict) else more
+    _mark(inner, [name for one in given if (name := token_name(one))])
+    for role in ROLES if usual else ():
+        if not _named(folder, inner, role):
+            _mark(inner, ROLES[role].usual)
+
+
+def _mark(inner: tokenizers.Tokenizer, names: Sequence[str]) -> None:
+    present = [name for name in names if inner.token_to_id(name) is not None]
+    inner.add_special_tokens([AddedToken(name, normalized=False) for name in present])
+
+
+def _named(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
+    """The id of the token that is named for a role, if there is one: it is special."""
+    added = inner.get_added_tokens_decoder()
+    special = {token.content: i for i, token in added.items() if token.special}
+    names = [token_name(folder.settings.get(key)) for key in ROLES[role].settings]
+    return [special[name] for name in (*names, *ROLES[role].usual) if name in special][:1]
+
+
+def _ids(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
+    """The ids for a role: those of the configs that are in the vocabulary, else the named one."""
+    for key in ROLES[role].config:
+        values = [config.get(key) for config in folder.configs]
+        flat = [i for value in values for i in (value if isinstance(value, list) else [value])]
+        ids = [i for i in flat if type(i) is int and i >= 0 and inner.id_to_token(i) is not None]
+        if ids:
+            return list(dict.fromkeys(ids))
+    return _named(folder, inner, role)
+
+
+def _template(
+    inner: tokenizers.Tokenizer, before: Sequence[int], after: Sequence[int]
+) -> processors.PostProcessor:
+    """What puts tokens around a text, and between and after a pair."""
+    ids = {*before, *after}
+    first, second = (
+        [*(f"{i}:{n}" for i in before), f"${text}:{n}", *(f"{i}:{n}" for i in after)]
+        for n, text in enumerate("AB")
+    )
+    return processors.TemplateProcessing(
+        single=first,
+        pair=[*first, *second[len(before) :]],
+        special_tokens=[{"id": str(i), "ids": [i], "tokens": [_token(inner, i)]} for i in ids],
+    )
+
+
+def _token(inner: tokenizers.Tokenizer, i: int) -> str:
+    token = inner.id_to_token(i)
+    assert token is not None
+    return token
+
+
+def _around(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that go before and after each text."""
+    one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
+    found = inner.post_process(one_token)
+    at = found.special_tokens_mask.index(0)
+    return tuple(found.ids[:at]), tuple(found.ids[at + 1 :])
+
+
+def _with_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer:
+    """A copy that puts around each text what a model of ours reads there."""
+    inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
+    if tokenizer.before is None:
+        before = [] if model_type in SEQ2SEQ else [tokenizer.bos_id]
+        after = tokenizer.eos_ids[:1] if model_type in (*ENCODERS, *SEQ2SEQ) else []
+        inner.post_processor = _template(inner, before, after)
+    return inner
+
+
+def _names(inner: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, str]:
+    """The special tokens under the names that transformers has for them."""
+    before, after = _around(inner)
+    ids = {
+        "pad_token": tokenizer.pad_id,
+        "unk_token": tokenizer.unk_id,
+        "eos_token": tokenizer.eos_id,
+    }
+    first = before[0] if before else tokenizer.bos_id
+    if first != tokenizer.pad_id:  # T5 writes after padding, which is no start to name
+        ids["bos_token"] = first
+    if before and after:
+        ids |= {"cls_token": before[0], "sep_token": after[-1]}
+    masks = (inner.token_to_id(name) for name in ROLES["mask"].usual)
+    ids["mask_token"] = next((i for i in masks if i is not None), None)
+    known = tokenizer.special_ids
+    return {key: _token(inner, i) for key, i in ids.items() if i is not None and i in known}
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,211 @@
+"""Tokenizer file layouts of Hugging Face folders, and a reader for each."""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
+from addnorm.convert.tokenizers.sentencepiece import SentencePiece, check_charsmap
+from addnorm.data.tokenizers import read_inner
+from addnorm.errors import InputError
+
+JSON = "tokenizer.json"
+TARGET = "target.tokenizer.json"
+SETTINGS = "tokenizer_config.json"
+NAMES = "special_tokens_map.json"
+
+WRAPPED = ("roberta", "longformer", "bart")
+"""Model types with `merges.txt` of which each text stands between bos and eos."""
+
+Wraps = tuple[bool, bool]
+"""Whether each text stands after bos, and before eos."""
+
+Read = tuple[tokenizers.Tokenizer, Wraps | None]
+"""A tokenizer, and how it wraps a text: None where its own file says so."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder, and what its files say around the tokenizer."""
+
+    path: Path
+    model_type: str
+    configs: tuple[Mapping[str, Any], ...]
+    settings: Mapping[str, Any]
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        return (self.path / name).exists()
+
+    def setting(self, key: str, kind: type[Any], default: Any = None) -> Any:
+        """A setting of one type."""
+        value = self.settings.get(key)
+        if value is not None and type(value) is not kind:
+            raise InputError(f"{self.path / SETTINGS}: {key} is {value!r}, not a {kind.__name__}")
+        return default if value is None else value
+
+
+def _json(folder: Folder, name: str) -> Iterator[Read]:
+    for path in (folder.path / name, folder.path / TARGET):
+        if path.exists():
+            inner = read_inner(path)
+            _check_unique(path, inner.get_vocab())
+            _check_normalizer(path, inner.normalizer)
+            yield inner, None
+
+
+def _merges(folder: Folder, vocab: str, merges: str) -> Iterator[Read]:
+    """GPT-2 and RoBERTa: byte-pair encoding of bytes."""
+    if folder.model_type.startswith("qwen"):
+        raise InputError(f"{folder.path} has no {JSON}, which alone says how Qwen splits a text")
+    ids = {token: i for i, token in enumerate(_vocab(folder.path / vocab))}
+    path = folder.path / merges
+    pairs: list[tuple[str, str]] = []
+    for n, line in enumerate(_lines(path), 1):
+        if not line or line.startswith("#version"):
+            continue
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
+            raise InputError(f"{path}, line {n}: {line!r} is not two parts with a space between")
+        pairs.append((left, right))
+        for part in (left, right, left + right):
+            if part not in ids:
+                raise InputError(f"{path}, line {n}: {part!r} is not in {vocab}")
+    inner = tokenizers.Tokenizer(models.BPE(ids, pairs))
+    space = folder.setting("add_prefix_space", bool, False)
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    inner.decoder = decoders.ByteLevel()
+    wrapped = folder.model_type in WRAPPED
+    yield inner, (wrapped, wrapped)
+
+
+def _word_pieces(folder: Folder, vocab: str) -> Iterator[Read]:
+    """BERT and DistilBERT: a token to a line, the last line of its kind counts."""
+    ids = {token: i for i, token in enumerate(_lines(folder.path / vocab))}
+    unknown = token_name(folder.settings.get("unk_token")) or "[UNK]"
+    if unknown not in ids:
+        raise InputError(f"{folder.path / vocab} has no {unknown}")
+    inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    inner.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=folder.setting("tokenize_chinese_chars", bool, True),
+        strip_accents=folder.setting("strip_accents", bool),
+        lowercase=folder.setting("do_lower_case", bool, True),
+    )
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece(prefix="##")
+    yield inner, (True, True)
+
+
+def _t5(folder: Folder, name: str) -> Iterator[Read]:
+    """T5, of which <extra_id_99> to <extra_id_0> are not in the file."""
+    inner = SentencePiece.read(folder.path / name).build()
+    n = folder.setting("extra_ids", int, 100 if folder.model_type == "t5" else 0)
+    inner.add_special_tokens([f"<extra_id_{i}>" for i in reversed(range(n))])
+    yield inner, (inner.token_to_id("[CLS]") is not None, True)
+
+
+def _llama(folder: Folder, name: str) -> Iterator[Read]:
+    yield SentencePiece.read(folder.path / name).build(), (True, False)
+
+
+def _fairseq(folder: Folder, name: str) -> Iterator[Read]:
+    """XLM-R and CamemBERT, which begin with ids of their own and end with a mask."""
+    model = SentencePiece.read(folder.path / name)
+    pieces = [piece.text for piece in model.pieces]
+    if folder.model_type == "camembert":
+        special = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"]
+        tokens = [*special, *pieces[1:], "<mask>"]
+    else:
+        tokens = ["<s>", "<pad>", "</s>", "<unk>", *pieces[3:], "<mask>"]
+    yield model.build_for(tokens, set(tokens)), (True, True)
+
+
+def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Read]:
+    """Marian: two models with the ids of one vocabulary, in which >>de<< names a language."""
+    target_vocab = "target_vocab.json" if folder.setting("separate_vocabs", bool) else vocab
+    for model, names in ((source, vocab), (target, target_vocab)):
+        tokens = _vocab(folder.path / names)
+        if "<unk>" not in tokens:
+            raise InputError(f"{folder.path / names} has no <unk>")
+        languages = [token for token in tokens if token.startswith(">>") and token.endswith("<<")]
+        whole = {"<unk>", "</s>", "<pad>", *languages}
+        inner = SentencePiece.read(folder.path / model).build_for(tokens, whole)
+        inner.add_tokens([AddedToken(token, normalized=False) for token in languages])
+        yield inner, (False, True)
+
+
+def token_name(value: Any) -> str | None:
+    """The text of a token in the settings, where it may come with its flags."""
+    content = value.get("content") if isinstance(value, dict) else value
+    return content if isinstance(content, str) else None
+
+
+def _check_unique(path: Path, ids: Mapping[str, int]) -> None:
+    by_id = dict[int, str]()
+    for token, i in ids.items():
+        if i in by_id:
+            raise InputError(f"{path}: {by_id[i]!r} and {token!r} have one id: {i}")
+        by_id[i] = token
+
+
+def _check_normalizer(path: Path, normalizer: normalizers.Normalizer | None) -> None:
+    """Raise `InputError` for a table of characters that the library would fall over."""
+    state: Any = normalizer.__getstate__() if normalizer is not None else b"{}"
+    step: dict[str, Any] = json.loads(state)
+    for one in (step, *step.get("normalizers", ())):
+        if one.get("type") == "Precompiled":
+            try:
+                check_charsmap(b64decode(one["precompiled_charsmap"]))
+            except ValueError as error:
+                raise InputError(f"{path} is not a tokenizer: {error}") from error
+
+
+def _vocab(path: Path) -> list[str]:
+    """The tokens of a `vocab.json` by id, which leave no gap."""
+    ids = read_object(path)
+    for token, i in ids.items():
+        if type(i) is not int or not 0 <= i < len(ids):
+            raise InputError(f"{path}: {token!r} has id {i!r}, not one of 0 to {len(ids) - 1}")
+    _check_unique(path, ids)
+    return sorted(ids, key=ids.__getitem__)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_bytes())
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no character
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds {type(value).__name__}, not an object")
+    return value
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file, without what ends them."""
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not UTF-8 text: {error}") from error
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+LAYOUTS: dict[tuple[str, ...], Callable[..., Iterator[Read]]] = {
+    (JSON,): _json,
+    ("vocab.json", "merges.txt"): _merges,
+    ("vocab.txt",): _word_pieces,
+    ("spiece.model",): _t5,
+    ("tokenizer.model",): _llama,
+    ("sentencepiece.bpe.model",): _fairseq,
+    ("source.spm", "target.spm", "vocab.json"): _marian,
+}
+"""The files of each layout; the first that is whole is read."""

@@ -1,0 +1,287 @@
+"""Transfer the weights of a trained model to a model with other parts, exactly where possible.
+
+Every weight of the new model says where it comes from: it is exact (as it was, or put another way
+that computes the same), folded (changed so that the function is the same), derived (made from the
+old, and another function), or new.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from addnorm.convert.core.family import differences, explicit
+from addnorm.convert.transfer.folding import (
+    Weights,
+    fold_layernorm,
+    folding_obstacle,
+    folds_layernorm,
+    nonzero_betas,
+    with_folding_targets,
+)
+from addnorm.convert.transfer.rules import Kind, Origin, TransferContext, norm_of, transfer_weight
+from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import OffsetRMSNormConfig, RMSNormConfig
+
+Layers = Mapping[str, Sequence[int]]
+"""For each stack of a model, which of the old layers each of the new ones is, from 0."""
+
+
+@dataclass(frozen=True)
+class TransferReport:
+    """Where every weight of the new model comes from, and what is lost."""
+
+    origins: dict[str, Origin]
+    unused: tuple[str, ...]
+    """Weights of the old model that have no place in the new one."""
+    changed: tuple[str, ...]
+    """Why the new model computes another function; empty where it computes the same."""
+
+
+def evenly_spaced_layers(n_old: int, n_new: int) -> tuple[int, ...]:
+    """Which of `n_old` layers `n_new` are, evenly spaced: every other one, or each of them twice.
+
+    Sanh et al. 2019, §3, and Fan et al. 2020, §3.2, keep every other layer.
+    """
+    return tuple(i * n_old // n_new for i in range(n_new))
+
+
+def layer_counts(model: ModelConfig) -> dict[str, int]:
+    """The stacks of a model and how many layers each has."""
+    if isinstance(model, EncoderDecoderConfig):
+        return {"encoder": model.n_layers, "decoder": model.n_decoder_layers or model.n_layers}
+    return {"stack": model.n_layers}
+
+
+def config_with_folding(
+    old: Model, old_config: ModelConfig, new_config: ModelConfig
+) -> ModelConfig:
+    """`new_config` with what exact folding needs: an untied head, and biases where β is not zero.
+
+    As it was where nothing is to be folded, or cannot be.
+    """
+    if not folds_layernorm(old_config, new_config):
+        return new_config
+    ready = with_folding_targets(new_config, biases=bool(nonzero_betas(old.state_dict())))
+    return new_config if folding_obstacle(old_config, ready) else ready
+
+
+@torch.no_grad()
+def transfer_weights(
+    old: Model,
+    old_config: ModelConfig,
+    new: Model,
+    new_config: ModelConfig,
+    layers: Layers | None = None,
+) -> TransferReport:
+    """Fill `new` with the weights of `old`, and say of each where it comes from.
+
+    `layers` are by default evenly spaced. Rules are in `RULES`; LayerNorm is folded last,
+    into the weights that the other rules made.
+    """
+    counts = layer_counts(old_config), layer_counts(new_config)
+    chosen = {name: evenly_spaced_layers(counts[0][name], n) for name, n in counts[1].items()}
+    chosen |= {name: tuple(places) for name, places in (layers or {}).items()}
+    source_names = {new_name for name in _named(old) for new_name in _renamed(name, chosen)}
+    source = {
+        new_name: one
+        for name, one in old.state_dict().items()
+        for new_name in _renamed(name, chosen)
+    }
+    targets = _named(new)
+    context = TransferContext(old_config, new_config, source, targets)
+    weights: Weights = {}
+    origins: dict[str, Origin] = {}
+    for name in targets:
+        weights[name], origins[name] = transfer_weight(context, name)
+    changed = _fold(context, weights, origins)
+    for name, one in targets.items():
+        one.copy_(weights[name])
+    unused = tuple(sorted(source_names - context.used))
+    changed += _moved(counts[0], chosen) + _resized(context)
+    changed += _different(
+        _EquivalenceCheck(context, origins, unused), {one.partition(":")[0] for one in changed}
+    )
+    return TransferReport(origins, unused, tuple(dict.fromkeys(changed)))
+
+
+def _named(model: nn.Module) -> Weights:
+    """Parameters and persistent buffers by name, tied ones once."""
+    kept = model.state_dict().keys()
+    both = [*model.named_parameters(), *model.named_buffers()]
+    return {name: one.detach() for name, one in both if name in kept}
+
+
+def _renamed(name: str, layers: Layers) -> Iterator[str]:
+    """The names that a weight of the old model has in the new one: none, one or several."""
+    if found := re.fullmatch(r"(stack|encoder|decoder)\.blocks\.(\d+)\.(.*)", name):
+        places = layers[found[1]]
+        yield from (
+            f"{found[1]}.blocks.{new}.{found[3]}"
+            for new, old in enumerate(places)
+            if old == int(found[2])
+        )
+    elif found := re.fullmatch(r"exits\.(\d+)\.(.*)", name):
+        places = layers["stack"]
+        yield from (
+            f"exits.{new}.{found[2]}"
+            for new, old in enumerate(places, 1)
+            if old + 1 == int(found[1])
+        )
+    else:
+        yield name
+
+
+# Whether the function stays the same.
+
+
+def _fold(context: TransferContext, weights: Weights, origins: dict[str, Origin]) -> list[str]:
+    """Fold LayerNorm into RMSNorm where it is asked for; return why that is not exact, if so."""
+    if not folds_layernorm(context.old, context.new):
+        return []
+    beta = nonzero_betas(context.source)
+    if (why := folding_obstacle(context.old, context.new)) is not None:
+        lost = "β dropped, not exact" if beta else "not exact"
+        return [f"norm: layernorm → {context.new.norm.kind}: {lost}: {why}"]
+    done = fold_layernorm(weights, beta, context.new)
+    context.used |= {f"{norm}.bias" for norm in beta}
+    for name, origin in origins.items():
+        model_norm = norm_of(context.new, name) is context.new.norm
+        origins[name] = _folded(origin, done.how.get(name), gain=model_norm)
+    parts = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", one) for one in done.dropped)
+    return [f"norm: β dropped before {part}, not exact" for part in parts]
+
+
+def _folded(origin: Origin, how: str | None, *, gain: bool) -> Origin:
+    """What a weight is after folding; `gain` says that it may be γ, now all that there was."""
+    if how is not None:
+        kinds: dict[Kind, Kind] = {"exact": "folded"}
+        note = "; ".join(part for part in (origin.how, how) if part not in ("", "zero"))
+        return Origin(kinds.get(origin.kind, origin.kind), note)
+    if gain and origin.kind == "derived" and origin.how.startswith("γ"):
+        return Origin("exact" if origin.how == "γ kept" else "folded", origin.how)
+    return origin
+
+
+def _moved(counts: Mapping[str, int], layers: Layers) -> list[str]:
+    """The stacks whose layers were dropped, repeated or reordered."""
+    return [
+        f"{'n_decoder_layers' if stack == 'decoder' else 'n_layers'}: "
+        f"layers {' '.join(map(str, chosen))} of {counts[stack]}"
+        for stack, chosen in layers.items()
+        if tuple(chosen) != tuple(range(counts[stack]))
+    ]
+
+
+def _resized(context: TransferContext) -> list[str]:
+    """The vocabularies that changed in size."""
+    return [
+        f"vocab_size: {len(x)} → {len(context.start[name])}"
+        for name, x in context.source.items()
+        if name.endswith("embed.tokens.weight")
+        and name in context.start
+        and len(x) != len(context.start[name])
+    ]
+
+
+@dataclass(frozen=True)
+class _EquivalenceCheck:
+    """Decides which differences of the configurations leave the computed function unchanged."""
+
+    context: TransferContext
+    origins: Mapping[str, Origin]
+    unused: Sequence[str]
+
+    def same(self, path: str) -> bool:
+        """Whether the function is the same in spite of this difference, given the weights."""
+        rules: dict[str, Callable[[], bool]] = {
+            "bias": self.unused_biases_are_zero,
+            "out_bias": self.unused_biases_are_zero,
+            "d_ff": lambda: self.exact(r"\.feedforward\."),
+            "n_kv_heads": lambda: self.exact(r"\.[kv]_proj\."),
+            "tied": self.was_tied,
+            "share_embeddings": self.was_shared,
+            "max_len": lambda: True,
+            "decoder_max_len": lambda: True,
+            "balance": lambda: True,
+            "position": self.became_a_table,
+            "decoder_position": self.became_a_table,
+            "feedforward": self.became_experts,
+        }
+        if path == "norm":
+            return self.norms_agree()
+        last = _last(path)
+        return last in rules and rules[last]()
+
+    def exact(self, pattern: str) -> bool:
+        """Whether all weights of these names are exact or folded."""
+        named = (one for name, one in self.origins.items() if re.search(pattern, name))
+        return all(one.kind in ("exact", "folded") for one in named)
+
+    def unused_biases_are_zero(self) -> bool:
+        """Whether every bias that has no place in the new model was zero."""
+        biases = (name for name in self.unused if re.search(r"bias[^.]*$", name))
+        return not any(bool(self.context.source[name].any()) for name in biases)
+
+    def was_tied(self) -> bool:
+        """Whether the old model tied what the new one does not."""
+        head = self.context.old.head
+        return isinstance(head, TokenHeadConfig) and head.tied
+
+    def was_shared(self) -> bool:
+        """Whether the old model shared what the new one does not."""
+        return (
+            isinstance(self.context.old, EncoderDecoderConfig) and self.context.old.share_embeddings
+        )
+
+    def became_a_table(self) -> bool:
+        """Whether sinusoidal positions became a learned table of the same values."""
+        pattern = r"embed\.position\."
+        return any(re.search(pattern, name) for name in self.origins) and self.exact(pattern)
+
+    def became_experts(self) -> bool:
+        """Whether every expert is a copy of the one layer, with gates that sum to one."""
+        new = explicit(self.context.new).feedforward
+        if not isinstance(new, MixtureOfExpertsConfig) or new.top_k == 1:
+            return False
+        return not differences(explicit(self.context.old).feedforward, new.expert)
+
+    def norms_agree(self) -> bool:
+        """Whether both kinds of norm compute the same, after folding."""
+        old, new = self.context.old, self.context.new
+        rms = RMSNormConfig | OffsetRMSNormConfig
+        if isinstance(old.norm, rms) and isinstance(new.norm, rms):
+            return old.norm.eps == new.norm.eps
+        return folds_layernorm(old, new) and folding_obstacle(old, new) is None
+
+
+def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:
+    """The differences of the configurations that matter, but for those that are known already.
+
+    What only follows from another, such as the width of a head from their number, is left out.
+    """
+    old, new = check.context.old, check.context.new
+    written = differences(old, new)
+    found = {
+        path: f"{path}: {_short(was)} → {_short(now)}{WHY.get(_last(path), '')}"
+        for path, (was, now) in differences(explicit(old), explicit(new)).items()
+        if path not in known and not check.same(path)
+    }
+    return [line for path, line in found.items() if path in written] or list(found.values())
+
+
+WHY = {"n_kv_heads": ": the heads of a group share their mean"}
+"""What else is to be said of a change."""
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _short(value: object) -> str:
+    text = getattr(value, "kind", None) or str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -1,0 +1,209 @@
+"""Rules by which one weight of the new model is computed from those of the old."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from addnorm.convert.transfer.folding import Weights, position_of
+from addnorm.models import ModelConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention.multihead import HeadShape
+from addnorm.nn.norms import (
+    BatchNormConfig,
+    LayerNormConfig,
+    NormConfig,
+    OffsetRMSNormConfig,
+    RMSNormConfig,
+)
+from addnorm.nn.positions import LearnedConfig, SinusoidalConfig, sinusoidal_encoding
+
+Kind = Literal["exact", "folded", "derived", "new"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a weight comes from, and how it was made."""
+
+    kind: Kind
+    how: str = ""
+
+
+@dataclass
+class TransferContext:
+    """Both configurations, and the old weights under their names in the new model."""
+
+    old: ModelConfig
+    new: ModelConfig
+    source: Weights
+    start: Weights
+    """The new model as it was initialised."""
+    used: set[str] = field(default_factory=set[str])
+
+    def source_weight(self, name: str) -> Tensor | None:
+        """The old weight of this name; an expert's may be that of the one layer there was."""
+        for one in (name, re.sub(r"\.experts\.\d+\.", ".", name)):
+            if one in self.source:
+                self.used.add(one)
+                return self.source[one]
+        return None
+
+
+RuleResult = tuple[Tensor, Origin] | None
+"""A weight and where it comes from; None leaves it to the next rule."""
+
+
+def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin]:
+    """The weight of this name for the new model, by the first rule that applies."""
+    for rule in RULES:
+        if (made := rule(context, name)) is not None:
+            return made
+    return context.start[name], Origin("new")
+
+
+def _gain(context: TransferContext, name: str) -> RuleResult:
+    """γ of a norm of another kind: kept, or as its distance from one."""
+    found = re.fullmatch(r"(?:.*\.)?(norm|norm_in|norm_out|q_norm|k_norm)\.weight", name)
+    kinds = (norm_of(context.old, name), norm_of(context.new, name)) if found else (None, None)
+    if type(kinds[0]) is type(kinds[1]) or not all(isinstance(one, GAINS) for one in kinds):
+        return None
+    if (x := context.source_weight(name)) is None or x.shape != context.start[name].shape:
+        return None
+    offsets = [float(isinstance(one, OffsetRMSNormConfig)) for one in kinds]
+    by = offsets[0] - offsets[1]
+    same = all(isinstance(one, RMSNormConfig | OffsetRMSNormConfig) for one in kinds)
+    how = f"γ {'+' if by > 0 else '-'} 1" if by else "γ kept"
+    return x + by if by else x, Origin("folded" if same else "derived", how)
+
+
+GAINS = (LayerNormConfig, RMSNormConfig, OffsetRMSNormConfig, BatchNormConfig)
+
+
+def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
+    """The norm that a weight belongs to, by where it stands."""
+    if re.search(r"\.[qk]_norm\.", name):
+        attention = _attention_of(model, name)
+        return None if attention is None else attention.qk_norm
+    if ".transform.norm." in name:
+        transform = getattr(model.head, "transform", None)
+        return None if transform is None else transform.norm
+    return model.embedding.norm if re.match(r"(\w+_)?embed\.norm\.", name) else model.norm
+
+
+def _attention_of(model: ModelConfig, name: str) -> AttentionConfig | None:
+    mixer = model.cross_attention_config if ".cross_attention." in name else model.attention
+    return mixer if isinstance(mixer, AttentionConfig) else None
+
+
+def _position(context: TransferContext, name: str) -> RuleResult:
+    """A table of positions: more rows, fewer, or those of the sines that it stands for."""
+    if ".position." not in name:
+        return None
+    old, new, start = (
+        position_of(context.old, name),
+        position_of(context.new, name),
+        context.start[name],
+    )
+    if isinstance(old, SinusoidalConfig) and isinstance(new, LearnedConfig):
+        n, width = start.shape
+        sines = sinusoidal_encoding(torch.arange(n), width, old.theta, start.dtype, old.layout)
+        return sines.to(start.device), Origin("exact", f"the sines of {n} positions")
+    x = context.source_weight(name) if type(old) is type(new) else None
+    if x is None:
+        return start, Origin("new")
+    if not isinstance(new, LearnedConfig) or x.shape[1:] != start.shape[1:] or len(x) == len(start):
+        return None
+    if len(start) < len(x):
+        return x[: len(start)], Origin("exact", f"the first {len(start)} of {len(x)} rows")
+    rows = torch.arange(len(start), device=x.device) % len(x)
+    how = f"{len(x)} rows kept, then repeated (Beltagy et al. 2020, §5)"
+    return x[rows], Origin("exact", how)
+
+
+def _kept(context: TransferContext, name: str) -> RuleResult:
+    """The same name and the same shape."""
+    x = context.source_weight(name)
+    if x is None or x.shape != context.start[name].shape:
+        return None
+    copied = "experts" in name and name not in context.source
+    how = "a copy of the one layer (Komatsuzaki et al. 2023, §3)" if copied else ""
+    return x, Origin("exact", how)
+
+
+def _heads(context: TransferContext, name: str) -> RuleResult:
+    """Key and value heads: the mean of each group, or repeated (Ainslie et al. 2023, §2.1)."""
+    both = [_attention_of(model, name) for model in (context.old, context.new)]
+    x = context.source_weight(name) if re.search(r"\.[kv]_proj\.(weight|bias)$", name) else None
+    if x is None or both[0] is None or both[1] is None:
+        return None
+    old, new = both[0].heads(context.old.d_model), both[1].heads(context.new.d_model)
+    same = (old.n_heads, old.d_head) == (new.n_heads, new.d_head)
+    if not same or x.shape[1:] != context.start[name].shape[1:]:
+        return None
+    return regroup_heads(x, old, new)
+
+
+def regroup_heads(x: Tensor, old: HeadShape, new: HeadShape) -> tuple[Tensor, Origin]:
+    """The rows of key or value heads for another number of them, serving the same query heads."""
+    heads = x.unflatten(0, (old.n_kv_heads, old.d_head))
+    heads = heads.repeat_interleave(old.n_heads // old.n_kv_heads, 0)  # one for each query head
+    groups = heads.unflatten(0, (new.n_kv_heads, -1))
+    if new.n_kv_heads % old.n_kv_heads == 0:
+        how = f"each of {old.n_kv_heads} heads repeated for {new.n_kv_heads}"
+        return groups[:, 0].flatten(0, 1), Origin("exact", how)
+    mean = groups.double().mean(1).to(x.dtype)
+    how = f"the mean of {old.n_kv_heads} heads by group (Ainslie et al. 2023, §2.1)"
+    return mean.flatten(0, 1), Origin("derived", how)
+
+
+VOCABULARY = re.compile(r"(\w+_)?embed\.tokens\.weight|(exits\.\d+\.)?head\.(weight|bias)")
+
+
+def _vocabulary(context: TransferContext, name: str) -> RuleResult:
+    """Rows of tokens: a new one is the mean of the old (Hewitt 2021)."""
+    x, start = (
+        context.source_weight(name) if VOCABULARY.fullmatch(name) else None,
+        context.start[name],
+    )
+    if x is None or x.shape[1:] != start.shape[1:]:
+        return None
+    n = len(start) - len(x)
+    if n < 0:
+        return x[:n], Origin("exact", f"the first {len(start)} of {len(x)} rows")
+    mean = x.double().mean(0, keepdim=True).to(x.dtype)
+    how = f"{n} new rows, the mean of the old (Hewitt 2021)"
+    return torch.cat([x, mean.expand(n, *x.shape[1:])]), Origin("derived", how)
+
+
+def _wider(context: TransferContext, name: str) -> RuleResult:
+    """Units that a feed-forward layer gains; what they write is multiplied by zero."""
+    part = re.search(r"\.feedforward\..*(up|gate|down)_proj\.(weight|bias)$", name)
+    x, start = context.source_weight(name) if part else None, context.start[name]
+    if part is None or x is None:
+        return None
+    axis = 1 if part[1] == "down" else 0
+    n = start.shape[axis] - x.shape[axis]
+    others = [tuple(one.shape[:axis] + one.shape[axis + 1 :]) for one in (x, start)]
+    if n <= 0 or others[0] != others[1]:
+        return None
+    tail = start.narrow(axis, x.shape[axis], n)
+    tail = torch.zeros_like(tail) if axis else tail
+    return torch.cat([x, tail.to(x)], axis), Origin("exact", f"{n} units more, which write zero")
+
+
+def _zero(context: TransferContext, name: str) -> RuleResult:
+    """A bias that was not there: zero, where its weight was."""
+    sibling = re.sub(r"bias(?=[^.]*$)", "weight", name)
+    if (
+        sibling == name
+        or context.source_weight(name) is not None
+        or context.source_weight(sibling) is None
+    ):
+        return None
+    return torch.zeros_like(context.start[name]), Origin("exact", "zero")
+
+
+RULES = (_gain, _position, _kept, _heads, _vocabulary, _wider, _zero)
+"""In this order; what none of them makes is new."""

@@ -1,0 +1,1 @@
+"""Weight files: safetensors headers checked, tensors memory-mapped, folders read and written."""

@@ -1,0 +1,245 @@
+"""Read and write the weight files of a Hugging Face folder.
+
+`model.safetensors`, or shards `model-0000i-of-0000N.safetensors` with an index
+`model.safetensors.index.json` that says which tensor is in which. Files are data: each is checked
+before it is used, no other file is opened, and no pickle is read that was not asked for.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Set
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from addnorm.atomic import atomic_directory
+from addnorm.convert.weights.header import MAX_HEADER, parse_object
+from addnorm.convert.weights.mapped import StoredTensor, map_pickle, map_safetensors
+from addnorm.errors import InputError
+
+SAFE = "model.safetensors"
+PICKLED = "pytorch_model.bin"
+INDEX = f"{SAFE}.index.json"
+SHARDS = f"model-{'[0-9]' * 5}-of-{'[0-9]' * 5}.safetensors"
+
+FOREIGN = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".gguf", ".msgpack", ".onnx")
+"""How files of weights in other formats end."""
+
+
+class Weights(Mapping[str, Tensor]):
+    """The weights of a folder by name, each a view of its mapped file.
+
+    Nothing is read from disk before it is touched. Writing into a tensor changes the memory of
+    every view of it, and never the file, which must not shrink while a view of it is in use.
+    """
+
+    def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
+        self._stored = stored
+
+    @classmethod
+    def open(cls, folder: Path, *, pickled: bool = False) -> "Weights":
+        """Map the weights of `folder`; `pytorch_model.bin` only if `pickled`, for it is a pickle.
+
+        Raises `InputError` naming the file, and the tensor in it, that is missing, damaged,
+        outside the folder, or at odds with the index.
+        """
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no such folder")
+        kinds = {SAFE: map_safetensors} | ({PICKLED: map_pickle} if pickled else {})
+        for name, read in kinds.items():
+            if os.path.lexists(folder / name):
+                return cls(read(_inside(folder, name)))
+            if os.path.lexists(folder / f"{name}.index.json"):
+                return cls(_read_shards(folder, f"{name}.index.json", read))
+        raise _no_weights(folder, list(kinds))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._stored[name].read()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self._stored[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The element type of a tensor."""
+        return self._stored[name].dtype
+
+    @property
+    def nbytes(self) -> int:
+        """What all tensors take in memory."""
+        return sum(stored.nbytes for stored in self._stored.values())
+
+
+def save_folder_weights(
+    folder: Path, weights: Mapping[str, Tensor], *, max_shard_bytes: int = 50 * 10**9
+) -> None:
+    """Write the weights as `model.safetensors`, or as shards if they exceed `max_shard_bytes`.
+
+    A crash leaves the earlier weights or the new ones, never a mixture; where new shards take the
+    names of earlier ones, it may leave them without an index, which is refused as such. Earlier
+    weights go when the new ones are in place.
+
+    Raises `ValueError` where two names share memory: a tied weight has one name.
+    """
+    tensors = dict(weights.items())
+    _refuse_shared(tensors)
+    files = _shards(tensors, max_shard_bytes)
+    with atomic_directory(folder, (INDEX, SAFE, SHARDS), index=INDEX) as partial:
+        for name, group in files.items():
+            _write_weights(partial / name, group)
+        if len(files) > 1:
+            _write_index(partial / INDEX, files)
+
+
+def _read_shards(
+    folder: Path, index: str, read: Callable[[Path], dict[str, StoredTensor]]
+) -> dict[str, StoredTensor]:
+    weight_map = _read_index(_inside(folder, index))
+    listed: dict[str, set[str]] = defaultdict(set)
+    for name, shard in weight_map.items():
+        listed[shard].add(name)
+    files = {shard: _inside(folder, shard) for shard in listed}
+    found: dict[str, StoredTensor] = {}
+    for shard, file in files.items():
+        stored = read(file)
+        _check_shard(folder / index, shard, weight_map, stored.keys(), listed[shard])
+        found |= stored
+    return {name: found[name] for name in weight_map}
+
+
+def _read_index(file: Path) -> dict[str, str]:
+    try:
+        if file.stat().st_size > MAX_HEADER:
+            raise InputError(f"{file}: too large: at most {MAX_HEADER} bytes")
+        weight_map = parse_object(file.read_bytes(), file).get("weight_map")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from error
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(f"{file}: weight_map lists no tensors: {weight_map!r:.100}")
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str):
+            raise InputError(f"{file}: tensor {name!r:.100}: {shard!r:.100} is not a file name")
+    return weight_map
+
+
+def _check_shard(
+    index: Path, shard: str, weight_map: Mapping[str, str], has: Set[str], listed: Set[str]
+) -> None:
+    if absent := listed - has:
+        raise InputError(f"{index}: tensor {min(absent)!r:.100} is not in {shard!r:.100}")
+    if extra := has - listed:
+        name = min(extra)
+        place = f"in {weight_map[name]!r:.100}" if name in weight_map else "nowhere"
+        raise InputError(
+            f"{index}: tensor {name!r:.100} is in {shard!r:.100}, but by the index {place}"
+        )
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The file `name` of `folder`.
+
+    Raises `InputError` if it is missing or elsewhere. A link may lead from `snapshots/X` into
+    the `blobs` beside `snapshots`, as in the cache of huggingface_hub.
+    """
+    if name in ("", ".", "..") or set(name) & set("/\\:\0"):
+        raise InputError(f"{folder}: {name!r:.100} is not the name of a file in this folder")
+    file = folder / name
+    try:
+        home, real = folder.resolve(), file.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{folder}: {name!r:.100} is missing or a broken link") from error
+    cache = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    if not (real.is_relative_to(home) or real.is_relative_to(cache)):
+        raise InputError(f"{file}: a link out of this folder, to {real}")
+    if not real.is_file():
+        raise InputError(f"{file}: not a file")
+    return file
+
+
+def _no_weights(folder: Path, kinds: list[str]) -> InputError:
+    searched = ", ".join(f"{kind}, {kind}.index.json" for kind in kinds)
+    names = sorted(os.listdir(folder))
+    others = [name for name in names if name.endswith(".safetensors")]
+    foreign = [name for name in names if name.endswith(FOREIGN)]
+    hint = ""
+    if others:
+        hint = f" It has {others[0]!r}: was it renamed, or is its index missing?"
+    elif PICKLED not in kinds and {PICKLED, f"{PICKLED}.index.json"} & set(names):
+        hint = f" It has {PICKLED}, a pickle: ask for it (pickled=True) if you trust its author."
+    elif foreign:
+        hint = (
+            f" It has {foreign[0]!r}: write it as safetensors with the library that made it; "
+            "in transformers, load it and call save_pretrained."
+        )
+    return InputError(f"{folder}: no weights: looked for {searched}.{hint}")
+
+
+def _refuse_shared(tensors: Mapping[str, Tensor]) -> None:
+    spans = sorted((str(t.device), t.data_ptr(), name) for name, t in tensors.items() if t.numel())
+    for (device, _, one), (other_device, _, other) in pairwise(spans):
+        if device == other_device and _overlap(tensors[one], tensors[other]):
+            raise ValueError(f"{one!r} and {other!r} share memory: save it under one name")
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether some byte belongs to both; `other` does not begin before `one`."""
+    start, end = one.data_ptr(), max(_end(one), _end(other))
+    if _end(one) <= other.data_ptr():
+        return False
+    if one.is_contiguous() and other.is_contiguous():
+        return True
+    marks = torch.zeros(end - start, dtype=torch.bool)
+
+    def bytes_of(t: Tensor) -> Tensor:
+        strides = [*(stride * t.itemsize for stride in t.stride()), 1]
+        return marks.as_strided([*t.shape, t.itemsize], strides, t.data_ptr() - start)
+
+    bytes_of(one).fill_(True)
+    return bool(bytes_of(other).any())
+
+
+def _end(t: Tensor) -> int:
+    last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+    return t.data_ptr() + (last + 1) * t.itemsize
+
+
+def _shards(tensors: Mapping[str, Tensor], max_bytes: int) -> dict[str, dict[str, Tensor]]:
+    groups: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if groups[-1] and size + tensor.nbytes > max_bytes:
+            groups.append({})
+            size = 0
+        groups[-1][name] = tensor
+        size += tensor.nbytes
+    n = len(groups)
+    if n == 1:
+        return {SAFE: groups[0]}
+    return {f"model-{i:05d}-of-{n:05d}.safetensors": group for i, group in enumerate(groups, 1)}
+
+
+def _write_weights(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    file.touch()
+    mode = file.stat().st_mode
+    save_file({k: t.contiguous() for k, t in tensors.items()}, file, metadata={"format": "pt"})
+    file.chmod(mode)  # safetensors 0.8 leaves a file that its owner alone may read
+
+
+def _write_index(file: Path, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+    size = sum(tensor.nbytes for group in files.values() for tensor in group.values())
+    weight_map = {tensor: name for name, group in files.items() for tensor in group}
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    file.write_text(json.dumps(index, indent=2), encoding="utf-8")

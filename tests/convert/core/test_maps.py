@@ -1,0 +1,77 @@
+"""Maps between tensors: what one side writes the other reads, bit for bit."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from addnorm.convert.core.maps import (
+    Concatenated,
+    InterleavedHeads,
+    Renamed,
+    Reshaped,
+    SkipRows,
+    TensorMap,
+    Transposed,
+    ZeroTensor,
+    weight_and_bias,
+)
+
+MAPS: list[tuple[TensorMap, list[tuple[int, ...]]]] = [
+    (Renamed("a", "x"), [(3, 5)]),
+    (Concatenated(("a", "b", "c"), "x", (2, 3, 1)), [(2, 5), (3, 5), (1, 5)]),
+    (Concatenated(("a", "b"), "x", (2, 3)), [(2,), (3,)]),
+    (InterleavedHeads(("a", "b", "c"), "x", 3), [(6, 5)] * 3),
+    (InterleavedHeads(("a", "b", "c"), "x", 3), [(6,)] * 3),
+    (Transposed(Renamed("a", "x")), [(3, 5)]),
+    (Transposed(Concatenated(("a", "b"), "x", (2, 3))), [(2, 5), (3, 5)]),
+    (SkipRows("a", "x", 2), [(3, 5)]),
+    (Reshaped("a", "x", (5,), (1, 1, 5)), [(5,)]),
+]
+
+
+@pytest.mark.parametrize(("one", "shapes"), MAPS, ids=lambda x: type(x).__name__)
+def test_there_and_back(one: TensorMap, shapes: list[tuple[int, ...]]) -> None:
+    ours = [torch.randn(shape) for shape in shapes]
+    theirs = one.write(ours)
+    assert len(theirs) == len(one.theirs)
+    back = one.read(theirs)
+    assert len(back) == len(one.ours) == len(ours)
+    assert all(torch.equal(x, y) for x, y in zip(ours, back, strict=True))
+
+
+@given(heads=st.integers(1, 4), width=st.integers(1, 4))
+def test_by_head_is_queries_keys_and_values_of_each_head_in_turn(heads: int, width: int) -> None:
+    q, k, v = (torch.randn(heads * width, 3) for _ in range(3))
+    [fused] = InterleavedHeads(("q", "k", "v"), "qkv", heads).write([q, k, v])
+    rows: list[Tensor] = []
+    for h in range(heads):
+        rows += [part[h * width : (h + 1) * width] for part in (q, k, v)]
+    assert torch.equal(fused, torch.cat(rows))
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(ValueError, match="has 4 rows, expected 5"):
+        Concatenated(("a", "b"), "x", (2, 3)).read([torch.zeros(4, 2)])
+    with pytest.raises(ValueError, match="expected three for each of 3 heads"):
+        InterleavedHeads(("a", "b", "c"), "x", 3).read([torch.zeros(10, 2)])
+    with pytest.raises(ValueError, match=r"has shape \(2, 2\)"):
+        Reshaped("a", "x", (4,), (4, 1)).read([torch.zeros(2, 2)])
+
+
+def test_rows_before_the_first_position_are_zero_and_left_out() -> None:
+    one = SkipRows("a", "x", 2)
+    assert torch.equal(one.write([torch.ones(2, 3)])[0][:2], torch.zeros(2, 3))
+    assert one.read([torch.arange(10.0).view(5, 2)])[0].tolist() == [[4, 5], [6, 7], [8, 9]]
+
+
+def test_an_unused_tensor_is_zero_and_not_written() -> None:
+    one = ZeroTensor("bias", (3,))
+    assert one.read([])[0].tolist() == [0, 0, 0]
+    assert not one.write([torch.zeros(3)])
+
+
+def test_a_layer_has_a_bias_or_not() -> None:
+    assert [m.ours for m in weight_and_bias("a", "x")] == [("a.weight",), ("a.bias",)]
+    assert [m.theirs for m in weight_and_bias("a", "x", bias=False)] == [("x.weight",)]

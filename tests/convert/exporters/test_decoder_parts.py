@@ -1,0 +1,225 @@
+from typing import Any
+
+import pytest
+
+from addnorm.convert.exporters.decoder_parts import (
+    ARCHITECTURES,
+    architecture_of,
+    attention_of,
+    blocks_of,
+    describe_parts,
+    eps_of,
+    geometric,
+    norms_of,
+)
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig
+from addnorm.models.transformer import LayerConfig
+from addnorm.nn.attention import (
+    AdditiveConfig,
+    AttentionConfig,
+    DotConfig,
+    ScaledDotConfig,
+    WindowPatternConfig,
+)
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.heads import TokenHeadConfig, TransformConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import LayerNormConfig, RMSNormConfig, ScaleNormConfig
+from addnorm.nn.positions import (
+    DynamicScaling,
+    LearnedConfig,
+    LinearScaling,
+    Llama3Scaling,
+    NoPositionConfig,
+    NTKScaling,
+    Rotary,
+    RotaryConfig,
+    T5BiasConfig,
+)
+from addnorm.nn.positions.position import BuildContext
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig, SandwichNormConfig
+
+PARTS: dict[str, Any] = {
+    "d_model": 32,
+    "n_layers": 2,
+    "position": RotaryConfig(),
+    "attention": AttentionConfig(n_heads=4, bias=False),
+    "feedforward": GatedFeedForwardConfig(),
+    "norm": RMSNormConfig(),
+    "residual": PreNormConfig(),
+}
+
+
+def _model(**parts: Any) -> Any:
+    return DecoderConfig(**PARTS | parts).build(11)
+
+
+def test_the_facts_of_a_llama() -> None:
+    assert describe_parts(_model()) == {
+        "placement": "pre",
+        "norm": "rmsnorm",
+        "eps": "one for all norms",
+        "score": "scaled dot",
+        "qk_norm": "none",
+        "pattern": "full",
+        "position": "rotary",
+        "frequencies": "geometric",
+        "heads": "of d_model in all",
+        "feedforward": "gated silu",
+        "feedforward bias": "none",
+        "attention bias": "none",
+        "embedding": "plain",
+        "scale": "sqrt",
+        "head": "plain",
+        "tied": "yes",
+    }
+    assert architecture_of(_model()) == "llama"
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_says_something_of_every_part(name: str) -> None:
+    assert ARCHITECTURES[name].keys() == describe_parts(_model()).keys()
+
+
+@pytest.mark.parametrize(
+    ("parts", "part", "fact"),
+    [
+        ({"residual": DeepNormConfig()}, "placement", "deepnorm"),
+        ({"residual": SandwichNormConfig()}, "placement", "sandwich"),
+        ({"residual": ParallelConfig()}, "placement", "parallel"),
+        ({"norm": ScaleNormConfig()}, "norm", "scalenorm"),
+        ({"norm": LayerNormConfig(bias=False)}, "norm", "layernorm without bias"),
+        ({"residual": PreNormConfig(first=False), "n_layers": 1}, "norm", "a mixture"),
+        (
+            {"attention": AttentionConfig(n_heads=4, qk_norm=RMSNormConfig(eps=0.1))},
+            "eps",
+            "several",
+        ),
+        (
+            {"attention": AttentionConfig(n_heads=4, qk_norm=LayerNormConfig())},
+            "qk_norm",
+            "layernorm",
+        ),
+        (
+            {"attention": AttentionConfig(n_heads=4, score=DotConfig())},
+            "score",
+            "scaled by another factor",
+        ),
+        (
+            {"attention": AttentionConfig(n_heads=4, score=ScaledDotConfig(softcap=1.0))},
+            "score",
+            "scaled dot with softcap",
+        ),
+        (
+            {
+                "position": NoPositionConfig(),
+                "attention": AttentionConfig(n_heads=4, score=AdditiveConfig()),
+            },
+            "score",
+            "of another kind",
+        ),
+        ({"attention": AttentionConfig(n_heads=4)}, "attention bias", "all"),
+        ({"attention": AttentionConfig(n_heads=4, out_bias=False)}, "attention bias", "qkv"),
+        (
+            {"attention": AttentionConfig(n_heads=4, bias=False, out_bias=True)},
+            "attention bias",
+            "out",
+        ),
+        ({"attention": AttentionConfig(n_heads=4, d_head=6)}, "heads", "of another width"),
+        (
+            {"attention": AttentionConfig(n_heads=4, pattern=WindowPatternConfig(size=3))},
+            "pattern",
+            "of another kind",
+        ),
+        (
+            {"layer_pattern": (LayerConfig(pattern=WindowPatternConfig(size=3)), LayerConfig())},
+            "pattern",
+            "a window in every second layer",
+        ),
+        ({"position": RotaryConfig(fraction=0.5)}, "position", "partial rotary"),
+        ({"position": T5BiasConfig()}, "position", "t5bias"),
+        ({"position": NoPositionConfig()}, "position", "none"),
+        (
+            {"position": LearnedConfig(), "layer_pattern": (LayerConfig(position=RotaryConfig()),)},
+            "position",
+            "of two kinds",
+        ),
+        (
+            {"position": RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=8))},
+            "position",
+            "dynamicrotary",
+        ),
+        ({"position": RotaryConfig(scaling=Llama3Scaling())}, "frequencies", "of its own"),
+        ({"feedforward": FeedForwardConfig()}, "feedforward", "relu"),
+        ({"feedforward": FeedForwardConfig()}, "feedforward bias", "all"),
+        ({"feedforward": MixtureOfExpertsConfig()}, "feedforward", "MixtureOfExperts"),
+        ({"embedding": EmbeddingConfig(n_types=2)}, "embedding", "with sentence types"),
+        ({"embedding": EmbeddingConfig(norm=RMSNormConfig())}, "embedding", "with a norm"),
+        ({"embedding": EmbeddingConfig(scale="one")}, "scale", "one"),
+        ({"head": TokenHeadConfig(tied=False)}, "tied", "no"),
+        ({"head": TokenHeadConfig(bias=True, softcap=2.0)}, "head", "with a bias and softcap"),
+        ({"head": TokenHeadConfig(transform=TransformConfig())}, "head", "with a transform"),
+    ],
+)
+def test_every_part_is_told(parts: dict[str, Any], part: str, fact: str) -> None:
+    assert describe_parts(_model(**parts))[part] == fact
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        (
+            {"feedforward": GatedFeedForwardConfig(activation="gelu")},
+            r"nearest is '\w+': its feedforward is 'gated \w+', not 'gated gelu'",
+        ),
+        (
+            {"residual": SandwichNormConfig()},
+            "its placement is 'pre', not 'sandwich'",
+        ),
+        (
+            {"head": TokenHeadConfig(bias=True)},
+            "its head is 'plain', not 'with a bias'",
+        ),
+        (
+            {"position": T5BiasConfig()},
+            "its position is 'rotary', not 't5bias'",
+        ),
+    ],
+)
+def test_what_no_architecture_has_is_refused_with_the_nearest(
+    parts: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        architecture_of(_model(**parts))
+
+
+def test_layers_of_two_kinds_and_other_mixers_are_refused() -> None:
+    two = (LayerConfig(position=RotaryConfig(theta=7.0)), LayerConfig(position=NoPositionConfig()))
+    with pytest.raises(InputError, match="layer 1 has position 'none', and layer 0 has 'rotary'"):
+        describe_parts(_model(layer_pattern=two))
+    with pytest.raises(InputError, match="attention in every layer"):
+        describe_parts(_model(attention=RecurrentConfig()))
+
+
+def test_frequencies_of_a_base_are_found_out() -> None:
+    build_context = BuildContext(d_model=32, max_len=8, n_heads=4, d_head=8, causal=True, scale=1.0)
+    for scaling, base, factor in (
+        (None, 500.0, 1.0),
+        (LinearScaling(factor=3.0), 500.0, 3.0),
+        (NTKScaling(factor=2.0), 500.0 * 2.0 ** (8 / 6), 1.0),
+    ):
+        rotary = RotaryConfig(theta=500.0, scaling=scaling).build(build_context)
+        assert isinstance(rotary, Rotary)
+        assert geometric(rotary) == pytest.approx((base, factor), rel=1e-12)
+
+
+def test_the_parts_of_a_block() -> None:
+    model = _model(residual=SandwichNormConfig())
+    [first, _] = blocks_of(model.stack)
+    assert attention_of(first) is first.attention
+    names = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"]
+    assert list(norms_of(first)) == names
+    assert eps_of(model) == {1e-6}

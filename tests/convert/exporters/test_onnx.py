@@ -1,0 +1,417 @@
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor
+
+from addnorm.convert.exporters.onnx import export_onnx
+from addnorm.errors import InputError
+from addnorm.models import (
+    DecoderConfig,
+    DecoderModel,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    Model,
+    ModelConfig,
+)
+from addnorm.models.transformer import LayerConfig
+from addnorm.nn.attention import (
+    AdditiveConfig,
+    AttentionConfig,
+    BlocksPatternConfig,
+    ScaledDotConfig,
+    WindowPatternConfig,
+)
+from addnorm.nn.audio import LogMelEmbeddingConfig
+from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    HiddenHeadConfig,
+    PoolerHeadConfig,
+    TaggingHeadConfig,
+    TokenHeadConfig,
+)
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, RMSNormConfig
+from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    DynamicScaling,
+    LearnedConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+    YaRNScaling,
+)
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig, SandwichNormConfig
+
+VOCAB = 101
+SMALL = {"d_model": 32, "n_layers": 2}
+Arrays = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _unchecked() -> Iterator[None]:
+    """Sizes are symbols while a model is traced, and the checks of types would fix their values."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+class Session:
+    """A file run by onnxruntime."""
+
+    def __init__(self, file: Path) -> None:
+        ort = pytest.importorskip("onnxruntime")
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.inner = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self.inputs = {i.name: i.shape for i in self.inner.get_inputs()}
+        self.outputs = {i.name: i.shape for i in self.inner.get_outputs()}
+
+    def __call__(self, **inputs: Tensor) -> dict[str, Tensor]:
+        asked = {name: tensor.numpy() for name, tensor in inputs.items()}
+        found = self.inner.run(None, asked)
+        return dict(zip(self.outputs, map(torch.from_numpy, found), strict=True))
+
+    def empty_past(self, batch: int) -> dict[str, Tensor]:
+        shapes = {name: shape for name, shape in self.inputs.items() if name.startswith("past")}
+        return {name: torch.zeros(batch, s[1], 0, s[3]) for name, s in shapes.items()}
+
+
+def _past(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.replace("present", "past"): tensor
+        for name, tensor in outputs.items()
+        if name.startswith("present")
+    }
+
+
+def _built(config: ModelConfig, **sizes: int) -> Model:
+    """The model with every parameter away from where it starts."""
+    model = config.build(VOCAB, **sizes).eval()
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+def _lengths(longest: int, batch: int) -> Tensor:
+    return torch.tensor([max(1, longest - 2 * row) for row in range(batch)])
+
+
+def _grow(valid: Tensor) -> Tensor:
+    return torch.cat([valid, torch.ones_like(valid[:, :1])], dim=1)
+
+
+DECODERS = {
+    "one layer": DecoderConfig(
+        d_model=32,
+        n_layers=1,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2),
+        residual=PreNormConfig(),
+    ),
+    "llama": DecoderConfig(
+        **SMALL,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2, bias=False),
+        feedforward=GatedFeedForwardConfig(d_ff=48),
+        norm=RMSNormConfig(),
+        residual=PreNormConfig(),
+    ),
+    "gpt2": DecoderConfig(
+        **SMALL,
+        position=LearnedConfig(),
+        attention=AttentionConfig(n_heads=4),
+        feedforward=FeedForwardConfig(activation="gelu_tanh"),
+        residual=PreNormConfig(),
+        embedding=EmbeddingConfig(scale="one"),
+    ),
+    "original": DecoderConfig(**SMALL, attention=AttentionConfig(n_heads=2)),
+    "alibi, window, parallel": DecoderConfig(
+        **SMALL,
+        position=ALiBiConfig(),
+        attention=AttentionConfig(n_heads=4, pattern=WindowPatternConfig(size=3)),
+        residual=ParallelConfig(),
+    ),
+    "gemma": DecoderConfig(
+        **SMALL,
+        position=RotaryConfig(fraction=0.5, scaling=YaRNScaling(factor=2.0, original_max_len=8)),
+        attention=AttentionConfig(
+            n_heads=4,
+            n_kv_heads=1,
+            qk_norm=RMSNormConfig(),
+            score=ScaledDotConfig(factor=0.3, softcap=2.0),
+        ),
+        residual=SandwichNormConfig(),
+        head=TokenHeadConfig(softcap=5.0),
+        layer_pattern=(LayerConfig(pattern=WindowPatternConfig(size=4)), LayerConfig()),
+    ),
+    "t5, additive, deepnorm": DecoderConfig(
+        **SMALL,
+        position=T5BiasConfig(buckets=8, max_distance=32),
+        attention=AttentionConfig(n_heads=2, score=AdditiveConfig()),
+        residual=DeepNormConfig(),
+    ),
+    "transformer-xl, batchnorm": DecoderConfig(
+        **SMALL,
+        position=TransformerXLConfig(),
+        attention=AttentionConfig(n_heads=2),
+        norm=BatchNormConfig(),
+    ),
+    "dynamic, blocks": DecoderConfig(
+        d_model=32,
+        n_layers=1,
+        position=RotaryConfig(
+            layout="interleaved", scaling=DynamicScaling(factor=2.0, original_max_len=6)
+        ),
+        attention=AttentionConfig(n_heads=4, pattern=BlocksPatternConfig(size=2, n_global=1)),
+    ),
+    "no positions": DecoderConfig(
+        **SMALL, position=NoPositionConfig(), attention=AttentionConfig(n_heads=2)
+    ),
+}
+
+
+def _slow(names: Sequence[str], fast: str) -> list[Any]:
+    marks = {name: () if name == fast else pytest.mark.slow for name in names}
+    return [pytest.param(name, marks=marks[name]) for name in names]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", _slow(list(DECODERS), "one layer"))
+def test_a_decoder_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
+    model = _built(DECODERS[name])
+    assert isinstance(model, DecoderModel)
+    [file] = export_onnx(model, DECODERS[name], tmp_path / "out")
+    assert file == tmp_path / "out" / "decoder_model.onnx"
+    session = Session(file)
+    assert session.inputs["input_ids"] == ["batch", "sequence"]
+    assert session.inputs["attention_mask"][0] == "batch"
+    assert session.inputs["past_key.0"][2] == "past"
+    assert session.outputs["logits"] == ["batch", "sequence", VOCAB]
+    for batch, longest in ((3, 7), (1, 1), (2, 40)):
+        _compare_steps(model, session, batch, longest)
+
+
+def _compare_steps(model: DecoderModel, session: Session, batch: int, longest: int) -> None:
+    """Ragged prompts, padded on the left, and ten greedy tokens after them."""
+    new = torch.randint(VOCAB, (batch, longest))
+    valid = torch.arange(longest) >= longest - _lengths(longest, batch)[:, None]
+    past, cache = session.empty_past(batch), model.new_cache()
+    for _ in range(11):
+        with torch.inference_mode():
+            ours = model(new, valid=valid, cache=cache)
+        found = session(input_ids=new, attention_mask=valid.long(), **past)
+        real = valid[:, -new.shape[1] :]
+        assert torch.isfinite(found["logits"]).all()
+        torch.testing.assert_close(found["logits"][real], ours[real], atol=1e-4, rtol=1e-4)
+        new = ours[:, -1:].argmax(-1)
+        assert torch.equal(found["logits"][:, -1:].argmax(-1), new)
+        past, valid = _past(found), _grow(valid)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_prompts_in_parts_give_the_logits_of_the_whole(tmp_path: Path) -> None:
+    config = DECODERS["one layer"]
+    model = _built(config)
+    session = Session(export_onnx(model, config, tmp_path)[0])
+    ids, ones = torch.randint(VOCAB, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    whole = session(input_ids=ids, attention_mask=ones, **session.empty_past(2))
+    first = session(input_ids=ids[:, :4], attention_mask=ones[:, :4], **session.empty_past(2))
+    second = session(input_ids=ids[:, 4:], attention_mask=ones, **_past(first))
+    parts = torch.cat([first["logits"], second["logits"]], dim=1)
+    torch.testing.assert_close(parts, whole["logits"], atol=1e-5, rtol=1e-5)
+
+
+ENCODERS = {
+    "hidden": EncoderConfig(
+        d_model=32,
+        n_layers=1,
+        position=LearnedConfig(),
+        attention=AttentionConfig(n_heads=4),
+        embedding=EmbeddingConfig(scale="one", norm=LayerNormConfig(), n_types=2),
+        head=HiddenHeadConfig(),
+    ),
+    "classification": EncoderConfig(
+        **SMALL,
+        position=T5BiasConfig(),
+        attention=AttentionConfig(n_heads=4, pattern=BlocksPatternConfig(size=2)),
+        residual=PreNormConfig(),
+        head=ClassificationHeadConfig(pooling="first"),
+    ),
+    "pooler": EncoderConfig(
+        d_model=32, n_layers=1, attention=AttentionConfig(n_heads=4), head=PoolerHeadConfig()
+    ),
+    "tagging": EncoderConfig(
+        **SMALL,
+        attention=AttentionConfig(n_heads=4, pattern=WindowPatternConfig(size=2)),
+        head=TaggingHeadConfig(),
+    ),
+    "token": EncoderConfig(**SMALL, position=RotaryConfig(), attention=AttentionConfig(n_heads=4)),
+}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", _slow(list(ENCODERS), "hidden"))
+def test_an_encoder_gives_our_outputs(name: str, tmp_path: Path) -> None:
+    config = ENCODERS[name]
+    labelled = isinstance(config.head, ClassificationHeadConfig | TaggingHeadConfig)
+    model = _built(config, **({"n_labels": 3} if labelled else {}))
+    [file] = export_onnx(model, config, tmp_path)
+    assert file.name == "model.onnx"
+    session = Session(file)
+    for batch, longest in ((3, 7), (1, 1), (2, 40)):
+        ids = torch.randint(VOCAB, (batch, longest))
+        valid = torch.arange(longest) < _lengths(longest, batch)[:, None]
+        types = torch.randint(2, ids.shape) if "token_type_ids" in session.inputs else None
+        with torch.inference_mode():
+            ours = model(ids, valid, types)
+        given = {} if types is None else {"token_type_ids": types}
+        found = session(input_ids=ids, attention_mask=valid.long(), **given)["output"]
+        real = valid if ours.ndim == 3 else slice(None)
+        torch.testing.assert_close(found[real], ours[real], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_an_encoder_of_images_gives_our_outputs(tmp_path: Path) -> None:
+    config = EncoderConfig(
+        **SMALL,
+        position=NoPositionConfig(),
+        attention=AttentionConfig(n_heads=4),
+        residual=PreNormConfig(),
+        input=PatchEmbeddingConfig(size=(8, 12), channels=3, patch=4),
+        head=ClassificationHeadConfig(pooling="first"),
+    )
+    model = _built(config, n_labels=3)
+    session = Session(export_onnx(model, config, tmp_path)[0])
+    for batch in (1, 4):
+        pixels = torch.rand(batch, 3, 8, 12)
+        with torch.inference_mode():
+            ours = model(pixels)
+        found = session(pixels=pixels)["output"]
+        torch.testing.assert_close(found, ours, atol=1e-4, rtol=1e-4)
+
+
+TRANSLATORS = {
+    "original": EncoderDecoderConfig(
+        d_model=32, n_layers=1, attention=AttentionConfig(n_heads=4), max_len=64
+    ),
+    "rotary": EncoderDecoderConfig(
+        **SMALL,
+        n_decoder_layers=1,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2),
+        cross_attention=AttentionConfig(n_heads=2, qk_norm=RMSNormConfig()),
+        feedforward=GatedFeedForwardConfig(),
+        norm=RMSNormConfig(),
+        residual=PreNormConfig(),
+    ),
+    "t5, parallel": EncoderDecoderConfig(
+        **SMALL,
+        position=T5BiasConfig(),
+        attention=AttentionConfig(n_heads=4),
+        residual=ParallelConfig(norms="each"),
+    ),
+}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", _slow(list(TRANSLATORS), "original"))
+def test_a_translator_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
+    model = _built(TRANSLATORS[name])
+    assert isinstance(model, EncoderDecoderModel)
+    files = export_onnx(model, TRANSLATORS[name], tmp_path)
+    assert [file.name for file in files] == ["decoder_model.onnx", "encoder_model.onnx"]
+    decoder, encoder = map(Session, files)
+    for batch, longest in ((3, 7), (1, 1)):
+        source = torch.randint(VOCAB, (batch, longest))
+        valid = torch.arange(longest) < _lengths(longest, batch)[:, None]
+        encoded = encoder(input_ids=source, attention_mask=valid.long())
+        with torch.inference_mode():
+            memory = model.encode(source, valid)
+        torch.testing.assert_close(encoded.pop("memory"), memory, atol=1e-4, rtol=1e-4)
+        new, cache, past = torch.full((batch, 1), 2), model.new_cache(), decoder.empty_past(batch)
+        for _ in range(11):
+            with torch.inference_mode():
+                ours = model.decode(new, memory, source_valid=valid, cache=cache)
+            found = decoder(input_ids=new, encoder_attention_mask=valid.long(), **encoded, **past)
+            torch.testing.assert_close(found["logits"], ours, atol=1e-4, rtol=1e-4)
+            new, past = ours[:, -1:].argmax(-1), _past(found)
+            assert torch.equal(found["logits"][:, -1:].argmax(-1), new)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_images_are_captioned_as_by_ours(tmp_path: Path) -> None:
+    config = EncoderDecoderConfig(
+        **SMALL,
+        position=NoPositionConfig(),
+        attention=AttentionConfig(n_heads=4),
+        input=PatchEmbeddingConfig(size=(8, 8), channels=1, patch=4),
+    )
+    model = _built(config)
+    assert isinstance(model, EncoderDecoderModel)
+    decoder, encoder = map(Session, export_onnx(model, config, tmp_path))
+    pixels, target = torch.rand(2, 1, 8, 8), torch.randint(VOCAB, (2, 3))
+    encoded = encoder(pixels=pixels)
+    seen = torch.ones(encoded.pop("memory").shape[:2], dtype=torch.long)
+    past = decoder.empty_past(2)
+    found = decoder(input_ids=target, encoder_attention_mask=seen, **encoded, **past)
+    with torch.inference_mode():
+        ours = model(pixels, target)
+    torch.testing.assert_close(found["logits"], ours, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (DecoderConfig(**SMALL, attention=RecurrentConfig()), "use attention"),
+        (DecoderConfig(**SMALL, attention=ConvolutionConfig()), "use attention"),
+        (DecoderConfig(**SMALL, feedforward=MixtureOfExpertsConfig()), "kind = 'gated'"),
+        (EncoderDecoderConfig(**SMALL, input=LogMelEmbeddingConfig(n_mels=8)), "log-mel"),
+    ],
+)
+def test_what_no_graph_can_hold_is_refused(config: ModelConfig, says: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=says):
+        export_onnx(config.build(VOCAB), config, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bfloat16_is_refused(tmp_path: Path) -> None:
+    config = DECODERS["one layer"]
+    with pytest.raises(InputError, match="float32 or float16"):
+        export_onnx(config.build(VOCAB).bfloat16(), config, tmp_path)
+
+
+def test_without_the_package_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    config = DECODERS["llama"]
+    with pytest.raises(InputError, match=r"pip install 'addnorm\[onnx\]'"):
+        export_onnx(config.build(VOCAB), config, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
+    config = DecoderConfig(d_model=32, n_layers=1, attention=AttentionConfig(n_heads=2))
+    model = config.build(VOCAB).train()
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    export_onnx(model, config, tmp_path)
+    assert model.training
+    assert type(model.stack.blocks[0].attention.core).__name__ == "SDPACore"
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())

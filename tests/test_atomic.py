@@ -1,0 +1,170 @@
+"""Atomic writes: complete or not at all, synced before the rename, no leftovers."""
+
+import errno
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from addnorm.atomic import atomic_directory, atomic_file, atomic_write, remove_partial
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "out"
+    with atomic_directory(folder) as partial:
+        (partial / "a").write_text("1")
+        assert not folder.exists()
+    assert (folder / "a").read_text() == "1"
+    assert _names(folder.parent) == ["out"]
+
+
+def test_files_replace_their_namesakes_and_those_of_an_earlier_export(tmp_path: Path) -> None:
+    for name in ("a", "b.bin", "mine"):
+        (tmp_path / name).write_text("old")
+    with atomic_directory(tmp_path, ["*.bin"]) as partial:
+        (partial / "a").write_text("new")
+    assert _names(tmp_path) == ["a", "mine"]
+    assert (tmp_path / "a").read_text() == "new"
+
+
+def test_a_failure_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "a.bin").write_text("old")
+
+    def fail() -> None:
+        with atomic_directory(folder, ["*.bin"]) as partial:
+            (partial / "a.bin").write_text("half")
+            raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        fail()
+    assert (folder / "a.bin").read_text() == "old"
+    assert _names(tmp_path) == ["out"]
+    assert _names(folder) == ["a.bin"]
+
+
+def test_what_a_crash_left_is_not_exported(tmp_path: Path) -> None:
+    for left in (tmp_path / ".out.partial", tmp_path / "out" / ".partial"):
+        left.mkdir(parents=True)
+        (left / "stale").write_text("?")
+        with atomic_directory(tmp_path / "out") as partial:
+            (partial / "a").write_text("1")
+        assert _names(tmp_path / "out") == ["a"]
+        shutil.rmtree(tmp_path / "out")
+
+
+@pytest.mark.parametrize("data", ["☂", b"\x00\xff"])
+def test_a_file_is_replaced_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str | bytes
+) -> None:
+    file = tmp_path / "config.json"
+    atomic_write(file, data)
+    before = file.read_bytes()
+    assert before == (data.encode("utf-8") if isinstance(data, str) else data)
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        atomic_write(file, "{}")
+    assert file.read_bytes() == before
+    assert _names(tmp_path) == ["config.json"]
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_file_is_on_disk_before_it_takes_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, concurrent: bool
+) -> None:
+    done: list[str] = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), sync(handle)))
+    monkeypatch.setattr(
+        Path, "replace", lambda path, to: (done.append("replace"), replace(path, to))[1]
+    )
+    file = tmp_path / "graph.pt2"
+    with atomic_file(file, concurrent=concurrent) as partial:
+        partial.write_text("1")
+        assert not file.exists()
+    assert done == ["sync", "replace", "sync"]
+    assert _names(tmp_path) == ["graph.pt2"]
+
+
+def test_processes_that_write_one_file_have_a_path_each(tmp_path: Path) -> None:
+    file = tmp_path / "graph.pt2"
+    with (
+        atomic_file(file, concurrent=True) as one,
+        atomic_file(file, concurrent=True) as other,
+    ):
+        assert one != other
+        assert one.suffix == other.suffix == ".pt2"
+        one.write_text("one")
+        other.write_text("other")
+    assert file.read_text() == "one", "the last to finish"
+
+
+def test_a_failed_file_leaves_nothing(tmp_path: Path) -> None:
+    def fail(concurrent: bool) -> None:
+        with atomic_file(tmp_path / "a", concurrent=concurrent) as partial:
+            partial.write_text("half")
+            raise OSError("no space")
+
+    for concurrent in (False, True):
+        with pytest.raises(OSError, match="no space"):
+            fail(concurrent)
+    assert _names(tmp_path) == []
+
+
+def test_files_and_folders_have_the_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    (tmp_path / "folder").mkdir()
+    atomic_write(tmp_path / "file", "")
+    with atomic_directory(tmp_path / "new") as partial:
+        (partial / "a").write_text("")
+    with atomic_file(tmp_path / "shared", concurrent=True) as path:
+        path.write_text("")
+    mode = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in _names(tmp_path)}
+    assert mode["file"] == mode["shared"] == mode["plain"]
+    assert mode["new"] == mode["folder"]
+
+
+def test_a_folder_as_a_whole_replaces_an_earlier_one(tmp_path: Path) -> None:
+    folder = tmp_path / "step-1"
+    folder.mkdir()
+    (folder / "old").write_text("old")
+    with atomic_directory(folder, whole=True) as partial:
+        (partial / "a").write_text("1")
+        assert _names(folder) == ["old"]
+    assert _names(folder) == ["a"]
+
+
+def test_an_index_never_lists_a_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "index", "stale"):
+        (tmp_path / name).write_text("old")
+    seen: list[tuple[str, bool]] = []
+    replace = Path.replace
+
+    def watched(path: Path, to: Path) -> Path:
+        seen.append((to.name, (tmp_path / "index").exists()))
+        return replace(path, to)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    with atomic_directory(tmp_path, ["stale"], index="index") as partial:
+        for name in ("a", "index", "z"):
+            (partial / name).write_text("new")
+    assert seen == [("a", False), ("z", False), ("index", False)]
+    assert _names(tmp_path) == ["a", "b", "index", "z"]
+
+
+def test_leftovers_of_a_crash_are_removed_by_pattern(tmp_path: Path) -> None:
+    for name in (".step-1.partial", ".step-2.partial", ".other.partial", "step-3"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+    remove_partial(tmp_path, "step-*")
+    assert _names(tmp_path) == [".other.partial", "step-3"]
