@@ -12,7 +12,7 @@ from addnorm.check.case import Case, gradients, real, weights_of
 from addnorm.check.comparison import CellResult, Comparison, run_comparisons
 from addnorm.check.definition import Texts, decoder_logits
 from addnorm.check.definition.norms import Observed
-from addnorm.check.long_texts import long_texts
+from addnorm.check.long_texts import long_texts, reads_long_texts
 from addnorm.check.matrix import Cell
 from addnorm.check.narrow_types import narrow_types
 from addnorm.models import DecoderModel, EncoderDecoderModel
@@ -29,12 +29,13 @@ def compare_cell(cell: Cell) -> CellResult:
 
 
 def every_comparison(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
-    """In float64, in narrow types, and on long texts."""
+    """In float64, in narrow types, and of some cells on long texts."""
     case = Case.of(cell, defined=defined)
     expected = case.expected()
     yield from comparisons(case, expected)
     yield from narrow_types(case, expected.detach())
-    yield from long_texts(cell, defined=defined)
+    if reads_long_texts(cell):
+        yield from long_texts(cell, defined=defined)
 
 
 def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
