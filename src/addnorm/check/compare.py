@@ -16,11 +16,31 @@ from addnorm.check.long_texts import long_texts, reads_long_texts
 from addnorm.check.matrix import Cell
 from addnorm.check.narrow_types import narrow_types
 from addnorm.models import DecoderModel, EncoderDecoderModel
-from addnorm.nn.attention import AttentionConfig, BlocksPatternConfig
-from addnorm.nn.positions import LearnedConfig, SinusoidalConfig
+from addnorm.nn.attention import AttentionConfig, FullPatternConfig, WindowPatternConfig
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
 
 PREFIX = (3, 1, 2)
 SEGMENTS = (slice(0, 3), slice(3, 5), slice(5, 7))
+
+OFFSETS_ALONE = (
+    ALiBiConfig,
+    KERPLEConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+"""The positions that know how far apart two tokens are, and no more."""
+
+BETWEEN_TOKENS = (FullPatternConfig, WindowPatternConfig, type(None))
+"""Likewise the patterns; a layer may have none of its own."""
 
 
 def compare_cell(cell: Cell) -> CellResult:
@@ -164,8 +184,7 @@ def _memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
 
 
 def _knows_places(config: Any) -> bool:
-    """Whether something counts from the start of a text, and not between two tokens."""
+    """Whether something may count from the start of a text, and not between two tokens."""
     patterns = [config.attention.pattern, *(layer.pattern for layer in config.layer_pattern)]
-    return isinstance(config.position, SinusoidalConfig | LearnedConfig) or any(
-        isinstance(pattern, BlocksPatternConfig) for pattern in patterns
-    )
+    offsets = isinstance(config.position, OFFSETS_ALONE)
+    return not offsets or any(not isinstance(one, BETWEEN_TOKENS) for one in patterns)
