@@ -40,7 +40,7 @@ def check(
     only: str = "",
     compile: Annotated[int, Parameter(validator=Number(gte=0), negative="")] = 0,
     jobs: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
-    own: OwnPart = OwnPart(),  # noqa: B008
+    own: OwnPart = OwnPart(),
 ) -> int:
     """Hold tiny models of combinations of parts against their plain definition in float64.
 

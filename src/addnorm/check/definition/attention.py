@@ -10,9 +10,9 @@ from addnorm.check.definition.cores import Heads, Keys, Queries, Seen, mixed
 from addnorm.check.definition.layers import Tokens, Weights, linear, under
 from addnorm.check.definition.norms import normalised
 from addnorm.check.definition.outputs import after_heads
-from addnorm.check.definition.place import Place
 from addnorm.check.definition.positions import Head, bias, met, rotated
 from addnorm.check.definition.scores import Pairs, scale, scored
+from addnorm.check.definition.texts import Place
 
 
 def self_attention(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:

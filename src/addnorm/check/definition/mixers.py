@@ -9,7 +9,7 @@ from torch import Tensor
 from addnorm.check.definition.attention import self_attention
 from addnorm.check.definition.definitions import Definitions, MissingDefinition
 from addnorm.check.definition.layers import Tokens, Weights, activated, linear, sigmoid, under
-from addnorm.check.definition.place import Place
+from addnorm.check.definition.texts import Place
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.recurrent import RecurrentConfig

@@ -14,10 +14,9 @@ from addnorm.check.definition.heads import HEADS
 from addnorm.check.definition.layers import Tokens, Weights, under
 from addnorm.check.definition.mixers import MIXERS
 from addnorm.check.definition.norms import Observed, normalised
-from addnorm.check.definition.place import Place
 from addnorm.check.definition.placements import PLACEMENTS, Depth
 from addnorm.check.definition.positions import embedded
-from addnorm.check.definition.texts import Texts
+from addnorm.check.definition.texts import Place, Texts
 
 Logits = Float[Tensor, "rows outputs"]
 Sublayer = Callable[[Weights, Tokens, int], Tokens]

@@ -83,3 +83,16 @@ class Texts:
         """Which tokens are in the last segment; all, where there is but one."""
         last = max(self.segment, default=0)
         return torch.tensor([s == last for s in self.segment or [0] * len(self)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The texts that a mixer reads, from left to right alone if `causal`.
+
+    `position` is the configuration of the scheme that this layer has; `layer` counts from 0.
+    """
+
+    texts: Texts
+    causal: bool
+    position: Any
+    layer: int = 0
