@@ -40,7 +40,7 @@ def test_beams_wide_enough_find_the_best_of_all(penalty: float, width: str) -> N
 
 def test_unfinished_ones_follow_where_too_few_end() -> None:
     config = BeamConfig(beams=2, n_best=2, length_penalty=0.0)
-    found = beam_search(lambda _: [-50.0, -0.1, -5.0], config, 3, [END])
+    found = beam_search(lambda ids: [-50.0, -0.1, -5.0 + len(ids)], config, 3, [END])
     assert [(h.ids, h.ended) for h in found] == [((1, 1, 1), False), ((1, 1, 2), False)]
     assert found[0].score == pytest.approx(-0.3)
 
