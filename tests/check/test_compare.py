@@ -167,11 +167,11 @@ def _memory_rows_not_selected(patch: Patch) -> None:
 def _memories_not_selected(patch: Patch) -> None:
     from addnorm.nn.cache import CrossCache
 
-    def first(self: CrossCache, rows: Tensor) -> None:
+    def backwards(self: CrossCache, rows: Tensor) -> None:
         if self._kept is not None:
-            self._kept = (self._kept[0][: len(rows)], self._kept[1][: len(rows)])
+            self._kept = (self._kept[0][rows.flip(0)], self._kept[1][rows.flip(0)])
 
-    patch.setattr(CrossCache, "select", first)
+    patch.setattr(CrossCache, "select", backwards)
 
 
 def _products_unscaled(patch: Patch) -> None:
@@ -308,8 +308,8 @@ MUTATIONS: list[tuple[Callable[[Patch], None], str, str]] = [
     ),
     (_powers_of_two_for_any_heads, _usual("decoder", "alibi_three_heads"), "logits"),
     (_no_temperature, _usual("decoder", "rotary_yarn"), "logits"),
-    (_rows_not_selected, _usual("decoder"), "cache.select (selected)"),
-    (_rows_not_selected, "decoder/none/layernorm/post/lstm/mlp", "cache.select (selected)"),
+    (_rows_not_selected, _usual("decoder"), "cache.select ("),
+    (_rows_not_selected, "decoder/none/layernorm/post/lstm/mlp", "cache.select ("),
     (_memories_not_selected, _usual("encoder_decoder"), "cache.select ("),
     (_memory_rows_not_selected, _usual("decoder"), "memory, rows selected"),
     (_products_unscaled, _usual("decoder"), "float32 logits"),
