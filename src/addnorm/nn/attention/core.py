@@ -23,7 +23,7 @@ from addnorm.nn.attention.kernels import (
     dot_product_attention,
     shared,
 )
-from addnorm.nn.attention.scores import Additive, DotProduct, Score
+from addnorm.nn.attention.scores import Additive, DotProduct
 from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
@@ -70,7 +70,7 @@ class SDPACoreConfig:
 
     kind: Literal["sdpa"] = "sdpa"
 
-    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> SDPACore:
+    def build(self, heads: HeadShape, score: nn.Module, dropout: float, layer: int) -> SDPACore:
         return SDPACore(fused(score), dropout=dropout)
 
 
@@ -80,7 +80,7 @@ class EagerCore(nn.Module):
     The reference; it shows its weights. Without a `score` it is the scaled dot product.
     """
 
-    def __init__(self, score: Score | None = None, *, dropout: float = 0.0) -> None:
+    def __init__(self, score: nn.Module | None = None, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.score = functional.scaled_dot_scores if score is None else score
         self.weights_dropout = Dropout(dropout)
@@ -116,11 +116,11 @@ class EagerCoreConfig:
 
     kind: Literal["eager"] = "eager"
 
-    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> EagerCore:
+    def build(self, heads: HeadShape, score: nn.Module, dropout: float, layer: int) -> EagerCore:
         return EagerCore(score, dropout=dropout)
 
 
-def fused(score: Score) -> DotProduct:
+def fused(score: nn.Module) -> DotProduct:
     """A score that fused kernels compute. Raises `ValueError` for another."""
     if not isinstance(score, DotProduct) or score.softcap is not None:
         raise ValueError(NOT_FUSED)

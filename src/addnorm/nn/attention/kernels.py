@@ -45,8 +45,10 @@ def dot_product_attention(
         # Alone with the keys, a query is read once: a wider type costs nothing, and rounds less.
         single = torch.compiler.is_exporting() and q.shape[2] == 1
         wide = torch.float32 if single else q.dtype
-        wider = (x.to(wide) for x in (q, k, v))
-        return plain_products(*wider, mask, bias, scale=scale, dropout=dropout).to(q.dtype)
+        mixed = plain_products(
+            q.to(wide), k.to(wide), v.to(wide), mask, bias, scale=scale, dropout=dropout
+        )
+        return mixed.to(q.dtype)
     causal = isinstance(mask, Causal) and bias is None
     allowed = None if causal else allowed_of(mask, q, k)
     bias = None if bias is None else bias.to(q.dtype)
