@@ -8,11 +8,11 @@ import pytest
 import torch
 from tests.contracts import CORE_RECORDS, SOFTMAX_CORES, build_core, check_records, named
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
 from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, blocked
-from addnorm.nn.attention import core as core_module
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
 from addnorm.nn.positions.position import Bias
@@ -229,7 +229,7 @@ def test_autocast_takes_plain_products_of_short_texts(
     inputs, mask, wanted = problem(name, kv_heads, biased)
     module = built(SOFTMAX_CORES[0])
     monkeypatch.setattr(blocked, "MANY", many)
-    monkeypatch.setattr(core_module.F, "scaled_dot_product_attention", None)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", None)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = run(
             lambda q, k, v, bias=None: module(q, k, v, mask, tiles(bias)), inputs, torch.bfloat16
