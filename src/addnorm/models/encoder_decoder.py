@@ -18,6 +18,7 @@ from addnorm.models.inputs import (
     valid_positions,
 )
 from addnorm.models.shape import Shape, refuse
+from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
@@ -132,6 +133,9 @@ class EncoderDecoderConfig(Shape):
         super().__post_init__()
         if self.decoder_position is not None:
             refuse(self.d_model, self.decoder_position, self.attention)
+        if self.cross_attention is None and not isinstance(self.attention, AttentionConfig):
+            _refuse_default_heads(self.d_model, AttentionConfig().n_heads, self.attention.kind)
+        self.looking.heads(self.d_model)
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """The model; `target_vocab_size` defaults to `vocab_size`, which only tokens need.
@@ -166,3 +170,14 @@ class EncoderDecoderConfig(Shape):
             assert isinstance(model.source_embed, Embedding)
             model.source_embed.tokens.weight = model.target_embed.tokens.weight
         return model
+
+
+def _refuse_default_heads(d_model: int, n_heads: int, kind: str) -> None:
+    """Raise `ValueError` where cross-attention that nobody configured cannot have its heads."""
+    if d_model % n_heads:
+        fits = max(n for n in range(1, n_heads) if d_model % n == 0)
+        raise ValueError(
+            f"the decoder attends to the encoder also where attention is {kind}, by default with "
+            f"{n_heads} heads, and {n_heads} does not divide d_model = {d_model}: set "
+            f"cross_attention = {{ n_heads = {fits} }}"
+        )
