@@ -2,7 +2,7 @@
 
     make mutants                                            a fixed random 200, as far as not done
     .venv/bin/python benchmarks/mutants.py --changed main   those in lines that differ from `main`
-    .venv/bin/python benchmarks/mutants.py --again          the survivors once more, with new tests
+    .venv/bin/python benchmarks/mutants.py --again --wide   the survivors once more, with all tests
 
 The mutants are mutmut's. Running them is not left to it: it puts a dispatcher in the place of every
 function, which shape checks, `torch.compile` and `torch.export` then see instead of the function,
@@ -43,13 +43,26 @@ from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_repla
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/addnorm")
 SCOPE = ("nn", "generate", "quantize", "train/loss.py", "train/optim.py")
+MODELS = (
+    "tests/models/test_encoder.py",
+    "tests/models/test_encoder_decoder.py",
+    "tests/check/test_judge.py",
+)
 WIDER = {
-    "nn": ("tests/nn", "tests/models", "tests/quantize"),
+    "nn/attention": ("tests/nn/attention/test_multihead.py", *MODELS),
+    "nn/positions": ("tests/nn/attention/test_multihead.py", *MODELS),
+    "nn": MODELS,
     "generate": ("tests/generate",),
-    "quantize": ("tests/quantize", "tests/runs/test_use.py"),
-    "train": ("tests/train",),
+    "quantize": ("tests/runs/test_use.py",),
+    "train": ("tests/train/test_trainer.py", "tests/train/test_validation.py"),
 }
 """The tests of what is built from a package, which run where the mirror of a file passes."""
+
+WIDEST = {"nn": ("tests/nn", "tests/models", "tests/quantize"), "train": ("tests/train",)}
+"""With `--wide` also these, which take minutes."""
+
+LIMIT = 900
+"""Seconds for one set of tests."""
 
 RESULTS = ROOT / "benchmarks/results/mutants.json"
 EQUIVALENT = ROOT / "benchmarks/equivalent_mutants.toml"
@@ -173,7 +186,7 @@ class Trial:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._clean: dict[tuple[str, ...], float] = {}
+        self._clean = set[str]()
         for name in COPIED:
             if (ROOT / name).is_dir():
                 skipped = shutil.ignore_patterns("__pycache__", "_build", "_pictures")
@@ -181,17 +194,14 @@ class Trial:
             else:
                 shutil.copy(ROOT / name, folder / name)
 
-    def result_of(self, mutant: Mutant) -> dict[str, Any]:
+    def result_of(self, mutant: Mutant, *, wide: bool = False) -> dict[str, Any]:
         """Whether tests fail with a mutant in its place, and the first that does."""
-        start, verdict = time.perf_counter(), ("survived", "")
-        first = mirror(mutant.path)
-        stages = [(first,)] if (ROOT / first).exists() else []
-        stages.append(WIDER[mutant.path.split("/")[0]])
-        for tests in stages:
-            limit = 60 + 4 * self.clean(tests)
+        start, result, by = time.perf_counter(), "survived", ""
+        for tests in self.stages(mutant.path, wide=wide):
             with self.replaced(mutant.path, mutant.code):
-                verdict = self.run(tests, limit)
-            if verdict[0] != "survived":
+                result, by = self.run(tests)
+            if result != "survived":
+                self.check_clean(by)
                 break
         return {
             "path": mutant.path,
@@ -199,32 +209,38 @@ class Trial:
             "line": mutant.line,
             "before": mutant.before,
             "after": mutant.after,
-            "result": verdict[0],
-            "by": verdict[1],
+            "result": result,
+            "by": by,
             "seconds": round(time.perf_counter() - start, 1),
         }
 
-    def clean(self, tests: tuple[str, ...]) -> float:
-        """How long the tests take on the tree as it is; they have to pass."""
-        if tests not in self._clean:
-            start = time.perf_counter()
-            result, by = self.run(tests, 3600)
+    def stages(self, path: str, *, wide: bool) -> Iterator[tuple[str, ...]]:
+        """The mirror of a file, what is built from it, and if asked all of its package."""
+        if (self.folder / mirror(path)).exists():
+            yield (mirror(path),)
+        yield next(tests for prefix, tests in WIDER.items() if path.startswith(prefix))
+        if wide and (package := path.split("/")[0]) in WIDEST:
+            yield WIDEST[package]
+
+    def check_clean(self, by: str) -> None:
+        """That the test passes without a mutant, once for each file of tests."""
+        if "::" in by and (file := by.split("::")[0]) not in self._clean:
+            result, _ = self.run((by,))
             if result != "survived":
-                raise SystemExit(f"{' '.join(tests)}: {result} without any mutant: {by}")
-            self._clean[tests] = time.perf_counter() - start
-        return self._clean[tests]
+                raise SystemExit(f"{by} fails without any mutant")
+            self._clean.add(file)
 
     def replaced(self, path: str, code: str) -> "Replaced":
         """The file with other code, as long as the `with` lasts."""
         return Replaced(self.folder / SOURCE / path, code)
 
-    def run(self, tests: tuple[str, ...], limit: float) -> tuple[str, str]:
+    def run(self, tests: tuple[str, ...]) -> tuple[str, str]:
         """`survived`, `killed` or `timeout`, and the first test that failed."""
         log = self.folder / "log.txt"
         child = os.fork()
         if child == 0:
             _be_pytest(self.folder, tests, log)
-        end = time.perf_counter() + limit
+        end = time.perf_counter() + LIMIT
         try:
             while time.perf_counter() < end:
                 done, status = os.waitpid(child, os.WNOHANG)
@@ -327,6 +343,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=200, help="how many (200)")
     parser.add_argument("--changed", metavar="REVISION", help="only in lines changed since then")
     parser.add_argument("--again", action="store_true", help="survivors once more")
+    parser.add_argument("--wide", action="store_true", help="against all tests of the package")
     parser.add_argument("--fresh", action="store_true", help="forget the results so far")
     parser.add_argument("--list", action="store_true", help="say which, and run none")
     return parser.parse_args()
@@ -347,10 +364,11 @@ def main() -> int:
         print("\n".join(f"{m.id} {m.path}:{m.line} {m.before}  ->  {m.after}" for m in left))
         return 0
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the copy goes, the results stay
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trial = Trial(Path(folder))
         for i, mutant in enumerate(left, len(chosen) - len(left) + 1):
-            results[mutant.id] = trial.result_of(mutant)
+            results[mutant.id] = trial.result_of(mutant, wide=asked.wide)
             print(f"{i}/{len(chosen)} {mutant.id} {show(results[mutant.id])}", flush=True)
             if not asked.changed:
                 write(results, names, asked.sample)
