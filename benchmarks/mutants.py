@@ -46,7 +46,7 @@ SCOPE = ("nn", "generate", "quantize", "train/loss.py", "train/optim.py")
 MODELS = (
     "tests/models/test_encoder.py",
     "tests/models/test_encoder_decoder.py",
-    "tests/check/test_judge.py",
+    "tests/check/test_compare.py",
 )
 WIDER = {
     "nn/attention": ("tests/nn/attention/test_multihead.py", *MODELS),
