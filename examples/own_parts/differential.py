@@ -31,15 +31,17 @@ class Difference(nn.Module):
         return ((1 - self.start) * mixed).unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
 
     def weights(self, q: Tensor, k: Tensor, mask, bias=None) -> Tensor:
-        """Both maps of every pair of heads, for whoever looks inside."""
+        """For whoever looks inside: both maps of every pair."""
         return EagerCore(self.score).weights(q, k, mask, bias)
 
 
 @dataclass(frozen=True)
 class DifferenceConfig:
+    """Heads 2i and 2i + 1 are a pair."""
+
     def conflict(self, heads) -> str | None:
-        even = heads.n_heads % 2 == 0 and heads.n_heads == heads.n_kv_heads
-        return None if even else "heads come in pairs, with keys of their own"
+        alone = heads.n_heads % 2 or heads.n_heads != heads.n_kv_heads
+        return "heads come in pairs, with keys of their own" if alone else None
 
     def build(self, heads, score: nn.Module, dropout: float, layer: int) -> Difference:
         return Difference(score, heads.d_head, layer)
@@ -48,12 +50,11 @@ class DifferenceConfig:
 def difference(config, weights, heads):
     """The definition, in float64: the outputs of all heads."""
     start, outputs = 0.8 - 0.6 * math.exp(-0.3 * heads.layer), []
-    q1, k1, q2, k2 = weights["vectors"]
-    strength = torch.exp((q1 * k1).sum()) - torch.exp((q2 * k2).sum()) + start
+    first, second = torch.exp((weights["vectors"][::2] * weights["vectors"][1::2]).sum(1))
     for h in range(0, len(heads.q), 2):
         scores = [heads.score(i, i).masked_fill(~heads.seen, -math.inf) for i in (h, h + 1)]
-        maps = scores[0].softmax(1) - strength * scores[1].softmax(1)
+        maps = scores[0].softmax(1) - (first - second + start) * scores[1].softmax(1)
         mixed = maps @ torch.cat([heads.v[h], heads.v[h + 1]], 1)
-        size = ((mixed**2).mean(1, keepdim=True) + 1e-5).sqrt()
-        outputs += ((1 - start) * weights["gain"] * mixed / size).chunk(2, dim=1)
+        mixed = mixed / ((mixed**2).mean(1, keepdim=True) + 1e-5).sqrt()
+        outputs += ((1 - start) * weights["gain"] * mixed).chunk(2, dim=1)
     return outputs
