@@ -1,12 +1,11 @@
-"""What every part must do, and the list of parts that do it: a new part joins by one line here.
+"""What every part must do, and the parts that do it.
 
-Each `..._RECORDS` names every member of a union, in the variants worth telling apart; the test of
-the family compares it with the union itself, so a part without a record fails.
+Each `..._RECORDS` has every example of every member of a union, so a new part joins by itself.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
@@ -15,131 +14,35 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from addnorm import parts
-from addnorm.nn.attention import (
-    AdditiveConfig,
-    BilinearConfig,
-    BlocksPatternConfig,
-    DifferentialCoreConfig,
-    DotConfig,
-    EagerCoreConfig,
-    FlexCoreConfig,
-    FullPatternConfig,
-    HeadShape,
-    ScaledDotConfig,
-    SDPACoreConfig,
-    WindowPatternConfig,
-)
+from addnorm.nn.attention import CoreConfig, HeadShape, PatternConfig, ScoreConfig
 from addnorm.nn.context import Context
-from addnorm.nn.feedforward import ACTIVATIONS, FeedForwardConfig, GatedFeedForwardConfig
-from addnorm.nn.heads import (
-    ClassificationHeadConfig,
-    HiddenHeadConfig,
-    PoolerHeadConfig,
-    TaggingHeadConfig,
-    TokenHeadConfig,
-    TransformConfig,
-)
+from addnorm.nn.heads import HeadConfig, TokenHeadConfig
 from addnorm.nn.masks import Causal, Full, Mask
-from addnorm.nn.moe import MixtureOfExpertsConfig
-from addnorm.nn.norms import (
-    BatchNormConfig,
-    DynamicTanhConfig,
-    LayerNormConfig,
-    OffsetRMSNormConfig,
-    RMSNormConfig,
-    ScaleNormConfig,
-)
-from addnorm.nn.positions import (
-    ALiBiConfig,
-    KERPLEConfig,
-    LearnedConfig,
-    NoPositionConfig,
-    RotaryConfig,
-    SinusoidalConfig,
-    T5BiasConfig,
-    TransformerXLConfig,
-)
+from addnorm.nn.moe import AnyFeedForwardConfig
+from addnorm.nn.norms import NormConfig
+from addnorm.nn.positions import PositionConfig
 from addnorm.nn.positions.position import BuildContext
-from addnorm.nn.residuals import (
-    DeepNormConfig,
-    ParallelConfig,
-    PostNormConfig,
-    PreNormConfig,
-    SandwichNormConfig,
-)
+from addnorm.nn.residuals import ResidualConfig
 
-NORM_RECORDS = [
-    LayerNormConfig(),
-    LayerNormConfig(bias=False, eps=1e-3),
-    RMSNormConfig(),
-    OffsetRMSNormConfig(),
-    ScaleNormConfig(),
-    BatchNormConfig(),
-    DynamicTanhConfig(),
-]
-RESIDUAL_RECORDS = [
-    PostNormConfig(),
-    PreNormConfig(),
-    SandwichNormConfig(),
-    DeepNormConfig(),
-    ParallelConfig(),
-    ParallelConfig(norms="each"),
-]
-SCORE_RECORDS = [
-    ScaledDotConfig(),
-    ScaledDotConfig(factor=0.25, softcap=2.0),
-    DotConfig(),
-    BilinearConfig(),
-    AdditiveConfig(),
-]
-PATTERN_RECORDS = [
-    FullPatternConfig(),
-    WindowPatternConfig(size=2),
-    BlocksPatternConfig(size=2, local=0, n_global=1),
-]
-FEEDFORWARD_RECORDS = [
-    *(FeedForwardConfig(activation=name, d_ff=5) for name in ACTIVATIONS),
-    *(GatedFeedForwardConfig(activation=name, d_ff=5) for name in ACTIVATIONS),
-    FeedForwardConfig(bias=False),
-    GatedFeedForwardConfig(bias=True),
-    MixtureOfExpertsConfig(
-        n_experts=2, top_k=2, expert=FeedForwardConfig(d_ff=5, activation="gelu")
-    ),
-]
-POSITION_RECORDS = [
-    SinusoidalConfig(),
-    SinusoidalConfig(layout="halves"),
-    LearnedConfig(),
-    RotaryConfig(),
-    ALiBiConfig(),
-    KERPLEConfig(),
-    T5BiasConfig(),
-    TransformerXLConfig(),
-    NoPositionConfig(),
-]
-CORE_RECORDS = [
-    SDPACoreConfig(),
-    EagerCoreConfig(),
-    FlexCoreConfig(),
-    DifferentialCoreConfig(),
-]
-SOFTMAX_CORES = CORE_RECORDS[:-1]
-"""Those that compute one softmax for each head, and so agree with each other."""
+
+def records(union: Any) -> list[Any]:
+    """Every example of every one of our own configurations of a family, the usual one first."""
+    found: dict[str, Any] = {}
+    for member in parts.members(union):
+        found |= parts.examples(member)
+    return list(found.values())
+
+
+NORM_RECORDS = records(NormConfig)
+RESIDUAL_RECORDS = records(ResidualConfig)
+SCORE_RECORDS = records(ScoreConfig)
+PATTERN_RECORDS = records(PatternConfig)
+FEEDFORWARD_RECORDS = records(AnyFeedForwardConfig)
+POSITION_RECORDS = records(PositionConfig)
+CORE_RECORDS = records(CoreConfig)
 HEAD_RECORDS = [
-    TokenHeadConfig(tied=False),
-    TokenHeadConfig(
-        tied=False,
-        bias=True,
-        transform=TransformConfig(norm=LayerNormConfig()),
-        scale="sqrt",
-        softcap=3.0,
-    ),
-    *(ClassificationHeadConfig(pooling=pooling) for pooling in ("mean", "max", "first")),
-    ClassificationHeadConfig(transform=TransformConfig(activation="tanh", bias=False)),
-    TaggingHeadConfig(),
-    TaggingHeadConfig(transform=TransformConfig(bias=False, norm=LayerNormConfig(bias=False))),
-    PoolerHeadConfig(),
-    HiddenHeadConfig(),
+    replace(head, tied=False) if isinstance(head, TokenHeadConfig) and head.tied else head
+    for head in records(HeadConfig)
 ]
 
 

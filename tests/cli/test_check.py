@@ -1,16 +1,18 @@
 """`addnorm check`: what it says, and its exit status."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from addnorm.check import run
-from addnorm.check.compare import CellResult
+from addnorm.check.comparison import CellResult
 from addnorm.check.matrix import Cell
 
 Command = Callable[..., tuple[int, str, str]]
 
-FEW = ("--only", "encoder/none/rmsnorm/pre/dot/mha/*")
+FEW = ("--only", "encoder/alibi/*/dot/mha/full/")
 
 
 def test_cells_by_name(addnorm: Command) -> None:
@@ -19,15 +21,20 @@ def test_cells_by_name(addnorm: Command) -> None:
     assert out.endswith("0 refused, 0 failed\n")
 
 
+def test_kernels_by_name(addnorm: Command) -> None:
+    code, out, _ = addnorm("check", "--only", "kernel/sdpa")
+    assert (code, out.split()[0]) == (0, "7")
+
+
 def test_all_of_them_and_why_some_are_refused(
     addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "compare_cell", lambda cell: CellResult(cell=cell.id, compared=1))
-    code, out, _ = addnorm("check", "--all", "--only", "encoder/rotary/rmsnorm/pre/*/mha/full/*")
+    code, out, _ = addnorm("check", "--all", "--only", "encoder/rotary/*/bilinear/mha/full/")
     assert code == 0
     first, *refused = out.splitlines()
-    assert first == "2 combinations checked in 2 comparisons, 2 refused, 0 failed"
-    assert all(line.startswith("refused: 1 × rotary positions") for line in refused)
+    assert first == "0 combinations checked in 0 comparisons, 6 refused, 0 failed"
+    assert all("× rotary positions" in line or "× no fused kernel" in line for line in refused)
 
 
 def test_a_failure_is_named_and_is_status_1(
@@ -39,7 +46,7 @@ def test_a_failure_is_named_and_is_status_1(
     monkeypatch.setattr(run, "compare_cell", fails)
     code, out, _ = addnorm("check", *FEW, "--sample", 1, "--seed", 3)
     assert code == 1
-    assert "1 failed\nfailed: encoder/none/rmsnorm/pre/dot/mha/" in out
+    assert "1 failed\nfailed: encoder/alibi/" in out
     assert "gradient, off by 0.5" in out
 
 
@@ -60,6 +67,8 @@ def test_compiled_models_count_too(addnorm: Command, monkeypatch: pytest.MonkeyP
         (["--only", "rotry"], "Did you mean 'rotary'?"),
         (["--sample", "-1"], "--sample"),
         (["--jobs", "0"], "--jobs"),
+        (["--part", "my_parts"], "give the module and the name"),
+        (["--definition", "a:b"], "name it with --part"),
         (["--smaple", "1"], "Did you mean --sample?"),
     ],
 )
@@ -67,4 +76,51 @@ def test_mistakes(words: list[str], expected: str, addnorm: Command) -> None:
     code, out, err = addnorm("check", *words)
     assert (code, out) == (2, "")
     assert expected in err
+    assert err.count("\n") == 1
+
+
+PARTS_FILE = Path(__file__).parent.parent / "check" / "my_parts.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with somebody's parts."""
+    (tmp_path / "strangers_parts.py").write_text(PARTS_FILE.read_text("utf-8"), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("strangers_parts", None)
+
+
+def test_a_part_of_ones_own(addnorm: Command, folder: Path) -> None:
+    code, out, err = addnorm(
+        *("check", "--part", "strangers_parts:SineConfig", "--no-compile", "--sample", 2)
+    )
+    assert (code, err) == (0, "")
+    first, second, *_ = out.splitlines()
+    assert first.startswith("feedforward strangers_parts:SineConfig: contract, gradients, ")
+    assert second.startswith("5 combinations checked in")
+    assert ", 0 failed" in second
+
+
+def test_a_part_that_differs_from_its_definition(addnorm: Command, folder: Path) -> None:
+    code, out, _ = addnorm(
+        *("check", "--part", "strangers_parts:DyTConfig", "--no-compile", "--sample", 1),
+        *("--definition", "strangers_parts:dyt_without_bias"),
+        *("--import", "strangers_parts.py"),
+    )
+    assert code == 1
+    assert "logits, off by" in out
+
+
+def test_a_loss_of_ones_own(addnorm: Command, folder: Path) -> None:
+    code, out, _ = addnorm("check", "--part", "strangers_parts:MeanConfig")
+    assert code == 1
+    assert "failed: loss/" in out
+    assert "the loss of a batch is the sum of its rows'" in out
+
+
+def test_a_part_that_is_not_there(addnorm: Command, folder: Path) -> None:
+    code, out, err = addnorm("check", "--part", "strangers_parts:SinConfig")
+    assert (code, out) == (2, "")
+    assert "Did you mean 'SineConfig'" in err
     assert err.count("\n") == 1

@@ -1,7 +1,9 @@
 """`addnorm parts`: a table for people, an array for programs."""
 
 import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -25,3 +27,16 @@ def test_a_wrong_family_is_one_message(addnorm: Command) -> None:
     code, out, err = addnorm("parts", "norm")
     assert (code, out) == (2, "")
     assert err == "addnorm: no family of parts is called 'norm'. Did you mean 'norms'?\n"
+
+
+def test_parts_of_ones_own(addnorm: Command, tmp_path: Path) -> None:
+    own = Path(__file__).parent.parent / "check" / "my_parts.py"
+    (tmp_path / "listed_parts.py").write_text(own.read_text("utf-8"), "utf-8")
+    try:
+        code, out, _ = addnorm("parts", "norms", "--json", "--import", tmp_path / "listed_parts.py")
+    finally:
+        sys.modules.pop("listed_parts", None)
+    found = {part["kind"]: part for part in json.loads(out)}
+    assert code == 0
+    assert found["listed_parts:DyTConfig"]["equation"] == "γ tanh(α x) + β"
+    assert found["listed_parts:DyTConfig"]["file"] == "listed_parts.py"

@@ -184,7 +184,7 @@ VARIANTS: Mapping[str, Variant] = {
             "n_layers": 4,
             "layer_pattern": (
                 LayerConfig(),
-                LayerConfig(position=ALiBiConfig()),
+                LayerConfig(position=KERPLEConfig()),
                 LayerConfig(pattern=WindowPatternConfig(size=2), position=RotaryConfig()),
             ),
         }

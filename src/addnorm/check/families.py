@@ -19,8 +19,9 @@ D_MODEL = 8
 
 def families() -> dict[str, Family]:
     """Every family that a part may belong to, by its name."""
-    found = {name: family_of(axis.union) for name, axis in PARTS.items()} | OTHER_FAMILIES
-    return {name: family for name, family in found.items() if family is not None}
+    ours = {name: family_of(axis.union) for name, axis in PARTS.items()}
+    found = {name: family for name, family in ours.items() if family is not None}
+    return {**found, **OTHER_FAMILIES}
 
 
 def named_object(name: str, option: str) -> Any:

@@ -66,6 +66,6 @@ def small_limits() -> Generator[None]:
 
 
 def _set(pairs: int, queries: int, many: int, at_once: int) -> None:
-    for module in (masks, tiles):
-        module.DENSE_LIMIT, module.TILE = pairs, queries
+    masks.DENSE_LIMIT, masks.TILE = pairs, queries  # pyright: ignore[reportConstantRedefinition]
+    tiles.DENSE_LIMIT, tiles.TILE = pairs, queries  # pyright: ignore[reportConstantRedefinition]
     blocked.MANY, blocked.AT_ONCE = many, at_once

@@ -78,8 +78,8 @@ class Cell:
         variant = names.pop() if names[-1] in VARIANTS else None
         mixer = names.pop(_FOURTH) if names[_FOURTH] in MIXERS else None
         parts = tuple(zip(AROUND_MIXERS if mixer else AXES, names, strict=True))
-        [architecture] = [one for one in ARCHITECTURES if one == family]
-        return cls(family=architecture, parts=parts, mixer=mixer, variant=variant)
+        known: Mapping[str, Architecture] = {one: one for one in ARCHITECTURES}
+        return cls(family=known[family], parts=parts, mixer=mixer, variant=variant)
 
     def changes(self) -> dict[str, Any]:
         """What its fields are."""

@@ -62,7 +62,7 @@ def _causal(case: Case) -> Iterator[Comparison]:
         else:
             logits = model(one, valid)
         found.append(logits[:, :t][valid[:, :t]])
-    yield Comparison("float32 causality", *found, BETWEEN_BATCHES)
+    yield Comparison("float32 causality", found[0], found[1], BETWEEN_BATCHES)
 
 
 def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:

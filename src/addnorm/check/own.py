@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from addnorm.check.compare import every_comparison
 from addnorm.check.comparison import CellResult, Comparison, run_comparisons
 from addnorm.check.definition import DEFINITIONS
 from addnorm.check.families import family_name, part_examples
-from addnorm.check.matrix import USUAL, Cell, cells
+from addnorm.check.matrix import AROUND_MIXERS, USUAL, Cell, cells
 from addnorm.check.other_families import OTHER_CONTRACTS
 from addnorm.check.run import Report, Watch, compiled
 from addnorm.check.sampling import sample
@@ -90,8 +91,7 @@ def _results(
 ) -> Iterator[CellResult | str]:
     for name, config in part_examples(part).items():
         with_own = _with_own(PARTS[family].field, config, name)
-        usual = [with_own(cell) for cell in _usual(family)]
-        usual = [cell for cell in usual if _takes(cell)]
+        usual = _usual(family, with_own)
         for cell in usual:
             yield run_comparisons(f"{cell.id}, contract", contract(cell))
         around = [with_own(cell) for cell in partners(family) if _may_stand(cell, usual)]
@@ -99,7 +99,7 @@ def _results(
         chosen = sample(sizes[0], sizes[1], around)
         if family == "norm":  # a norm may also be that of queries and keys
             inside = _with_own("attention.qk_norm", config, f"{name}_of_queries_and_keys")
-            chosen += [inside(cell) for cell in _usual(family)]
+            chosen += _usual(family, inside)
         for cell in chosen:
             if not cell.refusal():
                 yield _compared(cell, defined)
@@ -125,14 +125,22 @@ def _may_stand(cell: Cell, usual: list[Cell]) -> bool:
     return cell.family in {one.family for one in usual} and cell.refusal() is None
 
 
-def _usual(family: str) -> list[Cell]:
-    """The usual cell of every architecture."""
-    if family == "mixer":
-        parts = tuple((axis, USUAL[axis]) for axis in ("position", "norm", "placement"))
-        parts += (("feedforward", USUAL["feedforward"]),)
-        mixer = next(iter(MIXERS))
-        return [Cell(family=one, parts=parts, mixer=mixer) for one in ARCHITECTURES]
-    return [Cell(family=one, parts=tuple(USUAL.items())) for one in ARCHITECTURES]
+def _usual(family: str, with_own: Callable[[Cell], Cell]) -> list[Cell]:
+    """A cell of every architecture that takes the part: as near the usual one as it allows."""
+    found: list[Cell] = []
+    for architecture in ARCHITECTURES:
+        near = [Cell(family=architecture, parts=tuple(USUAL.items()))]
+        near += [
+            replace(near[0], parts=tuple((USUAL | {axis: name}).items()))
+            for axis, names in AXES.items()
+            for name in names
+        ]
+        if family == "mixer":
+            parts = tuple((axis, USUAL[axis]) for axis in AROUND_MIXERS)
+            near = [Cell(family=architecture, parts=parts, mixer=next(iter(MIXERS)))]
+        own = (with_own(cell) for cell in near)
+        found += islice((cell for cell in own if not cell.refusal() and _takes(cell)), 1)
+    return found
 
 
 def _takes(cell: Cell) -> bool:
@@ -205,7 +213,7 @@ def _gradients(case: Case) -> Iterator[Comparison]:
     inputs, valid = case.batch("right")
     outputs = real(model(*inputs), valid)
     direction = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).double()
-    found = torch.autograd.grad(
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
         (outputs * direction).sum(), list(model.parameters()), allow_unused=True
     )
     for (name, _), gradient in zip(model.named_parameters(), found, strict=True):

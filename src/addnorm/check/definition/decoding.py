@@ -20,7 +20,8 @@ class Hypothesis:
 
 def greedy(log_p: NextLogP, limit: int, ends: Sequence[int]) -> Hypothesis:
     """The most probable token, again and again; the score is the sum of log p."""
-    ids, score = (), 0.0
+    ids: tuple[int, ...] = ()
+    score = 0.0
     while len(ids) < limit and not (ids and ids[-1] in ends):
         row = log_p(ids)
         best = max(range(len(row)), key=lambda token: row[token])
