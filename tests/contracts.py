@@ -14,7 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from addnorm import parts
-from addnorm.nn.attention import CoreConfig, HeadShape, PatternConfig, ScoreConfig
+from addnorm.nn.attention import (
+    CoreConfig,
+    DifferentialCoreConfig,
+    HeadShape,
+    PatternConfig,
+    ScoreConfig,
+)
 from addnorm.nn.context import Context
 from addnorm.nn.heads import HeadConfig, TokenHeadConfig
 from addnorm.nn.masks import Causal, Full, Mask
@@ -40,6 +46,8 @@ PATTERN_RECORDS = records(PatternConfig)
 FEEDFORWARD_RECORDS = records(AnyFeedForwardConfig)
 POSITION_RECORDS = records(PositionConfig)
 CORE_RECORDS = records(CoreConfig)
+SOFTMAX_CORES = [core for core in CORE_RECORDS if not isinstance(core, DifferentialCoreConfig)]
+"""Those that compute one softmax for each head, and so agree with each other."""
 HEAD_RECORDS = [
     replace(head, tied=False) if isinstance(head, TokenHeadConfig) and head.tied else head
     for head in records(HeadConfig)

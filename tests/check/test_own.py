@@ -34,7 +34,7 @@ def test_a_right_part_holds(part: type, definition: Any) -> None:
     [
         (my_parts.DyTConfig, my_parts.dyt_without_bias, "logits"),
         (my_parts.LeakingConfig, None, "logits"),
-        (my_parts.WideningConfig, None, "outputs in"),
+        (my_parts.WideningConfig, None, "dtype"),
         (my_parts.UnusedConfig, None, "a gradient reaches"),
     ],
 )

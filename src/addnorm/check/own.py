@@ -1,7 +1,7 @@
 """The check of a part of someone's own: alone, and with every partner that it allows."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -131,7 +131,7 @@ def _usual(family: str, with_own: Callable[[Cell], Cell]) -> list[Cell]:
     for architecture in ARCHITECTURES:
         near = [Cell(family=architecture, parts=tuple(USUAL.items()))]
         near += [
-            replace(near[0], parts=tuple((USUAL | {axis: name}).items()))
+            replace(near[0], parts=tuple({**USUAL, axis: name}.items()))
             for axis, names in AXES.items()
             for name in names
         ]
@@ -213,14 +213,19 @@ def _gradients(case: Case) -> Iterator[Comparison]:
     inputs, valid = case.batch("right")
     outputs = real(model(*inputs), valid)
     direction = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).double()
-    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+    found: Sequence[Tensor | None] = torch.autograd.grad(
         (outputs * direction).sum(), list(model.parameters()), allow_unused=True
     )
     for (name, _), gradient in zip(model.named_parameters(), found, strict=True):
-        there = gradient is not None and bool(gradient.isfinite().all())
-        moved = there and (name.endswith(BLIND) or bool(gradient.abs().sum() > 0))
+        moved = _reaches(gradient) or name.endswith(BLIND)
         yield _true(f"a gradient reaches {name}", moved)
     yield _true("gradcheck", _gradcheck(model, inputs, valid))
+
+
+def _reaches(gradient: Tensor | None) -> bool:
+    if gradient is None:
+        return False
+    return bool(gradient.isfinite().all()) and bool(gradient.abs().sum() > 0)
 
 
 def _gradcheck(model: nn.Module, inputs: tuple[Tensor, ...], valid: Tensor) -> bool:

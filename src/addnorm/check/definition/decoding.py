@@ -20,13 +20,12 @@ class Hypothesis:
 
 def greedy(log_p: NextLogP, limit: int, ends: Sequence[int]) -> Hypothesis:
     """The most probable token, again and again; the score is the sum of log p."""
-    ids: tuple[int, ...] = ()
-    score = 0.0
+    ids, score = list[int](), 0.0
     while len(ids) < limit and not (ids and ids[-1] in ends):
         row = log_p(ids)
         best = max(range(len(row)), key=lambda token: row[token])
-        ids, score = (*ids, best), score + row[best]
-    return Hypothesis(ids, score, ids[-1] in ends)
+        ids, score = [*ids, best], score + row[best]
+    return Hypothesis(tuple(ids), score, ids[-1] in ends)
 
 
 def beam_search(log_p: NextLogP, config: Any, limit: int, ends: Sequence[int]) -> list[Hypothesis]:
