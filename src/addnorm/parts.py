@@ -139,15 +139,17 @@ class Family:
             raise ValueError(
                 f"{name} is no part: a part is a frozen dataclass with {self.method}()"
             )
-        method = inspect.getattr_static(part, self.method, None)
-        if not callable(getattr(part, self.method, None)) or method is None:
-            raise ValueError(f"{name} is no {self.name}: it has no method {self.method}()")
-        wanted = [*inspect.signature(getattr(self.protocol, self.method)).parameters]
-        try:
-            inspect.signature(getattr(part, self.method)).bind(*wanted)
-        except TypeError as error:
-            call = f"{self.method}({', '.join(wanted[1:])})"
-            raise ValueError(f"{name} is no {self.name}: it is built by {call}, {error}") from error
+        for method in (one for one in vars(self.protocol) if not one.startswith("_")):
+            if not callable(getattr(part, method, None)):
+                raise ValueError(f"{name} is no {self.name}: it has no method {method}()")
+            wanted = [*inspect.signature(getattr(self.protocol, method)).parameters]
+            try:
+                inspect.signature(getattr(part, method)).bind(*wanted)
+            except TypeError as error:
+                call = f"{method}({', '.join(wanted[1:])})"
+                raise ValueError(
+                    f"{name} is no {self.name}: AddNorm calls {call}, and {error}"
+                ) from error
 
 
 def kind_of(part: Any) -> str:
