@@ -17,7 +17,7 @@ from addnorm.nn.blocks import (
     ParallelCrossBlock,
     Stack,
 )
-from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig
+from addnorm.nn.embed import AnyEmbeddingConfig, Embedding, EmbeddingConfig
 from addnorm.nn.exits import ExitHead
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import HeadConfig

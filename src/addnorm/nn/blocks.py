@@ -1,7 +1,7 @@
 """The Transformer block, the block with cross-attention, and the stack of either."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 from torch import nn
 
@@ -12,6 +12,7 @@ from addnorm.nn.masks import Mask
 from addnorm.nn.types import Hidden
 
 
+@runtime_checkable
 class Mixer(Protocol):
     """A token mixer: the sublayer in which the tokens of a text exchange information."""
 

@@ -28,7 +28,7 @@ from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.positions.position import Bias
-from addnorm.nn.types import Keys, Queries
+from addnorm.nn.types import Keys, Mixed, Queries, Values
 
 Weights = Float[Tensor, "batch heads q_seq kv_seq"]
 
@@ -42,8 +42,8 @@ class SDPACore(nn.Module):
         self.dropout = dropout
 
     def forward(
-        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
-    ) -> Queries:
+        self, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: Bias | None = None
+    ) -> Mixed:
         attend = partial(
             dot_product_attention,
             scale=None if self.score is None else self.score.scale,
@@ -86,16 +86,16 @@ class EagerCore(nn.Module):
         self.weights_dropout = Dropout(dropout)
 
     def forward(
-        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
-    ) -> Queries:
+        self, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: Bias | None = None
+    ) -> Mixed:
         width = q.shape[-1] if isinstance(self.score, Additive) else 1
         if is_tiled(q, k, mask, bias, width):
             return in_tiles(self.attend, q, k, v, mask, bias, width)
         return self.attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
 
     def attend(
-        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: BiasTensor | None
-    ) -> Queries:
+        self, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: BiasTensor | None
+    ) -> Mixed:
         """The definition, all at once."""
         weights = self.weights_dropout(self._weights(q, k, mask, bias))
         return weights @ shared(v, q.shape[1])

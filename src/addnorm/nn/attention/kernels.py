@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from addnorm.nn.attention.blocked import blocked_attention, use_blocked_attention
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
-from addnorm.nn.types import Keys, Queries
+from addnorm.nn.types import Keys, Mixed, Queries, Values
 
 BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 
@@ -30,13 +30,13 @@ keeps the kernel, which does not. `docs/speed.md` has the figures, `blocked` the
 def dot_product_attention(
     q: Queries,
     k: Keys,
-    v: Float[Tensor, "batch kv_heads kv_seq d_value"],
+    v: Values,
     mask: Evaluated,
     bias: BiasTensor | None = None,
     *,
     scale: float | None = None,
     dropout: float = 0.0,
-) -> Float[Tensor, "batch heads q_seq d_value"]:
+) -> Mixed:
     """`dropout(softmax(scale · q kᵀ + bias)) v` by the fastest kernel.
 
     `scale` is by default 1/√d_head. Vaswani et al. 2017, eq. 1; Dao et al. 2022, alg. 1.
@@ -69,13 +69,13 @@ def dot_product_attention(
 def plain_products(
     q: Queries,
     k: Keys,
-    v: Float[Tensor, "batch kv_heads kv_seq d_value"],
+    v: Values,
     mask: Evaluated,
     bias: BiasTensor | None = None,
     *,
     scale: float | None = None,
     dropout: float = 0.0,
-) -> Float[Tensor, "batch heads q_seq d_value"]:
+) -> Mixed:
     """The same in plain products, in the type of the queries."""
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
     k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
