@@ -306,6 +306,11 @@ def _imported(kind: str) -> Any:
     found: Any = module
     for name in path.split("."):
         names: Mapping[str, Any] = vars(found) if hasattr(found, "__dict__") else {}
+        if name not in names and module_name == "__main__":
+            raise ValueError(
+                f"{path} was defined in the script that ran: define it in a module, such as "
+                "my_parts.py, and train again"
+            )
         if name not in names:
             classes = [one for one, value in names.items() if isinstance(value, type)]
             where = getattr(module, "__file__", None) or module_name
