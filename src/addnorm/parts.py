@@ -313,7 +313,7 @@ def _imported(kind: str) -> Any:
             )
         if name not in names:
             classes = [one for one, value in names.items() if isinstance(value, type)]
-            where = getattr(module, "__file__", None) or module_name
+            where = vars(module).get("__file__") or module_name
             raise ValueError(f"{where} has no {path}.{nearest(name, classes)}")
         found = names[name]
     return found
