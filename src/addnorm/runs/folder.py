@@ -24,7 +24,7 @@ from addnorm.data.examples import Task
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
-from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
+from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.recipe import (
     RECIPE,
     Place,
@@ -35,6 +35,7 @@ from addnorm.runs.recipe import (
     with_current_names,
 )
 from addnorm.runs.start import sized, tree_of
+from addnorm.runs.task import has_labels
 from addnorm.train.average import copy_into, weights_of
 from addnorm.train.checkpoint import load_weights, save_weights
 
@@ -136,7 +137,12 @@ def write_settings(
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write `config.json`."""
-    facts = {"format": FORMAT, "recipe": RECIPE.dump_python(recipe, mode="json")}
+    facts: dict[str, Any] = {
+        "format": FORMAT,
+        "recipe": RECIPE.dump_python(recipe, mode="json"),
+    }
+    if imports := imports_of(recipe):
+        facts["imports"] = imports
     atomic_write(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
 
 
@@ -149,7 +155,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
         near = [path.parent.name for path in folder.parent.glob("*/config.json")]
         raise InputError(f"{folder}: not a run folder: no config.json.{nearest(folder.name, near)}")
     match _read_json(file):
-        case {"format": version, "recipe": dict(stored)} if version == FORMAT:
+        case {"format": version, "recipe": dict(stored), **facts} if version == FORMAT:
+            check_imports(folder, stored, facts.get("imports"))
             tree = with_current_names(stored)
             for name, value in (overrides or {}).items():
                 set_field(tree, name, value)
@@ -194,8 +201,7 @@ def _place(file: Path, overrides: Mapping[str, str]) -> Place:
 
 
 def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
-    head = recipe.model.head
-    if not isinstance(head, ClassificationHeadConfig | TaggingHeadConfig):
+    if not has_labels(recipe.model):
         return ()
     file = folder / "labels.json"
     labels = _read_json(file)
