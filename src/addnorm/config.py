@@ -121,15 +121,13 @@ def _configs_in(annotation: Any) -> Iterator[Any]:
 
 def _raised_again(error: ErrorDetails) -> InitErrorDetails:
     """An error of one exception as that of another."""
-    kind, context = error["type"], error.get("ctx", {})
-    if kind not in _OF_PYDANTIC:
+    again: Any = {"type": error["type"], "loc": error["loc"], "input": error["input"]}
+    if error["type"] in _OF_PYDANTIC:
+        again["ctx"] = error.get("ctx", {})
+    else:
         text = error["msg"].replace("{", "(").replace("}", ")")
-        return {"type": PydanticCustomError("value_error", text), **_placed(error)}  # pyright: ignore[reportArgumentType]
-    return {"type": kind, "ctx": context, **_placed(error)}
-
-
-def _placed(error: ErrorDetails) -> Any:
-    return {"loc": error["loc"], "input": error["input"]}
+        again["type"] = PydanticCustomError("value_error", text)  # pyright: ignore[reportArgumentType]
+    return again
 
 
 def _quoted(words: Any) -> list[str]:

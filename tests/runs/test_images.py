@@ -16,8 +16,8 @@ from addnorm.errors import InputError
 from addnorm.runs.description import describe, expectation
 from addnorm.runs.estimate import estimate
 from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.folder import Run
 from addnorm.runs.recipe import RECIPE, read_recipe
+from addnorm.runs.run import Run
 from addnorm.runs.training import Prepared, train_run
 from addnorm.runs.use import classify
 
