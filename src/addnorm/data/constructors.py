@@ -43,7 +43,7 @@ def text(
 @overload
 def text(train: Strings, **more: Unpack[Splits]) -> Corpus: ...
 def text(
-    train: FilePath | Strings,
+    train: Any,
     *,
     unit: Literal["file", "line", "paragraph"] = "file",
     **more: Unpack[Splits],
@@ -74,15 +74,13 @@ def text(
 def pairs(train: tuple[FilePath, FilePath], **more: Unpack[Splits]) -> ParallelConfig: ...
 @overload
 def pairs(train: list[tuple[str, str]], **more: Unpack[Splits]) -> Corpus: ...
-def pairs(
-    train: tuple[FilePath, FilePath] | list[tuple[str, str]], **more: Unpack[Splits]
-) -> ParallelConfig | Corpus:
+def pairs(train: Any, **more: Unpack[Splits]) -> ParallelConfig | Corpus:
     """Sentences and their translations: two files of parallel lines, or a list of pairs.
 
     `addnorm.pairs(("train.en", "train.de"), valid=("valid.en", "valid.de"))`,
     `addnorm.pairs([("one", "eins"), ("two", "zwei")])`. Raises `InputError` for what is neither.
     """
-    if isinstance(train, tuple):
+    if isinstance(train, tuple | str | PathLike):
         return ParallelConfig(train=_two_paths(train), **_paths(more, _two_paths))
 
     def example(one: object) -> Example | str:
@@ -104,7 +102,7 @@ def labelled(
 @overload
 def labelled(train: list[tuple[str, str]], **more: Unpack[Splits]) -> Corpus: ...
 def labelled(
-    train: FilePath | list[tuple[str, str]],
+    train: Any,
     *,
     separator: str = " ",
     label_first: bool = True,
@@ -136,7 +134,7 @@ def labelled(
 def tagged(train: FilePath, **more: Unpack[Splits]) -> ConllConfig: ...
 @overload
 def tagged(train: list[tuple[Any, Any]], **more: Unpack[Splits]) -> Corpus: ...
-def tagged(train: FilePath | list[tuple[Any, Any]], **more: Unpack[Splits]) -> ConllConfig | Corpus:
+def tagged(train: Any, **more: Unpack[Splits]) -> ConllConfig | Corpus:
     """Sentences with a tag for each word: a file in columns (CoNLL), or a list of (words, tags).
 
     Words and tags are lists, or strings with spaces between: `addnorm.tagged([("Anna sings",
@@ -173,9 +171,7 @@ class TableOptions(Splits, total=False):
 def table(train: FilePath, **more: Unpack[TableOptions]) -> TableConfig: ...
 @overload
 def table(train: list[dict[str, Any]], **more: Unpack[TableOptions]) -> Corpus: ...
-def table(
-    train: FilePath | list[dict[str, Any]], **more: Unpack[TableOptions]
-) -> TableConfig | Corpus:
+def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
     """A table with named columns (.tsv, .csv, .jsonl, .parquet), or a list of dictionaries.
 
     The columns named say what it is for: `text` alone, `text` and `label`, `source` and `target`,
