@@ -183,6 +183,7 @@ def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
     columns: Any = names
     if (path := _path(train)) is not None:
         return TableConfig(train=path, **columns, **_paths(rest, _path_of_one))
+    _check_names(more, TableOptions)
     reader = TableConfig(train=Path(), **columns)
 
     def example(one: object) -> Example | str:
@@ -196,7 +197,7 @@ def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
 def _corpus(train: Any, more: Splits, example: Callable[[object], Example | str]) -> Corpus:
     """The corpus of lists; the place of an example is its number in its list."""
     splits = given(train, more.get("valid"), more.get("test"))
-    _check_names(more)
+    _check_names(more, Splits)
     return assemble(
         {split: _rows(split, items, example) for split, items in splits.items()},
         more.get("lowercase", False),
@@ -215,13 +216,15 @@ def _rows(split: str, items: Any, example: Callable[[object], Example | str]) ->
             raise InputError(f"{where}: {error}") from error
 
 
-def _check_names(more: Splits) -> None:
+def _check_names(more: Mapping[str, Any], arguments: type) -> None:
     """Raise `InputError` for an argument of a list that there is not."""
+    valid = arguments.__annotations__
     for name in more:
-        if name not in Splits.__annotations__:
-            hint = nearest(name, Splits.__annotations__)
-            valid = ", ".join(Splits.__annotations__)
-            raise InputError(f"{name} is not an argument for a list.{hint} Valid: {valid}.")
+        if name not in valid:
+            raise InputError(
+                f"{name} is not an argument for a list.{nearest(name, valid)} "
+                f"Valid: {', '.join(valid)}."
+            )
 
 
 def _paths(more: Splits, path: Callable[[Any], T]) -> dict[str, Any]:
