@@ -138,9 +138,9 @@ CHARACTERS = """\
 import addnorm as an
 
 text = "To be, or not to be, that is the question.\\n" * 100
-config = an.DecoderConfig(d_model=64, n_layers=2, norm="rmsnorm", residual="pre")
+config = an.DecoderConfig(d_model=64, n_layers=2, residual=an.PreNormConfig())
 data = an.text([text])
-run = an.train(config, data, tokenizer="char", steps=50, lr=3e-3)
+run = an.train(config, data, tokenizer="char", steps=100, lr=3e-3)
 print(run.generate("To be", max_new_tokens=40, temperature=0.5))
 for piece in run.stream("Or not", max_new_tokens=40):
     print(piece, end="")
@@ -272,7 +272,7 @@ def gpt2(tmp_path: Path) -> Path:
 
 def test_ten_lines_train_and_use_a_character_model(tmp_path: Path) -> None:
     assert len([line for line in CHARACTERS.splitlines() if line]) <= 10
-    done = python(CHARACTERS.replace("steps=50", "steps=10"), tmp_path)
+    done = python(CHARACTERS.replace("steps=100", "steps=10"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "10/10" in done.stderr
     assert len(done.stdout) >= 40
