@@ -31,7 +31,7 @@ def classify(
     json_lines
         Write JSON lines: the label and the probability of every class, or the words and the tags.
     """
-    from addnorm.runs.folder import Run
+    from addnorm.runs.run import Run
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import tag
 

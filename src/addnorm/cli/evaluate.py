@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
+from addnorm.errors import InputError
 
 
 def evaluate(
@@ -36,9 +37,10 @@ def evaluate(
         Score the model with its weights in fewer bits.
     """
     from addnorm.cli.fields import fields_given
+    from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
-    from addnorm.runs.evaluation import evaluate_run
-    from addnorm.runs.folder import Run
+    from addnorm.runs.evaluation import evaluation_of
+    from addnorm.runs.run import Run
 
     import_named(imports)
     options = ["--split", "--predictions", "--weights", "--import"]
@@ -47,5 +49,12 @@ def evaluate(
         from addnorm.quantize import with_weights
 
         with_weights(opened.model, weights)
-    scores = evaluate_run(opened, split, predictions, console)
-    print(json.dumps(scores, indent=1))
+    if predictions is not None and opened.task == "language":
+        raise InputError(
+            "a language model predicts no line for each example: leave predictions out"
+        )
+    evaluation = evaluation_of(opened, split, console=console)
+    if predictions is not None:
+        lines = (f"{one_line(text)}\n" for text in evaluation.predictions.values())
+        predictions.write_text("".join(lines), encoding="utf-8")
+    print(json.dumps(evaluation.scores, indent=1))

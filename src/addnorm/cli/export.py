@@ -36,7 +36,8 @@ def export(
     """
     from addnorm.cli.terminal import console
     from addnorm.runs.export import export_run
+    from addnorm.runs.run import Run
 
     import_named(imports)
-    for line in export_run(run, out, to=to, family=family, dtype=dtype):
+    for line in export_run(Run.open(run, dtype=dtype), out, to=to, family=family):
         console.out(line, highlight=False)

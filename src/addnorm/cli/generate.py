@@ -102,9 +102,10 @@ def generate(
         Write JSON lines: the number of the input, the text, its log-probability as score, and why
         it ended.
     """
+    from addnorm.cli.generated import as_json, as_lines
     from addnorm.cli.terminal import console
-    from addnorm.runs.folder import Run
-    from addnorm.runs.use import as_json, as_lines, compiled, decoding_for, write, write_as_it_comes
+    from addnorm.runs.run import Run
+    from addnorm.runs.use import compiled, decoding_for, write, write_as_it_comes
 
     others = (
         *asdict(choices),

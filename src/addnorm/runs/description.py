@@ -14,8 +14,9 @@ from rich.tree import Tree
 from addnorm.convert.folder import hf_model_type
 from addnorm.models import EncoderConfig
 from addnorm.parts import kind_of
+from addnorm.runs.build import build_model
 from addnorm.runs.estimate import Estimate
-from addnorm.runs.folder import build_model, read_settings
+from addnorm.runs.folder import read_settings
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
 from addnorm.runs.training import count
 from addnorm.train.checkpoint import checkpoints_in

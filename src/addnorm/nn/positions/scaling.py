@@ -149,6 +149,18 @@ ScalingConfig = Annotated[
 """Every scaling of rotary frequencies there is."""
 
 
+def scaling_examples() -> list[ScalingConfig]:
+    """One of each, for texts of more than 3 tokens and the base 2."""
+    short = 3
+    return [
+        LinearScaling(factor=2.0),
+        NTKScaling(factor=2.0),
+        DynamicScaling(factor=2.0, original_max_len=short),
+        YaRNScaling(factor=3.0, beta_fast=0.4, beta_slow=0.25, original_max_len=short),
+        Llama3Scaling(low_freq_factor=0.3, high_freq_factor=1.0, original_max_len=short),
+    ]
+
+
 def _ramp(width: int) -> Frequencies:
     """`2i / (width - 2)`: from 0 at the fastest pair to 1 at the slowest."""
     return torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / max(width - 2, 1)
