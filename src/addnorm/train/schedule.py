@@ -118,7 +118,7 @@ def checked_factor(schedule: ScheduleConfig, step: int, total: int) -> float:
             f"train.schedule: {kind_of(schedule)} gives {factor!r} at step {step} of {total}: "
             "a factor is a finite number that is not negative"
         )
-    return factor
+    return float(factor)
 
 
 def _rise(step: int, warmup: int) -> float:
