@@ -9,13 +9,14 @@ from addnorm.nn.cache import CrossCache, FixedCache, KVCache, SelfCache, with_ro
 
 def in_buffers(cache: KVCache) -> KVCache:
     """The keys and values of a cache of attention alone, in buffers with room for more."""
-    slots = torch.arange(int(cache.length))
+    n = int(cache.length)
+    slots = torch.arange(n)
+    kept = [layer.self_cache for layer in cache if isinstance(layer.self_cache, SelfCache)]
     layers = [
-        FixedCache(*(with_room(part, len(slots)) for part in kept.kept), slots, kept.back)
-        for layer in cache
-        if isinstance(kept := layer.self_cache, SelfCache)
+        FixedCache(with_room(one.kept[0], n), with_room(one.kept[1], n), slots, one.back)
+        for one in kept
     ]
-    fixed = KVCache(layers, length=len(slots))
+    fixed = KVCache(layers, length=n)
     for new, old in zip(fixed, cache, strict=True):
         if kept := old.cross_cache.kept:
             new.cross_cache = CrossCache((kept[0].contiguous(), kept[1].contiguous()))
