@@ -62,7 +62,7 @@ def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
                 f"GGUF has one kind of layer for all: layer {i} has {part} {facts[part]!r}, and "
                 f"layer 0 has {layers[0][part]!r}"
             )
-    _leave_unused_position(embed.position, model.stack, ledger)
+    leave_unused_position(embed.position, model.stack, ledger)
     return layers[0] | {
         "pattern": _pattern([ledger.take(attention_of(block), "pattern") for block in blocks]),
         "eps": "one for all norms" if len(eps_of(model, ledger)) == 1 else "several",
@@ -228,14 +228,19 @@ def _position(attention: SelfAttention, embed: Embedding, ledger: Ledger) -> str
         name = type(turned).__name__.lower()
         both = isinstance(added, Learned | Sinusoidal)
         return "of two kinds" if both else name if whole or name != "rotary" else f"partial {name}"
-    if isinstance(added, Learned):
-        ledger.module(added, Learned)
-        ledger.table(added.table)
-    elif isinstance(added, Sinusoidal):
-        ledger.module(added, Sinusoidal)
-        ledger.take(added, "theta")
-        ledger.take(added, "layout")
+    claim_added(added, ledger)
     return type(added).__name__.lower() if isinstance(added, Learned | Sinusoidal) else "none"
+
+
+def claim_added(position: Position, ledger: Ledger) -> None:
+    """Claim positions that are added to the embeddings, of which a reader takes the sum."""
+    if isinstance(position, Learned):
+        ledger.module(position, Learned)
+        ledger.table(position.table)
+    elif isinstance(position, Sinusoidal):
+        ledger.module(position, Sinusoidal)
+        ledger.take(position, "theta")
+        ledger.take(position, "layout")
 
 
 def _in_layer(position: Position, attention: SelfAttention, ledger: Ledger) -> bool:
@@ -264,7 +269,7 @@ def claim_rotary(position: Rotary, ledger: Ledger) -> None:
         raise ledger.refusal(position, "turn", " or ".join(LAYOUTS))
 
 
-def _leave_unused_position(position: Position, stack: Stack, ledger: Ledger) -> None:
+def leave_unused_position(position: Position, stack: Stack, ledger: Ledger) -> None:
     """Of layers that all have positions of their own, the model's are in no one's way."""
     used = any(module is position for module in stack.modules())
     if not used and type(position) in IN_LAYERS:
