@@ -74,6 +74,7 @@ class Ledger:
     """
 
     def __init__(self, model: nn.Module, reader: str) -> None:
+        self.model = model
         self.reader = reader
         self.items = {item.key: item for item in items_of(model)}
         self._claimed: set[tuple[int, str]] = set()
@@ -94,6 +95,13 @@ class Ledger:
         """The parameter, buffer or setting `name` of a module."""
         self._claimed.add((id(module), name))
         return getattr(module, name)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """All parameters by their first names, for who writes them under these names."""
+        for item in self.items.values():
+            if item.name in item.module._parameters:
+                self._claimed.add(item.key)
+        return dict(self.model.named_parameters())
 
     def expect(self, module: nn.Module, name: str, value: object) -> None:
         """Claim a setting that can have one value only. Raises `InputError` where it has not."""
@@ -213,6 +221,12 @@ def check_as_built(ledger: Ledger, model: nn.Module, built: nn.Module) -> None:
     if missing := expected.keys() - found.keys():
         first = next(item for place, item in expected.items() if place in missing)
         raise InputError(f"{ledger.reader} cannot leave out {first}")
+    ours, theirs = (dict(one.named_parameters()) for one in (model, built))
+    if apart := ours.keys() ^ theirs.keys():
+        raise InputError(
+            f"{ledger.reader} cannot hold this model: {min(apart)} is "
+            + ("tied to another, and should not be" if apart & theirs.keys() else "no longer tied")
+        )
 
 
 def _claim_as(ledger: Ledger, item: Item, expected: Item) -> None:
@@ -221,7 +235,10 @@ def _claim_as(ledger: Ledger, item: Item, expected: Item) -> None:
         ledger.module(module, type(expected.module))
     elif name in ("p", "dropout") and isinstance(item.value, float):
         ledger.leave(module, name, because="nothing is dropped at inference")
-    elif name not in module._parameters and name not in module._buffers:
+    elif name in module._parameters or name in module._buffers:
+        if (shape := getattr(expected.module, name).shape) != getattr(module, name).shape:
+            raise ledger.refusal(module, name, f"the shape {tuple(shape)}")
+    else:
         ledger.expect(module, name, expected.value)
 
 
@@ -244,7 +261,7 @@ def shown(value: object) -> str:
     match value:
         case nn.Module():
             return type(value).__name__
-        case Tensor() if value.numel() > 4:
+        case Tensor() if value.is_meta or value.numel() > 4:
             return f"a tensor of shape {tuple(value.shape)}"
         case Tensor():
             return f"{value.tolist()}"
