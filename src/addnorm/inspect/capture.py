@@ -1,4 +1,4 @@
-"""Watching a model from outside: the weights that attention used, and where experts' tokens went."""
+"""Watching a model from outside: the weights that attention used, the experts of every token."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -64,13 +64,11 @@ def _watch(name: str, attention: MultiHead, caught: dict[str, Tensor]) -> list[R
         q, k, _v, *rest = args
         caught[name] = core.weights(q, k, *rest).detach()  # pyright: ignore[reportArgumentType]
 
-    def unfold(_: nn.Module, args: tuple[Tensor, ...], _out: Tensor) -> None:
-        caught[name] = unfold_beams(caught[name], args[0].shape[0])
+    def unfold(_: nn.Module, _args: tuple[object, ...], out: Tensor) -> None:
+        caught[name] = unfold_beams(caught[name], out.shape[0])
 
-    return [
-        attention.core.register_forward_pre_hook(catch),
-        attention.register_forward_hook(unfold),
-    ]
+    before, after = attention.core.register_forward_pre_hook, attention.register_forward_hook
+    return [before(catch), after(unfold)]
 
 
 @contextmanager
