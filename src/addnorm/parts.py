@@ -154,7 +154,7 @@ def kind_of(part: Any) -> str:
     """The kind by which a recipe names a configuration or its class: `rmsnorm`, `my_parts:DyT`."""
     cls = part if isinstance(part, type) else type(part)
     if cls.__module__.partition(".")[0] == "addnorm":
-        return {field.name: field.default for field in fields(cls)}.get("kind", cls.__name__)
+        return str({field.name: field.default for field in fields(cls)}.get("kind", cls.__name__))
     return next(
         (name for name, entry in _loaded_entry_points() if entry is cls),
         f"{cls.__module__}:{cls.__qualname__}",

@@ -31,7 +31,7 @@ def test_each_branch_sees_its_ancestors_alone(
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "_room", lambda n, rows: n)
+        patch.setattr(compiled, "_capacity", lambda n, rows: n)
         cache = begun(rows, branches, prefix)
         stories = [[[-i - 1.0 for i in range(prefix)]] for _ in range(rows)]
         sentences = list(range(rows))
@@ -59,7 +59,7 @@ def test_each_branch_sees_its_ancestors_alone(
 
 
 def test_what_no_branch_descends_from_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_room", lambda n, rows: n)
+    monkeypatch.setattr(compiled, "_capacity", lambda n, rows: n)
     cache = begun(2, 4, 1)
     for n in range(2, 30):  # all descend from the first branch, so one slot a step stays
         seen, _, [keys, _] = cache.branches(n)

@@ -6,6 +6,7 @@ from typing import Any
 
 from addnorm.errors import InputError
 from addnorm.models import ModelConfig
+from addnorm.parts import kind_of
 from addnorm.runs.mistakes import walk
 from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, set_field
 from addnorm.runs.start import merged, tree_of
@@ -41,7 +42,7 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     new = check_recipe(tree, place)
     if new.model.kind != model.kind:
         raise InputError(f"--set kind: the model is of kind {model.kind!r}, and stays of it")
-    if new.model.head.kind != model.head.kind:
+    if kind_of(new.model.head) != kind_of(model.head):
         raise InputError(
             "--set head: the kind of the head is the task: train for another one from these "
             "weights, with train.start"

@@ -16,6 +16,7 @@ from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
+from addnorm.parts import kind_of
 from addnorm.runs.mistakes import classes_in, explain, written_path
 from addnorm.runs.settings import MEASURED, EvalConfig
 from addnorm.runs.start import merged, model_tree
@@ -213,8 +214,8 @@ def task_of(recipe: Recipe) -> Task:
             return "tagging"
         case EncoderConfig(head=head):
             raise InputError(
-                f"model.head.kind = {head.kind!r} on an encoder has no task here: it gives vectors "
-                "or scores of tokens. Valid: classification, tagging."
+                f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives "
+                "vectors or scores of tokens. Valid: classification, tagging."
             )
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contracts import CORE_RECORDS, build_core, named
+from tests.contracts import SOFTMAX_CORES, build_core, named
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -44,7 +44,7 @@ def bias_of(table: Tensor) -> tiles.Bias:
     return lambda rows, keys: table[:, :, rows, keys]
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("new", [23, 5, 1])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])

@@ -8,7 +8,6 @@ from addnorm.nn.attention.core import EagerCoreConfig, SDPACoreConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.heads import HeadShape
-from addnorm.nn.attention.scores import Score
 from addnorm.parts import Family
 
 
@@ -23,7 +22,9 @@ class CorePart(Protocol):
     `layer` counts from 0.
     """
 
-    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> nn.Module: ...
+    def build(
+        self, heads: HeadShape, score: nn.Module, dropout: float, layer: int
+    ) -> nn.Module: ...
 
 
 CoreConfig = Annotated[
