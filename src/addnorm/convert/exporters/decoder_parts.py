@@ -82,7 +82,8 @@ def blocks_of(stack: Stack, ledger: Ledger) -> Iterator[Block | ParallelBlock]:
 def attention_of(block: Block | ParallelBlock) -> SelfAttention:
     """The attention of a block. Raises `InputError` where another mixer stands there."""
     if not isinstance(block.attention, SelfAttention):
-        raise InputError(f"llama.cpp has attention in every layer, not {block.attention}")
+        kind = type(block.attention).__name__
+        raise InputError(f"llama.cpp has attention in every layer, not {kind}")
     return block.attention
 
 
