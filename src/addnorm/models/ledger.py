@@ -11,7 +11,7 @@ or a module that was replaced after building can never be overlooked.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,15 @@ class Item:
     def key(self) -> tuple[int, str]:
         """What tells it from others; a module that stands in several places is one."""
         return id(self.module), self.name
+
+    @property
+    def kind(self) -> Literal["module", "hooks", "parameter", "buffer", "setting"]:
+        """What sort of thing it is."""
+        if self.name in (TYPE, HOOKS):
+            return "module" if self.name == TYPE else "hooks"
+        if self.name in _parameters(self.module):
+            return "parameter"
+        return "buffer" if self.name in _buffers(self.module) else "setting"
 
     @property
     def value(self) -> object:
@@ -98,10 +107,17 @@ class Ledger:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """All parameters by their first names, for who writes them under these names."""
-        for item in self.items.values():
-            if item.name in item.module._parameters:
-                self._claimed.add(item.key)
+        self._claimed.update(item.key for item in self.items.values() if item.kind == "parameter")
         return dict(self.model.named_parameters())
+
+    def state(self) -> dict[str, Tensor]:
+        """All parameters and persistent buffers by name, for who keeps them under these names."""
+        self.parameters()
+        kept = self.model.state_dict()
+        for item in self.items.values():
+            if item.kind == "buffer" and f"{item.path}.{item.name}".strip(".") in kept:
+                self._claimed.add(item.key)
+        return kept
 
     def expect(self, module: nn.Module, name: str, value: object) -> None:
         """Claim a setting that can have one value only. Raises `InputError` where it has not."""
@@ -195,16 +211,25 @@ def _items_at(path: str, module: nn.Module) -> Iterator[Item]:
 
 def _names(module: nn.Module) -> Iterator[str]:
     """The parameters, buffers and plain attributes that are not None."""
-    for name, value in (*module._parameters.items(), *module._buffers.items()):
-        if value is not None:
-            yield name
+    yield from _parameters(module)
+    yield from _buffers(module)
     for name, value in vars(module).items():
         if name not in BOOKKEEPING and value is not None:
             yield name
 
 
+def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    return dict(module.named_parameters(recurse=False, remove_duplicate=False))
+
+
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    return dict(module.named_buffers(recurse=False, remove_duplicate=False))
+
+
 def _hooks(module: nn.Module) -> list[object]:
-    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    """What runs before and after its forward."""
+    before, after = vars(module)["_forward_pre_hooks"], vars(module)["_forward_hooks"]
+    return [*before.values(), *after.values()]
 
 
 def check_as_built(ledger: Ledger, model: nn.Module, built: nn.Module) -> None:
@@ -235,7 +260,7 @@ def _claim_as(ledger: Ledger, item: Item, expected: Item) -> None:
         ledger.module(module, type(expected.module))
     elif name in ("p", "dropout") and isinstance(item.value, float):
         ledger.leave(module, name, because="nothing is dropped at inference")
-    elif name in module._parameters or name in module._buffers:
+    elif item.kind in ("parameter", "buffer"):
         if (shape := getattr(expected.module, name).shape) != getattr(module, name).shape:
             raise ledger.refusal(module, name, f"the shape {tuple(shape)}")
     else:

@@ -69,7 +69,7 @@ def model_logits(model: Model, inputs: tuple[Tensor, ...]) -> Float[Tensor, "*ou
 
 def check_logits(
     form: str,
-    found: Float[Tensor, "*outputs"],
+    found: Float[Tensor, "*found"],
     expected: Float[Tensor, "*outputs"],
     dtype: torch.dtype = torch.float32,
     *,

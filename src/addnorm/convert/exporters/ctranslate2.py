@@ -33,7 +33,7 @@ from addnorm.nn.heads import TokenHead
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNorm, NoNorm, OffsetRMSNorm, RMSNorm
 from addnorm.nn.positions import Learned, Sinusoidal, T5Bias
-from addnorm.nn.residuals import PostNorm, PreNorm, SandwichNorm
+from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
 
 Quantization = Literal["int8", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16"]
 Norm = LayerNorm | RMSNorm | OffsetRMSNorm
@@ -247,7 +247,8 @@ def _set_stack(spec: Any, stack: Stack, ledger: Ledger) -> None:
 
 def _set_block_norms(layer: Any, block: Block | CrossBlock | ParallelBlock, ledger: Ledger) -> None:
     if isinstance(block, ParallelBlock):
-        norms = (block.attention_residual.norm, block.feedforward_residual.norm)
+        branches = block.attention_residual, block.feedforward_residual
+        norms = [ledger.module(branch, Branch).norm for branch in branches]
         if not isinstance(block.norm, NoNorm):
             for norm in norms:
                 ledger.module(norm, NoNorm)

@@ -26,7 +26,7 @@ from addnorm.nn.norms import NoNorm
 from addnorm.nn.positions import ALiBi, NoPosition, Rotary, T5Bias
 from addnorm.nn.positions.alibi import slopes
 from addnorm.nn.positions.rotary import LAYOUTS
-from addnorm.nn.residuals import Branch, PostNorm, PreNorm, Residual, SandwichNorm
+from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
 
 Options = dict[str, Any]
 """Arguments of CTranslate2's `TransformerEncoderSpec` or `TransformerDecoderSpec`."""
@@ -63,10 +63,10 @@ def stack_options(stack: Stack, ledger: Ledger) -> Options:
     for i, options in enumerate(layers):
         if options != layers[0]:
             raise refusal(f"layer {i} unlike layer 0", "a stack of like layers")
-    positions = [block.attention.position for block in blocks]
-    if isinstance(positions[0], Rotary):
-        ledger.same(positions, "frequencies")
-    ledger.same([block.feedforward.up_proj for block in blocks], "out_features")
+    attentions = [block.attention for block in blocks if isinstance(block.attention, SelfAttention)]
+    if isinstance(attentions[0].position, Rotary):
+        ledger.same([attention.position for attention in attentions], "frequencies")
+    ledger.same([block.feedforward.get_submodule("up_proj") for block in blocks], "out_features")
     return layers[0] | {"num_layers": len(layers)}
 
 
@@ -84,9 +84,10 @@ def _block_options(block: AnyBlock, ledger: Ledger) -> Options:
         raise refusal(f"pattern {attention.pattern}", "full attention")
     options = _head_options(attention, ledger)
     if isinstance(block, CrossBlock):
-        if _head_options(block.cross_attention, ledger) != options:
+        cross = ledger.module(block.cross_attention, CrossAttention)
+        if _head_options(cross, ledger) != options:
             raise refusal("cross-attention with heads of its own", "like heads in all attention")
-        if not isinstance(block.cross_attention.q_norm, NoNorm):
+        if not isinstance(cross.q_norm, NoNorm):
             raise refusal("qk_norm in cross-attention", "one in self-attention alone")
     options["qk_norm"] = not isinstance(attention.q_norm, NoNorm)
     options |= _feedforward_options(block.feedforward, ledger)
@@ -190,7 +191,7 @@ def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
     return PLACEMENTS[kind] | ({"shared_layer_norm": shared} if kind is Branch else {})
 
 
-def residuals_of(block: Block | CrossBlock | ParallelBlock) -> dict[str, Residual | Branch]:
+def residuals_of(block: Block | CrossBlock | ParallelBlock) -> dict[str, nn.Module]:
     """Each residual by what CTranslate2 calls its part of a layer."""
     found = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
     return found | (

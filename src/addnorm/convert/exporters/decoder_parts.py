@@ -112,13 +112,12 @@ def _placement(block: Block | ParallelBlock, ledger: Ledger) -> str:
     kind = kinds.pop()
     if kinds or kind not in known or (kind is Branch) != isinstance(block, ParallelBlock):
         return "a mixture" if kinds else kind.__name__.lower()
+    norms: list[nn.Module] = [block.norm] if isinstance(block, ParallelBlock) else []
     for residual in residuals:
-        ledger.module(residual, *known)
-        ledger.dropout(residual.dropout)
-    if isinstance(block, ParallelBlock):
-        for norm in (block.norm, block.attention_residual.norm, block.feedforward_residual.norm):
-            if isinstance(norm, NoNorm):
-                ledger.module(norm, NoNorm)
+        ledger.dropout(ledger.module(residual, *known).dropout)
+        norms += _norm_within(residual)
+    for norm in norms:
+        norm_kind(norm, ledger)
     return known[kind]
 
 

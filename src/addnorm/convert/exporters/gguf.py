@@ -159,7 +159,7 @@ def _add_positions(writer: Any, attentions: list[SelfAttention], ledger: Ledger)
 def _add_gemma2(
     writer: Any, model: DecoderModel, attentions: list[SelfAttention], ledger: Ledger
 ) -> None:
-    scores = [attention.core.score for attention in attentions]
+    scores = [attention.core.get_submodule("score") for attention in attentions]
     writer.add_attn_logit_softcapping(ledger.same(scores, "softcap"))
     writer.add_final_logit_softcapping(model.head.softcap)
     pattern = attentions[0].pattern
