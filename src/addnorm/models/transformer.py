@@ -134,14 +134,13 @@ class TransformerConfig:
     def cross_attention_config(self) -> AttentionConfig:
         """The attention to a memory: its own configuration, or else that of self-attention.
 
-        Of a model whose blocks have no attention, eight heads, or as many as divide its width.
+        Where blocks have no attention: eight heads, or the most below that divide the width.
         """
         if self.cross_attention is not None:
             return self.cross_attention
         if isinstance(self.attention, AttentionConfig):
             return self.attention
-        n_heads = next(n for n in (8, 4, 2, 1) if self.d_model % n == 0)
-        return AttentionConfig(n_heads=n_heads)
+        return AttentionConfig(n_heads=max(n for n in range(1, 9) if self.d_model % n == 0))
 
     def build_stack(self, position: Position, depth: Depth) -> Stack:
         """Blocks of self-attention, or what stands in its place, and feed-forward."""

@@ -23,7 +23,8 @@ class Embedding(nn.Module):
     adds a learned vector for the sentence that a token is in (Devlin et al. 2019, §3), by default
     that of the first.
 
-    The zero keeps whatever stands in the padding, NaN included, out of every later product.
+    The zero keeps whatever stands in the padding, NaN included, out of every later product. It is
+    set before the norm too, whose gradient for the gain would otherwise be 0 · inf.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Embedding(nn.Module):
         x = self.position.embed(x * (self.scale * kept), ctx)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(tokens) if types is None else types)
+        x = zero_padding(x, ctx.valid)
         return zero_padding(self.dropout(self.norm(x, ctx.valid)), ctx.valid)
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from tests.contracts import CORE_RECORDS, SOFTMAX_CORES, build_core, check_records, named
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, blocked
-from addnorm.nn.attention import core as core_module
+from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, FlexCore, SDPACore, blocked
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
 from addnorm.nn.positions.position import Bias
@@ -110,6 +110,22 @@ def test_equals_the_formula(core: CoreConfig, name: str, kv_heads: int, biased: 
         for a, b in zip(got, wanted, strict=True):
             assert a.dtype == dtype
             assert (a.double() - b).norm() <= tolerance * b.norm()
+
+
+@pytest.mark.parametrize("core", [SDPACore, FlexCore, EagerCore])
+@pytest.mark.parametrize("q_seq", [1, 2, 8, 9, 20])
+@pytest.mark.parametrize("kv_heads", [4, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_core_without_a_score_scales_the_products(
+    core: type[SDPACore | EagerCore], q_seq: int, kv_heads: int, dtype: torch.dtype
+) -> None:
+    """By 1/√d_head, for few queries and for many: `SDPACore()` is the paper's attention."""
+    q = torch.randn(BATCH, HEADS, q_seq, WIDTH, dtype=dtype)
+    k, v = torch.randn(2, BATCH, kv_heads, 20, WIDTH, dtype=dtype)
+    k64, v64 = (x.double().repeat_interleave(HEADS // kv_heads, 1) for x in (k, v))
+    scores = torch.einsum("bhqd,bhkd->bhqk", q.double(), k64) / WIDTH**0.5
+    want = torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), v64)
+    assert_close(core()(q, k, v, Full()).double(), want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("core", named(SOFTMAX_CORES))
@@ -229,7 +245,7 @@ def test_autocast_takes_plain_products_of_short_texts(
     inputs, mask, wanted = problem(name, kv_heads, biased)
     module = built(SOFTMAX_CORES[0])
     monkeypatch.setattr(blocked, "MANY", many)
-    monkeypatch.setattr(core_module.F, "scaled_dot_product_attention", None)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", None)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = run(
             lambda q, k, v, bias=None: module(q, k, v, mask, tiles(bias)), inputs, torch.bfloat16

@@ -17,7 +17,8 @@ class CorePart(Protocol):
 
     The module it builds is called as `core(q, k, v, mask, bias)` (see `core`): `q` is
     `[batch, heads, q_seq, d_head]`, `k` and `v` are `[batch, kv_heads, kv_seq, d_head]`, `mask` is
-    an `Evaluated`, and `bias` a `Bias` or None; it returns the shape of `q`. A method
+    an `Evaluated`, and `bias` a `Bias` or None; it returns the shape of `q`. It keeps the score as
+    its attribute `score`. A method
     `weights(q, k, mask, bias)` of shape `[batch, heads, q_seq, kv_seq]` lets people look inside.
     `layer` counts from 0.
     """
