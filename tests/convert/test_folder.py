@@ -15,7 +15,8 @@ from addnorm.convert.core.family import ModelSpec, differences, explicit
 from addnorm.convert.folder import build_untrained, hf_model_type, is_hf_folder, load, save
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, EagerCoreConfig
+from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.embed import EmbeddingConfig
@@ -210,3 +211,24 @@ def test_a_model_that_is_not_as_its_configuration_builds_it_is_refused(
     with pytest.raises(InputError, match=f"Hugging Face cannot hold {says}"):
         save(tmp_path / "bad", spec, model, None)
     assert not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize("core", [EagerCoreConfig(), DifferentialCoreConfig()])
+def test_only_cores_that_compute_the_same_are_left_out(core: Any, tmp_path: Path) -> None:
+    attention = AttentionConfig(n_heads=2, bias=False, core=core)
+    config = DecoderConfig(
+        d_model=16,
+        n_layers=1,
+        attention=attention,
+        position=RotaryConfig(),
+        feedforward=GatedFeedForwardConfig(),
+        norm=RMSNormConfig(),
+        residual=PreNormConfig(),
+        embedding=EmbeddingConfig(scale="one"),
+    )
+    spec = ModelSpec(model=config, vocab_size=11)
+    if isinstance(core, EagerCoreConfig):
+        assert save(tmp_path / "out", spec, config.build(11), None) == "llama"
+        return
+    with pytest.raises(InputError, match=r"model.attention.core = 'differential' would become"):
+        save(tmp_path / "out", spec, config.build(11), None)

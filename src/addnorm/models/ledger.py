@@ -22,8 +22,8 @@ from addnorm.nn.linear import Linear
 
 M = TypeVar("M", bound=nn.Module)
 
-BOOKKEEPING = frozenset(vars(nn.Module()))
-"""The attributes that every module of torch has for its own use."""
+BOOKKEEPING = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"})
+"""The attributes that torch has for its own use; an RNN lists its parameters twice."""
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 """Modules that compute nothing: what they hold is listed by itself."""
