@@ -25,6 +25,7 @@ from addnorm.nn.masks import (
 VALID = torch.tensor([[True, True, False, False], [False, True, True, True]])
 IDS = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2]])
 SEEN = torch.tensor([[[1, 0, 1, 0], [1, 0, 0, 1]], [[0, 1, 1, 0], [1, 0, 0, 1]]]).bool()
+PLACES = torch.tensor([[0, 1, 2, 2]] * 2)
 SLOTS = torch.arange(4)
 
 
@@ -50,7 +51,7 @@ RULES = {
     "neighbouring blocks": (Blocks(1, 1), lambda b, i, j: abs(i - j) <= 1),
     "global block": (Blocks(2, 0, 1), lambda b, i, j: i // 2 == j // 2 or min(i, j) < 2),
     "prefix": (Prefix(torch.tensor([2, 3])), lambda b, i, j: j <= i or j < (2, 3)[b]),
-    "branches": (Branches(SEEN.repeat(1, 2, 1)), lambda b, i, j: SEEN[b, i % 2, j]),
+    "branches": (Branches(SEEN.repeat(1, 2, 1), PLACES), lambda b, i, j: SEEN[b, i % 2, j]),
     "sliding window": (Causal() & Window(3), lambda b, i, j: i - 3 < j <= i),
 }
 
@@ -68,9 +69,9 @@ def test_and_allows_what_both_allow(a: str, b: str) -> None:
 
 
 def test_branches_are_the_last_slots() -> None:
-    evaluated = Branches(SEEN).on(SLOTS[2:], SLOTS, 2)
+    evaluated = Branches(SEEN, PLACES).on(SLOTS[2:], SLOTS, 2)
     assert torch.equal(evaluated.allowed, SEEN[:, None])
-    assert torch.equal(table(Branches(SEEN), SLOTS[2:]), SEEN)
+    assert torch.equal(table(Branches(SEEN, PLACES), SLOTS[2:]), SEEN)
 
 
 def test_and_adds_nothing_needless() -> None:
