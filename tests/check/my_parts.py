@@ -1,6 +1,8 @@
 """Parts of someone's own: some that are right, and some with a fault that the check must see."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -213,6 +215,45 @@ class ForgetfulConfig:
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         return [torch.optim.SGD([*model.parameters()][:1], lr=lr)]
+
+
+class Letters:
+    """An id for each letter."""
+
+    def __init__(self, letters: str, *, lower: bool = False) -> None:
+        self.letters = letters
+        self.lower = lower
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of letters."""
+        return len(self.letters)
+
+    def encode(self, text: str) -> list[int]:
+        """One id a letter."""
+        return [self.letters.index(c) for c in (text.lower() if self.lower else text)]
+
+    def decode(self, ids: list[int]) -> str:
+        """The letters again."""
+        return "".join(self.letters[i] for i in ids)
+
+    def save(self, folder: Path) -> None:
+        """All letters in a file."""
+        (folder / "letters.txt").write_text(self.letters, "utf-8")
+
+
+@dataclass(frozen=True)
+class LettersConfig:
+    """A tokenizer of letters; `lower` forgets capitals."""
+
+    lower: bool = False
+
+    def train(self, texts: Iterable[str]) -> Letters:
+        text = "".join(texts)
+        return Letters("".join(sorted({*text, *text.lower()})), lower=self.lower)
+
+    def load(self, folder: Path) -> Letters:
+        return Letters((folder / "letters.txt").read_text("utf-8"), lower=self.lower)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from addnorm.nn.attention import WindowPatternConfig
         (my_parts.BrierConfig, "loss"),
         (my_parts.HalvingConfig, "schedule"),
         (my_parts.MomentumConfig, "optimizer"),
+        (my_parts.LettersConfig, "tokenizer"),
     ],
 )
 def test_a_family_is_found(part: type, family: str) -> None:

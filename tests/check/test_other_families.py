@@ -25,6 +25,7 @@ def failed(family: str, config: Any) -> str | None:
         ("optimizer", MuonConfig()),
         ("optimizer", my_parts.MomentumConfig()),
         ("loss", my_parts.BrierConfig()),
+        ("tokenizer", my_parts.LettersConfig()),
     ],
 )
 def test_right_ones_hold(family: str, config: Any) -> None:
@@ -37,6 +38,7 @@ def test_right_ones_hold(family: str, config: Any) -> None:
         ("schedule", my_parts.NegativeConfig(), "every factor of 10 steps"),
         ("optimizer", my_parts.ForgetfulConfig(), "it has every parameter, and not without"),
         ("loss", my_parts.MeanConfig(), "the loss of a batch is the sum"),
+        ("tokenizer", my_parts.LettersConfig(lower=True), "'ein zweiter Text' is decoded as"),
     ],
 )
 def test_a_fault_is_named(family: str, config: Any, failure: str) -> None:

@@ -4,8 +4,10 @@ Each has a small contract of its own.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import torch
@@ -38,6 +40,12 @@ class OptimizerPart(Protocol):
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]: ...
 
 
+class TokenizerPart(Protocol):
+    """See `data.codecs`."""
+
+    def train(self, texts: Iterable[str]) -> Any: ...
+
+
 class DataPart(Protocol):
     """See `data.sources`."""
 
@@ -48,6 +56,7 @@ OTHER_FAMILIES: Mapping[str, Family] = {
     "loss": Family("loss", LossPart),
     "schedule": Family("schedule", SchedulePart, method="factor"),
     "optimizer": Family("optimizer", OptimizerPart),
+    "tokenizer": Family("tokenizer", TokenizerPart, method="train"),
     "data": Family("data", DataPart, method="load"),
 }
 
@@ -126,6 +135,25 @@ def _steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], n: int) ->
             one.step()
 
 
+TEXTS = ("a text of letters", "ein zweiter Text", "1, 2 and 3")
+
+
+def tokenizer(config: Any) -> Iterator[Comparison]:
+    """What it learned from it writes again, and a saved one is as it was."""
+    trained = config.train(list(TEXTS))
+    with TemporaryDirectory() as folder:
+        trained.save(Path(folder))
+        loaded = config.load(Path(folder))
+    for text in TEXTS:
+        ids = [int(i) for i in trained.encode(text)]
+        yield _true(f"the ids of {text!r} are below vocab_size", max(ids) < trained.vocab_size)
+        yield _true(f"no id of {text!r} is below zero", min(ids) >= 0)
+        yield _true(f"{text!r} is decoded as it was", trained.decode(ids) == text)
+        yield _true(f"a saved one reads {text!r} alike", list(loaded.encode(text)) == ids)
+        yield _true(f"a saved one writes {text!r} alike", loaded.decode(ids) == text)
+    yield _true("a saved one is as large", loaded.vocab_size == trained.vocab_size)
+
+
 def data(config: Any) -> Iterator[Comparison]:
     """It loads, twice the same."""
     first, second = config.load(), config.load()
@@ -137,6 +165,7 @@ OTHER_CONTRACTS: Mapping[str, Callable[[Any], Iterator[Comparison]]] = {
     "loss": loss,
     "schedule": schedule,
     "optimizer": optimizer,
+    "tokenizer": tokenizer,
     "data": data,
 }
 

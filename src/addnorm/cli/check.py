@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from addnorm.cli.imports import Imports, import_named
+
 if TYPE_CHECKING:
     from addnorm.check.own import PartReport
     from addnorm.check.run import Report
@@ -24,10 +26,7 @@ class OwnPart:
     """Its definition, `module:function`."""
     family: str = ""
     """Its family, where that is not clear: norm, feedforward, …"""
-    imports: Annotated[
-        tuple[str, ...], Parameter(name="--import", negative="", show_default=False)
-    ] = ()
-    """Files or modules to import first."""
+    imports: Imports = ()
     no_compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
     """Do not compile the part."""
 
@@ -83,9 +82,7 @@ def check(
     jobs
         How many processes to use.
     """
-    from addnorm.parts import import_parts
-
-    import_parts(own.imports)
+    import_named(own.imports)
     if own.part or own.definition:
         return _check_part(own, sample, seed)
     return _check_cells(only, (0 if every else sample, seed), compile, jobs, every=every)

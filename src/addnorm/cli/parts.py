@@ -5,15 +5,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.imports import Imports, import_named
+
 
 def parts(
     family: str | None = None,
     /,
     *,
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
-    imports: Annotated[
-        tuple[str, ...], Parameter(name="--import", negative="", show_default=False)
-    ] = (),
+    imports: Imports = (),
 ) -> None:
     """List every part with its equation, its source and the file that it is written in.
 
@@ -23,8 +23,6 @@ def parts(
         Only this family: positions, norms, placements, scores, patterns, …
     as_json
         One JSON array instead of a table.
-    imports
-        Files or modules with parts of your own, which are listed too.
     """
     from dataclasses import asdict
 
@@ -33,9 +31,8 @@ def parts(
 
     from addnorm.check.parts import module_names
     from addnorm.check.parts import parts as parts_of
-    from addnorm.parts import import_parts
 
-    import_parts(imports)
+    import_named(imports)
     found = parts_of(family, module_names(imports))
     if as_json:
         print(json.dumps([asdict(part) for part in found], indent=1, ensure_ascii=False))

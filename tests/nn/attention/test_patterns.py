@@ -13,7 +13,7 @@ def test_every_pattern_has_a_record() -> None:
 
 def test_each_builds_its_mask() -> None:
     built = [record.build() for record in PATTERN_RECORDS]
-    assert built == [Full(), Window(2), Blocks(2, 0, 1)]
+    assert built == [Full(), Window(3), Window(1), Blocks(2, 1, 1), Blocks(2, 0)]
 
 
 @pytest.mark.parametrize("size", [0, -1])

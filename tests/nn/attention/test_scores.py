@@ -116,14 +116,19 @@ def test_golden_dot_products() -> None:
     assert DotProduct(1.0)(q, k).item() == 32.0
 
 
+def has_a_factor(config: ScoreConfig) -> bool:
+    """Whether another factor stands in place of that which keeps the variance."""
+    return isinstance(config, ScaledDotConfig) and config.factor is not None
+
+
 @pytest.mark.parametrize("d", [4, 64, 256])
-@pytest.mark.parametrize("config", named(SCORE_RECORDS))
+@pytest.mark.parametrize("config", named([c for c in SCORE_RECORDS if not has_a_factor(c)]))
 def test_variance_of_the_scores_of_unit_normals(config: ScoreConfig, d: int) -> None:
     """That of a dot product is d; scaled, and as bilinear scores start, it is 1."""
     q, k = torch.randn(2, 1, 1, 400, d).double()
     variance = config.build(1, d).double()(q, k).var().item()
     expected = {"dot": d, "scaled_dot": 1, "bilinear": 1}
-    if config.kind in expected and config != ScaledDotConfig(factor=0.25, softcap=2.0):
+    if config.kind in expected:
         loose = d == 4 and config.kind == "bilinear"  # sixteen numbers draw the weight
         assert variance == pytest.approx(expected[config.kind], rel=0.9 if loose else 0.15)
     else:
