@@ -13,6 +13,7 @@ from addnorm.errors import InputError
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig
+from addnorm.runs import mistakes
 from addnorm.runs.mistakes import classes_in, walk
 from addnorm.runs.recipe import Recipe, check_recipe
 
@@ -79,6 +80,23 @@ def test_a_location_is_walked_without_the_kinds() -> None:
         "batching",
         "tokens",
     ]
+
+
+def test_a_family_of_one_and_several_layers_are_walked_too() -> None:
+    path, _ = walk(Recipe, ("model", "decoder", "attention", "attention", "output", "gated", "per"))
+    assert path == ["model", "attention", "output", "per"]
+    path, _ = walk(Recipe, ("model", "encoder", "embedding", "tokens", "norm", "rmsnorm", "eps"))
+    assert path == ["model", "embedding", "norm", "eps"]
+    loc = ("model", "decoder", "layer_pattern", 1, "pattern", "window", "size")
+    assert walk(Recipe, loc)[0] == ["model", "layer_pattern", "1", "pattern", "size"]
+
+
+def test_the_name_of_an_installed_part_is_a_valid_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mistakes, "installed_parts", lambda: {"singing_norm": None})
+    tree = tomllib.loads(RECIPES["language"])
+    tree["model"]["norm"] = "singing_nrom"
+    with pytest.raises(InputError, match="Did you mean 'singing_norm'"):
+        check_recipe(tree, lambda path: "here")
 
 
 def test_the_classes_of_an_annotation() -> None:
