@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
@@ -46,6 +46,14 @@ class ConfigError(InputError, ValidationError):  # pyright: ignore[reportGeneral
         return self.sentence or super().__str__()
 
     __repr__ = __str__
+
+
+def _table_of(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+WORD = BeforeValidator(_table_of)
+"""For a union with kinds: a word is the kind with its defaults."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError
 
 
@@ -15,6 +16,7 @@ def evaluate(
     split: Literal["valid", "test"] = "test",
     predictions: Path | None = None,
     weights: Literal["bfloat16", "int8"] | None = None,
+    imports: Imports = (),
 ) -> None:
     """Score a trained model and print the figures as JSON.
 
@@ -40,7 +42,9 @@ def evaluate(
     from addnorm.runs.evaluation import evaluation_of
     from addnorm.runs.run import Run
 
-    opened = Run.open(run, fields_given(overrides, ["--split", "--predictions", "--weights"]))
+    import_named(imports)
+    options = ["--split", "--predictions", "--weights", "--import"]
+    opened = Run.open(run, fields_given(overrides, options))
     if weights is not None:
         from addnorm.quantize import with_weights
 

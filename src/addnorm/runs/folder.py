@@ -18,7 +18,7 @@ from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.data import ImagesConfig
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
-from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
+from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.recipe import (
     RECIPE,
     Place,
@@ -28,6 +28,7 @@ from addnorm.runs.recipe import (
     with_current_names,
 )
 from addnorm.runs.start import sized, tree_of
+from addnorm.runs.task import has_labels
 
 FORMAT = 1
 """The version of this layout, kept in `config.json`."""
@@ -62,11 +63,14 @@ def write_settings(
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write `config.json`. Raises `InputError` for a part that no recipe could name again."""
+    facts: dict[str, Any] = {"format": FORMAT}
     try:
-        facts = {"format": FORMAT, "recipe": RECIPE.dump_python(recipe, mode="json")}
+        facts["recipe"] = RECIPE.dump_python(recipe, mode="json")
     except PydanticSerializationError as error:
         problem = str(error).rpartition("ValueError: ")[2]
         raise InputError(f"{folder}: the recipe cannot be saved: {problem}") from error
+    if imports := imports_of(recipe):
+        facts["imports"] = imports
     atomic_write(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
 
 
@@ -79,7 +83,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
         near = [path.parent.name for path in folder.parent.glob("*/config.json")]
         raise InputError(f"{folder}: not a run folder: no config.json.{nearest(folder.name, near)}")
     match _read_json(file):
-        case {"format": version, "recipe": dict(stored)} if version == FORMAT:
+        case {"format": version, "recipe": dict(stored), **facts} if version == FORMAT:
+            check_imports(folder, stored, facts.get("imports"))
             tree = with_current_names(stored)
             for name, value in (overrides or {}).items():
                 set_field(tree, name, value)
@@ -124,8 +129,7 @@ def _place(file: Path, overrides: Mapping[str, str]) -> Place:
 
 
 def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
-    head = recipe.model.head
-    if not isinstance(head, ClassificationHeadConfig | TaggingHeadConfig):
+    if not has_labels(recipe.model):
         return ()
     file = folder / "labels.json"
     labels = _read_json(file)

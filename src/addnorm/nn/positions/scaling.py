@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from addnorm.config import config
+from addnorm.config import WORD, config
 from addnorm.nn.positions.sinusoidal import frequencies, in_float64
 
 Frequencies = Float[Tensor, " half"]
@@ -144,6 +144,7 @@ FixedScaling = LinearScaling | NTKScaling | YaRNScaling | Llama3Scaling
 ScalingConfig = Annotated[
     LinearScaling | NTKScaling | DynamicScaling | YaRNScaling | Llama3Scaling,
     Field(discriminator="kind"),
+    WORD,
 ]
 """Every scaling of rotary frequencies there is."""
 
