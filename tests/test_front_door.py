@@ -24,6 +24,7 @@ from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import PositionConfig, ScalingConfig
 from addnorm.nn.residuals import ResidualConfig
 from addnorm.parts import members
+from addnorm.train.loss import LossConfig
 from addnorm.train.optim import OptimizerConfig
 from addnorm.train.schedule import ScheduleConfig
 
@@ -43,6 +44,7 @@ NAMES = [
     "ConvolutionConfig",
     "Corpus",
     "CosineConfig",
+    "CrossEntropyConfig",
     "DatasetConfig",
     "DatesConfig",
     "DecoderConfig",
@@ -131,7 +133,7 @@ NAMES = [
 FAMILIES = (
     *(ModelConfig, InputConfig, PositionConfig, ScalingConfig, NormConfig, ResidualConfig),
     *(MixerConfig, ScoreConfig, PatternConfig, CoreConfig, AnyFeedForwardConfig, HeadConfig),
-    *(OptimizerConfig, ScheduleConfig, TokenizerConfig, BatchingConfig, DecodingConfig),
+    *(OptimizerConfig, ScheduleConfig, LossConfig, TokenizerConfig, BatchingConfig, DecodingConfig),
 )
 
 CHARACTERS = """\

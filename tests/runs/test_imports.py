@@ -15,9 +15,10 @@ from tests.runs.tiny import quiet
 from addnorm import parts
 from addnorm.errors import InputError
 from addnorm.runs.description import describe
-from addnorm.runs.folder import Run, read_settings
+from addnorm.runs.folder import read_settings
 from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.recipe import Recipe, read_recipe
+from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
 
 NORM = '{ kind = "own_norms:ScaledConfig", size = 0.5 }'

@@ -193,3 +193,14 @@ def test_a_device_changes_no_result(run_of: RunOf) -> None:
         torch.testing.assert_close(
             there.embed(["a", "wet day"]).cpu(), here.embed(["a", "wet day"]), atol=1e-4, rtol=1e-3
         )
+
+
+def test_a_hugging_face_folder_is_saved_as_a_run(run_of: RunOf, tmp_path: Path) -> None:
+    """A model from elsewhere needs its folder no more once it is saved."""
+    Run.open(run_of("classification")).export(tmp_path / "hf", to="hf")
+    run = Run.open(tmp_path / "hf")
+    run.save(tmp_path / "saved")
+    (tmp_path / "hf").rename(tmp_path / "gone")
+    again = Run.open(tmp_path / "saved")
+    assert again.classify(["wet", "a fine day"]) == run.classify(["wet", "a fine day"])
+    assert again.labels == run.labels == ("bad", "good")

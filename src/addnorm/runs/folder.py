@@ -63,8 +63,9 @@ def write_settings(
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write `config.json`. Raises `InputError` for a part that no recipe could name again."""
+    facts: dict[str, Any] = {"format": FORMAT}
     try:
-        facts = {"format": FORMAT, "recipe": RECIPE.dump_python(recipe, mode="json")}
+        facts["recipe"] = RECIPE.dump_python(recipe, mode="json")
     except PydanticSerializationError as error:
         problem = str(error).rpartition("ValueError: ")[2]
         raise InputError(f"{folder}: the recipe cannot be saved: {problem}") from error

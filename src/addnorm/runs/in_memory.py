@@ -20,6 +20,7 @@ from addnorm.runs.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.training import Prepared, count, fit
+from addnorm.train.loss import LossConfig
 from addnorm.train.optim import OptimizerConfig
 from addnorm.train.schedule import ScheduleConfig
 from addnorm.train.settings import TrainConfig
@@ -35,6 +36,7 @@ class TrainOptions(TypedDict, total=False):
     lr: float
     optimizer: OptimizerConfig
     schedule: ScheduleConfig
+    loss: LossConfig
     label_smoothing: float
     clip: float | None
     accumulate: int
@@ -109,6 +111,7 @@ def train(
             "eval": evaluation or EvalConfig(),
         },
         lambda _: "train()",
+        from_file=False,
     )
     given = corpus if isinstance(corpus, Corpus) else None
     if given is not None:
