@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check docs bench build
+.PHONY: help setup demo test test-slow mutants check docs bench build
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' Makefile | expand -t 20
@@ -23,6 +23,9 @@ test: setup  ## the fast tests, on two cores
 
 test-slow: setup  ## the slow tests and those that need a GPU
 	$(BIN)/python -m pytest -m "slow or gpu"
+
+mutants: setup  ## do the fast tests see small mistakes? a fixed random 200, an hour or two, resumable
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/mutants.py
 
 check: setup  ## format, lint, types, import order
 	$(BIN)/ruff format --check .

@@ -26,7 +26,7 @@ from addnorm.bench import ours
 from addnorm.bench.implementation import Run
 from addnorm.bench.sizes import CHARACTERS, DECODER, TINY, DecoderSizes, TranslatorSizes
 from addnorm.memory import keep_freed_pages
-from addnorm.nn.attention import SDPACore, core, short
+from addnorm.nn.attention import SDPACore, blocked, kernels
 from addnorm.nn.masks import Causal
 from addnorm.train import trainer
 
@@ -54,11 +54,11 @@ def attention(shape: tuple[int, int, int], many: int | None) -> Callable[[], obj
     def attend() -> Tensor:
         if many is None:
             return F.scaled_dot_product_attention(*leaves, is_causal=True)
-        short.MANY = many
+        blocked.MANY = many
         with torch.autocast("cpu", torch.bfloat16):
             return module(*leaves, Causal())
 
-    assert seq <= core.SHORT
+    assert seq <= kernels.SHORT
     return lambda: torch.autograd.grad(attend(), leaves, leaves[0].detach())
 
 

@@ -123,6 +123,8 @@ CORE_RECORDS = [
     FlexCoreConfig(),
     DifferentialCoreConfig(),
 ]
+SOFTMAX_CORES = CORE_RECORDS[:-1]
+"""Those that compute one softmax for each head, and so agree with each other."""
 HEAD_RECORDS = [
     TokenHeadConfig(tied=False),
     TokenHeadConfig(

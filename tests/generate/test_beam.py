@@ -1,5 +1,6 @@
 """Beam search against exhaustive search and a plain search, on trees of random logits."""
 
+import random
 from itertools import product
 from math import inf
 
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.generate.plain_beam import Table, plain_beam_search
 from torch import Tensor
 
 from addnorm.generate import BeamConfig, Generated, GreedyConfig
@@ -61,31 +63,6 @@ def every_score(tree: Tree, prompt: tuple[int, ...], limit: int, config: BeamCon
     }
 
 
-def plain_search(
-    tree: Tree,
-    prompt: tuple[int, ...],
-    config: BeamConfig,
-    limit: int,
-    ends: tuple[int, ...] = (EOS,),
-) -> list:
-    """The definition, one hypothesis at a time and without early closing."""
-    live, done = [((), 0.0)], []
-    for n in range(1, limit + 1):
-        extended = [
-            ((*ids, t), score + float(log_p))
-            for ids, score in live
-            for t, log_p in enumerate(tree.after((*prompt, *ids)).log_softmax(-1))
-        ]
-        extended.sort(key=lambda h: -h[1])
-        best = extended[: config.beams]
-        norm = ((5 + n) / 6) ** config.length_penalty
-        done += [(ids[:-1], score / norm, "eos") for ids, score in best if ids[-1] in ends]
-        onward = best if config.width == "shrinking" else extended
-        live = [(ids, score) for ids, score in onward if ids[-1] not in ends][: config.beams]
-    cut = [(ids, score / norm, "length") for ids, score in live]
-    return (sorted(done, key=lambda h: -h[1]) + cut)[: config.n_best]
-
-
 def search(
     tree: Tree, prompts, config: BeamConfig, limits, ends: tuple[int, ...] = (EOS,)
 ) -> list[list[Generated]]:
@@ -111,28 +88,40 @@ def test_enough_beams_find_the_true_best(seed: int, vocab: int, limit: int, pena
     assert [g.score for g in complete] == pytest.approx(expected, abs=1e-5)
 
 
-@given(
-    seed=st.integers(0, 10**6),
-    beams=st.integers(1, 6),
-    penalty=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
-    limits=st.lists(st.integers(1, 9), min_size=1, max_size=5),
-    width=st.sampled_from(["shrinking", "constant"]),
-    ends=st.sampled_from([(EOS,), (3, EOS), ()]),
-    data=st.data(),
-)
-def test_a_batch_finds_what_the_definition_finds(
-    seed, beams, penalty, limits, width, ends, data
-) -> None:
-    tree = Tree(5, seed)
-    n_best = data.draw(st.integers(1, beams))
-    config = BeamConfig(beams=beams, n_best=n_best, length_penalty=penalty, width=width)
-    prompts = [(i,) * (1 + i % 3) for i in range(len(limits))]
-    found = search(tree, prompts, config, limits, ends)
+@pytest.mark.parametrize("width", ["shrinking", "constant"])
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_batch_finds_what_the_definition_finds(seed: int, penalty: float, width: str) -> None:
+    draw = random.Random(f"{seed} {penalty} {width}")
+    beams = draw.randint(1, 5)
+    config = BeamConfig(
+        beams=beams,
+        n_best=draw.randint(1, beams),
+        length_penalty=penalty,
+        width=width,  # pyright: ignore[reportArgumentType]
+    )
+    table, ends = Table(draw.randint(2, 6), seed), draw.choice([(EOS,), (EOS,), (1, EOS), ()])
+    limits = [draw.randint(1, 9) for _ in range(6)]
+    prompts = [(i,) * (1 + i % 2) for i in range(6)]
+    found = beam_search(table, prompts, config, limits, ends)
     for prompt, limit, best in zip(prompts, limits, found, strict=True):
-        expected = plain_search(tree, prompt, config, limit, ends)
-        assert [(g.ids, g.finished) for g in best] == [(ids, why) for ids, _, why in expected]
-        scores = [score for _, score, _ in expected]
-        assert [g.score for g in best] == pytest.approx(scores, abs=1e-4)
+        expected = plain_beam_search(
+            lambda ids, prompt=prompt: table.log_p((*prompt, *ids)), config, limit, ends
+        )
+        assert [(g.ids, g.finished) for g in best] == [(h.ids, h.finished) for h in expected]
+        assert [g.score for g in best] == pytest.approx([h.score for h in expected], rel=1e-6)
+
+
+def test_a_constant_width_stays_constant_where_several_tokens_end() -> None:
+    class Ends(Table):
+        """Both ends are likelier than the one token that goes on."""
+
+        def logits(self, history: tuple[int, ...]) -> list[float]:
+            return [2.0, 1.0, 0.0]
+
+    config = BeamConfig(beams=1, length_penalty=10.0, width="constant")
+    [[found]] = beam_search(Ends(3, 0), [(2,)], config, [4], (0, 1))
+    assert (found.ids, found.finished) == ((2, 2, 2), "eos")
 
 
 @given(seed=st.integers(0, 10**6), limit=st.integers(1, 12))

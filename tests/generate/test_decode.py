@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig, generate, translate
+from addnorm.generate.decode import decode
+from addnorm.generate.next_token import Continuation
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.nn.attention import AttentionConfig
 
@@ -162,3 +164,10 @@ def test_a_gpu_writes_what_the_cpu_writes(decoder, translator, decoding) -> None
         cpu = write(model, rows, decoding, max_new_tokens=12)
         gpu = write(copy.deepcopy(model).cuda(), rows, decoding, max_new_tokens=12)
         assert [[g.ids for g in best] for best in gpu] == [[g.ids for g in best] for best in cpu]
+
+
+def test_every_prompt_has_a_limit_of_its_own() -> None:
+    model = DecoderConfig(d_model=8, n_layers=1, attention=AttentionConfig(n_heads=1)).build(5)
+    for wanted in ([1], [1, 1, 1]):
+        with pytest.raises(ValueError, match="zip"):
+            decode(Continuation(model), [[1], [2]], GreedyConfig(), wanted, eos_id=None)

@@ -14,9 +14,11 @@ from torch.testing import assert_close
 
 from addnorm.models import EncoderDecoderConfig, EncoderDecoderModel, ModelConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import LearnedConfig, RotaryConfig
+from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import PreNormConfig
 
 VOCAB = 13
@@ -194,6 +196,28 @@ def test_two_vocabularies() -> None:
     assert model(torch.full((1, 2), 12), torch.full((1, 3), 6)).shape == (1, 3, 7)
     with pytest.raises(ValueError, match=r"13 .* 7"):
         SMALL.build(VOCAB, 7)
+
+
+@pytest.mark.parametrize("mixer", [RecurrentConfig(), ConvolutionConfig()], ids=lambda m: m.kind)
+def test_heads_that_nobody_wrote_divide_the_width(
+    mixer: RecurrentConfig | ConvolutionConfig,
+) -> None:
+    """Eight, or the most below that do."""
+    tokens = torch.randint(7, (2, 3))
+    for d_model, n_heads in ((16, 8), (12, 6), (13, 1)):
+        config = EncoderDecoderConfig(d_model=d_model, n_layers=1, attention=mixer)
+        if not (isinstance(mixer, RecurrentConfig) and d_model % 2):
+            assert config.build(7)(tokens, tokens).shape == (2, 3, 7)
+        assert config.cross_attention_config.heads(d_model).n_heads == n_heads
+
+
+def test_heads_of_cross_attention_are_checked_with_the_width() -> None:
+    with pytest.raises(ValueError, match=r"d_model = 12 .* n_heads = 5"):
+        EncoderDecoderConfig(
+            d_model=12,
+            attention=AttentionConfig(n_heads=4),
+            cross_attention=AttentionConfig(n_heads=5),
+        )
 
 
 def test_depths() -> None:

@@ -5,12 +5,14 @@ import math
 import pytest
 import torch
 from tests.contracts import (
+    NORM_RECORDS,
     POSITION_RECORDS,
     build_context,
     check_config,
     check_gradients,
     check_module,
     named,
+    started,
 )
 from torch import Tensor
 from torch.testing import assert_close
@@ -18,8 +20,14 @@ from torch.testing import assert_close
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding, EmbeddingConfig, zero_padding
 from addnorm.nn.masks import Full
-from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
-from addnorm.nn.positions import LearnedConfig, NoPosition, PositionConfig, SinusoidalConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.nn.positions import (
+    Learned,
+    LearnedConfig,
+    NoPosition,
+    PositionConfig,
+    SinusoidalConfig,
+)
 
 TOKENS = torch.tensor([[3, 1, 4], [1, 5, 0]])
 VALID = torch.tensor([[True, True, True], [True, True, False]])
@@ -79,6 +87,42 @@ def test_padding_is_zero_whatever_stands_there(garbage: float) -> None:
         module.tokens.weight[0] = garbage
     assert torch.equal(embed(module, VALID), clean)
     assert torch.equal(clean[1, 2], torch.zeros(8))
+
+
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("norm", named(NORM_RECORDS))
+@pytest.mark.parametrize("position", named([p for p in POSITION_RECORDS if p.kind != "t5"]))
+def test_no_gradient_sees_what_stands_in_the_padding(
+    position: PositionConfig, norm: NormConfig, garbage: float
+) -> None:
+    """Not in the rows of tokens, types and positions that only the padding has."""
+    config = EmbeddingConfig(norm=norm, n_types=2)
+    module = started(
+        config.build(6, 8, position.build(build_context(8, 2, max_len=16)), 0.1)
+    ).train()
+    ctx = Context.over(TOKENS, Full(), valid=torch.tensor([[True, True, False]] * 2))
+    seed = torch.randn(2, 3, 8)
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(0)
+        out = module(TOKENS, ctx, types=torch.tensor([[0, 0, 1]] * 2))
+        grads = torch.autograd.grad(out, list(module.parameters()), seed, allow_unused=True)
+        return [out, *(g for g in grads if g is not None)]
+
+    clean = run()
+    assert all(g.isfinite().all() for g in clean)
+    with torch.no_grad():
+        module.tokens.weight[[0, 4]] = garbage
+        module.types.weight[1] = garbage
+        if isinstance(module.position, Learned):
+            module.position.table.weight[2] = garbage
+    assert all(map(torch.equal, run(), clean))
+
+
+@pytest.mark.parametrize("norm", named(NORM_RECORDS))
+def test_gradients_with_padding_before_a_norm(norm: NormConfig) -> None:
+    module = EmbeddingConfig(norm=norm).build(6, 4, NoPosition(), 0.0)
+    check_gradients(module, lambda m, x: embed(m, VALID) * x, torch.ones(1), twice=True)
 
 
 def test_dropout_in_training_alone() -> None:

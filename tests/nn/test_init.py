@@ -1,11 +1,12 @@
 """Initialisation: the spread that each scheme gives to each role, and nothing left undefined."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import get_args
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -158,3 +159,49 @@ def test_a_thousand_layers_of_deepnorm_learn() -> None:
         optimizer.step()
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]
+
+
+class OwnFeedForward(nn.Module):
+    """Someone's own, with a name that ours have too and a start of its own."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(d_model, d_model)
+        self.start = nn.Linear(d_model, d_model)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.start.weight, 0.25)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.start(self.gate_proj(x))
+
+
+@dataclass(frozen=True)
+class OwnFeedForwardConfig:
+    def build(self, d_model: int) -> OwnFeedForward:
+        return OwnFeedForward(d_model)
+
+
+def test_a_part_of_ones_own_is_scaled_only_where_it_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name alone has no role: DeepNorm scales what `deepnorm_weights` lists."""
+
+    def build(residual: str) -> nn.Module:
+        torch.manual_seed(0)
+        config = DecoderConfig(
+            d_model=8,
+            n_layers=1,
+            attention=AttentionConfig(n_heads=2),
+            feedforward=OwnFeedForwardConfig(),
+            residual=residual,
+        )
+        return config.build(5).stack.blocks[0].feedforward
+
+    plain, deep = build("post"), build("deepnorm")
+    assert torch.equal(plain.gate_proj.weight, deep.gate_proj.weight)
+    monkeypatch.setattr(OwnFeedForward, "deepnorm_weights", ("gate_proj",), raising=False)
+    beta = 8**-0.25
+    assert_close(build("deepnorm").gate_proj.weight, beta * plain.gate_proj.weight)
+    assert (deep.start.weight == 0.25).all(), "reset_parameters has the last word"

@@ -18,6 +18,7 @@ from addnorm.nn.masks import (
     Padding,
     Prefix,
     Segments,
+    Tiled,
     Window,
 )
 
@@ -138,3 +139,15 @@ def test_no_slots_at_all(mask: Mask) -> None:
 def test_an_empty_window_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=str(size)):
         Window(size)
+
+
+def test_a_mask_on_its_slots_says_the_same_of_every_pair() -> None:
+    inner, slots = Causal() & Window(3), torch.arange(6)
+    tiled = Tiled(inner, slots, slots, 2)
+    row, q, kv = torch.zeros(1, 1, dtype=torch.long), slots[:, None], slots[None]
+    assert torch.equal(tiled.allows(row, q, kv), inner.dense(slots, slots, 1)[0, 0])
+    assert tiled.reach == inner.reach
+    assert torch.equal(
+        tiled.tile(slice(1, 4), slice(2, 5)).allowed,
+        inner.dense(slots[1:4], slots[2:5], 2),
+    )

@@ -8,6 +8,8 @@ from tests.contracts import check_gradients, check_module, check_records, named,
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.moe import (
     AnyFeedForwardConfig,
@@ -89,6 +91,41 @@ def test_batch_mates_change_nothing(batch: int, seq: int, seed: int) -> None:
     assert_close(module(x), alone, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("d_model", [4, 12, 40])
+@pytest.mark.parametrize("config", named([*RECORDS, MixtureOfExpertsConfig(n_experts=8)]))
+def test_later_tokens_move_no_bit_of_earlier_ones(
+    config: MixtureOfExpertsConfig, d_model: int
+) -> None:
+    """In float32, though experts multiply other groups: alone, or at other places of a group."""
+    module = config.build(d_model)
+    for shape in [(1, 2), (1, 5), (2, 9), (3, 30)]:
+        for t in {1, shape[1] // 2, shape[1] - 1}:
+            x = torch.randn(*shape, d_model)
+            other = torch.cat([x[:, :t], torch.randn(shape[0], shape[1] - t, d_model)], dim=1)
+            assert torch.equal(module(other)[:, :t], module(x)[:, :t])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_decoder_of_experts_is_causal_to_the_last_bit(seed: int) -> None:
+    torch.manual_seed(seed)
+    config = DecoderConfig(
+        d_model=24,
+        n_layers=2,
+        attention=AttentionConfig(n_heads=2),
+        feedforward=MixtureOfExpertsConfig(n_experts=4),
+    )
+    model, tokens = config.build(20).eval(), torch.randint(20, (2, 12))
+    for t in range(1, 12):
+        other = tokens.clone()
+        other[:, t:] = torch.randint(20, (2, 12 - t))
+        assert torch.equal(model(other)[:, :t], model(tokens)[:, :t])
+
+
+def test_experts_without_a_matrix_may_be_mixed() -> None:
+    module, x = MixtureOfExperts(4, [nn.Tanh(), nn.Tanh()], top_k=2), torch.randn(2, 3, 4)
+    assert_close(module(x), x.tanh())
+
+
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 def test_a_token_costs_the_experts_it_takes(top_k: int) -> None:
     config = MixtureOfExpertsConfig(n_experts=6, top_k=top_k, expert=GELU)
@@ -96,7 +133,11 @@ def test_a_token_costs_the_experts_it_takes(top_k: int) -> None:
     for expert in module.experts:
         expert.register_forward_hook(lambda _, args, __: served.append(len(args[0])))
     module(torch.randn(3, 7, 4))
-    assert sum(served) == top_k * 21
+    taken = sum(1 for n in served if n)
+    assert sum(served) == top_k * 21 + taken * module.spare
+    served.clear()
+    module(torch.randn(1, 1, 4))
+    assert sorted(served) == [0] * (6 - top_k) + [1] * top_k
     expert, router = 4 * 5 + 5 + 5 * 4 + 4, 4 * 6
     assert sum(p.numel() for p in module.parameters()) == 6 * expert + router
 

@@ -22,6 +22,7 @@ from torch.testing import assert_close
 from addnorm.nn.norms import (
     BatchNorm,
     BatchNormConfig,
+    DynamicTanh,
     LayerNorm,
     LayerNormConfig,
     NoNorm,
@@ -46,12 +47,15 @@ PER_TOKEN = [record for record in NORM_RECORDS if not isinstance(record, BatchNo
 
 
 def paper(norm: Norm, x: Tensor) -> Tensor:
-    """The formulas of the four norms per token, one token at a time in float64."""
+    """The formulas of the norms per token, one token at a time in float64."""
     rows = []
     for row in x.double().reshape(-1, x.shape[-1]):
         mean = sum(row) / len(row)
-        root_mean_square = (sum(a * a for a in row) / len(row) + norm.eps) ** 0.5
+        eps = getattr(norm, "eps", 0.0)
+        root_mean_square = (sum(a * a for a in row) / len(row) + eps) ** 0.5
         match norm:
+            case DynamicTanh(alpha=alpha, weight=gain, bias=bias):
+                row = gain * torch.tanh(alpha * row) + bias
             case LayerNorm(weight=gain, bias=bias):
                 variance = sum((a - mean) ** 2 for a in row) / len(row)
                 row = (row - mean) / (variance + norm.eps) ** 0.5 * gain

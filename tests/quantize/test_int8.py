@@ -11,7 +11,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.quantize import quantize_int8
-from addnorm.quantize.int8 import int8_product, rounded
+from addnorm.quantize.int8 import Int8Matrix, int8_product, rounded
 
 
 @given(st.integers(1, 9), st.integers(1, 40), st.floats(1e-6, 1e6))
@@ -21,6 +21,30 @@ def test_rounding_is_off_by_half_a_step_at_most(d_out: int, d_in: int, size: flo
     assert values.dtype == torch.int8
     assert int(values.abs().max()) <= 127
     assert ((values * scale[:, None] - weight).abs() <= 0.5001 * scale[:, None]).all()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_every_row_has_a_scale_of_its_own(transposed: bool) -> None:
+    """A row a million times smaller than another keeps as many digits."""
+    sizes = 10.0 ** torch.arange(-3.0, 4.0)
+    weight = torch.randn(7, 40) * sizes[:, None]
+    weight = weight.t().contiguous().t() if transposed else weight
+    values, scale = rounded(weight)
+    largest = weight.abs().amax(1)
+    assert values.abs().amax(1).tolist() == [127] * 7
+    torch.testing.assert_close(scale, largest / 127)
+    errors = (Int8Matrix(weight).rows(torch.arange(7)) - weight).abs().amax(1)
+    assert (errors <= 0.5001 / 127 * largest).all()
+
+
+def test_rows_of_all_sizes_survive_in_products() -> None:
+    """Of the input and of the matrix: each entry is off by its own two rows' rounding alone."""
+    d_in = 64
+    x = torch.randn(5, d_in) * 10.0 ** torch.arange(-2.0, 3.0)[:, None]
+    weight = torch.randn(7, d_in) * 10.0 ** torch.arange(-3.0, 4.0)[:, None]
+    found, want = Int8Matrix(weight).times(x), x @ weight.t()
+    off = x.norm(dim=1)[:, None] * weight.norm(dim=1)
+    assert ((found - want).abs() <= 0.02 * off).all()
 
 
 def test_values_stand_row_by_row_whatever_the_weight_is_a_view_of() -> None:

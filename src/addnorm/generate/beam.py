@@ -38,10 +38,12 @@ class BeamConfig:
         if self.n_best > self.beams:
             raise ValueError(f"n_best = {self.n_best} needs as many beams, not {self.beams}")
 
-    @property
-    def candidates(self) -> int:
-        """How many extensions are looked at: as many again as may end, if others follow them."""
-        return 2 * self.beams if self.width == "constant" else self.beams
+    def candidates(self, n_ends: int) -> int:
+        """How many extensions are looked at: `beams`, or so many that as many do not end.
+
+        Of the extensions of one hypothesis at most `n_ends` end, one by each end token.
+        """
+        return (1 + n_ends) * self.beams if self.width == "constant" else self.beams
 
     def normaliser(self, n: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """What the log-probability of `n` tokens is divided by: `((5 + n) / 6) ** penalty`."""
@@ -120,7 +122,9 @@ def extend(
 ) -> tuple[Beams, Int[Tensor, "batch beams"]]:
     """The state one token on, and the row of `logits` that each live hypothesis came from."""
     batch, width, _ = beams.live.shape
-    scores, tokens, parents = best_extensions(beams.live_scores, logits, decoding.candidates)
+    scores, tokens, parents = best_extensions(
+        beams.live_scores, logits, decoding.candidates(len(ends))
+    )
     history = torch.cat([_take(beams.live, parents), tokens[..., None]], dim=-1)
     ended = torch.isin(tokens, tokens.new_tensor(ends))
     length = torch.tensor(history.shape[-1], device=logits.device)

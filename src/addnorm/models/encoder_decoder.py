@@ -152,6 +152,7 @@ class EncoderDecoderConfig(TransformerConfig):
         super().__post_init__()
         if self.decoder_position is not None:
             self.check_position(self.decoder_position)
+        self.cross_attention_config.heads(self.d_model)
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """The model; `target_vocab_size` defaults to `vocab_size`, which only tokens need.

@@ -36,10 +36,14 @@ def bert_base() -> EncoderConfig:
         attention=AttentionConfig(n_heads=12, dropout=0.1),
         feedforward=FeedForwardConfig(activation="gelu"),
         norm=LayerNormConfig(eps=1e-12),
-        embedding=EmbeddingConfig(scale="one", norm=LayerNormConfig(eps=1e-12), n_types=2),
+        embedding=_bert_embedding(n_types=2),
         head=PoolerHeadConfig(),
         init="bert",
     )
+
+
+def _bert_embedding(n_types: int) -> EmbeddingConfig:
+    return EmbeddingConfig(scale="one", norm=LayerNormConfig(eps=1e-12), n_types=n_types)
 
 
 def bert_large() -> EncoderConfig:
@@ -53,15 +57,13 @@ def roberta_base() -> EncoderConfig:
 
     The first two of its 514 positions are never used.
     """
-    base = bert_base()
-    return replace(base, max_len=514, embedding=replace(base.embedding, n_types=1))
+    return replace(bert_base(), max_len=514, embedding=_bert_embedding(n_types=1))
 
 
 def distilbert_base() -> EncoderConfig:
     """DistilBERT-base (Sanh et al. 2019, §2): 66,362,880 parameters with BERT's vocabulary."""
-    base = bert_base()
-    embedding = replace(base.embedding, n_types=0)
-    return replace(base, n_layers=6, embedding=embedding, head=HiddenHeadConfig())
+    embedding = _bert_embedding(n_types=0)
+    return replace(bert_base(), n_layers=6, embedding=embedding, head=HiddenHeadConfig())
 
 
 def vit_b16() -> EncoderConfig:

@@ -1,7 +1,7 @@
 """What every model configuration has in common, and how its embedding and stacks are built."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import PositiveInt
 from torch import nn
@@ -13,7 +13,6 @@ from addnorm.nn.blocks import (
     AnyBlock,
     Block,
     CrossBlock,
-    Mixer,
     ParallelBlock,
     ParallelCrossBlock,
     Stack,
@@ -120,7 +119,9 @@ class TransformerConfig:
         )
 
     def build_embedding(self, vocab_size: int, position: Position) -> Embedding:
-        return self.embedding.build(vocab_size, self.d_model, position, self.dropout)
+        """The embedding of tokens; someone's own has the same attributes (see `EmbeddingPart`)."""
+        built = self.embedding.build(vocab_size, self.d_model, position, self.dropout)
+        return cast(Embedding, built)
 
     def build_position(
         self, *, causal: bool, position: PositionConfig | None = None, max_len: int | None = None
@@ -133,14 +134,13 @@ class TransformerConfig:
     def cross_attention_config(self) -> AttentionConfig:
         """The attention to a memory: its own configuration, or else that of self-attention.
 
-        Of a model whose blocks have no attention, eight heads, or as many as divide its width.
+        Where blocks have no attention: eight heads, or the most below that divide the width.
         """
         if self.cross_attention is not None:
             return self.cross_attention
         if isinstance(self.attention, AttentionConfig):
             return self.attention
-        n_heads = next(n for n in (8, 4, 2, 1) if self.d_model % n == 0)
-        return AttentionConfig(n_heads=n_heads)
+        return AttentionConfig(n_heads=max(n for n in range(1, 9) if self.d_model % n == 0))
 
     def build_stack(self, position: Position, depth: Depth) -> Stack:
         """Blocks of self-attention, or what stands in its place, and feed-forward."""
@@ -177,7 +177,7 @@ class TransformerConfig:
             return ParallelCrossBlock(**parts) if cross else ParallelBlock(**parts)
         return CrossBlock(**parts) if cross else Block(**parts)
 
-    def build_mixer(self, position: Position, depth: Depth) -> Mixer:
+    def build_mixer(self, position: Position, depth: Depth) -> nn.Module:
         """What this layer has where attention stands."""
         pattern = self.layer_pattern
         layer = pattern[depth.layer % len(pattern)] if pattern else LayerConfig()
@@ -193,8 +193,8 @@ class TransformerConfig:
     def build_residual(self, depth: Depth, *, first: bool) -> nn.Module:
         """The placement of one sublayer; `first` in its block."""
         placement = self.residual
-        bare = first and depth.layer == 0 and isinstance(placement, PreNormConfig)
-        if bare and not placement.first:
+        leaves_out = isinstance(placement, PreNormConfig) and not placement.first
+        if first and depth.layer == 0 and leaves_out:
             return PreNorm(NoNorm(), self.dropout)
         return placement.build(self.d_model, self.norm, self.dropout, depth)
 

@@ -1,20 +1,29 @@
 """The Transformer block, the block with cross-attention, and the stack of either."""
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol, cast, runtime_checkable
 
 from torch import nn
 
-from addnorm.nn.attention.multihead import CrossAttention, SelfAttention
-from addnorm.nn.cache import KVCache, LayerCache, SegmentMemory
+from addnorm.nn.attention.multihead import SelfAttention
+from addnorm.nn.cache import Cache, KVCache, LayerCache, SegmentMemory
 from addnorm.nn.context import Context
-from addnorm.nn.convolution import Convolution
 from addnorm.nn.masks import Mask
-from addnorm.nn.recurrent import Recurrent
-from addnorm.nn.residuals import Branch, Residual
 from addnorm.nn.types import Hidden
 
-Mixer = SelfAttention | Recurrent | Convolution
-"""A token mixer: the sublayer in which the tokens of a text exchange information."""
+
+@runtime_checkable
+class Mixer(Protocol):
+    """A token mixer: the sublayer in which the tokens of a text exchange information."""
+
+    @property
+    def pattern(self) -> Mask:
+        """The mask that the layer adds to that of the pass."""
+        ...
+
+    def new_cache(self) -> Cache:
+        """An empty cache: what the mixer will need of the tokens before."""
+        ...
 
 
 class Block(nn.Module):
@@ -26,10 +35,10 @@ class Block(nn.Module):
     def __init__(
         self,
         *,
-        attention: Mixer,
-        attention_residual: Residual,
+        attention: nn.Module,
+        attention_residual: nn.Module,
         feedforward: nn.Module,
-        feedforward_residual: Residual,
+        feedforward_residual: nn.Module,
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -49,12 +58,12 @@ class CrossBlock(nn.Module):
     def __init__(
         self,
         *,
-        attention: Mixer,
-        attention_residual: Residual,
-        cross_attention: CrossAttention,
-        cross_attention_residual: Residual,
+        attention: nn.Module,
+        attention_residual: nn.Module,
+        cross_attention: nn.Module,
+        cross_attention_residual: nn.Module,
         feedforward: nn.Module,
-        feedforward_residual: Residual,
+        feedforward_residual: nn.Module,
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -85,10 +94,10 @@ class ParallelBlock(nn.Module):
         self,
         *,
         norm: nn.Module,
-        attention: Mixer,
-        attention_residual: Branch,
+        attention: nn.Module,
+        attention_residual: nn.Module,
         feedforward: nn.Module,
-        feedforward_residual: Branch,
+        feedforward_residual: nn.Module,
     ) -> None:
         super().__init__()
         self.norm = norm
@@ -113,12 +122,12 @@ class ParallelCrossBlock(nn.Module):
         self,
         *,
         norm: nn.Module,
-        attention: Mixer,
-        attention_residual: Branch,
-        cross_attention: CrossAttention,
-        cross_attention_residual: Branch,
+        attention: nn.Module,
+        attention_residual: nn.Module,
+        cross_attention: nn.Module,
+        cross_attention_residual: nn.Module,
         feedforward: nn.Module,
-        feedforward_residual: Branch,
+        feedforward_residual: nn.Module,
     ) -> None:
         super().__init__()
         self.norm = norm
@@ -157,7 +166,7 @@ class Stack(nn.Module):
     @property
     def mixers(self) -> list[Mixer]:
         """What stands where attention does, layer by layer, as the blocks are now."""
-        return [block.attention for block in self.blocks]  # pyright: ignore[reportReturnType]
+        return [cast(Mixer, block.attention) for block in self.blocks]
 
     @property
     def patterns(self) -> list[Mask]:

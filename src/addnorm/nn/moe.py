@@ -23,6 +23,9 @@ from addnorm.parts import Family
 
 RouterLogits = Float[Tensor, "*tokens n_experts"]
 
+REGISTERS = 32
+"""Numbers that torch's elementwise functions take at a time: two registers of 16 in float32."""
+
 
 class MixtureOfExperts(nn.Module):
     """`Σ_{e in top-k} g_e(x) E_e(x)`, `g` and the choice from `softmax(x W_r)`: see `route`.
@@ -43,6 +46,8 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList(experts)
         self.top_k = top_k
         self.balance = balance
+        narrowest = min((p.shape[0] for p in self.experts.parameters() if p.ndim > 1), default=1)
+        self.spare = -(-REGISTERS // narrowest)
 
     def forward(self, x: TokenVectors) -> TokenVectors:
         mix: Any = self.mix
@@ -55,10 +60,27 @@ class MixtureOfExperts(nn.Module):
         gates, chosen = route(self.router(x), self.top_k)
         order = chosen.flatten().argsort(stable=True)  # (token, choice) pairs, expert by expert
         counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()
-        groups = x.reshape(-1, x.shape[-1])[order // self.top_k].split(counts)
-        y = torch.cat([expert(group) for expert, group in zip(self.experts, groups, strict=True)])
-        y = y[order.argsort()].view(*chosen.shape, x.shape[-1])
+        groups = (order // self.top_k).split(counts)
+        x = x.reshape(-1, x.shape[-1])
+        y = [self.outputs(e, x, group) for e, group in enumerate(groups)]
+        y = torch.cat(y)[order.argsort()].view(*chosen.shape, x.shape[-1])
         return (gates.to(y.dtype)[..., None] * y).sum(-2)
+
+    def outputs(
+        self, e: int, x: Float[Tensor, "tokens d_model"], group: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n d_model"]:
+        """`E_e` of the tokens in `group`, to the last bit the same whoever else is in it.
+
+        On a CPU a product of one row rounds differently from one of several, and so does an
+        elementwise function at the end of a tensor, where the numbers fill no register. Copies of
+        the last token, left out again, see to it that no token is alone or at the end. Where torch
+        shares a large group among threads, each of their parts has an end; there is none to speak
+        of if the width of the experts is a multiple of 32 for each thread.
+        """
+        n = len(group)
+        spare = self.spare if n and len(x) > 1 else 0  # a token alone in `x` has no company
+        rows = torch.cat([group, group[-1:].expand(spare)]) if spare else group
+        return self.experts[e](x[rows])[:n]
 
 
 def route(
@@ -116,6 +138,15 @@ class MixtureOfExpertsConfig:
     def __post_init__(self) -> None:
         if self.top_k > self.n_experts:
             raise ValueError(_refusal(self.top_k, self.n_experts))
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Two experts of a token, and one; gated experts, and plain ones."""
+        return {
+            "moe": cls(n_experts=3, expert=GatedFeedForwardConfig(d_ff=4)),
+            "moe_one_of_four": cls(n_experts=4, top_k=1, expert=GatedFeedForwardConfig(d_ff=4)),
+            "moe_ungated": cls(n_experts=3, expert=FeedForwardConfig(d_ff=4, activation="gelu")),
+        }
 
     def build(self, d_model: int) -> MixtureOfExperts:
         experts = [self.expert.build(d_model) for _ in range(self.n_experts)]

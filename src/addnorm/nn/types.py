@@ -28,5 +28,11 @@ ExpandedKeys = Float[Tensor, "batch heads kv_seq d_head"]
 Heads = Float[Tensor, "batch heads seq d_head"]
 """A vector for each head of each token."""
 
+Values = Float[Tensor, "batch kv_heads kv_seq d_value"]
+"""Values of every key/value head, where they may be wider than the keys."""
+
+Mixed = Float[Tensor, "batch heads q_seq d_value"]
+"""What attention gives for every head of every query: its values, weighed."""
+
 KeysValues = tuple[Keys, Keys]
 """The keys and the values."""

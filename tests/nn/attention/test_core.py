@@ -6,13 +6,13 @@ from functools import cache, partial
 
 import pytest
 import torch
-from tests.contracts import CORE_RECORDS, build_core, check_records, named
+from tests.contracts import CORE_RECORDS, SOFTMAX_CORES, build_core, check_records, named
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, blocked
-from addnorm.nn.attention import core as core_module
+from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, FlexCore, SDPACore, blocked
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
 from addnorm.nn.positions.position import Bias
@@ -97,7 +97,7 @@ def test_every_core_has_a_record() -> None:
     check_records(CoreConfig, CORE_RECORDS)
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
@@ -112,7 +112,23 @@ def test_equals_the_formula(core: CoreConfig, name: str, kv_heads: int, biased: 
             assert (a.double() - b).norm() <= tolerance * b.norm()
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", [SDPACore, FlexCore, EagerCore])
+@pytest.mark.parametrize("q_seq", [1, 2, 8, 9, 20])
+@pytest.mark.parametrize("kv_heads", [4, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_core_without_a_score_scales_the_products(
+    core: type[SDPACore | EagerCore], q_seq: int, kv_heads: int, dtype: torch.dtype
+) -> None:
+    """By 1/√d_head, for few queries and for many: `SDPACore()` is the paper's attention."""
+    q = torch.randn(BATCH, HEADS, q_seq, WIDTH, dtype=dtype)
+    k, v = torch.randn(2, BATCH, kv_heads, 20, WIDTH, dtype=dtype)
+    k64, v64 = (x.double().repeat_interleave(HEADS // kv_heads, 1) for x in (k, v))
+    scores = torch.einsum("bhqd,bhkd->bhqk", q.double(), k64) / WIDTH**0.5
+    want = torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), v64)
+    assert_close(core()(q, k, v, Full()).double(), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("q_seq", [1, 6, 64])
@@ -136,7 +152,7 @@ def test_a_row_with_nothing_to_see_is_zero(
     assert torch.equal(q.grad[1], torch.zeros_like(q.grad[1]))
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 @pytest.mark.parametrize("garbage", [1e30, -1e30, 0.0])
 def test_masked_keys_and_values_change_no_bit(core: CoreConfig, garbage: float) -> None:
     q, k, v = torch.randn(3, BATCH, HEADS, 6, WIDTH)
@@ -147,7 +163,7 @@ def test_masked_keys_and_values_change_no_bit(core: CoreConfig, garbage: float) 
     assert torch.equal(dirty, module(q, k, v, mask))
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 @pytest.mark.parametrize(
     "mask", [Full(), Causal(), Dense(EMPTY)], ids=["full", "causal", "empty rows"]
 )
@@ -177,7 +193,7 @@ def test_eager_weights_are_shares() -> None:
     assert_close(weights.sum(-1), EMPTY.any(-1).float().expand(BATCH, HEADS, 6))
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 def test_dropout_of_weights_in_training_alone(core: CoreConfig) -> None:
     module = built(core, 0.5)
     q = torch.randn(1, 1, 64, 8)
@@ -185,7 +201,7 @@ def test_dropout_of_weights_in_training_alone(core: CoreConfig) -> None:
     assert_close(module.eval()(q, q, q, Full()), built(core)(q, q, q, Full()))
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 @pytest.mark.parametrize("mask", [Full(), Causal()])
 def test_scores_far_apart_stay_finite(core: CoreConfig, mask: Full | Causal) -> None:
     q = (1e3 * torch.randn(1, 2, 5, 8)).requires_grad_()
@@ -205,7 +221,7 @@ def test_scores_far_apart_stay_finite(core: CoreConfig, mask: Full | Causal) -> 
 def test_cuda_kernels_equal_the_formula(backend: str, name: str) -> None:
     inputs, mask, wanted = problem(name, 4, biased=False)
     mask = Dense(mask.allowed.cuda()) if isinstance(mask, Dense) else mask
-    module = built(CORE_RECORDS[0])
+    module = built(SOFTMAX_CORES[0])
     try:
         with sdpa_kernel(SDPBackend.__members__[backend]):
             got = run(
@@ -227,9 +243,9 @@ def test_autocast_takes_plain_products_of_short_texts(
     name: str, kv_heads: int, biased: bool, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, mask, wanted = problem(name, kv_heads, biased)
-    module = built(CORE_RECORDS[0])
+    module = built(SOFTMAX_CORES[0])
     monkeypatch.setattr(blocked, "MANY", many)
-    monkeypatch.setattr(core_module.F, "scaled_dot_product_attention", None)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", None)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = run(
             lambda q, k, v, bias=None: module(q, k, v, mask, tiles(bias)), inputs, torch.bfloat16

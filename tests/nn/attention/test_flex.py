@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 from addnorm.nn import masks
 from addnorm.nn.attention import EagerCore, FlexCore, FlexCoreConfig, SDPACore, flex
-from addnorm.nn.attention import core as core_module
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal, Full, Mask, Segments, Window
@@ -96,7 +95,7 @@ def test_masks_in_tiles_are_asked_pair_by_pair(name: str) -> None:
 def test_a_cpu_and_dropout_and_other_biases_take_the_plain_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core_module, "fused_flex_attention", None)
+    monkeypatch.setattr(flex, "fused_flex_attention", None)
     q = heads(4, SEQ).requires_grad_()
     core = build_core(FlexCoreConfig(), 0.0, DotProduct(0.25))
     got = core(q, q, q, Causal())

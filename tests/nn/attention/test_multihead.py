@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 from tests.contracts import (
-    CORE_RECORDS,
     POSITION_RECORDS,
+    SOFTMAX_CORES,
     build_context,
     check_config,
     check_gradients,
@@ -86,7 +86,7 @@ def test_contract(config: AttentionConfig) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 def test_equals_the_formula(config: AttentionConfig, core: CoreConfig) -> None:
     config = dataclasses.replace(config, core=core)
     x, memory = torch.randn(2, 4, 8).double(), torch.randn(2, 5, 8).double()
@@ -113,7 +113,7 @@ def test_first_projection() -> None:
     assert_close(q[0, 0], torch.tensor([[0.9990, 0.8667, 0.5560]]), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 def test_a_rotation_turns_queries_and_keys_alike(core: CoreConfig) -> None:
     """Moving the whole text changes nothing; moving a part of it does."""
     attention = AttentionConfig(n_heads=2, core=core).build(8, rotary(), True).double()
@@ -138,7 +138,7 @@ class Distance(Position):
         return tile
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 def test_a_score_bias_reaches_the_scores_cached_or_not(core: CoreConfig) -> None:
     config = AttentionConfig(n_heads=2, core=core)
     attention, x, ctx = (
@@ -161,7 +161,7 @@ def test_a_score_bias_reaches_the_scores_cached_or_not(core: CoreConfig) -> None
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 def test_grouped_heads_equal_repeated_weights(kv_heads: int, core: CoreConfig) -> None:
     grouped = started(
         AttentionConfig(n_heads=4, n_kv_heads=kv_heads, core=core).build(16, rotary(), True)
@@ -181,7 +181,7 @@ def test_grouped_heads_equal_repeated_weights(kv_heads: int, core: CoreConfig) -
 @pytest.mark.parametrize("position", named(POSITION_RECORDS))
 @pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
 def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
-    for core in CORE_RECORDS:
+    for core in SOFTMAX_CORES:
         config = dataclasses.replace(config, core=core)
         d_model = 4 if config.d_head or config.n_heads == 2 else 8
         heads = config.heads(d_model)
@@ -199,7 +199,7 @@ def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
         check_gradients(attention, lambda m, x, ctx=ctx: m(x, ctx), x, twice=core.kind == "eager")
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 def test_gradients_across(core: CoreConfig) -> None:
     valid = torch.tensor([[True, False], [False, False]])
     check_gradients(
@@ -211,7 +211,7 @@ def test_gradients_across(core: CoreConfig) -> None:
     )
 
 
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize("core", named(SOFTMAX_CORES))
 def test_a_row_with_nothing_to_see(core: CoreConfig) -> None:
     attention = started(AttentionConfig(n_heads=2, core=core).build(8, rotary(), True))
     x = torch.randn(2, 3, 8, requires_grad=True)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from tests.contracts import (
-    CORE_RECORDS,
     SCORE_RECORDS,
+    SOFTMAX_CORES,
     check_gradients,
     check_module,
     check_records,
@@ -83,7 +83,7 @@ def test_gradients(config: ScoreConfig) -> None:
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_fused_and_eager_cores_agree(config: ScoreConfig, kv_heads: int) -> None:
     layers = []
-    for core in CORE_RECORDS:
+    for core in SOFTMAX_CORES:
         torch.manual_seed(0)
         attention = AttentionConfig(n_heads=4, n_kv_heads=kv_heads, score=config, core=core)
         layers.append(started(attention.build(8, NoPosition(), True)))

@@ -178,3 +178,9 @@ def test_equals_transformers(
 
 def _agree(ours: Tensor, theirs: Tensor) -> None:
     assert_close(ours.float(), theirs, rtol=2e-6, atol=0)
+
+
+def test_the_turns_between_which_yarn_blends_are_the_papers() -> None:
+    """Peng et al. 2024, §3.2: α = 1 and β = 32 for LLaMA."""
+    scaling = YaRNScaling(factor=2.0, original_max_len=8)
+    assert (scaling.beta_slow, scaling.beta_fast) == (1.0, 32.0)

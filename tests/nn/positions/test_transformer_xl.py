@@ -135,3 +135,11 @@ def test_keys_may_be_shared_by_heads() -> None:
 def test_an_odd_width_is_refused() -> None:
     with pytest.raises(ValueError, match="d_model = 5 must be even; the nearest are 4 and 6"):
         TransformerXLConfig().build(build_context(5, 1)).in_layer(0)
+
+
+def test_the_two_vectors_of_all_queries_start_small() -> None:
+    scheme = TransformerXLConfig().build(build_context(1024, 8)).in_layer(0)
+    assert isinstance(scheme, RelativeScores)
+    for vector in (scheme.u, scheme.v):
+        assert vector.shape == (8, 128)
+        assert vector.std().item() == pytest.approx(0.02, rel=0.1)

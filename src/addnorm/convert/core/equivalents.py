@@ -46,7 +46,8 @@ def with_split_sinusoids(model: ModelConfig) -> ModelConfig:
     positions = (model.position, model.decoder_position or model.position)
     if not all(_is_interleaved(one) for one in positions):
         return model
-    encoder, decoder = (replace(one, layout="halves") for one in positions)
+    sinusoids = [one for one in positions if isinstance(one, SinusoidalConfig)]
+    encoder, decoder = (replace(one, layout="halves") for one in sinusoids)
     return replace(model, position=encoder, decoder_position=decoder)
 
 

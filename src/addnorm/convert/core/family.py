@@ -14,6 +14,7 @@ from addnorm.nn.attention import AttentionConfig, FullPatternConfig, ScaledDotCo
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig
 from addnorm.nn.positions import LearnedConfig
+from addnorm.parts import kind_of
 
 DIFFERS = "would become"
 
@@ -215,14 +216,14 @@ def _of(kind: type[M], spec: ModelSpec) -> M:
 def attention_of(model: ModelConfig) -> AttentionConfig:
     """The attention of a model. Raises `InputError` where another mixer stands there."""
     if not isinstance(model.attention, AttentionConfig):
-        raise InputError(f"no family has a {model.attention.kind} where attention stands")
+        raise InputError(f"no family has a {kind_of(model.attention)} where attention stands")
     return model.attention
 
 
 def mlp_of(model: ModelConfig) -> FeedForwardConfig:
     """The feed-forward layers of a model. Raises `InputError` where they are of another kind."""
     if not isinstance(model.feedforward, FeedForwardConfig):
-        raise InputError(f"this family has no {model.feedforward.kind} feed-forward")
+        raise InputError(f"this family has no {kind_of(model.feedforward)} feed-forward")
     return model.feedforward
 
 

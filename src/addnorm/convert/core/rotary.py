@@ -15,6 +15,7 @@ from addnorm.nn.positions import (
     ScalingConfig,
     YaRNScaling,
 )
+from addnorm.parts import kind_of
 
 THETA = 10000.0
 
@@ -57,7 +58,7 @@ def rotary_of(
 def write_rotary(position: PositionConfig) -> Json:
     """The table of rope parameters of these positions. Raises `InputError` for any other."""
     if not isinstance(position, RotaryConfig):
-        raise InputError(f"this family has rotary positions, not {position.kind}")
+        raise InputError(f"this family has rotary positions, not {kind_of(position)}")
     return {**_written(position.scaling), "rope_theta": position.theta}
 
 

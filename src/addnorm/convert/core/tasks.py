@@ -16,6 +16,7 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHeadConfig,
 )
+from addnorm.parts import kind_of
 
 Task = Literal["body", "tokens", "sequence", "tags"]
 
@@ -55,10 +56,12 @@ def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDI
             task = "tags"
         case PoolerHeadConfig() | HiddenHeadConfig():
             task = "body"
+        case _:
+            task = "own"
     for ending, known in endings.items():
         if known == task:
             return f"{stem}{ending}"
-    raise InputError(f"this family has no {head.kind} head")
+    raise InputError(f"this family has no {kind_of(head)} head")
 
 
 def labels_for(settings: Settings, task: Task) -> tuple[str, ...]:

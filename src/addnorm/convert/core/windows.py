@@ -8,6 +8,7 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import FullPatternConfig, PatternConfig, WindowPatternConfig
+from addnorm.parts import kind_of
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -69,7 +70,7 @@ def write_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], int 
                 types.append(SLIDING)
                 sizes.add(size)
             case other:
-                raise InputError(f"this family has no {other.kind} pattern of attention")
+                raise InputError(f"this family has no {kind_of(other)} pattern of attention")
     if len(sizes) > 1:
         raise InputError(f"this family has one sliding window, not {sorted(sizes)}")
     return types, sizes.pop() if sizes else None

@@ -12,6 +12,7 @@ from addnorm.convert.core.family import (
     layers,
     mlp_of,
 )
+from addnorm.convert.core.known import embedding_of
 from addnorm.convert.core.maps import Duplicated, Renamed, SkipRows, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings, label_keys
 from addnorm.convert.core.tasks import (
@@ -29,7 +30,6 @@ from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
-    HiddenHeadConfig,
     PoolerHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
@@ -134,7 +134,7 @@ def settings_of(spec: ModelSpec, stem: str, *, first_row: int = 0) -> Json:
         "hidden_dropout_prob": model.dropout,
         "attention_probs_dropout_prob": attention.dropout,
         "max_position_embeddings": model.max_len + first_row,
-        "type_vocab_size": model.embedding.n_types,
+        "type_vocab_size": embedding_of(model).n_types,
         "layer_norm_eps": eps_of(model.norm, 1e-12),
         "position_embedding_type": "absolute",
     }
@@ -161,7 +161,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
             yield from weight_and_bias("head.proj", "classifier")
         case PoolerHeadConfig():
             yield from weight_and_bias("head.proj", "bert.pooler.dense")
-        case HiddenHeadConfig():
+        case _:
             pass
 
 

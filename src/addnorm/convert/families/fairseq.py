@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import ModelSpec, attention_of, encoder_decoder
+from addnorm.convert.core.known import embedding_of, token_head_of
 from addnorm.convert.core.maps import Reshaped, TensorMap, ZeroTensor, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
@@ -13,6 +14,7 @@ from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.parts import kind_of
 
 HEAD_BIAS = "final_logits_bias"
 
@@ -67,7 +69,7 @@ def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
     attention = attention_of(model)
     dense = model.feedforward
     if not isinstance(dense, FeedForwardConfig):
-        raise InputError(f"{model_type} has no {dense.kind} feed-forward")
+        raise InputError(f"{model_type} has no {kind_of(dense)} feed-forward")
     config: Json = {
         "model_type": model_type,
         "architectures": [architecture],
@@ -78,8 +80,8 @@ def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
         "dropout": model.dropout,
         "attention_dropout": attention.dropout,
         "activation_dropout": dense.dropout,
-        "scale_embedding": model.embedding.scale == "sqrt",
-        "tie_word_embeddings": model.head.tied,
+        "scale_embedding": embedding_of(model).scale == "sqrt",
+        "tie_word_embeddings": token_head_of(model).tied,
         "pad_token_id": PAD_ID,
         "bos_token_id": BOS_ID,
         "eos_token_id": EOS_ID,
@@ -100,14 +102,14 @@ def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
 def with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
     """The model with a bias of its head where there is one among the tensors of these names."""
     model = encoder_decoder(spec)
-    head = replace(model.head, bias=HEAD_BIAS in names)
+    head = replace(token_head_of(model), bias=HEAD_BIAS in names)
     return replace(spec, model=replace(model, head=head))
 
 
 def head_bias(spec: ModelSpec) -> Iterator[TensorMap]:
     """The map of the bias of the head: left out, it is zero."""
     n_tokens = spec.target_vocab_size or spec.vocab_size
-    if encoder_decoder(spec).head.bias:
+    if token_head_of(encoder_decoder(spec)).bias:
         yield Reshaped("head.bias", HEAD_BIAS, (n_tokens,), (1, n_tokens))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from addnorm.convert.core.activations import activation_of
 from addnorm.convert.core.family import ModelSpec, attention_of, decoder
+from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.rotary import THETA, read_rotary, rope_keys, rotary_of, write_rotary
 from addnorm.convert.core.settings import Json, Settings
@@ -40,6 +41,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import OffsetRMSNormConfig
 from addnorm.nn.positions import PositionConfig, RotaryConfig
 from addnorm.nn.residuals import SandwichNormConfig
+from addnorm.parts import kind_of
 
 GLOBAL_THETA = 1000000.0
 WINDOW = 4096
@@ -215,7 +217,7 @@ def _written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
         **write_model(spec, model_type, architecture, activation="hidden_activation"),
         "attention_bias": attention_of(model).bias,
         "query_pre_attn_scalar": round(scale**-2),
-        "final_logit_softcapping": model.head.softcap,
+        "final_logit_softcapping": token_head_of(model).softcap,
         "layer_types": types,
         "sliding_window": size or WINDOW,
     }
@@ -224,7 +226,7 @@ def _written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
 def _score(model: DecoderConfig) -> ScaledDotConfig:
     score = attention_of(model).score
     if not isinstance(score, ScaledDotConfig):
-        raise InputError(f"gemma has no {score.kind} scores")
+        raise InputError(f"gemma has no {kind_of(score)} scores")
     return score
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
+from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, Transposed, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
@@ -15,6 +16,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.parts import kind_of
 
 
 def _read(settings: Settings) -> ModelSpec:
@@ -54,7 +56,7 @@ def _write(spec: ModelSpec) -> Json:
     model = decoder(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
-        raise InputError(f"gpt2 has no {feedforward.kind} feed-forward")
+        raise InputError(f"gpt2 has no {kind_of(feedforward)} feed-forward")
     return {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
@@ -69,7 +71,7 @@ def _write(spec: ModelSpec) -> Json:
         "attn_pdrop": attention.dropout,
         "resid_pdrop": model.dropout,
         "embd_pdrop": model.dropout,
-        "tie_word_embeddings": model.head.tied,
+        "tie_word_embeddings": token_head_of(model).tied,
     }
 
 
@@ -79,7 +81,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield Renamed("embed.position.table.weight", "transformer.wpe.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, model.d_model))
     yield from weight_and_bias("stack.norm", "transformer.ln_f")
-    if not model.head.tied:
+    if not token_head_of(model).tied:
         yield Renamed("head.weight", "lm_head.weight")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
+from addnorm.convert.core.known import required_eps, token_head_of
 from addnorm.convert.core.maps import InterleavedHeads, Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.rotary import (
     THETA,
@@ -22,6 +23,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig
+from addnorm.parts import kind_of
 
 
 def _read(settings: Settings) -> ModelSpec:
@@ -76,7 +78,7 @@ def _write(spec: ModelSpec) -> Json:
     model = decoder(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
-        raise InputError(f"gpt_neox has no {feedforward.kind} feed-forward")
+        raise InputError(f"gpt_neox has no {kind_of(feedforward)} feed-forward")
     rope = write_rotary(model.position)
     scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
     fraction = model.position.fraction if isinstance(model.position, RotaryConfig) else 1.0
@@ -94,12 +96,12 @@ def _write(spec: ModelSpec) -> Json:
         "rope_scaling": None if scaling == {"rope_type": "default"} else scaling,
         "rotary_emb_base": rope["rope_theta"],
         "rotary_pct": fraction,
-        "layer_norm_eps": model.norm.eps,
+        "layer_norm_eps": required_eps(model.norm),
         "use_parallel_residual": isinstance(model.residual, ParallelConfig),
         "attention_bias": attention.bias,
         "attention_dropout": attention.dropout,
         "hidden_dropout": model.dropout,
-        "tie_word_embeddings": model.head.tied,
+        "tie_word_embeddings": token_head_of(model).tied,
     }
 
 
@@ -108,7 +110,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield Renamed("embed.tokens.weight", "gpt_neox.embed_in.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model)))
     yield from weight_and_bias("stack.norm", "gpt_neox.final_layer_norm")
-    if not model.head.tied:
+    if not token_head_of(model).tied:
         yield Renamed("head.weight", "embed_out.weight")
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
+from addnorm.convert.core.known import required_eps, token_head_of
 from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.rotary import max_position_embeddings_of
 from addnorm.convert.core.settings import Json, Settings
@@ -17,6 +18,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import PositionConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.parts import kind_of
 
 IGNORED = (r".*\.rotary_emb\.inv_freq",)
 TIES = (("lm_head.weight", "model.embed_tokens.weight"),)
@@ -101,7 +103,7 @@ def write_model(
     model = decoder(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, GatedFeedForwardConfig):
-        raise InputError(f"{model_type} has no {feedforward.kind} feed-forward")
+        raise InputError(f"{model_type} has no {kind_of(feedforward)} feed-forward")
     heads = attention.heads(model.d_model)
     return {
         "model_type": model_type,
@@ -115,9 +117,9 @@ def write_model(
         "head_dim": heads.d_head,
         activation: activation_name(feedforward.activation),
         "max_position_embeddings": max_position_embeddings_of(model),
-        "rms_norm_eps": model.norm.eps,
+        "rms_norm_eps": required_eps(model.norm),
         "attention_dropout": attention.dropout,
-        "tie_word_embeddings": model.head.tied,
+        "tie_word_embeddings": token_head_of(model).tied,
     }
 
 
@@ -136,7 +138,7 @@ def maps(spec: ModelSpec, norms: Mapping[str, str] = PRE) -> Iterator[TensorMap]
     yield Renamed("embed.tokens.weight", "model.embed_tokens.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, model, norms))
     yield Renamed("stack.norm.weight", "model.norm.weight")
-    if not model.head.tied:
+    if not token_head_of(model).tied:
         yield Renamed("head.weight", "lm_head.weight")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.convert.core.equivalents import with_biases, with_split_sinusoids
 from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder
+from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Renamed, TensorMap
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families import fairseq
@@ -55,7 +56,7 @@ def _read(settings: Settings) -> ModelSpec:
 
 def _write(spec: ModelSpec) -> Json:
     model = encoder_decoder(spec)
-    if model.share_embeddings and not model.head.tied:
+    if model.share_embeddings and not token_head_of(model).tied:
         raise InputError("marian's shared embeddings are the head's as well: head.tied = false")
     return fairseq.written(spec, "marian", "MarianMTModel") | {
         "decoder_vocab_size": spec.target_vocab_size or spec.vocab_size,
@@ -78,7 +79,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
         yield Renamed("target_embed.tokens.weight", "model.decoder.embed_tokens.weight")
     yield from fairseq.stacks(model)
     yield from fairseq.head_bias(spec)
-    if not model.head.tied:
+    if not token_head_of(model).tied:
         yield Renamed("head.weight", "lm_head.weight")
 
 

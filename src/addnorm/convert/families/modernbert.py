@@ -25,7 +25,6 @@ from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
     HiddenHeadConfig,
-    PoolerHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
     TransformConfig,
@@ -33,6 +32,7 @@ from addnorm.nn.heads import (
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import PositionConfig, RotaryConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.parts import kind_of
 
 GLOBAL, LOCAL = 160_000.0, 10_000.0
 """The bases of the frequencies of layers that see all, and of those with a window."""
@@ -185,7 +185,7 @@ def _write(spec: ModelSpec) -> Json:
 
 def _gated(model: EncoderConfig) -> GatedFeedForwardConfig:
     if not isinstance(model.feedforward, GatedFeedForwardConfig):
-        raise InputError(f"modernbert has no {model.feedforward.kind} feed-forward")
+        raise InputError(f"modernbert has no {kind_of(model.feedforward)} feed-forward")
     return model.feedforward
 
 
@@ -211,7 +211,7 @@ def _every(types: Sequence[str]) -> Json:
 
 def _written_head(head: HeadConfig) -> Json:
     tree: Json = {}
-    if isinstance(head, PoolerHeadConfig | HiddenHeadConfig):
+    if not isinstance(head, TokenHeadConfig | ClassificationHeadConfig | TaggingHeadConfig):
         return tree
     if head.transform is not None:
         name = head.transform.activation
@@ -232,7 +232,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield from layers(model.n_layers, lambda i: _layer(i, model, bias=norm))
     yield from weight_and_bias("stack.norm", "model.final_norm", bias=norm)
     head = model.head
-    if isinstance(head, PoolerHeadConfig | HiddenHeadConfig):
+    if not isinstance(head, TokenHeadConfig | ClassificationHeadConfig | TaggingHeadConfig):
         return
     if head.transform is not None:
         yield from weight_and_bias("head.transform.proj", "head.dense", bias=head.transform.bias)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
+from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Renamed, SkipRows, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
@@ -15,6 +16,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PostNormConfig, PreNormConfig
+from addnorm.parts import kind_of
 
 FIRST_ROW = 2
 
@@ -60,7 +62,7 @@ def _write(spec: ModelSpec) -> Json:
     model = decoder(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, FeedForwardConfig):
-        raise InputError(f"opt has no {feedforward.kind} feed-forward")
+        raise InputError(f"opt has no {kind_of(feedforward)} feed-forward")
     return {
         "model_type": "opt",
         "architectures": ["OPTForCausalLM"],
@@ -76,7 +78,7 @@ def _write(spec: ModelSpec) -> Json:
         "activation_function": activation_name(feedforward.activation),
         "attention_dropout": attention.dropout,
         "dropout": model.dropout,
-        "tie_word_embeddings": model.head.tied,
+        "tie_word_embeddings": token_head_of(model).tied,
     }
 
 
@@ -89,7 +91,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model).bias))
     if isinstance(model.residual, PreNormConfig):
         yield from weight_and_bias("stack.norm", f"{body}.final_layer_norm")
-    if not model.head.tied:
+    if not token_head_of(model).tied:
         yield Renamed("head.weight", "lm_head.weight")
 
 

@@ -17,7 +17,6 @@ from addnorm.convert.families.bert import (
 )
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
-    HiddenHeadConfig,
     PoolerHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
@@ -76,7 +75,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
             yield from weight_and_bias("head.proj", "classifier")
         case PoolerHeadConfig():
             yield from weight_and_bias("head.proj", "roberta.pooler.dense")
-        case HiddenHeadConfig():
+        case _:
             pass
 
 

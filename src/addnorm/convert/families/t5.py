@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from addnorm.convert.core.activations import NAMES, activation_name
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder_decoder, layers
+from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Renamed, TensorMap
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
@@ -17,6 +18,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import T5BiasConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.parts import kind_of
 
 ACTIVATIONS: dict[str, Activation] = {
     **NAMES,
@@ -80,17 +82,17 @@ def _feedforward(settings: Settings, dropout: float) -> FeedForwardConfig | Gate
 def _tied(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
     """A head whose weights are not in the file is tied, and so is one that is scaled."""
     model = encoder_decoder(spec)
-    tied = "lm_head.weight" not in names or model.head.scale == "sqrt"
-    return replace(spec, model=replace(model, head=replace(model.head, tied=tied)))
+    tied = "lm_head.weight" not in names or token_head_of(model).scale == "sqrt"
+    return replace(spec, model=replace(model, head=replace(token_head_of(model), tied=tied)))
 
 
 def _write(spec: ModelSpec) -> Json:
     model = encoder_decoder(spec)
     attention, feedforward, position = attention_of(model), model.feedforward, model.position
     if not isinstance(position, T5BiasConfig):
-        raise InputError(f"t5 has no {position.kind} positions")
+        raise InputError(f"t5 has no {kind_of(position)} positions")
     if not isinstance(feedforward, FeedForwardConfig | GatedFeedForwardConfig):
-        raise InputError(f"t5 has no {feedforward.kind} feed-forward")
+        raise InputError(f"t5 has no {kind_of(feedforward)} feed-forward")
     return {
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
@@ -106,8 +108,8 @@ def _write(spec: ModelSpec) -> Json:
         "relative_attention_max_distance": position.max_distance,
         "layer_norm_epsilon": getattr(model.norm, "eps", 1e-6),
         "dropout_rate": model.dropout,
-        "tie_word_embeddings": model.head.tied,
-        "scale_decoder_outputs": model.head.scale == "sqrt",
+        "tie_word_embeddings": token_head_of(model).tied,
+        "scale_decoder_outputs": token_head_of(model).scale == "sqrt",
         "pad_token_id": PAD_ID,
         "bos_token_id": BOS_ID,
         "eos_token_id": EOS_ID,
@@ -141,7 +143,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield from layers(model.n_layers, lambda i: _layer(i, "encoder", gated))
     n_decoder_layers = model.n_decoder_layers or model.n_layers
     yield from layers(n_decoder_layers, lambda i: _layer(i, "decoder", gated))
-    if not model.head.tied:
+    if not token_head_of(model).tied:
         yield Renamed("head.weight", "lm_head.weight")
 
 

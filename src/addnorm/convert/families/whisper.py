@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.convert.core.equivalents import with_biases
 from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder
+from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families import fairseq
@@ -70,7 +71,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
         yield Renamed(f"{embed}.position.table.weight", f"model.{side}.embed_positions.weight")
         yield from weight_and_bias(f"{side}.norm", f"model.{side}.layer_norm")
     yield from fairseq.stacks(model, key_bias=False)
-    if not model.head.tied:
+    if not token_head_of(model).tied:
         yield Renamed("head.weight", "proj_out.weight")
 
 

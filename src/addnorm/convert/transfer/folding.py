@@ -28,6 +28,7 @@ from addnorm.nn.norms import LayerNormConfig, OffsetRMSNormConfig, RMSNormConfig
 from addnorm.nn.positions import LearnedConfig, PositionConfig, SinusoidalConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig
+from addnorm.parts import kind_of
 
 Weights = dict[str, Tensor]
 
@@ -82,13 +83,13 @@ def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
         (
             not isinstance(new.residual, PreNormConfig | ParallelConfig)
             or new.residual != old.residual,
-            f"not with {new.residual.kind} placement, where norms write to the residual stream",
+            f"not with {kind_of(new.residual)} placement, where norms write to the residual stream",
         ),
         (
             getattr(old.norm, "eps", None) != getattr(new.norm, "eps", None),
             "the norms differ in eps",
         ),
-        (new.embedding.norm is not None, "the embedding has a norm of its own"),
+        (getattr(new.embedding, "norm", None) is not None, "the embedding has a norm of its own"),
         (
             isinstance(new.residual, PreNormConfig) and not new.residual.first,
             "the first sublayer has no norm and reads what would be centred",

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from addnorm.convert.core.family import differences, explicit
+from addnorm.convert.core.known import required_eps
 from addnorm.convert.transfer.folding import (
     Weights,
     fold_layernorm,
@@ -26,6 +27,7 @@ from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import OffsetRMSNormConfig, RMSNormConfig
+from addnorm.parts import kind_of
 
 Layers = Mapping[str, Sequence[int]]
 """For each stack of a model, which of the old layers each of the new ones is, from 0."""
@@ -146,7 +148,7 @@ def _fold(context: TransferContext, weights: Weights, origins: dict[str, Origin]
     beta = nonzero_betas(context.source)
     if (why := folding_obstacle(context.old, context.new)) is not None:
         lost = "β dropped, not exact" if beta else "not exact"
-        return [f"norm: layernorm → {context.new.norm.kind}: {lost}: {why}"]
+        return [f"norm: layernorm → {kind_of(context.new.norm)}: {lost}: {why}"]
     done = fold_layernorm(weights, beta, context.new)
     context.used |= {f"{norm}.bias" for norm in beta}
     for name, origin in origins.items():
@@ -255,7 +257,7 @@ class _EquivalenceCheck:
         old, new = self.context.old, self.context.new
         rms = RMSNormConfig | OffsetRMSNormConfig
         if isinstance(old.norm, rms) and isinstance(new.norm, rms):
-            return old.norm.eps == new.norm.eps
+            return required_eps(old.norm) == required_eps(new.norm)
         return folds_layernorm(old, new) and folding_obstacle(old, new) is None
 
 

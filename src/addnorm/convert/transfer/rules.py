@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from addnorm.convert.core.known import embedding_of
 from addnorm.convert.transfer.folding import Weights, position_of
 from addnorm.models import ModelConfig
 from addnorm.nn.attention import AttentionConfig
@@ -89,7 +90,9 @@ def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
     if ".transform.norm." in name:
         transform = getattr(model.head, "transform", None)
         return None if transform is None else transform.norm
-    return model.embedding.norm if re.match(r"(\w+_)?embed\.norm\.", name) else model.norm
+    if not re.match(r"(\w+_)?embed\.norm\.", name):
+        return model.norm
+    return embedding_of(model).norm
 
 
 def _attention_of(model: ModelConfig, name: str) -> AttentionConfig | None:

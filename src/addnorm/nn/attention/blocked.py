@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from addnorm.nn.dropout import keep_mask
-from addnorm.nn.types import ExpandedKeys, Queries
+from addnorm.nn.types import ExpandedKeys, Mixed, Queries
 
 _softmax_gradient: Any = torch.ops.aten._softmax_backward_data.out
 
@@ -36,8 +36,12 @@ def use_blocked_attention(q: Queries, k: ExpandedKeys) -> bool:
 
 
 def blocked_attention(
-    q: Queries, k: ExpandedKeys, v: ExpandedKeys, floor: Floor | None, dropout: float = 0.0
-) -> Queries:
+    q: Queries,
+    k: ExpandedKeys,
+    v: Float[Tensor, "batch heads kv_seq d_value"],
+    floor: Floor | None,
+    dropout: float = 0.0,
+) -> Mixed:
     """`dropout(softmax(q kᵀ + floor)) v`: products in the type of `q`, softmax in float32.
 
     `floor` is 0 where a query may look and hugely negative where it may not; it gets no gradient.

@@ -23,12 +23,12 @@ from addnorm.nn.attention.kernels import (
     dot_product_attention,
     shared,
 )
-from addnorm.nn.attention.scores import Additive, DotProduct, Score
+from addnorm.nn.attention.scores import Additive, DotProduct
 from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.positions.position import Bias
-from addnorm.nn.types import Keys, Queries
+from addnorm.nn.types import Keys, Mixed, Queries, Values
 
 Weights = Float[Tensor, "batch heads q_seq kv_seq"]
 
@@ -42,8 +42,8 @@ class SDPACore(nn.Module):
         self.dropout = dropout
 
     def forward(
-        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
-    ) -> Queries:
+        self, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: Bias | None = None
+    ) -> Mixed:
         attend = partial(
             dot_product_attention,
             scale=None if self.score is None else self.score.scale,
@@ -70,7 +70,7 @@ class SDPACoreConfig:
 
     kind: Literal["sdpa"] = "sdpa"
 
-    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> SDPACore:
+    def build(self, heads: HeadShape, score: nn.Module, dropout: float, layer: int) -> SDPACore:
         return SDPACore(fused(score), dropout=dropout)
 
 
@@ -80,22 +80,22 @@ class EagerCore(nn.Module):
     The reference; it shows its weights. Without a `score` it is the scaled dot product.
     """
 
-    def __init__(self, score: Score | None = None, *, dropout: float = 0.0) -> None:
+    def __init__(self, score: nn.Module | None = None, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.score = functional.scaled_dot_scores if score is None else score
         self.weights_dropout = Dropout(dropout)
 
     def forward(
-        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
-    ) -> Queries:
+        self, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: Bias | None = None
+    ) -> Mixed:
         width = q.shape[-1] if isinstance(self.score, Additive) else 1
         if is_tiled(q, k, mask, bias, width):
             return in_tiles(self.attend, q, k, v, mask, bias, width)
         return self.attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
 
     def attend(
-        self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: BiasTensor | None
-    ) -> Queries:
+        self, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: BiasTensor | None
+    ) -> Mixed:
         """The definition, all at once."""
         weights = self.weights_dropout(self._weights(q, k, mask, bias))
         return weights @ shared(v, q.shape[1])
@@ -116,11 +116,11 @@ class EagerCoreConfig:
 
     kind: Literal["eager"] = "eager"
 
-    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> EagerCore:
+    def build(self, heads: HeadShape, score: nn.Module, dropout: float, layer: int) -> EagerCore:
         return EagerCore(score, dropout=dropout)
 
 
-def fused(score: Score) -> DotProduct:
+def fused(score: nn.Module) -> DotProduct:
     """A score that fused kernels compute. Raises `ValueError` for another."""
     if not isinstance(score, DotProduct) or score.softcap is not None:
         raise ValueError(NOT_FUSED)

@@ -8,7 +8,6 @@ from addnorm.nn.attention.core import EagerCoreConfig, SDPACoreConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.heads import HeadShape
-from addnorm.nn.attention.scores import Score
 from addnorm.parts import Family
 
 
@@ -18,12 +17,15 @@ class CorePart(Protocol):
 
     The module it builds is called as `core(q, k, v, mask, bias)` (see `core`): `q` is
     `[batch, heads, q_seq, d_head]`, `k` and `v` are `[batch, kv_heads, kv_seq, d_head]`, `mask` is
-    an `Evaluated`, and `bias` a `Bias` or None; it returns the shape of `q`. A method
+    an `Evaluated`, and `bias` a `Bias` or None; it returns the shape of `q`. It keeps the score as
+    its attribute `score`. A method
     `weights(q, k, mask, bias)` of shape `[batch, heads, q_seq, kv_seq]` lets people look inside.
     `layer` counts from 0.
     """
 
-    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> nn.Module: ...
+    def build(
+        self, heads: HeadShape, score: nn.Module, dropout: float, layer: int
+    ) -> nn.Module: ...
 
 
 CoreConfig = Annotated[

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from addnorm.config import config
 from addnorm.nn.attention.core import EagerCore, SDPACore, fused
 from addnorm.nn.attention.heads import HeadShape
-from addnorm.nn.attention.scores import DotProduct, Score
+from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.norms import RMSNorm
 from addnorm.nn.positions.position import Bias
@@ -100,7 +100,9 @@ class DifferentialCoreConfig:
             )
         return None
 
-    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> DifferentialCore:
+    def build(
+        self, heads: HeadShape, score: nn.Module, dropout: float, layer: int
+    ) -> DifferentialCore:
         return DifferentialCore(fused(score), heads.d_head, layer=layer, dropout=dropout)
 
 

@@ -5,12 +5,11 @@ from functools import cache, lru_cache
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.attention.core import SDPACore, fused
 from addnorm.nn.attention.heads import HeadShape
-from addnorm.nn.attention.scores import Score
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.positions.position import Bias, PairBias
 from addnorm.nn.types import Keys, Queries
@@ -47,7 +46,7 @@ class FlexCoreConfig:
 
     kind: Literal["flex"] = "flex"
 
-    def build(self, heads: HeadShape, score: Score, dropout: float, layer: int) -> FlexCore:
+    def build(self, heads: HeadShape, score: nn.Module, dropout: float, layer: int) -> FlexCore:
         return FlexCore(fused(score), dropout=dropout)
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from addnorm.nn.attention.blocked import blocked_attention, use_blocked_attention
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
-from addnorm.nn.types import Keys, Queries
+from addnorm.nn.types import Keys, Mixed, Queries, Values
 
 BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 
@@ -30,13 +30,13 @@ keeps the kernel, which does not. `docs/speed.md` has the figures, `blocked` the
 def dot_product_attention(
     q: Queries,
     k: Keys,
-    v: Float[Tensor, "batch kv_heads kv_seq d_value"],
+    v: Values,
     mask: Evaluated,
     bias: BiasTensor | None = None,
     *,
     scale: float | None = None,
     dropout: float = 0.0,
-) -> Float[Tensor, "batch heads q_seq d_value"]:
+) -> Mixed:
     """`dropout(softmax(scale · q kᵀ + bias)) v` by the fastest kernel.
 
     `scale` is by default 1/√d_head. Vaswani et al. 2017, eq. 1; Dao et al. 2022, alg. 1.
@@ -45,8 +45,10 @@ def dot_product_attention(
         # Alone with the keys, a query is read once: a wider type costs nothing, and rounds less.
         single = torch.compiler.is_exporting() and q.shape[2] == 1
         wide = torch.float32 if single else q.dtype
-        wider = (x.to(wide) for x in (q, k, v))
-        return plain_products(*wider, mask, bias, scale=scale, dropout=dropout).to(q.dtype)
+        mixed = plain_products(
+            q.to(wide), k.to(wide), v.to(wide), mask, bias, scale=scale, dropout=dropout
+        )
+        return mixed.to(q.dtype)
     causal = isinstance(mask, Causal) and bias is None
     allowed = None if causal else allowed_of(mask, q, k)
     bias = None if bias is None else bias.to(q.dtype)
@@ -67,13 +69,13 @@ def dot_product_attention(
 def plain_products(
     q: Queries,
     k: Keys,
-    v: Float[Tensor, "batch kv_heads kv_seq d_value"],
+    v: Values,
     mask: Evaluated,
     bias: BiasTensor | None = None,
     *,
     scale: float | None = None,
     dropout: float = 0.0,
-) -> Float[Tensor, "batch heads q_seq d_value"]:
+) -> Mixed:
     """The same in plain products, in the type of the queries."""
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
     k, v = shared(k, q.shape[1]), shared(v, q.shape[1])

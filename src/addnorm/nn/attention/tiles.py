@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from addnorm.nn.masks import DENSE_LIMIT, TILE, Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.positions.position import Bias
-from addnorm.nn.types import Keys, Queries
+from addnorm.nn.types import Keys, Mixed, Queries, Values
 
 Attend = Callable[[Tensor, Tensor, Tensor, Evaluated, Tensor | None], Tensor]
 
@@ -26,8 +26,14 @@ def is_tiled(q: Queries, k: Keys, mask: Evaluated, bias: Bias | None, width: int
 
 
 def in_tiles(
-    attend: Attend, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None, width: int = 1
-) -> Queries:
+    attend: Attend,
+    q: Queries,
+    k: Keys,
+    v: Values,
+    mask: Evaluated,
+    bias: Bias | None,
+    width: int = 1,
+) -> Mixed:
     """`attend` for each tile, put together along the queries."""
 
     def tile(rows: slice, keys: slice) -> Tensor:

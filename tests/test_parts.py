@@ -1,0 +1,251 @@
+"""Parts of one's own: objects, tables and words are accepted, and reading imports nothing."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from addnorm import parts
+from addnorm.config import config
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.parts import (
+    FROM_FILE,
+    check_conflicts,
+    examples,
+    family_of,
+    import_parts,
+    kind_of,
+    members,
+    needed_imports,
+)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A norm of one's own, as plain as a configuration can be."""
+
+    alpha: float = 0.5
+
+    def build(self, d_model: int) -> str:
+        return f"scaled by {self.alpha} over {d_model}"
+
+
+class Pydantic(BaseModel):
+    """Another library's way to write a configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    alpha: float = 0.5
+
+    def build(self, d_model: int) -> str:
+        return f"scaled by {self.alpha} over {d_model}"
+
+
+@dataclass
+class Mutable:
+    def build(self, d_model: int) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class TakesNothing:
+    def build(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class BuildsNothing:
+    alpha: float = 0.5
+
+
+NORM = TypeAdapter[Any](NormConfig)
+OWN = f"{__name__}:Scaled"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This module under its name, as `import` would leave it."""
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or _this_module())
+
+
+def _this_module() -> Any:
+    module = type(sys)(__name__)
+    vars(module).update(globals())
+    return module
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose modules are forgotten again."""
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("part", [Scaled(alpha=2.0), Pydantic(alpha=2.0)])
+def test_an_object_of_ones_own_stands_where_ours_do(part: Any) -> None:
+    model = DecoderConfig(d_model=8, norm=part)
+    assert model.norm is part
+    written = NORM.dump_python(part, mode="json")
+    assert written == {"kind": f"{__name__}:{type(part).__name__}", "alpha": 2.0}
+    assert NORM.validate_python(written) == part
+
+
+def test_a_word_is_the_part_with_its_defaults() -> None:
+    assert NORM.validate_python("rmsnorm") == RMSNormConfig()
+    assert NORM.validate_python(OWN) == Scaled()
+    assert NORM.validate_python({"kind": OWN, "alpha": 3}) == Scaled(alpha=3.0)
+    assert DecoderConfig(d_model=8, norm="rmsnorm").norm == RMSNormConfig()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Mutable(), "a part is a frozen dataclass"),
+        (TakesNothing(), r"AddNorm calls build\(d_model\)"),
+        ({"kind": f"{__name__}:BuildsNothing"}, "has no method build"),
+        ({"kind": OWN, "alfa": 1}, "Did you mean 'alpha'"),
+        ({"kind": OWN, "alpha": "much"}, "alpha: Input should be a valid number"),
+        ({"kind": f"{__name__}:Scald"}, "Did you mean 'Scaled'"),
+        ({"kind": "no_such_module:Scaled"}, "--import no_such_module"),
+        ({"kind": "os:system"}, "no part"),
+        ({"kind": "os.path:join"}, "no part"),
+        ("rmsnrom", "rmsnorm"),
+        (3, "valid dictionary"),
+    ],
+)
+def test_what_is_no_part_is_one_message(value: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        NORM.validate_python(value)
+
+
+def test_reading_imports_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that could be imported is not, whoever validates."""
+    (folder / "canary_part.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(folder)
+    for context in (None, FROM_FILE):
+        with pytest.raises(ValidationError, match="not imported"):
+            NORM.validate_python({"kind": "canary_part:Norm"}, context=context)
+    assert "canary_part" not in sys.modules
+
+
+def test_a_lazy_module_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that imports when an attribute is asked for, as large libraries do."""
+    (folder / "lazy_part.py").write_text("def __getattr__(name):\n    raise SystemExit('asked')\n")
+    monkeypatch.chdir(folder)
+    import_parts(["lazy_part.py"])
+    with pytest.raises(ValidationError, match="has no Norm"):
+        NORM.validate_python({"kind": "lazy_part:Norm"})
+
+
+def test_a_file_that_is_named_is_imported_once(folder: Path) -> None:
+    (folder / "mine_part.py").write_text(
+        "from dataclasses import dataclass\n"
+        "count = 0\n"
+        "@dataclass(frozen=True)\n"
+        "class Norm:\n"
+        "    eps: float = 1.0\n"
+        "    def build(self, d_model): return self.eps\n"
+    )
+    import_parts(["mine_part.py"], folder)
+    sys.modules["mine_part"].count = 1
+    import_parts(["mine_part.py"], folder)
+    assert sys.modules["mine_part"].count == 1
+    assert NORM.validate_python({"kind": "mine_part:Norm", "eps": 2}).build(8) == 2.0
+
+
+def test_files_that_cannot_be_imported(folder: Path) -> None:
+    (folder / "norms_of_mine.py").write_text("")
+    with pytest.raises(InputError, match=r"no such file. Did you mean 'norms_of_mine.py'"):
+        import_parts(["norm_of_mine.py"], folder)
+    with pytest.raises(InputError, match="no such module"):
+        import_parts(["norm_of_mine"], folder)
+    (folder / "json.py").write_text("")
+    with pytest.raises(InputError, match="rename the file"):
+        import_parts(["json.py"], folder)
+    (folder / "broken_part.py").write_text("import no_such_thing_at_all")
+    with pytest.raises(ModuleNotFoundError, match="no_such_thing_at_all"):
+        import_parts(["broken_part.py"], folder)
+    assert "broken_part" not in sys.modules
+
+
+def test_an_entry_point_is_imported_for_a_person_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = folder / "their_parts-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-parts\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[addnorm.parts]\ntheirs = their_parts:Norm\n")
+    (folder / "their_parts.py").write_text(
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True)\n"
+        "class Norm:\n"
+        "    def build(self, d_model): return 'theirs'\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+    parts.installed_parts.cache_clear()
+    with pytest.raises(ValidationError, match="--import their_parts"):
+        NORM.validate_python({"kind": "theirs"}, context=FROM_FILE)
+    assert "their_parts" not in sys.modules
+    part = NORM.validate_python("theirs")
+    assert part.build(8) == "theirs"
+    assert NORM.dump_python(part) == {"kind": "theirs"}
+    assert NORM.validate_python({"kind": "theirs"}, context=FROM_FILE) == part
+    parts.installed_parts.cache_clear()
+
+
+def test_a_class_inside_a_function_cannot_be_saved() -> None:
+    @dataclass(frozen=True)
+    class Local:
+        def build(self, d_model: int) -> None: ...
+
+    with pytest.raises(ValueError, match="top of a module"):
+        NORM.dump_python(Local())
+
+
+def test_kinds_members_and_families() -> None:
+    assert kind_of(RMSNormConfig()) == kind_of(RMSNormConfig) == "rmsnorm"
+    assert kind_of(Scaled()) == OWN
+    assert LayerNormConfig in members(NormConfig)
+    assert all(one.__module__ == "addnorm.nn.norms" for one in members(NormConfig))
+    found = family_of(NormConfig | None)
+    assert found is not None
+    assert found.name == "norm"
+    assert family_of(int | None) is None
+    assert dict(examples(RMSNormConfig)) == {"rmsnorm": RMSNormConfig()}
+
+
+def test_the_imports_of_a_tree() -> None:
+    tree = {"model": {"norm": {"kind": "b:X"}, "layers": [{"position": {"kind": "a.c:Y"}}]}}
+    assert needed_imports({**tree, "kind": "decoder"}) == ["a.c", "b"]
+
+
+@config
+class Choosy:
+    """A configuration that can refuse."""
+
+    kind: Literal["choosy"] = "choosy"
+
+    def conflict(self, around: Any) -> str | None:
+        return "too small" if around < 1 else None
+
+
+def test_a_family_may_have_a_default_kind() -> None:
+    mixer = TypeAdapter[Any](MixerConfig)
+    assert mixer.validate_python({"n_heads": 2}) == AttentionConfig(n_heads=2)
+    assert mixer.validate_python("recurrent") == RecurrentConfig()
+
+
+def test_a_part_says_what_it_cannot_stand_beside() -> None:
+    check_conflicts([Choosy(), Scaled()], 1)
+    with pytest.raises(ValueError, match="too small"):
+        check_conflicts([Choosy()], 0)
