@@ -98,7 +98,7 @@ class Family:
                     kind, from_file=bool(info.context and "from_file" in info.context)
                 )
                 return ours(value) if found is None else construct(found, value, info.context)
-            if isinstance(value, members) or not hasattr(value, self.method):
+            if is_ours(type(value)) or not hasattr(value, self.method):
                 return ours(value)
             self.check(type(value))
             return value
@@ -155,12 +155,17 @@ class Family:
 def kind_of(part: Any) -> str:
     """The kind by which a recipe names a configuration or its class: `rmsnorm`, `my_parts:DyT`."""
     cls = part if isinstance(part, type) else type(part)
-    if cls.__module__.partition(".")[0] == "addnorm":
+    if is_ours(cls):
         return str({field.name: field.default for field in fields(cls)}.get("kind", cls.__name__))
     return next(
         (name for name, entry in _loaded_entry_points() if entry is cls),
         f"{cls.__module__}:{cls.__qualname__}",
     )
+
+
+def is_ours(cls: type) -> bool:
+    """Whether a configuration class is part of AddNorm."""
+    return cls.__module__.partition(".")[0] == "addnorm"
 
 
 def members(family: Any) -> tuple[type, ...]:

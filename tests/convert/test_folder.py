@@ -15,12 +15,16 @@ from addnorm.convert.core.family import ModelSpec, differences, explicit
 from addnorm.convert.folder import build_untrained, hf_model_type, is_hf_folder, load, save
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, EagerCoreConfig
+from addnorm.nn.attention.differential import DifferentialCoreConfig
+from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.masks import Window
 from addnorm.nn.norms import RMSNormConfig
-from addnorm.nn.positions import LearnedConfig
+from addnorm.nn.positions import LearnedConfig, RotaryConfig
 from addnorm.nn.residuals import PreNormConfig
 
 
@@ -164,3 +168,67 @@ print(seconds, peak() - before)
     seconds, grown = map(float, done.stdout.split())
     assert seconds < 2
     assert grown < 1.15 * size
+
+
+def _changed_window(model: Any) -> None:
+    model.stack.blocks[1].attention.pattern = Window(3)
+
+
+def _changed_eps(model: Any) -> None:
+    model.stack.norm.eps = 0.5
+
+
+def _added_gate(model: Any) -> None:
+    heads = HeadShape(n_heads=2, n_kv_heads=2, d_head=8)
+    model.stack.blocks[0].attention.output = GatedOutputConfig().build(16, heads, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (_changed_window, r"attention.pattern \(Window\(size=3\)\) of layer 1"),
+        (_changed_eps, r"stack.norm.eps \(0.5\): it knows 1e-06 there"),
+        (_added_gate, r"attention.output \(GatedOutput\) of layer 0: it knows PlainOutput there"),
+    ],
+)
+def test_a_model_that_is_not_as_its_configuration_builds_it_is_refused(
+    change: Any, says: str, tmp_path: Path
+) -> None:
+    config = DecoderConfig(
+        d_model=16,
+        n_layers=2,
+        attention=AttentionConfig(n_heads=2, bias=False),
+        position=RotaryConfig(),
+        feedforward=GatedFeedForwardConfig(),
+        norm=RMSNormConfig(),
+        residual=PreNormConfig(),
+        embedding=EmbeddingConfig(scale="one"),
+    )
+    model = config.build(11)
+    spec = ModelSpec(model=config, vocab_size=11)
+    save(tmp_path / "good", spec, model, None)
+    change(model)
+    with pytest.raises(InputError, match=f"Hugging Face cannot hold {says}"):
+        save(tmp_path / "bad", spec, model, None)
+    assert not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize("core", [EagerCoreConfig(), DifferentialCoreConfig()])
+def test_only_cores_that_compute_the_same_are_left_out(core: Any, tmp_path: Path) -> None:
+    attention = AttentionConfig(n_heads=2, bias=False, core=core)
+    config = DecoderConfig(
+        d_model=16,
+        n_layers=1,
+        attention=attention,
+        position=RotaryConfig(),
+        feedforward=GatedFeedForwardConfig(),
+        norm=RMSNormConfig(),
+        residual=PreNormConfig(),
+        embedding=EmbeddingConfig(scale="one"),
+    )
+    spec = ModelSpec(model=config, vocab_size=11)
+    if isinstance(core, EagerCoreConfig):
+        assert save(tmp_path / "out", spec, config.build(11), None) == "llama"
+        return
+    with pytest.raises(InputError, match=r"model.attention.core = 'differential' would become"):
+        save(tmp_path / "out", spec, config.build(11), None)

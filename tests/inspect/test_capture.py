@@ -1,11 +1,41 @@
 """Watching attention from outside: the right weights, and nothing changed by the watching."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 
-from addnorm.inspect.capture import attention_weights
-from addnorm.models import DecoderConfig, EncoderDecoderConfig
-from addnorm.nn.attention import AttentionConfig, EagerCoreConfig, SDPACoreConfig
+from addnorm.errors import InputError
+from addnorm.inspect.capture import attention_weights, expert_gates
+from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig
+from addnorm.nn.attention import (
+    AdditiveConfig,
+    AttentionConfig,
+    BilinearConfig,
+    DotConfig,
+    EagerCoreConfig,
+    ScaledDotConfig,
+    SDPACoreConfig,
+    WindowPatternConfig,
+    tiles,
+)
+from addnorm.nn.attention.differential import DifferentialCoreConfig
+from addnorm.nn.attention.flex import FlexCoreConfig
+from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.attention.outputs import GatedOutputConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
+    LearnedConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
 
 
 @pytest.mark.parametrize("core", [SDPACoreConfig(), EagerCoreConfig()])
@@ -45,3 +75,188 @@ def test_hooks_are_gone_afterwards_even_after_an_error() -> None:
         pass
     model(torch.tensor([[1, 2]]))
     assert caught == {}
+
+
+class Negated(nn.Module):
+    """A score of someone's own: the negative square of the distance."""
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return -(q[:, :, :, None] - k[:, :, None]).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class NegatedConfig:
+    def build(self, n_heads: int, d_head: int) -> nn.Module:
+        return Negated()
+
+
+SCORES: dict[str, Any] = {
+    "scaled dot": ScaledDotConfig(),
+    "factor": ScaledDotConfig(factor=0.9),
+    "softcap": ScaledDotConfig(softcap=0.7),
+    "dot": DotConfig(),
+    "bilinear": BilinearConfig(),
+    "additive": AdditiveConfig(),
+    "own": NegatedConfig(),
+}
+POSITIONS: dict[str, Any] = {
+    "none": NoPositionConfig(),
+    "rotary": RotaryConfig(),
+    "learned": LearnedConfig(),
+    "alibi": ALiBiConfig(),
+    "kerple": KERPLEConfig(),
+    "t5": T5BiasConfig(buckets=4, max_distance=9),
+    "transformer_xl": TransformerXLConfig(),
+}
+
+
+def _values(attention: MultiHead, x: Tensor) -> Tensor:
+    """The values of every query head, from what the layer read."""
+    v = attention.keys_values(x)[1]
+    return v.repeat_interleave(attention.q_proj.out_features // attention.k_proj.out_features, 1)
+
+
+def _output_of(model: DecoderModel, tokens: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Of every layer: the output by its shown weights, and the output that it had."""
+    found: dict[str, Tensor] = {}
+    had: dict[str, Tensor] = {}
+
+    def keep(name: str, attention: Any) -> Any:
+        def hook(_: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
+            had[name] = out
+            x = args[0]
+            heads = caught[name] @ _values(attention, x)
+            found[name] = attention.merge(attention.output(heads, x))
+
+        return attention.register_forward_hook(hook)
+
+    with attention_weights(model) as caught:
+        hooks = [keep(n, m) for n, m in model.named_modules() if isinstance(m, MultiHead)]
+        model(tokens)
+    for hook in hooks:
+        hook.remove()
+    return found, had
+
+
+def _check_reproduced(**attention: Any) -> None:
+    position = attention.pop("position", NoPositionConfig())
+    config = DecoderConfig(
+        d_model=16,
+        n_layers=2,
+        max_len=16,
+        position=position,
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2, **attention),
+    )
+    model = config.build(11).double().eval()
+    for parameter in model.parameters():
+        parameter.data += 0.5 * torch.randn_like(parameter)
+    found, had = _output_of(model, torch.randint(0, 11, (2, 9)))
+    assert len(had) == 2
+    for name, output in had.items():
+        torch.testing.assert_close(found[name], output, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_weights_times_values_are_the_output_for_every_score(score: str) -> None:
+    _check_reproduced(score=SCORES[score])
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_weights_times_values_are_the_output_for_every_position(position: str) -> None:
+    _check_reproduced(position=POSITIONS[position])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"core": FlexCoreConfig()},
+        {"core": EagerCoreConfig()},
+        {"core": SDPACoreConfig(), "score": BilinearConfig()},
+        {"pattern": WindowPatternConfig(size=3)},
+        {"output": GatedOutputConfig()},
+        {"output": GatedOutputConfig(per="head"), "position": ALiBiConfig()},
+    ],
+)
+def test_weights_times_values_are_the_output_for_every_core_and_gate(parts: Any) -> None:
+    _check_reproduced(**parts)
+
+
+@pytest.mark.parametrize("score", ["scaled dot", "bilinear", "additive", "softcap"])
+def test_weights_are_those_of_the_tiles_too(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "DENSE_LIMIT", 64)
+    _check_reproduced(score=SCORES[score], position=ALiBiConfig())
+
+
+def test_differential_attention_shows_both_maps_of_every_pair() -> None:
+    attention = AttentionConfig(n_heads=4, core=DifferentialCoreConfig())
+    config = DecoderConfig(d_model=16, n_layers=1, attention=attention)
+    model = config.build(11).double().eval()
+    [block] = model.stack.blocks
+    seen: list[Tensor] = []
+    block.attention.core.register_forward_hook(lambda _, args, out: seen.extend([args[2], out]))
+    with attention_weights(model) as caught:
+        model(torch.randint(0, 11, (2, 5)))
+    [weights] = caught.values()
+    assert torch.allclose(weights.sum(-1), weights.new_ones(2, 4, 5))
+    v, out = seen
+    core = block.attention.core
+    both = torch.cat([v[:, ::2], v[:, 1::2]], dim=-1)
+    mixed = (weights[:, ::2] - core.strength.double() * weights[:, 1::2]) @ both
+    mixed = core.norm(mixed) * (1 - core.lambda_init)
+    first, second = mixed.chunk(2, dim=-1)
+    expected = torch.stack([first, second], dim=2).flatten(1, 2)
+    torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_rows_that_share_a_memory_have_weights_of_their_own() -> None:
+    model = EncoderDecoderConfig(d_model=16, n_layers=1).build(11).double().eval()
+    source, target = torch.randint(0, 11, (2, 6)), torch.randint(0, 11, (6, 4))
+    memory = model.encode(source)
+    with attention_weights(model) as shared:
+        model.decode(target, memory)
+    with attention_weights(model) as apart:
+        model.decode(target, memory.repeat_interleave(3, dim=0))
+    name = "decoder.blocks.0.cross_attention"
+    assert shared[name].shape == (6, 8, 4, 6)
+    torch.testing.assert_close(shared[name], apart[name])
+
+
+class Silent(nn.Module):
+    """A core of someone's own that does not show its weights."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any = None) -> Tensor:
+        return v
+
+
+@dataclass(frozen=True)
+class SilentConfig:
+    def build(self, heads: HeadShape, score: nn.Module, dropout: float, layer: int) -> nn.Module:
+        return Silent()
+
+
+def test_a_core_that_cannot_show_its_weights_is_refused_by_name() -> None:
+    attention = AttentionConfig(n_heads=2, core=SilentConfig())
+    model = DecoderConfig(d_model=8, n_layers=1, attention=attention).build(5)
+    with (
+        pytest.raises(InputError, match=r"stack.blocks.0.attention.core \(Silent\) does not show"),
+        attention_weights(model),
+    ):
+        pass
+
+
+def test_gates_of_experts_are_those_that_were_used() -> None:
+    moe = MixtureOfExpertsConfig(n_experts=3, top_k=2)
+    model = DecoderConfig(d_model=8, n_layers=1, feedforward=moe).build(5).double().eval()
+    mixture = model.stack.blocks[0].feedforward
+    seen: list[Tensor] = []
+    mixture.register_forward_hook(lambda _, args, out: seen.extend([args[0], out]))
+    with expert_gates(model) as caught:
+        model(torch.tensor([[1, 2, 3]]))
+    gates, chosen = caught["stack.blocks.0.feedforward"]
+    assert gates.shape == chosen.shape == (1, 3, 2)
+    x, out = seen
+    outputs = torch.stack([expert(x) for expert in mixture.experts], dim=2)
+    taken = outputs.gather(2, chosen[..., None].expand(*chosen.shape, 8))
+    torch.testing.assert_close(
+        (gates.double()[..., None] * taken).sum(2), out, rtol=1e-6, atol=1e-7
+    )

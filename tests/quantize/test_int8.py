@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -95,3 +96,27 @@ def test_translators_share_one_table_in_three_places() -> None:
     y = model(torch.randint(20, (2, 5)), torch.randint(20, (2, 4)))
     assert y.shape == (2, 4, 20)
     assert y.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("stack.blocks.1.attention.q_proj", r"attention.q_proj.extra \(2.0\) of layer 1"),
+        ("stack.blocks.0.feedforward.up_proj", r"feedforward.up_proj.extra \(2.0\) of layer 0"),
+        ("embed.tokens", r"embed.tokens.extra \(2.0\)"),
+        ("head", r"head.extra \(2.0\)"),
+    ],
+)
+def test_a_replaced_module_must_be_known_whole(path: str, says: str) -> None:
+    model = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2)).build(9)
+    model.get_submodule(path).extra = 2.0  # pyright: ignore[reportArgumentType]
+    before = [type(module) for module in model.modules()]
+    with pytest.raises(InputError, match=f"int8 cannot hold {says}"):
+        quantize_int8(model)
+    assert [type(module) for module in model.modules()] == before
+
+
+def test_what_is_not_replaced_may_be_anything() -> None:
+    model = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2)).build(9)
+    model.stack.blocks[0].feedforward_residual.norm.extra = 2.0
+    assert quantize_int8(model) is model

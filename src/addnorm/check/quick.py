@@ -1,8 +1,8 @@
 """`addnorm.check`: combinations of parts compared with their definitions, from Python."""
 
-from addnorm.check import matrix
-from addnorm.check.run import Report
+from addnorm.check.run import Report, found
 from addnorm.check.run import check as check_cells
+from addnorm.check.sampling import sample as sample_of
 
 
 def check(only: str = "", *, sample: int = 50, seed: int = 0, jobs: int = 1) -> Report:
@@ -13,5 +13,5 @@ def check(only: str = "", *, sample: int = 50, seed: int = 0, jobs: int = 1) -> 
     `report.failed` is empty where everything is equal, and `report.text()` says it in words. Raises
     `InputError` for a part that there is not.
     """
-    cells = matrix.sample(sample, seed, matrix.named(only))
-    return check_cells(cells, jobs=jobs)
+    cells, others = found(only)
+    return check_cells([*sample_of(sample, seed, cells), *others], jobs=jobs)

@@ -14,6 +14,7 @@ from addnorm.atomic import atomic_directory
 from addnorm.convert.core.equivalents import transform_tensors
 from addnorm.convert.core.family import DIFFERS, Family, ModelSpec, check_expressible
 from addnorm.convert.core.maps import TensorMap
+from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families.table import FAMILIES
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
@@ -21,6 +22,7 @@ from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.init import without_values
 
 
@@ -105,8 +107,9 @@ def save(
 ) -> str:
     """Save a folder that transformers opens; return its `model_type`.
 
-    Without a `model_type`, it is that of the first family that can say all of the model. Raises
-    `InputError` naming the parts that the family does not have.
+    Without a `model_type`, it is that of the first family that can say all of the model. The model
+    must be as `spec` builds it, and the folder, loaded again, must give its logits. Raises
+    `InputError` naming the parts that the family does not have, or that `spec` does not say.
     """
     family, config = _choose_family(spec, model_type)
     tensors = _write_tensors(family, spec, model)
@@ -121,6 +124,9 @@ def save(
             _write(partial / "generation_config.json", ids)
         save_folder_weights(partial, tensors)
         _write(partial / "config.json", config | ids)
+        inputs = sample_inputs(model)
+        found = model_logits(load(partial).model.to(inputs[0].device), inputs)
+        check_logits("Hugging Face", found, model_logits(model, inputs), dtype)
     return config["model_type"]
 
 
@@ -265,10 +271,14 @@ def _does_not_fit(folder: Path, problems: Sequence[str]) -> InputError:
 
 
 def _write_tensors(family: Family, spec: ModelSpec, model: nn.Module) -> dict[str, Tensor]:
+    ledger = Ledger(model, "Hugging Face")
+    with without_values():
+        check_as_built(ledger, model, build_untrained(spec))
     equivalent = replace(spec, model=family.equivalent(spec.model))
     with without_values():
         shapes = {name: one.shape for name, one in build_untrained(equivalent).named_parameters()}
-    ours = {name: one.detach() for name, one in model.named_parameters()}
+    ours = {name: one.detach() for name, one in ledger.parameters().items()}
+    ledger.close()
     ours = transform_tensors(ours, spec.model, equivalent.model, shapes)
     found: dict[str, Tensor] = {}
     for one in family.maps(equivalent):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.models import Model
+from addnorm.models.ledger import Ledger
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
@@ -29,8 +30,10 @@ def quantize_int8(model: Model) -> Model:
     """Keep the matrices of `model` in int8 from now on: a quarter of the memory; returns it.
 
     Those are the linear maps of attention and feed-forward, the table of tokens and the head. The
-    model can no longer be trained.
+    model can no longer be trained. What is not replaced stays and works as before. Raises
+    `InputError`, and changes nothing, where a map, the table or the head is not quite one of ours.
     """
+    _check_replaced(model)
     matrices: dict[int, Int8Matrix] = {}  # what shares a weight shares its matrix
 
     def matrix(weight: Tensor) -> Int8Matrix:
@@ -45,6 +48,30 @@ def quantize_int8(model: Model) -> Model:
             if isinstance(part, TokenHead):
                 setattr(module, name, Int8TokenHead(matrix(part.weight), part))
     return model.requires_grad_(False)
+
+
+def _check_replaced(model: Model) -> None:
+    """Account for all of every module that is going to be replaced."""
+    ledger = Ledger(model, "int8")
+    for module in model.modules():
+        for part in module.children():
+            if isinstance(module, MAPS) and isinstance(part, nn.Linear):
+                ledger.linear(part)
+            elif isinstance(module, Embedding) and part is module.tokens:
+                ledger.table(part)
+            elif isinstance(part, TokenHead):
+                _claim_head(ledger, part)
+            else:
+                continue
+            ledger.close(part)
+
+
+def _claim_head(ledger: Ledger, head: TokenHead) -> None:
+    ledger.module(head, TokenHead)
+    for name in ("weight", "bias", "scale", "softcap"):
+        ledger.take(head, name)
+    if head.transform is not None:
+        ledger.leave_all(head.transform, because="the new head has it as it is")
 
 
 def rounded(

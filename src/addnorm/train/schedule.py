@@ -4,7 +4,7 @@ Steps count from 1 to `total`; every schedule of ours first rises linearly over 
 """
 
 import math
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeInt
 
@@ -112,13 +112,13 @@ ScheduleConfig = Annotated[
 
 def checked_factor(schedule: ScheduleConfig, step: int, total: int) -> float:
     """The factor of a step. Raises `InputError` where it is no factor."""
-    factor = schedule.factor(step, total)
+    factor: Any = schedule.factor(step, total)
     if not (isinstance(factor, int | float) and math.isfinite(factor) and factor >= 0):
         raise InputError(
             f"train.schedule: {kind_of(schedule)} gives {factor!r} at step {step} of {total}: "
             "a factor is a finite number that is not negative"
         )
-    return factor
+    return float(factor)
 
 
 def _rise(step: int, warmup: int) -> float:

@@ -5,6 +5,7 @@ import pytest
 from addnorm.convert.exporters.ctranslate2_options import blocks_of, stack_options
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, EncoderDecoderModel
+from addnorm.models.ledger import Ledger
 from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
@@ -37,7 +38,8 @@ def _library() -> None:
 
 
 def _options(config: DecoderConfig) -> dict[str, Any]:
-    return stack_options(config.build(11).stack)
+    model = config.build(11)
+    return stack_options(model.stack, Ledger(model, "CTranslate2"))
 
 
 def test_the_options_of_a_stack_like_llama() -> None:
@@ -79,8 +81,9 @@ def test_scaled_frequencies_become_a_base_and_a_factor(
 
 
 def test_blocks_come_by_their_types() -> None:
-    stack = DecoderConfig(**SMALL, attention=FOUR).build(11).stack
-    assert list(blocks_of(stack)) == list(stack.blocks)
+    model = DecoderConfig(**SMALL, attention=FOUR).build(11)
+    stack = model.stack
+    assert list(blocks_of(stack, Ledger(model, "CTranslate2"))) == list(stack.blocks)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +132,4 @@ def test_what_it_has_not_beside_a_memory_is_refused(parts: dict[str, Any], says:
     model = EncoderDecoderConfig(**({**SMALL, "attention": FOUR} | parts)).build(11)
     assert isinstance(model, EncoderDecoderModel)
     with pytest.raises(InputError, match=says):
-        stack_options(model.decoder)
+        stack_options(model.decoder, Ledger(model, "CTranslate2"))

@@ -47,7 +47,6 @@ def test_layers_stand_where_they_are_put(layers: tuple[int, ...]) -> None:
     by_hand = random(DECODER)
     blocks = [by_hand.stack.blocks[i] for i in layers]
     by_hand.stack.blocks = torch.nn.ModuleList(blocks)
-    by_hand.stack.patterns = [block.attention.pattern for block in blocks]
     assert difference(swapped.new, by_hand) == 0
     [reason] = swapped.report.changed
     assert f"layers {' '.join(map(str, layers))} of 4" in reason

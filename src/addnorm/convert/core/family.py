@@ -10,13 +10,23 @@ from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
-from addnorm.nn.attention import AttentionConfig, FullPatternConfig, ScaledDotConfig
+from addnorm.nn.attention import (
+    AttentionConfig,
+    EagerCoreConfig,
+    FullPatternConfig,
+    ScaledDotConfig,
+    SDPACoreConfig,
+)
+from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.parts import kind_of
 
 DIFFERS = "would become"
+
+EQUAL_CORES = (SDPACoreConfig, FlexCoreConfig, EagerCoreConfig)
+"""Attention cores that compute the same, each in its own way."""
 
 M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
@@ -141,7 +151,7 @@ def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
         d_head=heads.d_head,
         out_bias=attention.bias if attention.out_bias is None else attention.out_bias,
         score=score,
-        core=None,
+        core=None if isinstance(attention.core, EQUAL_CORES) else attention.core,
     )
 
 

@@ -1,6 +1,6 @@
 """Export translators and language models to CTranslate2 folders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,15 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
-from addnorm.convert.exporters.ctranslate2_options import blocks_of, refusal, stack_options
+from addnorm.convert.exporters.ctranslate2_check import check_ctranslate2
+from addnorm.convert.exporters.ctranslate2_options import (
+    blocks_of,
+    refusal,
+    residuals_of,
+    stack_options,
+)
+from addnorm.convert.exporters.decoder_parts import claim_added, leave_unused_position
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
+from addnorm.models.ledger import Ledger
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.scores import DotProduct
-from addnorm.nn.blocks import AnyBlock, CrossBlock, ParallelBlock, Stack
+from addnorm.nn.blocks import Block, CrossBlock, ParallelBlock, ParallelCrossBlock, Stack
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
@@ -25,7 +33,7 @@ from addnorm.nn.heads import TokenHead
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNorm, NoNorm, OffsetRMSNorm, RMSNorm
 from addnorm.nn.positions import Learned, Sinusoidal, T5Bias
-from addnorm.nn.residuals import PostNorm, PreNorm, SandwichNorm
+from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
 
 Quantization = Literal["int8", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16"]
 Norm = LayerNorm | RMSNorm | OffsetRMSNorm
@@ -56,22 +64,26 @@ def export_ctranslate2(
 
     Tokens are those of the tokenizer: `tokenizer.inner.encode(text).tokens`. The runtime itself
     adds what a source begins and ends with; a prompt is given whole. Where our positions have no
-    end, theirs end at `max_len`, or at 2048 if that is more. Raises `InputError` naming the part
-    that CTranslate2 does not have, and where the package is missing.
+    end, theirs end at `max_len`, or at 2048 if that is more. Before it takes its place, the folder
+    is opened by the runtime and must give the logits of the model. Raises `InputError` naming the
+    part that CTranslate2 does not have, and where the package is missing.
     """
     _require()
+    ledger = Ledger(model, "CTranslate2")
     rows = max(config.max_len, N_POSITIONS)
     match model:
         case DecoderModel():
-            spec = _language_model(model, tokenizers.source, rows)
+            spec = _language_model(model, tokenizers.source, rows, ledger)
         case EncoderDecoderModel():
-            spec = _translator(model, tokenizers, rows)
-    spec.config.layer_norm_epsilon = _one_eps(model)
+            spec = _translator(model, tokenizers, rows, ledger)
+    spec.config.layer_norm_epsilon = _one_eps(model, ledger)
+    ledger.close()
     spec.validate()
     spec.optimize(quantization=quantization)
     with atomic_directory(folder, ["*vocabulary.json", "*tokenizer*.json"]) as partial:
         spec.save(str(partial))
         tokenizers.save(partial)
+        check_ctranslate2(partial, model, tokenizers, quantization)
 
 
 def _require() -> None:
@@ -86,43 +98,52 @@ def _require() -> None:
 # The whole model.
 
 
-def _language_model(model: DecoderModel, tokenizer: Tokenizer, rows: int) -> Any:
+def _language_model(model: DecoderModel, tokenizer: Tokenizer, rows: int, ledger: Ledger) -> Any:
     from ctranslate2.specs import transformer_spec
 
-    options = stack_options(model.stack)
+    ledger.module(model, DecoderModel)
+    ledger.leave_all(model.exits, because="the logits of early exits are no part of a forward pass")
+    ledger.module(model.embed, Embedding)
+    options = stack_options(model.stack, ledger)
     decoder = transformer_spec.TransformerDecoderSpec(
         **options, with_encoder_attention=False, layernorm_embedding=_has_norm(model.embed)
     )
     spec = transformer_spec.TransformerDecoderModelSpec(decoder)
-    _set_decoder(decoder, model.embed, model.stack, model.head, rows)
+    _set_decoder(decoder, model.embed, model.stack, model.head, rows, ledger)
     tokens = _vocabulary(tokenizer, model.embed)
     spec.register_vocabulary(tokens)
     _set_specials(spec.config, tokenizer, tokens)
     return spec
 
 
-def _translator(model: EncoderDecoderModel, tokenizers: Tokenizers, rows: int) -> Any:
+def _translator(
+    model: EncoderDecoderModel, tokenizers: Tokenizers, rows: int, ledger: Ledger
+) -> Any:
     from ctranslate2.specs import transformer_spec
 
     if not isinstance(source := model.source_embed, Embedding):
         raise refusal("encoder of other inputs", "an encoder of tokens")
-    options = stack_options(model.encoder)
+    ledger.module(model, EncoderDecoderModel)
+    ledger.module(source, Embedding)
+    ledger.module(model.target_embed, Embedding)
+    options = stack_options(model.encoder, ledger)
     for name, part in (("alibi", "ALiBi"), ("parallel_residual", "parallel sublayers")):
         if options.pop(name, False):
             raise refusal(f"encoder with {part}", "a decoder-only model with it")
     encoder = transformer_spec.TransformerEncoderSpec(
         **options, layernorm_embedding=_has_norm(source)
     )
-    options = stack_options(model.decoder)
+    options = stack_options(model.decoder, ledger)
     if options.get("pre_post_layer_norm"):
         options["external_pre_post_encoder_layers"] = True
     decoder = transformer_spec.TransformerDecoderSpec(
         **options, layernorm_embedding=_has_norm(model.target_embed)
     )
     spec: Any = transformer_spec.TransformerSpec(encoder, decoder)
-    _set_embedding(encoder, encoder.embeddings[0], source, rows)
-    _set_stack(encoder, model.encoder)
-    _set_decoder(decoder, model.target_embed, model.decoder, model.head, rows)
+    _set_embedding(encoder, encoder.embeddings[0], source, rows, ledger)
+    _set_stack(encoder, model.encoder, ledger)
+    leave_unused_position(source.position, model.encoder, ledger)
+    _set_decoder(decoder, model.target_embed, model.decoder, model.head, rows, ledger)
     spec.register_source_vocabulary(_vocabulary(tokenizers.source, source))
     tokens = _vocabulary(tokenizers.target, model.target_embed)
     spec.register_target_vocabulary(tokens)
@@ -160,35 +181,45 @@ def _set_source_ends(config: Any, tokenizer: Tokenizer) -> None:
 # The weights.
 
 
-def _set_decoder(spec: Any, embed: Embedding, stack: Stack, head: TokenHead, rows: int) -> None:
-    _set_embedding(spec, spec.embeddings, embed, rows)
-    _set_stack(spec, stack)
+def _set_decoder(
+    spec: Any, embed: Embedding, stack: Stack, head: nn.Module, rows: int, ledger: Ledger
+) -> None:
+    _set_embedding(spec, spec.embeddings, embed, rows, ledger)
+    _set_stack(spec, stack, ledger)
+    leave_unused_position(embed.position, stack, ledger)
+    head = ledger.module(head, TokenHead)
     if head.transform is not None:
         raise refusal("head with a transform", "a plain head")
-    spec.projection.weight = _array(head.weight)
-    if head.bias is not None:
-        spec.projection.bias = _array(head.bias)
-    if head.scale != 1.0:
-        spec.scale_outputs = head.scale
-    if head.softcap is not None:
-        spec.final_logit_softcapping = head.softcap
+    spec.projection.weight = _array(ledger.take(head, "weight"))
+    if (bias := ledger.take(head, "bias")) is not None:
+        spec.projection.bias = _array(bias)
+    if (scale := ledger.take(head, "scale")) != 1.0:
+        spec.scale_outputs = scale
+    if (softcap := ledger.take(head, "softcap")) is not None:
+        spec.final_logit_softcapping = softcap
 
 
-def _set_embedding(spec: Any, table: Any, embed: Embedding, rows: int) -> None:
+def _set_embedding(spec: Any, table: Any, embed: Embedding, rows: int, ledger: Ledger) -> None:
     if embed.types is not None:
         raise refusal("sentence types", "an embedding without them")
-    table.weight = _array(embed.tokens.weight)
-    spec.scale_embeddings = embed.scale if embed.scale != 1.0 else False
+    ledger.dropout(embed.dropout)
+    ledger.dropout(embed.word_dropout)
+    table.weight = _array(ledger.table(embed.tokens))
+    scale = ledger.take(embed, "scale")
+    spec.scale_embeddings = scale if scale != 1.0 else False
     if _has_norm(embed):
-        _set_norm(spec, "layernorm_embedding", embed.norm)
+        _set_norm(spec, "layernorm_embedding", embed.norm, ledger)
+    else:
+        ledger.module(embed.norm, NoNorm)
     if "position_encodings" in vars(spec):
-        spec.position_encodings.encodings = _array(_encodings(embed, rows))
+        spec.position_encodings.encodings = _array(_encodings(embed, rows, ledger))
     elif isinstance(embed.position, Sinusoidal | Learned):
         raise refusal("positions both added and in attention", "one scheme")
 
 
-def _encodings(embed: Embedding, rows: int) -> Tensor:
+def _encodings(embed: Embedding, rows: int, ledger: Ledger) -> Tensor:
     """What the position scheme adds to the embedding at each position."""
+    claim_added(embed.position, ledger)
     nothing = torch.zeros(1, embed.position.max_len or rows, embed.tokens.embedding_dim)
     nothing = nothing.to(embed.tokens.weight.device)
     return embed.position.embed(nothing, Context.over(nothing, Full()))[0]
@@ -198,101 +229,107 @@ def _has_norm(embed: Embedding) -> bool:
     return not isinstance(embed.norm, NoNorm)
 
 
-def _set_stack(spec: Any, stack: Stack) -> None:
-    for layer, block in zip(spec.layer, blocks_of(stack), strict=True):
-        _set_attention(layer.self_attention, block.attention)
+def _set_stack(spec: Any, stack: Stack, ledger: Ledger) -> None:
+    for layer, block in zip(spec.layer, blocks_of(stack, ledger), strict=True):
+        _set_attention(layer.self_attention, block.attention, ledger)
         if isinstance(block, CrossBlock):
-            _set_attention(layer.attention, block.cross_attention)
+            _set_attention(layer.attention, block.cross_attention, ledger)
             for norm in {"q_norm", "k_norm"} & vars(layer.attention).keys():
                 delattr(layer.attention, norm)  # the specification has what self-attention has
-        _set_feedforward(layer.ffn, block.feedforward)
-        _set_block_norms(layer, block)
+        _set_feedforward(layer.ffn, block.feedforward, ledger)
+        assert not isinstance(block, ParallelCrossBlock)
+        _set_block_norms(layer, block, ledger)
     if "layer_norm" in vars(spec):
-        _set_norm(spec, "layer_norm", stack.norm)
+        _set_norm(spec, "layer_norm", stack.norm, ledger)
+    else:
+        ledger.module(stack.norm, NoNorm)
 
 
-def _set_block_norms(layer: Any, block: AnyBlock) -> None:
-    match block:
-        case ParallelBlock(norm=LayerNorm() | RMSNorm() | OffsetRMSNorm() as norm):
-            _set_norm(layer, "shared_layer_norm", norm)
-        case ParallelBlock():
-            _set_norm(layer, "input_layer_norm", block.attention_residual.norm)
-            _set_norm(layer, "post_attention_layer_norm", block.feedforward_residual.norm)
-        case _:
-            for part, residual in _residuals(block).items():
-                inner, outer = SANDWICH[part]
-                if isinstance(residual, SandwichNorm):
-                    _set_norm(layer, inner, residual.norm_in)
-                    _set_norm(layer, outer, residual.norm_out)
-                else:
-                    assert isinstance(residual, PreNorm | PostNorm)
-                    _set_norm(getattr(layer, part), "layer_norm", residual.norm)
+def _set_block_norms(layer: Any, block: Block | CrossBlock | ParallelBlock, ledger: Ledger) -> None:
+    if isinstance(block, ParallelBlock):
+        branches = block.attention_residual, block.feedforward_residual
+        norms = [ledger.module(branch, Branch).norm for branch in branches]
+        if not isinstance(block.norm, NoNorm):
+            for norm in norms:
+                ledger.module(norm, NoNorm)
+            _set_norm(layer, "shared_layer_norm", block.norm, ledger)
+            return
+        ledger.module(block.norm, NoNorm)
+        _set_norm(layer, "input_layer_norm", norms[0], ledger)
+        _set_norm(layer, "post_attention_layer_norm", norms[1], ledger)
+        return
+    for part, residual in residuals_of(block).items():
+        inner, outer = SANDWICH[part]
+        if isinstance(residual, SandwichNorm):
+            _set_norm(layer, inner, residual.norm_in, ledger)
+            _set_norm(layer, outer, residual.norm_out, ledger)
+        else:
+            assert isinstance(residual, PreNorm | PostNorm)
+            _set_norm(getattr(layer, part), "layer_norm", residual.norm, ledger)
 
 
-def _residuals(block: AnyBlock) -> Mapping[str, nn.Module]:
-    """Each residual by what CTranslate2 calls its part of a layer."""
-    residuals = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
-    cross = isinstance(block, CrossBlock)
-    return residuals | ({"attention": block.cross_attention_residual} if cross else {})
-
-
-def _set_attention(spec: Any, attention: nn.Module) -> None:
+def _set_attention(spec: Any, attention: nn.Module, ledger: Ledger) -> None:
     assert isinstance(attention, MultiHead)
     q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
     first = [[q, k, v]] if isinstance(attention, SelfAttention) else [[q], [k, v]]
     for linear, layers in zip(spec.linear, [*first, [attention.out_proj]], strict=True):
-        _set_linear(linear, layers)
+        _set_linear(linear, layers, ledger)
     score = attention.core.score
     assert isinstance(score, DotProduct)
     if score.scale != attention.d_head**-0.5:
         spec.queries_scale = score.scale
-    if not isinstance(attention.q_norm, NoNorm):
-        _set_norm(spec, "q_norm", attention.q_norm)
-        _set_norm(spec, "k_norm", attention.k_norm)
+    for name, norm in (("q_norm", attention.q_norm), ("k_norm", attention.k_norm)):
+        if isinstance(norm, NoNorm):
+            ledger.module(norm, NoNorm)
+        else:
+            _set_norm(spec, name, norm, ledger)
     if isinstance(attention, SelfAttention) and isinstance(bias := attention.position, T5Bias):
-        spec.relative_attention_bias = _array(bias.table.weight)
-        spec.relative_attention_max_distance = np.int32(bias.max_distance)
+        spec.relative_attention_bias = _array(ledger.table(bias.table))
+        spec.relative_attention_max_distance = np.int32(ledger.take(bias, "max_distance"))
+        ledger.leave(bias, "causal", because="an encoder and a decoder each have their own ranges")
 
 
-def _set_feedforward(spec: Any, layer: nn.Module) -> None:
+def _set_feedforward(spec: Any, layer: nn.Module, ledger: Ledger) -> None:
     assert isinstance(layer, FeedForward | GatedFeedForward)
     if isinstance(layer, GatedFeedForward):
-        _set_linear(spec.linear_0, [layer.gate_proj])
-        _set_linear(spec.linear_0_noact, [layer.up_proj])
+        _set_linear(spec.linear_0, [layer.gate_proj], ledger)
+        _set_linear(spec.linear_0_noact, [layer.up_proj], ledger)
     else:
-        _set_linear(spec.linear_0, [layer.up_proj])
-    _set_linear(spec.linear_1, [layer.down_proj])
+        _set_linear(spec.linear_0, [layer.up_proj], ledger)
+    _set_linear(spec.linear_1, [layer.down_proj], ledger)
 
 
-def _set_linear(spec: Any, layers: Sequence[nn.Linear]) -> None:
+def _set_linear(spec: Any, layers: Sequence[nn.Module], ledger: Ledger) -> None:
     """The layers as one, their outputs side by side."""
-    weights: list[Tensor] = [layer.weight for layer in layers]
+    weights, biases = zip(*(ledger.linear(layer) for layer in layers), strict=True)
     spec.weight = _array(torch.cat(weights))
-    biases: list[Tensor | None] = [layer.bias for layer in layers]
     if given := [bias for bias in biases if bias is not None]:
-        assert len(given) == len(layers)
+        if len(given) != len(layers):
+            raise refusal("bias of queries, keys or values alone", "one of all three or none")
         spec.bias = _array(torch.cat(given))
 
 
-def _set_norm(parent: Any, name: str, norm: nn.Module) -> None:
+def _set_norm(parent: Any, name: str, norm: nn.Module, ledger: Ledger) -> None:
     from ctranslate2.specs import common_spec
 
     if not isinstance(norm, Norm):
         part = "layer without a norm" if isinstance(norm, NoNorm) else type(norm).__name__
         raise refusal(part, "LayerNorm and RMSNorm")
+    ledger.module(norm, LayerNorm, RMSNorm, OffsetRMSNorm)
     spec = common_spec.LayerNormSpec(rms_norm=not isinstance(norm, LayerNorm))
-    weight = norm.weight.float()
+    weight = ledger.take(norm, "weight").float()
     spec.gamma = _array(1.0 + weight if isinstance(norm, OffsetRMSNorm) else weight)
     if isinstance(norm, LayerNorm):
-        spec.beta = _array(torch.zeros_like(weight) if norm.bias is None else norm.bias)
+        bias = ledger.take(norm, "bias")
+        spec.beta = _array(torch.zeros_like(weight) if bias is None else bias)
     setattr(parent, name, spec)
 
 
-def _one_eps(model: EncoderDecoderModel | DecoderModel) -> float:
+def _one_eps(model: EncoderDecoderModel | DecoderModel, ledger: Ledger) -> float:
     """The ε of all norms: CTranslate2 has one for the whole model."""
     parts = (part for name, part in model.named_children() if name != "exits")
     norms = [m for part in parts for m in part.modules() if isinstance(m, Norm)]
-    if len(found := {norm.eps for norm in norms}) != 1:
+    if len(found := {ledger.take(norm, "eps") for norm in norms}) != 1:
         raise refusal(f"norms with eps of {sorted(found)} in one model", "one eps for all")
     return found.pop()
 

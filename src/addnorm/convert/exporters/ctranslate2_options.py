@@ -5,18 +5,28 @@ from typing import Any
 
 from torch import nn
 
-from addnorm.convert.exporters.decoder_parts import geometric
+from addnorm.convert.exporters.decoder_parts import claim_product, claim_rotary, geometric
 from addnorm.errors import InputError
-from addnorm.nn.attention import EagerCore, SDPACore, SelfAttention
+from addnorm.models.ledger import Ledger
+from addnorm.nn.attention import CrossAttention, EagerCore, SDPACore, SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.attention.outputs import PlainOutput
 from addnorm.nn.attention.scores import DotProduct
-from addnorm.nn.blocks import AnyBlock, Block, CrossBlock, ParallelBlock, Stack
+from addnorm.nn.blocks import (
+    AnyBlock,
+    Block,
+    CrossBlock,
+    ParallelBlock,
+    ParallelCrossBlock,
+    Stack,
+)
 from addnorm.nn.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import NoNorm
 from addnorm.nn.positions import ALiBi, NoPosition, Rotary, T5Bias
+from addnorm.nn.positions.alibi import slopes
 from addnorm.nn.positions.rotary import LAYOUTS
-from addnorm.nn.residuals import PostNorm, PreNorm, SandwichNorm
+from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
 
 Options = dict[str, Any]
 """Arguments of CTranslate2's `TransformerEncoderSpec` or `TransformerDecoderSpec`."""
@@ -31,52 +41,76 @@ KNOWN_ACTIVATIONS = {
 """What CTranslate2 calls them."""
 
 
+PLACEMENTS: dict[type[PostNorm | PreNorm | SandwichNorm | Branch], Options] = {
+    PostNorm: {"pre_norm": False},
+    PreNorm: {"pre_norm": True},
+    SandwichNorm: {"pre_norm": True, "pre_post_layer_norm": True},
+    Branch: {"pre_norm": True, "parallel_residual": True},
+}
+"""The options of every placement that it has."""
+
+
 def refusal(part: str, accepted: str) -> InputError:
     """The error for a part that CTranslate2 does not have."""
     return InputError(f"CTranslate2 has no {part}: {accepted} can be exported")
 
 
-def stack_options(stack: Stack) -> Options:
+def stack_options(stack: Stack, ledger: Ledger) -> Options:
     """What all layers of a stack have in common. Raises `InputError` for what is not there."""
-    layers = [_block_options(block) for block in blocks_of(stack)]
+    ledger.module(stack, Stack)
+    blocks = list(blocks_of(stack, ledger))
+    layers = [_block_options(block, ledger) for block in blocks]
     for i, options in enumerate(layers):
         if options != layers[0]:
             raise refusal(f"layer {i} unlike layer 0", "a stack of like layers")
+    attentions = [block.attention for block in blocks if isinstance(block.attention, SelfAttention)]
+    if isinstance(attentions[0].position, Rotary):
+        ledger.same([attention.position for attention in attentions], "frequencies")
+    ledger.same([block.feedforward.get_submodule("up_proj") for block in blocks], "out_features")
     return layers[0] | {"num_layers": len(layers)}
 
 
-def blocks_of(stack: Stack) -> Iterator[AnyBlock]:
+def blocks_of(stack: Stack, ledger: Ledger) -> Iterator[AnyBlock]:
     """The blocks, by their types."""
     for block in stack.blocks:
-        assert isinstance(block, AnyBlock)
-        yield block
+        yield ledger.module(block, Block, CrossBlock, ParallelBlock, ParallelCrossBlock)
 
 
-def _block_options(block: AnyBlock) -> Options:
+def _block_options(block: AnyBlock, ledger: Ledger) -> Options:
     attention = block.attention
     if not isinstance(attention, SelfAttention):
         raise refusal(type(attention).__name__, "attention")
-    if attention.pattern != Full():
+    if ledger.take(attention, "pattern") != Full():
         raise refusal(f"pattern {attention.pattern}", "full attention")
-    options = _head_options(attention)
+    options = _head_options(attention, ledger)
     if isinstance(block, CrossBlock):
-        if _head_options(block.cross_attention) != options:
+        cross = ledger.module(block.cross_attention, CrossAttention)
+        if _head_options(cross, ledger) != options:
             raise refusal("cross-attention with heads of its own", "like heads in all attention")
-        if not isinstance(block.cross_attention.q_norm, NoNorm):
+        if not isinstance(cross.q_norm, NoNorm):
             raise refusal("qk_norm in cross-attention", "one in self-attention alone")
     options["qk_norm"] = not isinstance(attention.q_norm, NoNorm)
-    options |= _feedforward_options(block.feedforward)
-    return options | _position_options(attention) | _placement_options(block)
+    options |= _feedforward_options(block.feedforward, ledger)
+    return options | _position_options(attention, ledger) | _placement_options(block, ledger)
 
 
-def _head_options(attention: MultiHead) -> Options:
+def _head_options(attention: MultiHead, ledger: Ledger) -> Options:
+    ledger.module(attention, SelfAttention, CrossAttention)
+    ledger.module(attention.output, PlainOutput)
     core = attention.core
-    score = core.score if isinstance(core, SDPACore | EagerCore) else core
-    if not isinstance(score, DotProduct) or score.weight is not None or score.softcap is not None:
+    if not isinstance(core, SDPACore | EagerCore) or not isinstance(core.score, DotProduct):
         raise refusal("score of this kind", "dot products, scaled or not, without softcap,")
-    n_heads, n_kv_heads = (
-        proj.out_features // attention.d_head for proj in (attention.q_proj, attention.k_proj)
+    score = claim_product(core, ledger)
+    if score.weight is not None or score.softcap is not None:
+        raise refusal("score of this kind", "dot products, scaled or not, without softcap,")
+    if isinstance(attention.q_norm, NoNorm) != isinstance(attention.k_norm, NoNorm):
+        raise refusal("norm of queries or keys alone", "one of both")
+    n_heads, n_kv_heads, n_values = (
+        proj.out_features // ledger.take(attention, "d_head")
+        for proj in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
+    if n_values != n_kv_heads:
+        raise refusal(f"{n_values} values for {n_kv_heads} keys", "as many values as keys")
     return {
         "num_heads": n_heads,
         "num_heads_kv": None if n_kv_heads == n_heads else n_kv_heads,
@@ -84,27 +118,35 @@ def _head_options(attention: MultiHead) -> Options:
     }
 
 
-def _feedforward_options(layer: nn.Module) -> Options:
+def _feedforward_options(layer: nn.Module, ledger: Ledger) -> Options:
     from ctranslate2.specs import common_spec
 
     if not isinstance(layer, FeedForward | GatedFeedForward):
         raise refusal(type(layer).__name__, "'mlp' and 'gated'")
-    [name] = [name for name, act in ACTIVATIONS.items() if act is layer.activation]
+    ledger.module(layer, FeedForward, GatedFeedForward)
+    ledger.dropout(layer.dropout)
+    names = {act: name for name, act in ACTIVATIONS.items()}
+    name = names.get(ledger.take(layer, "activation"), "activation of this kind")
     if name not in KNOWN_ACTIVATIONS:
         raise refusal(name, ", ".join(KNOWN_ACTIVATIONS))
     activation = common_spec.Activation[KNOWN_ACTIVATIONS[name]]
     return {"ffn_glu": isinstance(layer, GatedFeedForward), "activation": activation}
 
 
-def _position_options(attention: SelfAttention) -> Options:
+def _position_options(attention: SelfAttention, ledger: Ledger) -> Options:
     match attention.position:
-        case NoPosition():
+        case NoPosition() as none:
+            ledger.module(none, NoPosition)
             return {}
-        case ALiBi():
+        case ALiBi() as alibi:
+            n_heads = attention.q_proj.out_features // attention.d_head
+            ledger.expect(ledger.module(alibi, ALiBi), "slopes", slopes(n_heads))
             return {"alibi": True}
-        case T5Bias():
+        case T5Bias() as bias:
+            ledger.module(bias, T5Bias)
             return {"relative_attention_bias": True}
         case Rotary() as rotary:
+            claim_rotary(rotary, ledger)
             return _rotary_options(rotary, attention.d_head)
         case other:
             raise refusal(
@@ -133,19 +175,25 @@ def _rotary_options(rotary: Rotary, d_head: int) -> Options:
     return options
 
 
-def _placement_options(block: AnyBlock) -> Options:
-    if isinstance(block, ParallelBlock):
-        shared = not isinstance(block.norm, NoNorm)
-        return {"pre_norm": True, "parallel_residual": True, "shared_layer_norm": shared}
+def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
     accepted = "'post', 'pre', 'sandwich' and, in decoder-only models, 'parallel'"
-    if not isinstance(block, Block | CrossBlock):
+    if isinstance(block, ParallelCrossBlock):
         raise refusal("parallel cross-attention", accepted)
-    match block.attention_residual:
-        case PostNorm():
-            return {"pre_norm": False}
-        case PreNorm():
-            return {"pre_norm": True}
-        case SandwichNorm():
-            return {"pre_norm": True, "pre_post_layer_norm": True}
-        case other:
-            raise refusal(f"placement {type(other).__name__}", accepted)
+    residuals = list(residuals_of(block).values())
+    kind, *others = {type(residual) for residual in residuals}
+    if others or kind not in PLACEMENTS or (kind is Branch) != isinstance(block, ParallelBlock):
+        raise refusal(
+            f"placement {' and '.join(one.__name__ for one in (kind, *others))}", accepted
+        )
+    for residual in residuals:
+        ledger.dropout(ledger.module(residual, *PLACEMENTS).dropout)
+    shared = isinstance(block, ParallelBlock) and not isinstance(block.norm, NoNorm)
+    return PLACEMENTS[kind] | ({"shared_layer_norm": shared} if kind is Branch else {})
+
+
+def residuals_of(block: Block | CrossBlock | ParallelBlock) -> dict[str, nn.Module]:
+    """Each residual by what CTranslate2 calls its part of a layer."""
+    found = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
+    return found | (
+        {"attention": block.cross_attention_residual} if isinstance(block, CrossBlock) else {}
+    )

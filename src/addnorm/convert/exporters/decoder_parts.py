@@ -1,4 +1,8 @@
-"""Describe the parts of a decoder, and find the llama.cpp architecture that has them all."""
+"""Describe the parts of a decoder in a few words each.
+
+Every description claims in the ledger what it has read; a part that it does not know is named by
+its type, and stays unclaimed.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -7,7 +11,10 @@ from torch import nn
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel
+from addnorm.models.ledger import Ledger
 from addnorm.nn.attention import EagerCore, SDPACore, SelfAttention
+from addnorm.nn.attention.flex import FlexCore
+from addnorm.nn.attention.outputs import PlainOutput
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import Block, ParallelBlock, Stack
 from addnorm.nn.embed import Embedding
@@ -15,116 +22,39 @@ from addnorm.nn.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.masks import Full, Mask, Window
 from addnorm.nn.norms import BatchNorm, LayerNorm, NoNorm, OffsetRMSNorm, RMSNorm, ScaleNorm
-from addnorm.nn.positions import Learned, NoPosition, Position, Rotary, Sinusoidal
+from addnorm.nn.positions import (
+    KERPLE,
+    ALiBi,
+    DynamicRotary,
+    Learned,
+    NoPosition,
+    Position,
+    Rotary,
+    Sinusoidal,
+    T5Bias,
+    TransformerXL,
+)
+from addnorm.nn.positions.alibi import slopes
+from addnorm.nn.positions.rotary import LAYOUTS
 from addnorm.nn.positions.sinusoidal import frequencies
-from addnorm.nn.residuals import PostNorm, PreNorm, SandwichNorm
+from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
 
 Norm = LayerNorm | RMSNorm | OffsetRMSNorm | ScaleNorm | BatchNorm
+IN_LAYERS = (Rotary, DynamicRotary, ALiBi, KERPLE, T5Bias, TransformerXL, NoPosition)
+"""Positions that do nothing to embeddings."""
+
 PartDescriptions = Mapping[str, str]
 """A short description of each part."""
 
-Architecture = Mapping[str, tuple[str, ...]]
-"""The descriptions that an architecture accepts, by part."""
 
-ANY_BIAS = ("none", "qkv", "out", "all")
-PLAIN: Architecture = {
-    "norm": ("rmsnorm",),
-    "eps": ("one for all norms",),
-    "score": ("scaled dot",),
-    "qk_norm": ("none",),
-    "pattern": ("full",),
-    "position": ("rotary",),
-    "frequencies": ("none", "geometric"),
-    "heads": ("of d_model in all", "of another width"),
-    "embedding": ("plain",),
-    "scale": ("one", "sqrt", "of its own"),
-    "head": ("plain",),
-    "tied": ("yes", "no"),
-}
-LLAMA: Architecture = PLAIN | {
-    "placement": ("pre",),
-    "frequencies": ("none", "geometric", "of its own"),
-    "feedforward": ("gated silu",),
-    "feedforward bias": ("none", "all"),
-    "attention bias": ANY_BIAS,
-}
-QWEN3: Architecture = LLAMA | {
-    "frequencies": PLAIN["frequencies"],
-    "feedforward bias": ("none",),
-    "attention bias": ("none", "qkv"),
-    "qk_norm": ("rmsnorm",),
-}
-GEMMA: Architecture = QWEN3 | {
-    "qk_norm": ("none",),
-    "feedforward": ("gated gelu_tanh",),
-    "position": ("rotary", "partial rotary"),
-    "scale": ("sqrt",),
-    "tied": ("yes",),
-}
-GPT2: Architecture = PLAIN | {
-    "placement": ("pre",),
-    "norm": ("layernorm",),
-    "position": ("learned", "sinusoidal"),
-    "heads": ("of d_model in all",),
-    "feedforward": ("gelu_tanh",),
-    "feedforward bias": ("all",),
-    "attention bias": ("all",),
-}
-ARCHITECTURES: dict[str, Architecture] = {
-    "qwen2": QWEN3
-    | {"attention bias": ("qkv",), "qk_norm": ("none",), "heads": ("of d_model in all",)},
-    "llama": LLAMA,
-    "qwen3": QWEN3,
-    "gemma": GEMMA,
-    "gemma2": GEMMA
-    | {
-        "placement": ("sandwich",),
-        "score": ("scaled dot with softcap",),
-        "pattern": ("full", "a window in every second layer"),
-        "head": ("with softcap",),
-    },
-    "gpt2": GPT2,
-    "gptneox": GPT2
-    | {
-        "placement": ("pre", "parallel"),
-        "position": ("rotary", "partial rotary"),
-    },
-    "mpt": GPT2
-    | {
-        "norm": ("layernorm", "layernorm without bias"),
-        "position": ("alibi", "learned", "sinusoidal", "none"),
-        "feedforward bias": ("none", "all"),
-        "attention bias": ANY_BIAS,
-    },
-}
-"""The architectures that are written, the more particular before those that have it all."""
-
-
-def architecture_of(model: DecoderModel) -> str:
-    """The first architecture that has every part of the model.
-
-    Raises `InputError` that names the nearest one, and what it lacks.
-    """
-    facts = describe_parts(model)
-    lacks = {name: list(_lacking(facts, parts)) for name, parts in ARCHITECTURES.items()}
-    name = min(lacks, key=lambda name: len(lacks[name]))
-    if lacks[name]:
-        raise InputError(
-            f"no architecture of llama.cpp has the parts of this model. The nearest is {name!r}: "
-            + "; ".join(lacks[name])
-        )
-    return name
-
-
-def _lacking(facts: PartDescriptions, parts: Architecture) -> Iterator[str]:
-    for part, fact in facts.items():
-        if fact not in parts[part]:
-            yield f"its {part} is {' or '.join(map(repr, parts[part]))}, not {fact!r}"
-
-
-def describe_parts(model: DecoderModel) -> dict[str, str]:
+def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
     """A short description of each part of the model."""
-    layers = [_block_facts(block, model.embed) for block in blocks_of(model.stack)]
+    ledger.module(model, DecoderModel)
+    ledger.module(model.stack, Stack)
+    ledger.leave_all(model.exits, because="the logits of early exits are no part of a forward pass")
+    embed, head = ledger.module(model.embed, Embedding), ledger.module(model.head, TokenHead)
+    blocks = list(blocks_of(model.stack, ledger))
+    layers = [_block_facts(block, embed, ledger) for block in blocks]
     for i, facts in enumerate(layers):
         if facts != layers[0]:
             part = next(part for part in facts if facts[part] != layers[0][part])
@@ -132,60 +62,63 @@ def describe_parts(model: DecoderModel) -> dict[str, str]:
                 f"GGUF has one kind of layer for all: layer {i} has {part} {facts[part]!r}, and "
                 f"layer 0 has {layers[0][part]!r}"
             )
-    mixers = [attention_of(block) for block in blocks_of(model.stack)]
+    leave_unused_position(embed.position, model.stack, ledger)
     return layers[0] | {
-        "pattern": _pattern([mixer.pattern for mixer in mixers]),
-        "eps": "one for all norms" if len(eps_of(model)) == 1 else "several",
-        "embedding": _embedding(model.embed),
-        "scale": _scale(model.embed),
-        "head": _head(model.head),
-        "tied": "yes" if model.head.weight is model.embed.tokens.weight else "no",
+        "pattern": _pattern([ledger.take(attention_of(block), "pattern") for block in blocks]),
+        "eps": "one for all norms" if len(eps_of(model, ledger)) == 1 else "several",
+        "embedding": _embedding(embed, ledger),
+        "scale": _scale(embed, ledger),
+        "head": _head(head, ledger),
+        "tied": "yes" if head.weight is embed.tokens.weight else "no",
     }
 
 
-def blocks_of(stack: Stack) -> Iterator[Block | ParallelBlock]:
+def blocks_of(stack: Stack, ledger: Ledger) -> Iterator[Block | ParallelBlock]:
     """The blocks, by their types."""
     for block in stack.blocks:
-        assert isinstance(block, Block | ParallelBlock)
-        yield block
+        yield ledger.module(block, Block, ParallelBlock)
 
 
 def attention_of(block: Block | ParallelBlock) -> SelfAttention:
     """The attention of a block. Raises `InputError` where another mixer stands there."""
     if not isinstance(block.attention, SelfAttention):
-        raise InputError(f"llama.cpp has attention in every layer, not {block.attention}")
+        kind = type(block.attention).__name__
+        raise InputError(f"llama.cpp has attention in every layer, not {kind}")
     return block.attention
 
 
-def _block_facts(block: Block | ParallelBlock, embed: Embedding) -> dict[str, str]:
-    attention = attention_of(block)
+def _block_facts(block: Block | ParallelBlock, embed: Embedding, ledger: Ledger) -> dict[str, str]:
+    attention = ledger.module(attention_of(block), SelfAttention)
+    ledger.module(attention.output, PlainOutput)
     d_model, inner = attention.out_proj.out_features, attention.out_proj.in_features
     return {
-        "placement": _placement(block),
-        "norm": _kind(norms_of(block).values()),
-        "score": _score(attention),
-        "qk_norm": _kind([attention.q_norm, attention.k_norm]),
+        "placement": _placement(block, ledger),
+        "norm": _kind(norms_of(block).values(), ledger),
+        "score": _score(attention, ledger),
+        "qk_norm": _kind([attention.q_norm, attention.k_norm], ledger),
         "attention bias": _attention_bias(attention),
         "heads": "of d_model in all" if inner == d_model else "of another width",
-        "position": _position(attention, embed),
+        "position": _position(attention, embed, ledger),
         "frequencies": _frequencies(attention.position),
-        "feedforward": _feedforward(block.feedforward),
+        "feedforward": _feedforward(block.feedforward, ledger),
         "feedforward bias": _feedforward_bias(block.feedforward),
     }
 
 
-def _placement(block: Block | ParallelBlock) -> str:
-    if isinstance(block, ParallelBlock):
-        return "parallel"
-    match block.attention_residual:
-        case PreNorm():
-            return "pre"
-        case PostNorm():
-            return "post"
-        case SandwichNorm():
-            return "sandwich"
-        case other:
-            return type(other).__name__.lower()
+def _placement(block: Block | ParallelBlock, ledger: Ledger) -> str:
+    residuals = (block.attention_residual, block.feedforward_residual)
+    kinds = {type(residual) for residual in residuals}
+    known = {PreNorm: "pre", PostNorm: "post", SandwichNorm: "sandwich", Branch: "parallel"}
+    kind = kinds.pop()
+    if kinds or kind not in known or (kind is Branch) != isinstance(block, ParallelBlock):
+        return "a mixture" if kinds else kind.__name__.lower()
+    norms: list[nn.Module] = [block.norm] if isinstance(block, ParallelBlock) else []
+    for residual in residuals:
+        ledger.dropout(ledger.module(residual, *known).dropout)
+        norms += _norm_within(residual)
+    for norm in norms:
+        norm_kind(norm, ledger)
+    return known[kind]
 
 
 def norms_of(block: Block | ParallelBlock) -> dict[str, nn.Module]:
@@ -198,72 +131,149 @@ def norms_of(block: Block | ParallelBlock) -> dict[str, nn.Module]:
             "ffn_norm": second.norm_in,
             "post_ffw_norm": second.norm_out,
         }
-    assert not isinstance(first, SandwichNorm)
-    assert not isinstance(second, SandwichNorm)
     if isinstance(block, ParallelBlock) and not isinstance(block.norm, NoNorm):
         return {"attn_norm": block.norm, "ffn_norm": block.norm}
-    return {"attn_norm": first.norm, "ffn_norm": second.norm}
+    named = {"attn_norm": first, "ffn_norm": second}
+    return {name: norm for name, residual in named.items() for norm in _norm_within(residual)}
 
 
-def _kind(norms: Iterable[nn.Module]) -> str:
-    kinds = {_norm(norm) for norm in norms}
+def _norm_within(residual: nn.Module) -> Iterator[nn.Module]:
+    """The norm of a residual that has one, by its name."""
+    yield from (module for name, module in residual.named_children() if name == "norm")
+
+
+def _kind(norms: Iterable[nn.Module], ledger: Ledger) -> str:
+    kinds = {norm_kind(norm, ledger) for norm in norms}
     return kinds.pop() if len(kinds) == 1 else "a mixture"
 
 
-def _norm(norm: nn.Module) -> str:
+def norm_kind(norm: nn.Module, ledger: Ledger) -> str:
+    """The kind of a norm in a word or two."""
     match norm:
-        case LayerNorm(bias=None):
-            return "layernorm without bias"
+        case LayerNorm():
+            ledger.module(norm, LayerNorm)
+            return "layernorm without bias" if norm.bias is None else "layernorm"
         case RMSNorm() | OffsetRMSNorm():
+            ledger.module(norm, RMSNorm, OffsetRMSNorm)
             return "rmsnorm"
         case NoNorm():
+            ledger.module(norm, NoNorm)
             return "none"
         case _:
             return type(norm).__name__.lower()
 
 
-def _score(attention: SelfAttention) -> str:
+def _score(attention: SelfAttention, ledger: Ledger) -> str:
     core = attention.core
-    score = core.score if isinstance(core, SDPACore | EagerCore) else core
-    if not isinstance(score, DotProduct) or score.weight is not None:
+    if not isinstance(core, SDPACore | EagerCore) or not isinstance(core.score, DotProduct):
         return "of another kind"
-    if score.scale != attention.d_head**-0.5:
+    score = claim_product(core, ledger)
+    if score.weight is not None:
+        return "of another kind"
+    if score.scale != ledger.take(attention, "d_head") ** -0.5:
         return "scaled by another factor"
     return "scaled dot" if score.softcap is None else "scaled dot with softcap"
 
 
+def claim_product(core: SDPACore | EagerCore, ledger: Ledger) -> DotProduct:
+    """The score of a core that computes attention of dot products, claimed with the core."""
+    ledger.module(core, SDPACore, EagerCore, FlexCore)
+    if isinstance(core, SDPACore):
+        ledger.leave(core, "dropout", because="nothing is dropped at inference")
+    else:
+        ledger.dropout(core.weights_dropout)
+    assert isinstance(core.score, DotProduct)
+    score = ledger.module(core.score, DotProduct)
+    ledger.take(score, "scale")
+    ledger.take(score, "softcap")
+    return score
+
+
 def _attention_bias(attention: SelfAttention) -> str:
-    qkv, out = (_has_bias(layer) for layer in (attention.q_proj, attention.out_proj))
-    return {(False, False): "none", (True, False): "qkv", (False, True): "out"}.get(
-        (qkv, out), "all"
+    q, k, v, out = (
+        _has_bias(layer)
+        for layer in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj)
     )
+    if not q == k == v:
+        return "of some"
+    return {(False, False): "none", (True, False): "qkv", (False, True): "out"}.get((q, out), "all")
 
 
-def _has_bias(layer: nn.Linear) -> bool:
+def _has_bias(layer: nn.Module) -> bool:
     return "bias" in dict(layer.named_parameters())
 
 
-def _feedforward(layer: nn.Module) -> str:
+def _feedforward(layer: nn.Module, ledger: Ledger) -> str:
     if not isinstance(layer, FeedForward | GatedFeedForward):
         return type(layer).__name__
-    [name] = [name for name, act in ACTIVATIONS.items() if act is layer.activation]
+    ledger.module(layer, FeedForward, GatedFeedForward)
+    ledger.dropout(layer.dropout)
+    known = {act: name for name, act in ACTIVATIONS.items()}
+    activation = ledger.take(layer, "activation")
+    name = known.get(activation, "an activation of its own")
     return f"gated {name}" if isinstance(layer, GatedFeedForward) else name
 
 
 def _feedforward_bias(layer: nn.Module) -> str:
     linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
-    return "all" if all(map(_has_bias, linears)) else "none"
+    kinds = {_has_bias(linear) for linear in linears}
+    return "of some" if len(kinds) > 1 else "all" if kinds == {True} else "none"
 
 
-def _position(attention: SelfAttention, embed: Embedding) -> str:
+def _position(attention: SelfAttention, embed: Embedding, ledger: Ledger) -> str:
     """The scheme, wherever it acts."""
     added, turned = embed.position, attention.position
+    whole = _in_layer(turned, attention, ledger)
     if not isinstance(turned, NoPosition):
-        whole = isinstance(turned, Rotary) and 2 * len(turned.frequencies) == attention.d_head
         name = type(turned).__name__.lower()
         both = isinstance(added, Learned | Sinusoidal)
         return "of two kinds" if both else name if whole or name != "rotary" else f"partial {name}"
+    claim_added(added, ledger)
     return type(added).__name__.lower() if isinstance(added, Learned | Sinusoidal) else "none"
+
+
+def claim_added(position: Position, ledger: Ledger) -> None:
+    """Claim positions that are added to the embeddings, of which a reader takes the sum."""
+    if isinstance(position, Learned):
+        ledger.module(position, Learned)
+        ledger.table(position.table)
+    elif isinstance(position, Sinusoidal):
+        ledger.module(position, Sinusoidal)
+        ledger.take(position, "theta")
+        ledger.take(position, "layout")
+
+
+def _in_layer(position: Position, attention: SelfAttention, ledger: Ledger) -> bool:
+    """Claim what acts in a layer; whether it is a rotation of the whole head."""
+    match position:
+        case Rotary():
+            claim_rotary(position, ledger)
+            return 2 * len(position.frequencies) == attention.d_head
+        case ALiBi():
+            ledger.module(position, ALiBi)
+            n_heads = attention.q_proj.out_features // attention.d_head
+            ledger.expect(position, "slopes", slopes(n_heads))
+        case NoPosition():
+            ledger.module(position, NoPosition)
+        case _:
+            pass
+    return False
+
+
+def claim_rotary(position: Rotary, ledger: Ledger) -> None:
+    """Claim a rotation. Raises `InputError` where it turns in neither of the two known ways."""
+    ledger.module(position, Rotary)
+    ledger.take(position, "frequencies")
+    ledger.take(position, "temperature")
+    if ledger.take(position, "turn") not in LAYOUTS.values():
+        raise ledger.refusal(position, "turn", " or ".join(LAYOUTS))
+
+
+def leave_unused_position(position: Position, stack: Stack, ledger: Ledger) -> None:
+    """Of layers that all have positions of their own, the model's are in no one's way."""
+    used = any(module is position for module in stack.modules())
+    if not used and type(position) in IN_LAYERS:
+        ledger.leave_all(position, because="it would act in layers, and none has it")
 
 
 def _frequencies(position: Position) -> str:
@@ -287,34 +297,41 @@ def _pattern(patterns: list[Mask]) -> str:
     if set(patterns) == {Full()}:
         return "full"
     even, odd = set(patterns[::2]), set(patterns[1::2])
-    if len(even) == 1 and isinstance(patterns[0], Window) and odd == {Full()}:
+    if len(even) == 1 and type(patterns[0]) is Window and odd == {Full()}:
         return "a window in every second layer"
     return "of another kind"
 
 
-def eps_of(model: DecoderModel) -> set[float]:
+def eps_of(model: DecoderModel, ledger: Ledger) -> set[float]:
     """The ε of all norms, those of early exits left out."""
-    return {module.eps for module in model.stack.modules() if isinstance(module, Norm)}
+    norms = (module for module in model.stack.modules() if isinstance(module, Norm))
+    return {ledger.take(norm, "eps") for norm in norms}
 
 
-def _embedding(embed: Embedding) -> str:
+def _embedding(embed: Embedding, ledger: Ledger) -> str:
+    ledger.dropout(embed.dropout)
+    ledger.dropout(embed.word_dropout)
     if embed.types is not None:
         return "with sentence types"
-    return "plain" if isinstance(embed.norm, NoNorm) else "with a norm"
+    if not isinstance(embed.norm, NoNorm):
+        return "with a norm"
+    ledger.module(embed.norm, NoNorm)
+    return "plain"
 
 
-def _scale(embed: Embedding) -> str:
-    if embed.scale == 1.0:
+def _scale(embed: Embedding, ledger: Ledger) -> str:
+    scale = ledger.take(embed, "scale")
+    if scale == 1.0:
         return "one"
-    return "sqrt" if embed.scale == embed.tokens.embedding_dim**0.5 else "of its own"
+    return "sqrt" if scale == embed.tokens.embedding_dim**0.5 else "of its own"
 
 
-def _head(head: TokenHead) -> str:
+def _head(head: TokenHead, ledger: Ledger) -> str:
     extras = {
         "a transform": head.transform is not None,
         "a bias": head.bias is not None,
-        "a scale": head.scale != 1.0,
-        "softcap": head.softcap is not None,
+        "a scale": ledger.take(head, "scale") != 1.0,
+        "softcap": ledger.take(head, "softcap") is not None,
     }
     found = [name for name, present in extras.items() if present]
     return f"with {' and '.join(found)}" if found else "plain"

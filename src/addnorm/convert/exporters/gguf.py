@@ -8,21 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
-from addnorm.convert.exporters.decoder_parts import (
-    architecture_of,
-    attention_of,
-    blocks_of,
-    eps_of,
-    geometric,
-    norms_of,
-)
+from addnorm.convert.exporters.decoder_parts import attention_of, eps_of, geometric, norms_of
+from addnorm.convert.exporters.gguf_architectures import architecture_of
+from addnorm.convert.exporters.gguf_check import check_gguf
 from addnorm.convert.exporters.gguf_vocabulary import vocabulary
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
+from addnorm.models.ledger import Ledger
 from addnorm.nn.attention import SelfAttention
-from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import Block, ParallelBlock
 from addnorm.nn.context import Context
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
@@ -59,27 +54,31 @@ def export_gguf(
 ) -> None:
     """Write `file` with the weights, the sizes and the vocabulary; norms and biases stay float32.
 
-    Raises `InputError` for parts and tokenizers that llama.cpp does not have, and where the package
-    is missing.
+    Before it takes its place, the file is read back and must give the logits of the model. Raises
+    `InputError` for parts and tokenizers that llama.cpp does not have, and where the package is
+    missing.
     """
     gguf = _library()
-    name = architecture_of(model)
+    ledger = Ledger(model, "GGUF")
+    name = architecture_of(model, ledger)
     if name == "gemma2" and len(model.stack.blocks) == 46:
         raise InputError("llama.cpp scales the scores of a 'gemma2' of 46 layers in its own way")
     writer = gguf.GGUFWriter(None, name)
-    _add_sizes(writer, model, config, name)
+    _add_sizes(writer, model, config, name, ledger)
     _add_vocabulary(writer, tokenizers.source, model.embed.tokens.num_embeddings)
     writer.add_name(file.stem)
     kinds = gguf.LlamaFileType
     types = {"f32": kinds.ALL_F32, "f16": kinds.MOSTLY_F16, "bf16": kinds.MOSTLY_BF16}
     writer.add_file_type(types[dtype])
-    for tensor_name, tensor in _tensors(model, config, name):
+    for tensor_name, tensor in _tensors(model, config, name, ledger):
         _add_tensor(writer, tensor_name, tensor, dtype)
+    ledger.close()
     with atomic_directory(file.parent) as partial:
         writer.write_header_to_file(partial / file.name)
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+        check_gguf(partial / file.name, model)
 
 
 def _library() -> Any:
@@ -93,32 +92,56 @@ def _library() -> Any:
 # Sizes and vocabulary.
 
 
-def _add_sizes(writer: Any, model: DecoderModel, config: DecoderConfig, name: str) -> None:
-    first = next(blocks_of(model.stack))
-    attention = attention_of(first)
+def _add_sizes(
+    writer: Any, model: DecoderModel, config: DecoderConfig, name: str, ledger: Ledger
+) -> None:
+    blocks = _blocks(model)
+    attentions = [attention_of(block) for block in blocks]
+    d_head = ledger.same(attentions, "d_head")
+    widths = {
+        proj: ledger.same([getattr(one, proj) for one in attentions], "out_features")
+        for proj in ("q_proj", "k_proj", "v_proj")
+    }
+    if widths["k_proj"] != widths["v_proj"]:
+        raise ledger.refusal(attentions[0].v_proj, "out_features", f"{widths['k_proj']}")
     writer.add_context_length(model.embed.position.max_len or config.max_len)
     writer.add_embedding_length(model.embed.tokens.embedding_dim)
     writer.add_vocab_size(model.embed.tokens.num_embeddings)
-    writer.add_block_count(len(model.stack.blocks))
-    assert isinstance(first.feedforward, FeedForward | GatedFeedForward)
-    writer.add_feed_forward_length(first.feedforward.up_proj.out_features)
-    writer.add_head_count(attention.q_proj.out_features // attention.d_head)
-    writer.add_head_count_kv(attention.k_proj.out_features // attention.d_head)
-    writer.add_key_length(attention.d_head)
-    writer.add_value_length(attention.d_head)
-    [eps] = eps_of(model)
+    writer.add_block_count(len(blocks))
+    ups = [layer.up_proj for layer in map(_feedforward, blocks)]
+    writer.add_feed_forward_length(ledger.same(ups, "out_features"))
+    writer.add_head_count(widths["q_proj"] // d_head)
+    writer.add_head_count_kv(widths["k_proj"] // d_head)
+    writer.add_key_length(d_head)
+    writer.add_value_length(d_head)
+    [eps] = eps_of(model, ledger)
     layer_norm = isinstance(model.stack.norm, LayerNorm)
     (writer.add_layer_norm_eps if layer_norm else writer.add_layer_norm_rms_eps)(eps)
-    _add_positions(writer, attention)
+    _add_positions(writer, attentions, ledger)
     if name == "gptneox":
-        writer.add_parallel_residual(isinstance(first, ParallelBlock))
+        writer.add_parallel_residual(isinstance(blocks[0], ParallelBlock))
     if name == "gemma2":
-        _add_gemma2(writer, model, attention)
+        _add_gemma2(writer, model, attentions, ledger)
 
 
-def _add_positions(writer: Any, attention: SelfAttention) -> None:
-    match attention.position:
+def _blocks(model: DecoderModel) -> list[Block | ParallelBlock]:
+    """The blocks, whose types the architecture has been chosen by."""
+    blocks = list(model.stack.blocks)
+    assert all(isinstance(block, Block | ParallelBlock) for block in blocks)
+    return blocks  # pyright: ignore[reportReturnType]
+
+
+def _feedforward(block: Block | ParallelBlock) -> FeedForward | GatedFeedForward:
+    assert isinstance(block.feedforward, FeedForward | GatedFeedForward)
+    return block.feedforward
+
+
+def _add_positions(writer: Any, attentions: list[SelfAttention], ledger: Ledger) -> None:
+    positions = [attention.position for attention in attentions]
+    match positions[0]:
         case Rotary() as rotary:
+            for name in ("frequencies", "temperature", "turn"):
+                ledger.same(positions, name)
             base, factor = geometric(rotary) or (THETA, 1.0)
             writer.add_rope_dimension_count(2 * len(rotary.frequencies))
             writer.add_rope_freq_base(base)
@@ -133,11 +156,13 @@ def _add_positions(writer: Any, attention: SelfAttention) -> None:
             pass
 
 
-def _add_gemma2(writer: Any, model: DecoderModel, attention: SelfAttention) -> None:
-    score, pattern = attention.core.score, attention.pattern
-    assert isinstance(score, DotProduct)
-    writer.add_attn_logit_softcapping(score.softcap)
+def _add_gemma2(
+    writer: Any, model: DecoderModel, attentions: list[SelfAttention], ledger: Ledger
+) -> None:
+    scores = [attention.core.get_submodule("score") for attention in attentions]
+    writer.add_attn_logit_softcapping(ledger.same(scores, "softcap"))
     writer.add_final_logit_softcapping(model.head.softcap)
+    pattern = attentions[0].pattern
     writer.add_sliding_window(pattern.size if isinstance(pattern, Window) else NO_WINDOW)
 
 
@@ -175,22 +200,22 @@ def _add_tensor(writer: Any, name: str, tensor: Tensor, dtype: Dtype) -> None:
         writer.add_tensor(name, tensor.bfloat16().view(torch.uint8).numpy(), raw_dtype=raw)
 
 
-def _tensors(model: DecoderModel, config: DecoderConfig, name: str) -> Named:
-    embed, head = model.embed, model.head
+def _tensors(model: DecoderModel, config: DecoderConfig, name: str, ledger: Ledger) -> Named:
+    embed, head, blocks = model.embed, model.head, _blocks(model)
     own_scale = embed.scale != 1.0 and name not in SCALING
-    table = embed.tokens.weight
+    table, head_weight = ledger.table(embed.tokens), ledger.take(head, "weight")
     yield "token_embd.weight", table * embed.scale if own_scale else table
     if isinstance(embed.position, Learned | Sinusoidal):
         yield "position_embd.weight", _encodings(model, config)
-    yield from _norm("output_norm", model.stack.norm)
-    if head.weight is not table or own_scale or name in UNTIED:
-        yield "output.weight", head.weight
-    position = attention_of(next(blocks_of(model.stack))).position
+    yield from _norm("output_norm", model.stack.norm, ledger)
+    if head_weight is not table or own_scale or name in UNTIED:
+        yield "output.weight", head_weight
+    position = attention_of(blocks[0]).position
     if isinstance(position, Rotary) and geometric(position) is None:
         actual = position.frequencies
         yield "rope_freqs.weight", frequencies(2 * len(actual), THETA) / actual
-    for i, block in enumerate(blocks_of(model.stack)):
-        for part, tensor in _block(block, name):
+    for i, block in enumerate(blocks):
+        for part, tensor in _block(block, name, ledger):
             yield f"blk.{i}.{part}", tensor
 
 
@@ -201,30 +226,30 @@ def _encodings(model: DecoderModel, config: DecoderConfig) -> Tensor:
     return model.embed.position.embed(nothing, Context.over(nothing, Full()))[0]
 
 
-def _block(block: Block | ParallelBlock, name: str) -> Named:
+def _block(block: Block | ParallelBlock, name: str, ledger: Ledger) -> Named:
     for part, norm in norms_of(block).items():
-        yield from _norm(part, norm)
+        yield from _norm(part, norm, ledger)
     attention = attention_of(block)
-    parts = dict(_queries_keys_values(attention, in_pairs=name in IN_PAIRS))
+    parts = dict(_queries_keys_values(attention, ledger, in_pairs=name in IN_PAIRS))
     yield from _joined(parts) if name in FUSED else parts.items()
-    yield from _linear("attn_output", attention.out_proj)
-    layer = block.feedforward
-    assert isinstance(layer, FeedForward | GatedFeedForward)
+    yield from _linear("attn_output", attention.out_proj, ledger)
+    layer = _feedforward(block)
     if isinstance(layer, GatedFeedForward):
-        yield from _linear("ffn_gate", layer.gate_proj)
-    yield from _linear("ffn_up", layer.up_proj)
-    yield from _linear("ffn_down", layer.down_proj)
+        yield from _linear("ffn_gate", layer.gate_proj, ledger)
+    yield from _linear("ffn_up", layer.up_proj, ledger)
+    yield from _linear("ffn_down", layer.down_proj, ledger)
 
 
-def _queries_keys_values(attention: SelfAttention, *, in_pairs: bool) -> Named:
+def _queries_keys_values(attention: SelfAttention, ledger: Ledger, *, in_pairs: bool) -> Named:
     """The projections and the norms of queries and keys, turned features in the right order."""
-    turning = [*_linear("attn_q", attention.q_proj), *_linear("attn_k", attention.k_proj)]
+    turning = [*_linear("attn_q", attention.q_proj, ledger)]
+    turning += [*_linear("attn_k", attention.k_proj, ledger)]
     if isinstance(attention.q_norm, RMSNorm | OffsetRMSNorm):
-        turning += [*_norm("attn_q_norm", attention.q_norm)]
-        turning += [*_norm("attn_k_norm", attention.k_norm)]
+        turning += [*_norm("attn_q_norm", attention.q_norm, ledger)]
+        turning += [*_norm("attn_k_norm", attention.k_norm, ledger)]
     for part, tensor in turning:
         yield part, reorder_rotary_rows(tensor, attention, in_pairs=in_pairs)
-    yield from _linear("attn_v", attention.v_proj)
+    yield from _linear("attn_v", attention.v_proj, ledger)
 
 
 def reorder_rotary_rows(rows: Tensor, attention: SelfAttention, *, in_pairs: bool) -> Tensor:
@@ -248,12 +273,17 @@ def _joined(parts: dict[str, Tensor]) -> Named:
             yield f"attn_qkv.{end}", torch.cat(group)
 
 
-def _linear(part: str, layer: nn.Linear) -> Named:
-    for end, tensor in layer.named_parameters():
-        yield f"{part}.{end}", tensor
+def _linear(part: str, layer: nn.Linear, ledger: Ledger) -> Named:
+    weight, bias = ledger.linear(layer)
+    yield f"{part}.weight", weight
+    if bias is not None:
+        yield f"{part}.bias", bias
 
 
-def _norm(part: str, norm: nn.Module) -> Named:
-    for end, tensor in norm.named_parameters():
+def _norm(part: str, norm: nn.Module, ledger: Ledger) -> Named:
+    for end in ("weight", "bias"):
+        if end not in dict(norm.named_parameters(recurse=False)):
+            continue
+        tensor = ledger.take(norm, end)
         gain = isinstance(norm, OffsetRMSNorm) and end == "weight"
         yield f"{part}.{end}", 1.0 + tensor.float() if gain else tensor

@@ -23,8 +23,10 @@ from addnorm.convert.transfer.folding import (
     with_folding_targets,
 )
 from addnorm.convert.transfer.rules import Kind, Origin, TransferContext, norm_of, transfer_weight
-from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.init import without_values
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import OffsetRMSNormConfig, RMSNormConfig
 from addnorm.parts import kind_of
@@ -83,17 +85,15 @@ def transfer_weights(
     """Fill `new` with the weights of `old`, and say of each where it comes from.
 
     `layers` are by default evenly spaced. Rules are in `RULES`; LayerNorm is folded last,
-    into the weights that the other rules made.
+    into the weights that the other rules made. Raises `InputError` where `old` has parts or
+    settings that `old_config` does not say.
     """
+    state = _state(old, old_config)
     counts = layer_counts(old_config), layer_counts(new_config)
     chosen = {name: evenly_spaced_layers(counts[0][name], n) for name, n in counts[1].items()}
     chosen |= {name: tuple(places) for name, places in (layers or {}).items()}
     source_names = {new_name for name in _named(old) for new_name in _renamed(name, chosen)}
-    source = {
-        new_name: one
-        for name, one in old.state_dict().items()
-        for new_name in _renamed(name, chosen)
-    }
+    source = {new_name: one for name, one in state.items() for new_name in _renamed(name, chosen)}
     targets = _named(new)
     context = TransferContext(old_config, new_config, source, targets)
     weights: Weights = {}
@@ -109,6 +109,31 @@ def transfer_weights(
         _EquivalenceCheck(context, origins, unused), {one.partition(":")[0] for one in changed}
     )
     return TransferReport(origins, unused, tuple(dict.fromkeys(changed)))
+
+
+def _state(old: Model, config: ModelConfig) -> Weights:
+    """The weights of a model, which must be all that its configuration does not say."""
+    ledger = Ledger(old, "A transfer of weights")
+    weights = ledger.state()
+    sizes = {
+        name.partition("_")[0]: len(one)
+        for name, one in weights.items()
+        if name.endswith("embed.tokens.weight")
+    }
+    with without_values():
+        match config:
+            case EncoderDecoderConfig():
+                built = config.build(sizes.get("source", sizes["target"]), sizes["target"])
+            case EncoderConfig():
+                n_labels = (
+                    len(weights["head.proj.weight"]) if "head.proj.weight" in weights else None
+                )
+                built = config.build(next(iter(sizes.values()), 0), n_labels)
+            case _:
+                built = config.build(next(iter(sizes.values())))
+    check_as_built(ledger, old, built)
+    ledger.close()
+    return weights
 
 
 def _named(model: nn.Module) -> Weights:

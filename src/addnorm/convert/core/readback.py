@@ -1,0 +1,99 @@
+"""Reading an export back: what was written must give the logits of the model, or it is refused."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from addnorm.errors import InputError
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
+from addnorm.nn.audio import LogMelEmbedding
+from addnorm.nn.embed import Embedding
+from addnorm.nn.patches import PatchEmbedding, SeriesEmbedding
+
+LENGTH = 16
+"""Tokens of the text on which a model and its export are compared, at most."""
+
+TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""By how much logits may differ beside the largest of them; 0.001 in wider types."""
+
+
+def sample_tokens(vocab_size: int, max_len: int | None = None) -> Int[Tensor, "1 seq"]:
+    """A short text that is always the same, of ids from all over the vocabulary."""
+    places = torch.arange(min(LENGTH, max_len or LENGTH))
+    return ((places * places * 7919 + places * 104729 + 3) % vocab_size)[None]
+
+
+def sample_inputs(model: Model) -> tuple[Tensor, ...]:
+    """What a model reads, small and always the same: of its own kind, on its device."""
+    match model:
+        case DecoderModel():
+            inputs = (sample_tokens(_rows(model.embed), model.embed.position.max_len),)
+        case EncoderModel():
+            inputs = (_sample_input(model.embed),)
+        case EncoderDecoderModel():
+            target = model.target_embed
+            tokens = sample_tokens(_rows(target), target.position.max_len)
+            inputs = (_sample_input(model.source_embed), tokens)
+    device = next(model.parameters()).device
+    return tuple(one.to(device) for one in inputs)
+
+
+def _rows(embed: nn.Module) -> int:
+    return embed.tokens.num_embeddings  # pyright: ignore[reportReturnType, reportAttributeAccessIssue]
+
+
+def _sample_input(embed: nn.Module) -> Tensor:
+    match embed:
+        case PatchEmbedding():
+            rows, columns = embed.grid or (2, 2)
+            shape = (1, embed.proj.in_channels, rows * embed.patch, columns * embed.patch)
+        case LogMelEmbedding():
+            shape = (1, embed.conv1.in_channels, LENGTH)
+        case SeriesEmbedding():
+            shape = (1, embed.proj.in_channels, LENGTH)
+        case _:
+            max_len = embed.position.max_len if isinstance(embed, Embedding) else None
+            return sample_tokens(_rows(embed), max_len)
+    numbers = torch.arange(int(torch.tensor(shape).prod()), dtype=torch.float32)
+    return (numbers * 12.9898).sin().view(shape)
+
+
+def model_logits(model: Model, inputs: tuple[Tensor, ...]) -> Float[Tensor, "*outputs"]:
+    """What the model says of them at inference."""
+    with torch.inference_mode(), _evaluating(model):
+        return model(*inputs)
+
+
+def check_logits(
+    form: str,
+    found: Float[Tensor, "*found"],
+    expected: Float[Tensor, "*outputs"],
+    dtype: torch.dtype = torch.float32,
+    *,
+    tolerance: float | None = None,
+) -> None:
+    """Raise `InputError` unless both are the same up to the rounding of `dtype`."""
+    allowed = TOLERANCE.get(dtype, 1e-3) if tolerance is None else tolerance
+    if found.shape != expected.shape:
+        shapes = f"of shape {tuple(found.shape)}, not {tuple(expected.shape)}"
+        raise InputError(f"{form} cannot hold this model: read back, it gives logits {shapes}")
+    wide = expected.double().cpu()
+    apart, largest = (found.double().cpu() - wide).abs().max(), wide.abs().max()
+    if not apart <= allowed * max(1.0, float(largest)):
+        raise InputError(
+            f"{form} cannot hold this model: read back, its logits differ by {float(apart):.3g} "
+            f"where the largest is {float(largest):.3g}; nothing was written"
+        )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Generator[None]:
+    training = model.training
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(training)
