@@ -78,7 +78,7 @@ class Table:
         whole = log(sum(exp(x) for x in logits))
         return [x - whole for x in logits]
 
-    def room(self, i: int, prompt: Sequence[int]) -> int:
+    def remaining_length(self, i: int, prompt: Sequence[int]) -> int:
         return 1000
 
     def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:

@@ -1,7 +1,7 @@
 """The encoder–decoder Transformer: the decoder looks back at the encoded source (the original)."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import PositiveInt
@@ -18,7 +18,8 @@ from addnorm.models.inputs import (
     valid_positions,
 )
 from addnorm.models.transformer import TransformerConfig
-from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
+from addnorm.nn.attention import CrossAttention
+from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding, zero_padding
@@ -115,16 +116,12 @@ class EncoderDecoderModel(nn.Module):
         self, memory: Float[Tensor, "memories memory_seq d_model"]
     ) -> list[KeysValues]:
         """The keys and values of the memory, as the cross-attention of each layer sees them."""
-        return [block.cross_attention.keys_values(memory) for block in self.cross_blocks]
+        return [attention.keys_values(memory) for attention in self.cross_attentions]
 
     @property
-    def cross_blocks(self) -> list[CrossBlock | ParallelCrossBlock]:
-        """The layers of the decoder, all of which look at the memory."""
-        return [
-            block
-            for block in self.decoder.blocks
-            if isinstance(block, CrossBlock | ParallelCrossBlock)
-        ]
+    def cross_attentions(self) -> list[CrossAttention]:
+        """What looks at the memory, layer by layer, as the blocks are now."""
+        return [cast(CrossAttention, block.cross_attention) for block in self.decoder.blocks]
 
     def new_cache(self) -> KVCache:
         """An empty cache for the decoder."""

@@ -161,8 +161,7 @@ def _graphs(model: Model, config: ModelConfig) -> list[Graph]:
             new = {"input_ids": _ids(3, "sequence"), "attention_mask": _ids(7, "past + sequence")}
             return [_decoder(DecoderGraph(model), new | _past(model.stack))]
         case EncoderDecoderModel():
-            cross_attentions = [block.cross_attention for block in model.cross_blocks]
-            cross = _keys_values("cross", "memory", cross_attentions)
+            cross = _keys_values("cross", "memory", model.cross_attentions)
             encoder = Graph(
                 name="encoder_model.onnx",
                 module=MemoryGraph(model),
