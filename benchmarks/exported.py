@@ -24,7 +24,7 @@ from addnorm.data.examples import source_text
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, translate
 from addnorm.models import EncoderDecoderModel
 from addnorm.runs.export import export_run
-from addnorm.runs.folder import Run
+from addnorm.runs.run import Run
 
 RESULTS = Path(__file__).parent / "results"
 BEAM = BeamConfig(beams=5, length_penalty=0.0, width="constant")
@@ -166,7 +166,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = {form: Path(folder) / form for form in ("hf", "ctranslate2", "onnx")}
         for form, out in made.items():
-            export_run(asked.run, out, to=form)  # type: ignore[arg-type]
+            export_run(run, out, to=form)  # type: ignore[arg-type]
         back = Run.open(made["hf"])
         assert isinstance(back.model, EncoderDecoderModel)
         ours = of_ours(run.model, run)

@@ -278,6 +278,8 @@ def _be_pytest(folder: Path, tests: tuple[str, ...], log: Path) -> None:
     code = 70
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where we are in nohup
         os.chdir(folder)
         with log.open("w") as out:
             os.dup2(out.fileno(), 1)

@@ -1,11 +1,13 @@
-"""Every configuration is frozen, takes keywords only, and refuses what it does not know."""
+"""Every configuration is frozen, takes keywords only, and refuses in a sentence what cannot be."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
+from typing import Literal
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from addnorm.config import Probability, config
+from addnorm.config import ConfigError, Probability, config
+from addnorm.errors import InputError
 
 
 @config
@@ -37,3 +39,68 @@ def test_impossible_values_are_refused(p: object) -> None:
 def test_equal_values_are_equal_configurations() -> None:
     assert Drop(p=0.5) == Drop()
     assert hash(Drop(p=0.5)) == hash(Drop())
+
+
+@config
+class Outer:
+    """One that holds another."""
+
+    drop: Drop = Drop()
+    mode: Literal["first", "last"] = "last"
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size > 9:
+            raise ValueError("size must be below 10")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"sise": 3}, "Outer: sise is not a field. Did you mean 'size'? Valid: drop, mode, size."),
+        ({}, "Outer: size is missing."),
+        (
+            {"size": 1, "mode": "lsat"},
+            "Outer: mode = 'lsat' does not exist. Did you mean 'last'? Valid: first, last.",
+        ),
+        ({"size": 1, "drop": {"q": 1}}, "Outer: drop.q is not a field. Valid: p."),
+        ({"size": 10}, "Outer: size must be below 10"),
+        ({"size": 1, "drop": {"p": -1}}, "Outer: drop.p = -1: input should be greater than or"),
+        ({"size": []}, "Outer: size = []: input should be a valid integer."),
+    ],
+)
+def test_a_mistake_is_one_sentence_in_python(values: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Outer(**values)  # pyright: ignore[reportArgumentType]
+    # A field that is missing may only be misspelt: what is there and wrong is said.
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, ConfigError)
+
+
+def test_the_same_mistake_is_pydantics_too() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Outer(size="x", mode="y")  # pyright: ignore[reportArgumentType]
+    assert [error["loc"] for error in caught.value.errors()] == [("mode",), ("size",)]
+    with pytest.raises(InputError, match="takes names and values only, such as Drop"):
+        Drop(0.25)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(InputError, match=r"seize is not a field.* 'size'"):
+        replace(Outer(size=1), seize=2)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_mistake_within_another_keeps_its_place() -> None:
+    """One raised while pydantic validates something else stands where it was met there."""
+
+    @config
+    class Holder:
+        outer: Outer
+
+        def __post_init__(self) -> None:
+            Drop(p=2.0)
+
+    with pytest.raises(ConfigError) as caught:
+        Holder(outer=Outer(size=1))
+    assert caught.value.errors()[0]["loc"] == ("p",)
+    with pytest.raises(ValidationError) as plain:
+        TypeAdapter(Outer).validate_python({"size": "x"})
+    assert not isinstance(plain.value, InputError)

@@ -52,6 +52,7 @@ UNMIRRORED = {
     "data/examples.py": "data/test_sources.py",
     "data/hub.py": "data/test_tables.py",
     "data/rows.py": "data/test_sources.py",
+    "runs/types.py": "runs/test_run.py",
 }
 """Modules without a test module of their own, and the one through which they are tested."""
 

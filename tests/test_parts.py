@@ -111,7 +111,7 @@ def test_a_word_is_the_part_with_its_defaults() -> None:
     ("value", "message"),
     [
         (Mutable(), "a part is a frozen dataclass"),
-        (TakesNothing(), r"built by build\(d_model\)"),
+        (TakesNothing(), r"AddNorm calls build\(d_model\)"),
         ({"kind": f"{__name__}:BuildsNothing"}, "has no method build"),
         ({"kind": OWN, "alfa": 1}, "Did you mean 'alpha'"),
         ({"kind": OWN, "alpha": "much"}, "alpha: Input should be a valid number"),
@@ -192,7 +192,7 @@ def test_an_entry_point_is_imported_for_a_person_alone(
         "    def build(self, d_model): return 'theirs'\n"
     )
     monkeypatch.syspath_prepend(folder)
-    parts._entry_points.cache_clear()
+    parts.installed_parts.cache_clear()
     with pytest.raises(ValidationError, match="--import their_parts"):
         NORM.validate_python({"kind": "theirs"}, context=FROM_FILE)
     assert "their_parts" not in sys.modules
@@ -200,7 +200,7 @@ def test_an_entry_point_is_imported_for_a_person_alone(
     assert part.build(8) == "theirs"
     assert NORM.dump_python(part) == {"kind": "theirs"}
     assert NORM.validate_python({"kind": "theirs"}, context=FROM_FILE) == part
-    parts._entry_points.cache_clear()
+    parts.installed_parts.cache_clear()
 
 
 def test_a_class_inside_a_function_cannot_be_saved() -> None:

@@ -1,28 +1,262 @@
-"""AddNorm: Transformers you can read, train and trust. Importing it is cheap: no torch yet."""
+"""AddNorm: Transformers you can read, train and trust. Importing it is cheap: no torch yet.
 
-from typing import TYPE_CHECKING
+`import addnorm as an` offers what is typed in the first hour; the rest is in the modules.
+
+- Models: `DecoderConfig`, `EncoderConfig`, `EncoderDecoderConfig`, and a configuration of every
+  part that they are made of; `presets.gpt2_small()` and others return whole ones.
+- Data: `text`, `pairs`, `labelled`, `tagged`, `table`, of files or of lists.
+- `train(config, data, tokenizer=..., steps=...)` and `load(folder)` return a `Run`, which
+  generates, translates, classifies, tags, embeds, evaluates, exports and saves.
+- `check()` compares models of random combinations of parts with their definitions.
+
+A user's mistake raises `InputError`, a `ValueError`, in one sentence with the nearest valid name.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from os import PathLike
 
     import torch
 
-    from addnorm.runs.folder import Run
+    from addnorm.check.quick import check as check
+    from addnorm.data.batching import TokensConfig as TokensConfig
+    from addnorm.data.constructors import labelled as labelled
+    from addnorm.data.constructors import pairs as pairs
+    from addnorm.data.constructors import table as table
+    from addnorm.data.constructors import tagged as tagged
+    from addnorm.data.constructors import text as text
+    from addnorm.data.dates import DatesConfig as DatesConfig
+    from addnorm.data.examples import Corpus as Corpus
+    from addnorm.data.hub import DatasetConfig as DatasetConfig
+    from addnorm.data.images import ExamplesConfig as ExamplesConfig
+    from addnorm.data.images import ImagesConfig as ImagesConfig
+    from addnorm.data.tokenizers import BPEConfig as BPEConfig
+    from addnorm.data.tokenizers import CharConfig as CharConfig
+    from addnorm.data.tokenizers import Tokenizer as Tokenizer
+    from addnorm.data.tokenizers import WordConfig as WordConfig
+    from addnorm.data.windows import PackedConfig as PackedConfig
+    from addnorm.data.windows import WindowsConfig as WindowsConfig
+    from addnorm.errors import InputError as InputError
+    from addnorm.errors import Interrupted as Interrupted
+    from addnorm.errors import NonFiniteError as NonFiniteError
+    from addnorm.generate.beam import BeamConfig as BeamConfig
+    from addnorm.generate.sampling import GreedyConfig as GreedyConfig
+    from addnorm.generate.sampling import SampleConfig as SampleConfig
+    from addnorm.models import DecoderConfig as DecoderConfig
+    from addnorm.models import EncoderConfig as EncoderConfig
+    from addnorm.models import EncoderDecoderConfig as EncoderDecoderConfig
+    from addnorm.models import presets as presets
+    from addnorm.models.inputs import TokenInputConfig as TokenInputConfig
+    from addnorm.models.transformer import LayerConfig as LayerConfig
+    from addnorm.nn import masks as masks
+    from addnorm.nn.attention.core import EagerCoreConfig as EagerCoreConfig
+    from addnorm.nn.attention.core import SDPACoreConfig as SDPACoreConfig
+    from addnorm.nn.attention.differential import DifferentialCoreConfig as DifferentialCoreConfig
+    from addnorm.nn.attention.flex import FlexCoreConfig as FlexCoreConfig
+    from addnorm.nn.attention.multihead import AttentionConfig as AttentionConfig
+    from addnorm.nn.attention.outputs import GatedOutputConfig as GatedOutputConfig
+    from addnorm.nn.attention.patterns import BlocksPatternConfig as BlocksPatternConfig
+    from addnorm.nn.attention.patterns import FullPatternConfig as FullPatternConfig
+    from addnorm.nn.attention.patterns import WindowPatternConfig as WindowPatternConfig
+    from addnorm.nn.attention.scores import AdditiveConfig as AdditiveConfig
+    from addnorm.nn.attention.scores import BilinearConfig as BilinearConfig
+    from addnorm.nn.attention.scores import DotConfig as DotConfig
+    from addnorm.nn.attention.scores import ScaledDotConfig as ScaledDotConfig
+    from addnorm.nn.audio import LogMelEmbeddingConfig as LogMelEmbeddingConfig
+    from addnorm.nn.convolution import ConvolutionConfig as ConvolutionConfig
+    from addnorm.nn.embed import EmbeddingConfig as EmbeddingConfig
+    from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
+    from addnorm.nn.feedforward import GatedFeedForwardConfig as GatedFeedForwardConfig
+    from addnorm.nn.heads import ClassificationHeadConfig as ClassificationHeadConfig
+    from addnorm.nn.heads import HiddenHeadConfig as HiddenHeadConfig
+    from addnorm.nn.heads import PoolerHeadConfig as PoolerHeadConfig
+    from addnorm.nn.heads import TaggingHeadConfig as TaggingHeadConfig
+    from addnorm.nn.heads import TokenHeadConfig as TokenHeadConfig
+    from addnorm.nn.heads import TransformConfig as TransformConfig
+    from addnorm.nn.moe import MixtureOfExpertsConfig as MixtureOfExpertsConfig
+    from addnorm.nn.norms import BatchNormConfig as BatchNormConfig
+    from addnorm.nn.norms import DynamicTanhConfig as DynamicTanhConfig
+    from addnorm.nn.norms import LayerNormConfig as LayerNormConfig
+    from addnorm.nn.norms import OffsetRMSNormConfig as OffsetRMSNormConfig
+    from addnorm.nn.norms import RMSNormConfig as RMSNormConfig
+    from addnorm.nn.norms import ScaleNormConfig as ScaleNormConfig
+    from addnorm.nn.patches import PatchEmbeddingConfig as PatchEmbeddingConfig
+    from addnorm.nn.patches import SeriesEmbeddingConfig as SeriesEmbeddingConfig
+    from addnorm.nn.positions import ALiBiConfig as ALiBiConfig
+    from addnorm.nn.positions import KERPLEConfig as KERPLEConfig
+    from addnorm.nn.positions import LearnedConfig as LearnedConfig
+    from addnorm.nn.positions import NoPositionConfig as NoPositionConfig
+    from addnorm.nn.positions import RotaryConfig as RotaryConfig
+    from addnorm.nn.positions import SinusoidalConfig as SinusoidalConfig
+    from addnorm.nn.positions import T5BiasConfig as T5BiasConfig
+    from addnorm.nn.positions import TransformerXLConfig as TransformerXLConfig
+    from addnorm.nn.positions.scaling import DynamicScaling as DynamicScaling
+    from addnorm.nn.positions.scaling import LinearScaling as LinearScaling
+    from addnorm.nn.positions.scaling import Llama3Scaling as Llama3Scaling
+    from addnorm.nn.positions.scaling import NTKScaling as NTKScaling
+    from addnorm.nn.positions.scaling import YaRNScaling as YaRNScaling
+    from addnorm.nn.recurrent import RecurrentConfig as RecurrentConfig
+    from addnorm.nn.residuals import DeepNormConfig as DeepNormConfig
+    from addnorm.nn.residuals import ParallelConfig as ParallelConfig
+    from addnorm.nn.residuals import PostNormConfig as PostNormConfig
+    from addnorm.nn.residuals import PreNormConfig as PreNormConfig
+    from addnorm.nn.residuals import SandwichNormConfig as SandwichNormConfig
+    from addnorm.runs.in_memory import train as train
+    from addnorm.runs.recipe import Recipe as Recipe
+    from addnorm.runs.run import Run as Run
+    from addnorm.runs.settings import EvalConfig as EvalConfig
+    from addnorm.train.optim import AdamWConfig as AdamWConfig
+    from addnorm.train.optim import MuonConfig as MuonConfig
+    from addnorm.train.schedule import ConstantConfig as ConstantConfig
+    from addnorm.train.schedule import CosineConfig as CosineConfig
+    from addnorm.train.schedule import InverseSquareRootConfig as InverseSquareRootConfig
+    from addnorm.train.schedule import LinearConfig as LinearConfig
+    from addnorm.train.schedule import WarmupStableDecayConfig as WarmupStableDecayConfig
+    from addnorm.train.settings import TrainConfig as TrainConfig
 
 __version__ = "0.1.0.dev0"
 
+_MODULES = {
+    "addnorm.check.quick": "check",
+    "addnorm.data.batching": "TokensConfig",
+    "addnorm.data.constructors": "labelled pairs table tagged text",
+    "addnorm.data.dates": "DatesConfig",
+    "addnorm.data.examples": "Corpus",
+    "addnorm.data.hub": "DatasetConfig",
+    "addnorm.data.images": "ExamplesConfig ImagesConfig",
+    "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
+    "addnorm.data.windows": "PackedConfig WindowsConfig",
+    "addnorm.errors": "InputError Interrupted NonFiniteError",
+    "addnorm.generate.beam": "BeamConfig",
+    "addnorm.generate.sampling": "GreedyConfig SampleConfig",
+    "addnorm.models": "DecoderConfig EncoderConfig EncoderDecoderConfig",
+    "addnorm.models.inputs": "TokenInputConfig",
+    "addnorm.models.transformer": "LayerConfig",
+    "addnorm.nn.attention.core": "EagerCoreConfig SDPACoreConfig",
+    "addnorm.nn.attention.differential": "DifferentialCoreConfig",
+    "addnorm.nn.attention.flex": "FlexCoreConfig",
+    "addnorm.nn.attention.multihead": "AttentionConfig",
+    "addnorm.nn.attention.outputs": "GatedOutputConfig",
+    "addnorm.nn.attention.patterns": "BlocksPatternConfig FullPatternConfig WindowPatternConfig",
+    "addnorm.nn.attention.scores": "AdditiveConfig BilinearConfig DotConfig ScaledDotConfig",
+    "addnorm.nn.audio": "LogMelEmbeddingConfig",
+    "addnorm.nn.convolution": "ConvolutionConfig",
+    "addnorm.nn.embed": "EmbeddingConfig",
+    "addnorm.nn.feedforward": "FeedForwardConfig GatedFeedForwardConfig",
+    "addnorm.nn.heads": (
+        "ClassificationHeadConfig HiddenHeadConfig PoolerHeadConfig "
+        "TaggingHeadConfig TokenHeadConfig TransformConfig"
+    ),
+    "addnorm.nn.moe": "MixtureOfExpertsConfig",
+    "addnorm.nn.norms": (
+        "BatchNormConfig DynamicTanhConfig LayerNormConfig "
+        "OffsetRMSNormConfig RMSNormConfig ScaleNormConfig"
+    ),
+    "addnorm.nn.patches": "PatchEmbeddingConfig SeriesEmbeddingConfig",
+    "addnorm.nn.positions": (
+        "ALiBiConfig KERPLEConfig LearnedConfig NoPositionConfig "
+        "RotaryConfig SinusoidalConfig T5BiasConfig TransformerXLConfig"
+    ),
+    "addnorm.nn.positions.scaling": (
+        "DynamicScaling LinearScaling Llama3Scaling NTKScaling YaRNScaling"
+    ),
+    "addnorm.nn.recurrent": "RecurrentConfig",
+    "addnorm.nn.residuals": (
+        "DeepNormConfig ParallelConfig PostNormConfig PreNormConfig SandwichNormConfig"
+    ),
+    "addnorm.runs.in_memory": "train",
+    "addnorm.runs.recipe": "Recipe",
+    "addnorm.runs.run": "Run",
+    "addnorm.runs.settings": "EvalConfig",
+    "addnorm.train.optim": "AdamWConfig MuonConfig",
+    "addnorm.train.schedule": (
+        "ConstantConfig CosineConfig InverseSquareRootConfig LinearConfig WarmupStableDecayConfig"
+    ),
+    "addnorm.train.settings": "TrainConfig",
+}
+"""The names that each module lends; it is imported when the first of them is used."""
+
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_ALIASES = {"masks": "addnorm.nn.masks", "presets": "addnorm.models.presets"}
+
+__all__ = ["__version__", "load", *_ALIASES, *_NAMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
 
 def load(
-    folder: "str | PathLike[str]", *, dtype: "torch.dtype | None" = None, pickled: bool = False
+    folder: "str | PathLike[str]",
+    *,
+    device: "str | torch.device" = "cpu",
+    dtype: "str | torch.dtype | None" = None,
+    pickled: bool = False,
 ) -> "Run":
     """The trained model in a run folder or a Hugging Face folder, with its tokenizer and labels.
 
-    `dtype` is by default that of the weights as they are stored. `pickled` allows a
-    `pytorch_model.bin`, which torch's weights-only reader opens. Raises `InputError`, a
-    `ValueError`, naming what is missing, damaged or not supported.
+    `device` is where it computes, such as "cuda". `dtype`, such as "bfloat16", is by default that
+    of the weights as they are stored. `pickled` allows a `pytorch_model.bin`, which torch's
+    weights-only reader opens. Raises `InputError`, a `ValueError`, naming what is missing, damaged
+    or not supported.
     """
-    from pathlib import Path
+    from addnorm.runs.run import Run
 
-    from addnorm.runs.folder import Run
+    return Run.open(folder, device=device, dtype=dtype, pickled=pickled)
 
-    return Run.open(Path(folder), dtype=dtype, pickled=pickled)
+
+class _Called(ModuleType):
+    """A package that has the name of a function: called, it is the function.
+
+    `addnorm.train` is the package of the training loop as soon as anything of it is imported;
+    `addnorm.train(config, data)` works before and after.
+    """
+
+    def __call__(self, *args: Any, **values: Any) -> Any:
+        return _function(self.__name__.rpartition(".")[2])(*args, **values)
+
+    @property
+    def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return _function(self.__name__.rpartition(".")[2]).__doc__
+
+    @property
+    def __signature__(self) -> Any:
+        from inspect import signature
+
+        return signature(_function(self.__name__.rpartition(".")[2]))
+
+
+class _Package(ModuleType):
+    """This package: those of its modules that have the name of a function become callable."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _NAMES and type(value) is ModuleType:
+            value.__class__ = _Called
+        super().__setattr__(name, value)
+
+
+def _function(name: str) -> Any:
+    return getattr(import_module(_NAMES[name]), name)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is used for the first time. Raises `AttributeError` with the nearest name."""
+    if name in _ALIASES:
+        return import_module(_ALIASES[name])
+    if name in ("train", "check"):
+        return import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        value = _function(name)
+        globals()[name] = value
+        return value
+    from addnorm.errors import nearest
+
+    hint = "" if name.startswith("_") else nearest(name, __all__)
+    raise AttributeError(f"module 'addnorm' has no attribute {name!r}.{hint}", name=name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

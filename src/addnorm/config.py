@@ -1,21 +1,156 @@
 """The decorator of every configuration: a frozen, keyword-only dataclass that checks itself."""
 
-from typing import Annotated, TypeVar, dataclass_transform
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import ErrorType
+
+from addnorm.errors import InputError, nearest
 
 T = TypeVar("T")
 
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 """A share in [0, 1): a dropout rate, a smoothing mass, a fraction of a split."""
 
+_OF_PYDANTIC = frozenset(get_args(ErrorType))
+"""The kinds of error that pydantic raises itself."""
+
+
+class ConfigError(InputError, ValidationError):  # pyright: ignore[reportGeneralTypeIssues]
+    """A configuration with a value that cannot be, said in one sentence.
+
+    Like every mistake of a user it is an `InputError`; whoever catches pydantic's
+    `ValidationError` catches it too, and finds all that was wrong in `errors()`.
+    """
+
+    @classmethod
+    def about(cls, config: type, error: ValidationError) -> "ConfigError":
+        """The same errors, with the first of them as a sentence."""
+        details = error.errors(include_url=False)
+        made = cls.from_exception_data(config.__name__, [_raised_again(one) for one in details])
+        # A field that is missing may only be misspelt: what is there and wrong comes first.
+        made.sentence = sentence(
+            config, min(details, key=lambda e: e["type"].startswith("missing"))
+        )
+        return made
+
+    sentence: str = ""
+
+    def __str__(self) -> str:
+        return self.sentence or super().__str__()
+
+    __repr__ = __str__
+
+
+def _table_of(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+WORD = BeforeValidator(_table_of)
+"""For a union with kinds: a word is the kind with its defaults."""
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
     """Make `cls` a frozen, keyword-only pydantic dataclass that refuses unknown fields.
 
-    Raises pydantic's `ValidationError` (a `ValueError`) when a value is impossible.
+    Built with an impossible value or an unknown field, it raises `ConfigError`, an `InputError`
+    and a `ValidationError` in one.
     """
-    make = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
-    return make(cls)  # pyright: ignore[reportReturnType]
+    made: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+    made.__init__ = _in_one_sentence(made.__init__)
+    return made
+
+
+def _in_one_sentence(init: Callable[..., None]) -> Callable[..., None]:
+    """`init`, with pydantic's errors raised as `ConfigError`."""
+
+    @wraps(init)
+    def __init__(self: Any, /, *args: Any, **values: Any) -> None:
+        __tracebackhide__ = True
+        try:
+            init(self, *args, **values)
+        except ConfigError:
+            raise
+        except ValidationError as error:
+            raise ConfigError.about(type(self), error) from error
+
+    return __init__
+
+
+def sentence(config: type, error: ErrorDetails) -> str:
+    """What is wrong with a value of `config`, where, and the nearest that would be right."""
+    loc, context = error["loc"], error.get("ctx", {})
+    name, given = ".".join(map(str, loc)), _short(error["input"])
+    where = config.__name__
+    match error["type"]:
+        case "unexpected_keyword_argument":
+            valid = [field.name for field in fields(_class_at(config, loc[:-1]) or config)]
+            return f"{where}: {name} is not a field.{_choices(str(loc[-1]), valid)}"
+        case "union_tag_invalid":
+            tag, valid = str(context["tag"]), _quoted(context["expected_tags"])
+            return f"{where}: {name} = {tag!r} does not exist.{_choices(tag, valid)}"
+        case "literal_error":
+            valid = _quoted(context["expected"])
+            given_word = str(error["input"])
+            return f"{where}: {name} = {given} does not exist.{_choices(given_word, valid)}"
+        case "missing" | "missing_keyword_only_argument" | "missing_argument":
+            return f"{where}: {name} is missing."
+        case "value_error":
+            return f"{where}: {name + ': ' if name else ''}{context['error']}"
+        case "unexpected_positional_argument":
+            return f"{where} takes names and values only, such as {_example(config)}."
+        case _:
+            return f"{where}: {name} = {given}: {error['msg'][0].lower()}{error['msg'][1:]}."
+
+
+def _class_at(config: type, loc: tuple[int | str, ...]) -> Any:
+    """The configuration that stands at a location of `config`; None where that is not known."""
+    here: tuple[Any, ...] = (config,)
+    for key in loc:
+        chosen = tuple(one for one in here if len(here) > 1 and getattr(one, "kind", "") == key)
+        hints = get_type_hints(here[0], include_extras=True) if here and not chosen else {}
+        here = chosen or tuple(_configs_in(hints.get(str(key))))
+    return here[0] if here else None
+
+
+def _configs_in(annotation: Any) -> Iterator[Any]:
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        yield annotation
+    for one in get_args(annotation):
+        yield from _configs_in(one)
+
+
+def _raised_again(error: ErrorDetails) -> InitErrorDetails:
+    """An error of one exception as that of another."""
+    again: Any = {"type": error["type"], "loc": error["loc"], "input": error["input"]}
+    if error["type"] in _OF_PYDANTIC:
+        again["ctx"] = error.get("ctx", {})
+    else:
+        text = error["msg"].replace("{", "(").replace("}", ")")
+        again["type"] = PydanticCustomError("value_error", text)  # pyright: ignore[reportArgumentType]
+    return again
+
+
+def _quoted(words: Any) -> list[str]:
+    return re.findall(r"'([^']*)'", str(words))
+
+
+def _choices(name: str, valid: list[str]) -> str:
+    return f"{nearest(name, valid)} Valid: {', '.join(valid)}."
+
+
+def _example(config: type) -> str:
+    names = [field.name for field in fields(config) if field.name != "kind"]  # pyright: ignore[reportArgumentType]
+    return f"{config.__name__}({names[0]}=...)" if names else f"{config.__name__}()"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -15,12 +15,12 @@ own recipe, an `import` statement) has it imported before, by `import_parts`.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, get_args, runtime_checkable
@@ -97,14 +97,14 @@ class Family:
                 found = self.find(
                     kind, from_file=bool(info.context and "from_file" in info.context)
                 )
-                return ours(value) if found is None else construct(found, value)
-            if isinstance(value, members) or not hasattr(value, self.method):
+                return ours(value) if found is None else construct(found, value, info.context)
+            if is_ours(type(value)) or not hasattr(value, self.method):
                 return ours(value)
             self.check(type(value))
             return value
 
         def serialize(value: Any, ours: Callable[[Any], Any]) -> Any:
-            return ours(value) if isinstance(value, members) else dump(value)
+            return ours(value) if isinstance(value, members) else dump(value, taken=kinds)
 
         return core_schema.with_info_wrap_validator_function(
             validate,
@@ -120,7 +120,7 @@ class Family:
         """
         if ":" in kind:
             found = _imported(kind)
-        elif (entry := _entry_points().get(kind)) is None:
+        elif (entry := installed_parts().get(kind)) is None:
             return None
         elif from_file and entry.value.partition(":")[0] not in sys.modules:
             raise ValueError(
@@ -139,26 +139,33 @@ class Family:
             raise ValueError(
                 f"{name} is no part: a part is a frozen dataclass with {self.method}()"
             )
-        method = inspect.getattr_static(part, self.method, None)
-        if not callable(getattr(part, self.method, None)) or method is None:
-            raise ValueError(f"{name} is no {self.name}: it has no method {self.method}()")
-        wanted = [*inspect.signature(getattr(self.protocol, self.method)).parameters]
-        try:
-            inspect.signature(getattr(part, self.method)).bind(*wanted)
-        except TypeError as error:
-            call = f"{self.method}({', '.join(wanted[1:])})"
-            raise ValueError(f"{name} is no {self.name}: it is built by {call}, {error}") from error
+        for method in (one for one in vars(self.protocol) if not one.startswith("_")):
+            if not callable(getattr(part, method, None)):
+                raise ValueError(f"{name} is no {self.name}: it has no method {method}()")
+            wanted = [*inspect.signature(getattr(self.protocol, method)).parameters]
+            try:
+                inspect.signature(getattr(part, method)).bind(*wanted)
+            except TypeError as error:
+                call = f"{method}({', '.join(wanted[1:])})"
+                raise ValueError(
+                    f"{name} is no {self.name}: AddNorm calls {call}, and {error}"
+                ) from error
 
 
 def kind_of(part: Any) -> str:
     """The kind by which a recipe names a configuration or its class: `rmsnorm`, `my_parts:DyT`."""
     cls = part if isinstance(part, type) else type(part)
-    if cls.__module__.partition(".")[0] == "addnorm":
+    if is_ours(cls):
         return str({field.name: field.default for field in fields(cls)}.get("kind", cls.__name__))
     return next(
         (name for name, entry in _loaded_entry_points() if entry is cls),
         f"{cls.__module__}:{cls.__qualname__}",
     )
+
+
+def is_ours(cls: type) -> bool:
+    """Whether a configuration class is part of AddNorm."""
+    return cls.__module__.partition(".")[0] == "addnorm"
 
 
 def members(family: Any) -> tuple[type, ...]:
@@ -192,10 +199,11 @@ def check_conflicts(parts: Any, around: Any) -> None:
             raise ValueError(reason)
 
 
-def construct(part: type, table: Mapping[str, Any]) -> Any:
+def construct(part: type, table: Mapping[str, Any], context: Any = None) -> Any:
     """Someone's own configuration from its table in a recipe, its kind left out.
 
-    Raises `ValueError` for a field that it does not have, or a value that does not fit.
+    `context` is that of the validation, for the parts within. Raises `ValueError` for a field that
+    it does not have, or a value that does not fit.
     """
     known = {field.name: field for field in _fields(part)}
     given = {name: value for name, value in table.items() if name != "kind"}
@@ -207,7 +215,7 @@ def construct(part: type, table: Mapping[str, Any]) -> Any:
                 f"{name} is no field of {kind_of(part)}.{nearest(name, valid)}{listed}"
             )
     try:
-        return _adapter(part).validate_python(given)
+        return _adapter(part).validate_python(given, context=context)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -215,12 +223,14 @@ def construct(part: type, table: Mapping[str, Any]) -> Any:
         raise ValueError(f"{kind_of(part)}: {where + ': ' if where else ''}{problem}") from error
 
 
-def dump(part: Any) -> dict[str, Any]:
-    """Someone's own configuration as a recipe writes it.
+def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
+    """Someone's own configuration as a recipe writes it; `taken` are kinds that mean another part.
 
     Raises `ValueError` for one that no recipe could name again.
     """
     kind = kind_of(part)
+    if kind in taken:
+        kind = f"{type(part).__module__}:{type(part).__qualname__}"
     if "<locals>" in kind:
         raise ValueError(f"{kind} cannot be saved: define the class at the top of a module")
     written = _adapter(type(part)).dump_python(part, mode="json")
@@ -301,22 +311,28 @@ def _imported(kind: str) -> Any:
     found: Any = module
     for name in path.split("."):
         names: Mapping[str, Any] = vars(found) if hasattr(found, "__dict__") else {}
+        if name not in names and module_name == "__main__":
+            raise ValueError(
+                f"{path} was defined in the script that ran: define it in a module, such as "
+                "my_parts.py, and train again"
+            )
         if name not in names:
             classes = [one for one, value in names.items() if isinstance(value, type)]
-            where = getattr(module, "__file__", None) or module_name
+            where = vars(module).get("__file__") or module_name
             raise ValueError(f"{where} has no {path}.{nearest(name, classes)}")
         found = names[name]
     return found
 
 
 @cache
-def _entry_points() -> Mapping[str, EntryPoint]:
+def installed_parts() -> Mapping[str, EntryPoint]:
+    """The parts that installed packages name, none of them imported for it."""
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
 def _loaded_entry_points() -> Iterator[tuple[str, Any]]:
     """The parts of installed packages whose modules are imported."""
-    for name, entry in _entry_points().items():
+    for name, entry in installed_parts().items():
         module, _, path = entry.value.partition(":")
         found: Any = sys.modules.get(module)
         for one in path.split("."):
@@ -331,9 +347,16 @@ def _import_file(file: Path) -> ModuleType:
         near = nearest(file.name, [one.name for one in file.parent.glob("*.py")])
         raise InputError(f"--import {file}: no such file.{near}")
     if (there := sys.modules.get(name)) is not None:
-        if getattr(there, "__file__", None) == str(path):
+        if Path(getattr(there, "__file__", None) or "").resolve() == path:
             return there
         raise InputError(f"--import {file}: a module {name!r} is imported already: rename the file")
+    if not name.isidentifier():
+        raise InputError(f"--import {file}: {name!r} is no name of a module: rename the file")
+    if (other := find_spec(name)) is not None and other.origin != str(path):
+        raise InputError(
+            f"--import {file}: {name!r} is the name of another module, {other.origin}: "
+            "rename the file"
+        )
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"--import {file}: not a Python file")

@@ -1,23 +1,24 @@
 """The comparison can fail: whatever is bent, in models or definitions, it notices."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from addnorm.check.compare import Case, compare_cell, distance
+from addnorm.check import compare
+from addnorm.check.compare import compare_cell
 from addnorm.check.definition import positions as defined_positions
-from addnorm.check.matrix import Cell
+from addnorm.check.matrix import USUAL, Cell
 from addnorm.nn import context, norms, recurrent
-from addnorm.nn.attention import core
-from addnorm.nn.cache import SegmentMemory, SelfCache
+from addnorm.nn.attention import differential, kernels, outputs, tiles
+from addnorm.nn.cache import KVCache, SegmentMemory, SelfCache
 from addnorm.nn.feedforward import FeedForward
 from addnorm.nn.masks import Blocks, Causal, Padding, Prefix, Segments, Window
 from addnorm.nn.moe import MixtureOfExperts
 from addnorm.nn.norms import LayerNorm
-from addnorm.nn.positions import rotary
+from addnorm.nn.positions import YaRNScaling, alibi, kerple, rotary
 from addnorm.nn.residuals import PreNorm
 
 Patch = pytest.MonkeyPatch
@@ -45,7 +46,10 @@ def _blocks_at_slots(patch: Patch) -> None:
 
 
 def _heads_shared_in_turn(patch: Patch) -> None:
-    patch.setattr(core, "_shared", lambda kv, n: kv.repeat(1, n // kv.shape[1], 1, 1))
+    from addnorm.nn.attention import core
+
+    for module in (core, kernels):
+        patch.setattr(module, "shared", lambda kv, n: kv.repeat(1, n // kv.shape[1], 1, 1))
 
 
 def _padding_seen(patch: Patch) -> None:
@@ -134,43 +138,185 @@ def _t5_offsets_turned(patch: Patch) -> None:
     )
 
 
+def _powers_of_two_for_any_heads(patch: Patch) -> None:
+    patch.setattr(
+        alibi, "slopes", lambda n: 2 ** (-8 * torch.arange(1, n + 1, dtype=torch.float64) / n)
+    )
+
+
+def _no_temperature(patch: Patch) -> None:
+    patch.setattr(YaRNScaling, "temperature", property(lambda self: 1.0))
+
+
+def _rows_not_selected(patch: Patch) -> None:
+    def grown(self: KVCache, rows: Tensor, memories: Tensor | None = None) -> None:
+        for layer in self.layers:
+            layer.self_cache.select(torch.arange(len(rows)) % 3)
+
+    patch.setattr(KVCache, "select", grown)
+
+
+def _memory_rows_not_selected(patch: Patch) -> None:
+    def first(self: SegmentMemory, rows: Tensor) -> None:
+        if self._kept is not None:
+            self._kept = self._kept[:1].expand(len(rows), -1, -1)
+
+    patch.setattr(SegmentMemory, "select", first)
+
+
+def _memories_not_selected(patch: Patch) -> None:
+    from addnorm.nn.cache import CrossCache
+
+    def backwards(self: CrossCache, rows: Tensor) -> None:
+        if self._kept is not None:
+            self._kept = (self._kept[0][rows.flip(0)], self._kept[1][rows.flip(0)])
+
+    patch.setattr(CrossCache, "select", backwards)
+
+
+def _products_unscaled(patch: Patch) -> None:
+    products = kernels.plain_products
+    patch.setattr(
+        kernels, "plain_products", lambda *given, **named: products(*given, **named | {"scale": 1})
+    )
+
+
+def _tiles_one_key_short(patch: Patch) -> None:
+    places = tiles._places  # pyright: ignore[reportPrivateUsage]
+
+    def short(*given: object):  # type: ignore[no-untyped-def]
+        for rows, keys in places(*given):  # type: ignore[arg-type]
+            yield rows, slice(min(keys.start + 1, keys.stop - 1), keys.stop)
+
+    patch.setattr(tiles, "_places", short)
+
+
+def _rate_left_out(patch: Patch) -> None:
+    patch.setattr(kerple.F, "softplus", torch.nn.functional.relu)
+
+
+def _lambda_of_the_first_layer(patch: Patch) -> None:
+    patch.setattr(differential, "lambda_init", lambda layer: 0.2)
+
+
+def _gate_of_the_wrong_sign(patch: Patch) -> None:
+    forward = outputs.GatedOutput.forward
+    patch.setattr(outputs.GatedOutput, "forward", lambda self, heads, x: forward(self, heads, -x))
+
+
+def _usual(family: Any, variant: str | None = None, **parts: str) -> str:
+    """The cell of usual parts but for these."""
+    return Cell(family=family, parts=tuple((USUAL | parts).items()), variant=variant).id
+
+
 MUTATIONS: list[tuple[Callable[[Patch], None], str, str]] = [
-    (_rotary_backwards, "decoder/rotary/rmsnorm/pre/scaled_dot/gqa/full/swiglu", "logits"),
-    (_causal_off_by_one, "decoder/none/layernorm/pre/scaled_dot/mha/full/gelu", "logits"),
-    (_causal_without_itself, "decoder/none/layernorm/post/dot/mha/full/gelu", "logits"),
-    (_window_one_wider, "encoder/none/layernorm/post/scaled_dot/mha/window/gelu", "logits"),
-    (_blocks_at_slots, "decoder/rotary/rmsnorm/pre/scaled_dot/gqa/blocks/swiglu", "left padding"),
-    (_heads_shared_in_turn, "decoder/learned/rmsnorm/pre/additive/gqa/full/swiglu", "logits"),
-    (_padding_seen, "encoder/none/layernorm/post/scaled_dot/mha/full/relu", "logits"),
+    (
+        _rotary_backwards,
+        "decoder/rotary/rmsnorm/pre/scaled_dot/gqa/full/default_core/plain_output/gated",
+        "logits",
+    ),
+    (
+        _causal_off_by_one,
+        "decoder/none/layernorm/pre/scaled_dot/mha/full/default_core/plain_output/mlp",
+        "logits",
+    ),
+    (
+        _causal_without_itself,
+        "decoder/none/layernorm/post/dot/mha/full/default_core/plain_output/mlp",
+        "logits",
+    ),
+    (
+        _window_one_wider,
+        "encoder/none/layernorm/post/scaled_dot/mha/window/default_core/plain_output/mlp",
+        "logits",
+    ),
+    (
+        _blocks_at_slots,
+        "decoder/rotary/rmsnorm/pre/scaled_dot/gqa/blocks/default_core/plain_output/gated",
+        "left padding",
+    ),
+    (
+        _heads_shared_in_turn,
+        "decoder/learned/rmsnorm/pre/additive/gqa/full/default_core/plain_output/gated",
+        "logits",
+    ),
+    (
+        _padding_seen,
+        "encoder/none/layernorm/post/scaled_dot/mha/full/default_core/plain_output/mlp",
+        "logits",
+    ),
     (
         _positions_count_padding,
-        "decoder/learned/layernorm/post/scaled_dot/mha/full/relu",
+        "decoder/learned/layernorm/post/scaled_dot/mha/full/default_core/plain_output/mlp",
         "left padding",
     ),
     (
         _documents_see_each_other,
-        "decoder/none/layernorm/post/scaled_dot/mha/full/relu",
+        "decoder/none/layernorm/post/scaled_dot/mha/full/default_core/plain_output/mlp",
         "documents",
     ),
-    (_prefix_one_longer, "decoder/none/layernorm/post/scaled_dot/mha/full/relu", "prefix"),
-    (_cache_forgets, "decoder/none/layernorm/post/scaled_dot/mha/full/relu", "cached"),
+    (
+        _prefix_one_longer,
+        "decoder/none/layernorm/post/scaled_dot/mha/full/default_core/plain_output/mlp",
+        "prefix",
+    ),
+    (
+        _cache_forgets,
+        "decoder/none/layernorm/post/scaled_dot/mha/full/default_core/plain_output/mlp",
+        "cached",
+    ),
     (
         _memory_with_a_gradient,
-        "decoder/transformer_xl/layernorm/post/scaled_dot/mha/full/relu",
+        "decoder/transformer_xl/layernorm/post/scaled_dot/mha/full/default_core/plain_output/mlp",
         "gradient with a memory",
     ),
-    (_unbiased_variance, "decoder/none/layernorm/post/scaled_dot/mha/full/relu", "logits"),
+    (
+        _unbiased_variance,
+        "decoder/none/layernorm/post/scaled_dot/mha/full/default_core/plain_output/mlp",
+        "logits",
+    ),
     (
         _statistics_of_padding,
-        "decoder/none/batchnorm/pre/scaled_dot/mha/full/relu",
+        "decoder/none/batchnorm/pre/scaled_dot/mha/full/default_core/plain_output/mlp",
         "logits in training",
     ),
-    (_no_way_back, "decoder/none/layernorm/post/scaled_dot/mha/full/relu", "gradient"),
-    (_no_residual, "encoder_decoder/t5/rmsnorm/pre/scaled_dot/mqa/full/glu", "logits"),
-    (_gates_not_shared_out, "decoder/none/layernorm/post/scaled_dot/mha/full/moe", "logits"),
-    (_state_crosses_texts, "decoder/none/layernorm/post/lstm/relu", "left padding"),
-    (_slopes_upside_down, "encoder/alibi/layernorm/post/scaled_dot/mha/full/geglu", "logits"),
-    (_t5_offsets_turned, "encoder/t5/layernorm/post/scaled_dot/mha/full/swiglu", "logits"),
+    (
+        _no_way_back,
+        "decoder/none/layernorm/post/scaled_dot/mha/full/default_core/plain_output/mlp",
+        "gradient",
+    ),
+    (
+        _no_residual,
+        "encoder_decoder/t5/rmsnorm/pre/scaled_dot/mqa/full/default_core/plain_output/gated",
+        "logits",
+    ),
+    (
+        _gates_not_shared_out,
+        "decoder/none/layernorm/post/scaled_dot/mha/full/default_core/plain_output/moe",
+        "logits",
+    ),
+    (_state_crosses_texts, "decoder/none/layernorm/post/lstm/mlp", "left padding"),
+    (
+        _slopes_upside_down,
+        "encoder/alibi/layernorm/post/scaled_dot/mha/full/default_core/plain_output/gated",
+        "logits",
+    ),
+    (
+        _t5_offsets_turned,
+        "encoder/t5/layernorm/post/scaled_dot/mha/full/default_core/plain_output/gated",
+        "logits",
+    ),
+    (_powers_of_two_for_any_heads, _usual("decoder", "alibi_three_heads"), "logits"),
+    (_no_temperature, _usual("decoder", "rotary_yarn"), "logits"),
+    (_rows_not_selected, _usual("decoder"), "cache.select ("),
+    (_rows_not_selected, "decoder/none/layernorm/post/lstm/mlp", "cache.select ("),
+    (_memories_not_selected, _usual("encoder_decoder"), "cache.select ("),
+    (_memory_rows_not_selected, _usual("decoder"), "memory, rows selected"),
+    (_products_unscaled, _usual("decoder"), "float32 logits"),
+    (_tiles_one_key_short, _usual("encoder", position="t5", pattern="blocks"), "long texts"),
+    (_rate_left_out, _usual("encoder", position="kerple"), "logits"),
+    (_lambda_of_the_first_layer, _usual("decoder", core="differential"), "logits"),
+    (_gate_of_the_wrong_sign, _usual("encoder_decoder", output="gated"), "logits"),
 ]
 
 
@@ -180,6 +326,7 @@ MUTATIONS: list[tuple[Callable[[Patch], None], str, str]] = [
 def test_a_fault_is_noticed(
     mutate: Callable[[Patch], None], name: str, noticed: str, monkeypatch: Patch
 ) -> None:
+    monkeypatch.setattr(compare, "reads_long_texts", lambda _: "tiles" in mutate.__name__)
     assert compare_cell(Cell.of(name)).failed is None
     mutate(monkeypatch)
     result = compare_cell(Cell.of(name))
@@ -193,27 +340,6 @@ def test_a_model_that_cannot_run_is_a_failure(monkeypatch: Patch) -> None:
         raise RuntimeError("sizes differ")
 
     monkeypatch.setattr(LayerNorm, "forward", fail)
-    result = compare_cell(Cell.of("decoder/none/layernorm/post/scaled_dot/mha/full/relu"))
+    result = compare_cell(Cell.of(_usual("decoder")))
     assert result.failed == "RuntimeError: sizes differ"
     assert result.compared == 0
-
-
-def test_a_case_depends_on_the_name_alone() -> None:
-    one = Cell.of("encoder/alibi/layernorm/post/scaled_dot/mha/full/geglu")
-    torch.manual_seed(5)
-    first = Case.of(one)
-    torch.manual_seed(6)
-    second, other = Case.of(one), Case.of(replace(one, variant="no_attention_bias"))
-    assert torch.equal(first.run("left"), second.run("left"))
-    assert first.texts == second.texts != other.texts
-    for name, parameter in first.model.named_parameters():
-        assert ((parameter - parameter.round()).abs() > 0).all(), name
-
-
-def test_distance() -> None:
-    ones = torch.ones(3)
-    assert distance(ones, ones) == 0
-    assert distance(100 * ones, 50 * ones) == 1
-    assert distance(ones * 0.1, ones * 0.2) == pytest.approx(0.1)
-    assert distance(ones, torch.ones(2)) == float("inf")
-    assert not distance(ones * float("nan"), ones) <= 1

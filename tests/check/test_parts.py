@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import addnorm
-from addnorm.check.parts import FAMILIES, equation, parts, source
+from addnorm.check.parts import FAMILIES, equation, module_names, parts, source
 from addnorm.errors import InputError
 
 
@@ -34,6 +34,19 @@ def test_a_wrong_family() -> None:
         parts("norm")
     with pytest.raises(InputError, match="There are positions, "):
         parts("?")
+
+
+def test_parts_of_ones_own_are_listed() -> None:
+    from tests.check import my_parts
+
+    module = my_parts.__name__
+    own = {part.name: part for part in parts(modules=[module]) if part.kind.startswith(module)}
+    assert own["DyTConfig"].family == "norms"
+    assert own["DyTConfig"].equation == "γ tanh(α x) + β"
+    assert own["DyTConfig"].source == "Zhu et al. 2025, §4"
+    assert own["BrierConfig"].family == "loss"
+    assert {part.family for part in parts("loss", [module])} == {"loss"}
+    assert module_names(["a/my_parts.py", "pkg.mod"]) == ["my_parts", "pkg.mod"]
 
 
 def test_what_a_docstring_tells() -> None:

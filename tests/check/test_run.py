@@ -2,16 +2,18 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import jaxtyping
 import pytest
 
-from addnorm.check.compare import CellResult
-from addnorm.check.matrix import FAMILIES, MIXERS, VARIANTS, Cell, cells, named, sample
-from addnorm.check.run import Report, check, compiled
+from addnorm.check.axes import ARCHITECTURES
+from addnorm.check.comparison import CellResult
+from addnorm.check.matrix import Cell, cells, named
+from addnorm.check.run import Report, check, compiled, found
+from addnorm.check.sampling import sample
+from addnorm.errors import InputError
 
 ADDNORM = Path(sys.executable).parent / "addnorm"
 
@@ -21,30 +23,18 @@ def everything() -> list[Cell]:
     return list(cells())
 
 
-def some(n: int, holds: Callable[[Cell], bool]) -> list[Cell]:
-    """About `n` cells of which this holds: those of a fixed sample that are not refused."""
-    found = sample(n, 0, [cell for cell in everything() if holds(cell)])
-    return [cell for cell in found if not cell.refusal()]
+def some(n: int, family: str) -> list[Cell]:
+    """Some cells of an architecture: of a fixed sample, those that are not refused."""
+    chosen = sample(n, 0, [cell for cell in everything() if cell.family == family])
+    return [cell for cell in chosen if not cell.refusal()]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_sample_of_cells_is_as_defined(family: str) -> None:
-    report = check(some(16, lambda cell: cell.family == family and not cell.variant))
+    report = check(some(24, family))
     assert report.failed == []
-    assert report.checked > 8
-    assert report.compared > 4 * report.checked
-
-
-@pytest.mark.parametrize("mixer", MIXERS)
-def test_a_sample_of_mixers_is_as_defined(mixer: str) -> None:
-    assert check(some(2, lambda cell: cell.mixer == mixer)).failed == []
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_sample_of_variants_is_as_defined(variant: str) -> None:
-    report = check(some(2, lambda cell: cell.variant == variant))
-    assert report.failed == []
-    assert report.checked == 2
+    assert report.checked > 20
+    assert report.compared > 8 * report.checked
 
 
 @pytest.mark.slow
@@ -64,7 +54,7 @@ def test_every_cell_is_as_defined() -> None:
 def test_compiled_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     # Checks of annotations compare shapes, which a tracer keeps open.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    for cell in some(6, lambda _: True):
+    for cell in some(6, "decoder"):
         assert compiled(cell).failed is None, cell.id
 
 
@@ -77,18 +67,26 @@ def test_a_report_counts() -> None:
         "no sense",
     ):
         report.add(result)
-    assert report.text() == (
-        "2 combinations checked in 5 comparisons, 2 refused, 1 failed\n"
-        "refused: 2 × no sense\n"
-        "failed: b: gradient, off by 0.5"
-    )
+    assert (report.checked, report.compared) == (2, 5)
+    assert report.refused == {"no sense": 2}
+    assert [result.cell for result in report.failed] == ["b"]
+
+
+def test_what_there_is_to_check() -> None:
+    cells_found, others = found("")
+    assert len(cells_found) == len(everything())
+    assert {name.partition("/")[0] for name in others} == {"kernel", "decoding"}
+    assert found("decoding/*greedy") == ([], [name for name in others if name.endswith("greedy")])
+    assert found("encoder/none/*")[1] == []
+    with pytest.raises(InputError, match="Did you mean 'rotary'"):
+        found("rotry")
 
 
 def test_several_processes_find_the_same() -> None:
-    refused = next(cell for cell in named("encoder/rotary/*/additive/*/relu"))
-    few = [refused, *some(9, lambda cell: cell.family == "encoder")[:3]]
+    refused = next(cell for cell in named("encoder/rotary/*/additive"))
+    few = [refused, *some(3, "encoder"), "kernel/sdpa/one_query"]
     done: list[int] = []
     alone, together = check(few, watch=done.append), check(few, jobs=2)
-    assert done == [1, 2, 3, 4]
+    assert done == [1, 2, 3, 4, 5]
     assert alone == together
-    assert alone.checked == 3
+    assert alone.checked == 4

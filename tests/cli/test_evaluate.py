@@ -48,3 +48,13 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         code, out, err = addnorm("evaluate", run, *words)
         assert (code, out) == (2, "")
         assert expected in err
+
+
+def test_a_language_model_predicts_no_lines(
+    run_of: RunOf, tmp_path: Path, addnorm: Command
+) -> None:
+    file = tmp_path / "said.txt"
+    code, out, err = addnorm("evaluate", run_of("language"), "--predictions", file)
+    assert (code, out) == (2, "")
+    assert "leave predictions out" in err
+    assert not file.exists()

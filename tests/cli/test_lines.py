@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.cli.lines import groups_from, lines_from, words_of
+from addnorm.cli.lines import groups_from, lines_from, one_line, words_of
 from addnorm.errors import InputError
 
 
@@ -48,3 +48,7 @@ def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_words_stand_between_spaces_and_tabs() -> None:
     assert words_of(" a  b\tc\u00a0d\u2028 ") == ["a", "b", "c\u00a0d\u2028"]
     assert words_of(" \t") == words_of("") == []
+
+
+def test_a_line_holds_no_line_breaks() -> None:
+    assert one_line("a\nb\r\nc\u2028") == "a\\nb\\r\\nc\u2028"

@@ -16,16 +16,20 @@ Command = Callable[..., tuple[int, str, str]]
 
 SURFACE = {
     "demo": {"--to", "--out"},
-    "train": {"--recipe", "--out", "--resume", "--dry-run"},
-    "evaluate": {"--run", "--split", "--predictions", "--weights"},
+    "train": {"--recipe", "--out", "--resume", "--dry-run", "--import"},
+    "evaluate": {"--run", "--split", "--predictions", "--weights", "--import"},
     "generate": {
         "--run", "--prompt", "--beams", "--n-best", "--temperature", "--top-k", "--top-p",
         "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
+        "--import",
     },
-    "classify": {"--run", "--json"},
-    "info": {"--what"},
-    "export": {"--run", "--out", "--to", "--family", "--dtype"},
-    "swap": {"--run", "--out", "--set", "--layers", "--recover", "--distill", "--split"},
+    "classify": {"--run", "--json", "--import"},
+    "info": {"--what", "--import"},
+    "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},
+    "swap": {
+        "--run", "--out", "--set", "--layers", "--recover", "--distill", "--split", "--import",
+    },
+    "new": {"--family", "--file"},
     "parts": {"--json"},
     "check": {"--all", "--sample", "--seed", "--only", "--compile", "--jobs"},
     "bench": {"--rounds", "--out", "--list"},

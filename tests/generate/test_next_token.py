@@ -1,7 +1,5 @@
 """The cache, padding and batch-mates change nothing of what comes next, in any model family."""
 
-from typing import get_args
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,9 +12,10 @@ from addnorm.generate.next_token import evaluating, padded
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.positions import LearnedConfig, PositionConfig
+from addnorm.parts import members
 
 VOCAB, BOS = 13, 2
-POSITIONS = [kind() for kind in get_args(get_args(PositionConfig)[0])]
+POSITIONS = [kind() for kind in members(PositionConfig)]
 ROWS = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7), min_size=1, max_size=5)
 DECODINGS = [
     GreedyConfig(),

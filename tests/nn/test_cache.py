@@ -7,7 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.nn.cache import CrossCache, KVCache, SegmentMemory, SelfCache
+from addnorm.nn.cache import (
+    ConcatenatedCache,
+    CrossCache,
+    FixedCache,
+    KVCache,
+    SegmentMemory,
+    SelfCache,
+    capacity,
+)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8))
@@ -131,3 +139,51 @@ def test_the_cache_keeps_the_type(dtype: torch.dtype) -> None:
     got, _ = SelfCache().append(k, k)
     assert got.dtype == dtype
     assert torch.equal(got, k)
+
+
+@pytest.mark.parametrize("back", [inf, 0, 3])
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8), prefix=st.integers(0, 6))
+def test_the_caches_of_graphs_give_what_the_eager_one_does(
+    back: float, sizes: list[int], prefix: int
+) -> None:
+    """In a buffer with room, which is written to, and joined anew, which leaves the past alone."""
+    k = torch.randn(2, 3, prefix + sum(sizes), 4)
+    eager, room = SelfCache(back), torch.zeros(2, 3, 64, 4)
+    eager.append(k[:, :, :prefix], -k[:, :, :prefix])
+    room[:, :, :prefix] = k[:, :, :prefix]
+    fixed = FixedCache(room.clone(), -room, torch.arange(prefix), back)
+    joined = ConcatenatedCache(k[:, :, :prefix], -k[:, :, :prefix], back)
+    end = prefix
+    for size in sizes:
+        new, end = k[:, :, end : end + size], end + size
+        past = [part.clone() for part in joined.kept]
+        given = joined.kept
+        fixed.extend(torch.arange(end))
+        for want, *found in zip(
+            eager.append(new, -new), fixed.append(new, -new), joined.append(new, -new), strict=True
+        ):
+            assert all(torch.equal(got, want) for got in found)
+        assert all(torch.equal(a, b) for a, b in zip(given, past, strict=True))
+        assert torch.equal(joined.kept[0], k[:, :, :end])
+    x = k[0]
+    assert fixed.source(x) is joined.source(x) is x
+    rows = torch.tensor([1, 0, 1])
+    joined.select(rows)
+    assert torch.equal(joined.kept[1], -k[rows][:, :, :end])
+
+
+def test_a_cache_remembers_what_its_layers_look_at() -> None:
+    cache, pairs = KVCache([SelfCache(), SelfCache()]), [(torch.randn(1, 1, 2, 3),) * 2] * 2
+    cache.remember(pairs)
+    for layer, pair in zip(cache, pairs, strict=True):
+        assert layer.cross_cache.once(lambda: pytest.fail("projected anew"))[0] is pair[0]
+    with pytest.raises(ValueError, match="shorter"):
+        cache.remember(pairs[:1])
+
+
+@given(n=st.integers(1, 5000), rows=st.integers(1, 400))
+def test_buffers_seldom_grow(n: int, rows: int) -> None:
+    """They hold what they must, at most twice as much of what is long, and grow by doubling."""
+    slots = capacity(n, rows)
+    assert n <= slots <= max(2 * n, 32, 256 // rows)
+    assert capacity(slots + 1, rows) >= 2 * slots - 256 // rows

@@ -59,6 +59,23 @@ def test_positions_after_a_cache_go_on() -> None:
     assert torch.equal(part.valid, LEFT[:, 3:])
 
 
+def test_positions_may_be_given() -> None:
+    """Slots that are no line of text, as those of branches, say where they stand."""
+    given = torch.tensor([[0, 1, 1, 2], [0, 1, 2, 2]])
+    ctx = Context.over(TOKENS[:, :2], Causal(), past=2, positions=given)
+    assert torch.equal(ctx.kv_positions, given)
+    assert torch.equal(ctx.positions, given[:, 2:])
+
+
+def test_a_memory_may_be_nothing_but_a_shape() -> None:
+    valid = torch.tensor([[True, True, False], [True] * 3])
+    ctx = Context.over(TOKENS, Causal())
+    empty = ctx.attending(torch.empty(2, 3, 0), valid).memory.mask
+    assert torch.equal(
+        empty.allowed, ctx.attending(torch.randn(2, 3, 8), valid).memory.mask.allowed
+    )
+
+
 def test_the_mask_gathers_padding_and_segments() -> None:
     segments = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 1]])
     ctx = Context.over(TOKENS, Causal(), valid=RIGHT, segments=segments).restrict(Window(2))

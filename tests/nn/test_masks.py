@@ -18,12 +18,14 @@ from addnorm.nn.masks import (
     Padding,
     Prefix,
     Segments,
+    Tiled,
     Window,
 )
 
 VALID = torch.tensor([[True, True, False, False], [False, True, True, True]])
 IDS = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2]])
 SEEN = torch.tensor([[[1, 0, 1, 0], [1, 0, 0, 1]], [[0, 1, 1, 0], [1, 0, 0, 1]]]).bool()
+PLACES = torch.tensor([[0, 1, 2, 2]] * 2)
 SLOTS = torch.arange(4)
 
 
@@ -49,7 +51,7 @@ RULES = {
     "neighbouring blocks": (Blocks(1, 1), lambda b, i, j: abs(i - j) <= 1),
     "global block": (Blocks(2, 0, 1), lambda b, i, j: i // 2 == j // 2 or min(i, j) < 2),
     "prefix": (Prefix(torch.tensor([2, 3])), lambda b, i, j: j <= i or j < (2, 3)[b]),
-    "branches": (Branches(SEEN.repeat(1, 2, 1)), lambda b, i, j: SEEN[b, i % 2, j]),
+    "branches": (Branches(SEEN.repeat(1, 2, 1), PLACES), lambda b, i, j: SEEN[b, i % 2, j]),
     "sliding window": (Causal() & Window(3), lambda b, i, j: i - 3 < j <= i),
 }
 
@@ -67,9 +69,9 @@ def test_and_allows_what_both_allow(a: str, b: str) -> None:
 
 
 def test_branches_are_the_last_slots() -> None:
-    evaluated = Branches(SEEN).on(SLOTS[2:], SLOTS, 2)
+    evaluated = Branches(SEEN, PLACES).on(SLOTS[2:], SLOTS, 2)
     assert torch.equal(evaluated.allowed, SEEN[:, None])
-    assert torch.equal(table(Branches(SEEN), SLOTS[2:]), SEEN)
+    assert torch.equal(table(Branches(SEEN, PLACES), SLOTS[2:]), SEEN)
 
 
 def test_and_adds_nothing_needless() -> None:
@@ -137,3 +139,15 @@ def test_no_slots_at_all(mask: Mask) -> None:
 def test_an_empty_window_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=str(size)):
         Window(size)
+
+
+def test_a_mask_on_its_slots_says_the_same_of_every_pair() -> None:
+    inner, slots = Causal() & Window(3), torch.arange(6)
+    tiled = Tiled(inner, slots, slots, 2)
+    row, q, kv = torch.zeros(1, 1, dtype=torch.long), slots[:, None], slots[None]
+    assert torch.equal(tiled.allows(row, q, kv), inner.dense(slots, slots, 1)[0, 0])
+    assert tiled.reach == inner.reach
+    assert torch.equal(
+        tiled.tile(slice(1, 4), slice(2, 5)).allowed,
+        inner.dense(slots[1:4], slots[2:5], 2),
+    )

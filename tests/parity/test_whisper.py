@@ -62,15 +62,11 @@ class Heard(Translation):
         super().__init__(model, 0)
         self.frames = frames
 
-    def room(self, i: int, prompt: Sequence[int]) -> int:
+    def remaining_length(self, i: int, prompt: Sequence[int]) -> int:
         return 64
 
     def start(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        self._valid, self._cache = None, self.model.new_cache()
-        self._tokens = torch.zeros(len(prompts), 1, dtype=torch.long)
-        with torch.inference_mode():
-            self._memory = self.model.encode(self.frames)
-            return self._read()
+        return self.begin(self.frames)
 
 
 def frames(changes: dict[str, Any]) -> Tensor:

@@ -11,8 +11,8 @@ from tests.runs.tiny import quiet, said
 from addnorm.data import Labelled, Pair, Tagged
 from addnorm.errors import InputError
 from addnorm.runs import metrics
-from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.folder import Run
+from addnorm.runs.evaluation import evaluate_run, evaluation_of
+from addnorm.runs.run import Run
 from addnorm.runs.use import classify, tag, write
 
 RunOf = Callable[[str], Path]
@@ -52,55 +52,56 @@ def test_characters_of_shortened_and_left_out_texts_do_not_count(run_of: RunOf) 
         assert scores["bits_per_character"] == pytest.approx(bits, rel=1e-5)
 
 
-def test_a_translator(run_of: RunOf, tmp_path: Path) -> None:
+def test_a_translator(run_of: RunOf) -> None:
     run = Run.open(run_of("translation"))
-    scores = evaluate_run(run, "test", tmp_path / "said.txt")
+    evaluation = evaluation_of(run, "test")
+    scores = evaluation.scores
     pairs = [pair for pair in run.recipe.data.load().test if isinstance(pair, Pair)]
     found = [
         best[0].text for best in write(run, [p.source for p in pairs], run.recipe.eval.decoding)
     ]
-    assert (tmp_path / "said.txt").read_text().split("\n") == [*found, ""]
+    assert list(evaluation.predictions.values()) == found
     expected = metrics.translation_scores(found, [pair.target for pair in pairs], "13a")
     assert expected.items() <= scores.items()
     assert scores["examples"] == 3
 
 
-def test_a_classifier(run_of: RunOf, tmp_path: Path) -> None:
+def test_a_classifier(run_of: RunOf) -> None:
     run = Run.open(run_of("classification"))
-    scores = evaluate_run(run, "test", tmp_path / "said.txt")
+    evaluation = evaluation_of(run, "test")
+    scores = evaluation.scores
     examples = [e for e in run.recipe.data.load().test if isinstance(e, Labelled)]
     labels = [one.label for one in classify(run, [e.text for e in examples])]
-    assert (tmp_path / "said.txt").read_text().splitlines() == labels
+    assert list(evaluation.predictions.values()) == labels
     assert scores["accuracy"] == metrics.accuracy(labels, [e.label for e in examples])
     assert scores["f1"] == metrics.macro_f1(labels, [e.label for e in examples])
 
 
-def test_a_tagger_and_a_sentence_too_long(run_of: RunOf, tmp_path: Path) -> None:
+def test_a_tagger_and_a_sentence_too_long(run_of: RunOf) -> None:
     """The third sentence is left out: it is told, not counted, and its line is empty."""
     run, console = Run.open(run_of("tagging")), quiet()
-    scores = evaluate_run(run, "test", tmp_path / "said.txt", console)
+    evaluation = evaluation_of(run, "test", console)
+    scores = evaluation.scores
     examples = [e for e in run.recipe.data.load().test if isinstance(e, Tagged)]
     tags = tag(run, [e.tokens for e in examples[:2]])
-    lines = (tmp_path / "said.txt").read_text().split("\n")
-    assert lines == [*(" ".join(one) for one in tags), "", ""]
+    assert evaluation.predictions == dict(enumerate([*(" ".join(one) for one in tags), ""]))
     assert "3 read, 2 used, 1 left out: longer than 60 tokens" in said(console)
     assert scores["examples"] == 2
     gold = [list(e.tags) for e in examples[:2]]
     assert metrics.entity_scores(tags, gold).items() <= scores.items()
 
 
-def test_words_cut_off_are_outside(run_of: RunOf, tmp_path: Path) -> None:
+def test_words_cut_off_are_outside(run_of: RunOf) -> None:
     fields = {"train.batching.longer": "shorten"}
     run = Run.open(run_of("tagging"), fields)
-    assert evaluate_run(run, "test", tmp_path / "said.txt")["examples"] == 3
-    last = (tmp_path / "said.txt").read_text().splitlines()[2].split()
+    evaluation = evaluation_of(run, "test")
+    assert evaluation.scores["examples"] == 3
+    last = evaluation.predictions[2].split()
     assert len(last) == 60
     assert last[-1] == "O"
 
 
 def test_what_cannot_be_evaluated(run_of: RunOf, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="leave predictions out"):
-        evaluate_run(Run.open(run_of("language")), "test", tmp_path / "said.txt")
     (tmp_path / "other.txt").write_text("awful a day\n")
     run = Run.open(run_of("classification"), {"data.test": str(tmp_path / "other.txt")})
     with pytest.raises(InputError, match="'awful' never occurs"):

@@ -12,7 +12,7 @@ from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.export import export_run
-from addnorm.runs.folder import Run
+from addnorm.runs.run import Run
 from addnorm.runs.use import write
 
 
@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def exported(run: Path) -> Path:
     out = run.parent / "exported"
-    assert export_run(run, out, to="hf") == [
+    assert export_run(Run.open(run), out, to="hf") == [
         f"{out}: a gpt2 folder, for transformers.AutoModel.from_pretrained"
     ]
     return out
@@ -60,7 +60,7 @@ def test_it_scores_what_the_run_scores(run: Path, exported: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_another_type(dtype: str, run: Path, tmp_path: Path) -> None:
-    export_run(run, tmp_path / "half", to="hf", dtype=dtype)
+    export_run(Run.open(run, dtype=dtype), tmp_path / "half", to="hf")
     model = addnorm.load(tmp_path / "half").model
     assert {p.dtype for p in model.parameters()} == {getattr(torch, dtype)}
     wide = addnorm.load(tmp_path / "half", dtype=torch.float32).model
@@ -77,26 +77,26 @@ def test_another_type(dtype: str, run: Path, tmp_path: Path) -> None:
 )
 def test_a_family_that_does_not_fit(family: str, match: str, run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=match):
-        export_run(run, tmp_path / "out", to="hf", family=family)
+        export_run(Run.open(run), tmp_path / "out", to="hf", family=family)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_model_that_no_family_has(tmp_path: Path) -> None:
     run = train_tiny(tmp_path, "language", **{"model.attention": "{kind = 'convolution'}"})
     with pytest.raises(InputError, match="no family can express this model"):
-        export_run(run, tmp_path / "out", to="hf")
+        export_run(Run.open(run), tmp_path / "out", to="hf")
 
 
 def test_a_model_is_not_replaced_by_its_export(run: Path) -> None:
     before = sorted(path.name for path in run.iterdir())
     with pytest.raises(InputError, match="does not replace the model"):
-        export_run(run, run, to="hf")
+        export_run(Run.open(run), run, to="hf")
     assert sorted(path.name for path in run.iterdir()) == before
 
 
 def test_a_folder_of_something_else_is_not_written_into(run: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    export_run(run, tmp_path, to="hf")
+    export_run(Run.open(run), tmp_path, to="hf")
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
@@ -106,7 +106,7 @@ def test_narrow_weights_are_written_narrow(to: str, file: str, run: Path, tmp_pa
     for dtype in (None, "float16"):
         out = tmp_path / str(dtype) / "model"
         out.parent.mkdir()
-        export_run(bpe_run(run), out, to=to, dtype=dtype)  # type: ignore[arg-type]
+        export_run(Run.open(bpe_run(run), dtype=dtype), out, to=to)  # type: ignore[arg-type]
         sizes.append((tmp_path / str(dtype) / file).stat().st_size)
     assert sizes[1] < 0.8 * sizes[0]
 

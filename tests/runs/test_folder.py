@@ -14,8 +14,9 @@ from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError
 from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import WindowPatternConfig
-from addnorm.runs.folder import Run, differences, read_settings, write_settings
+from addnorm.runs.folder import read_settings, write_settings
 from addnorm.runs.recipe import read_recipe
+from addnorm.runs.run import Run
 from addnorm.runs.use import classify
 
 RunOf = Callable[[str], Path]
@@ -152,20 +153,6 @@ def test_overrides_are_blamed(copied: Path) -> None:
 
 def test_a_run_needs_nothing_but_its_folder(copied: Path) -> None:
     assert classify(Run.open(copied), ["a fine day"])[0].label in ("good", "bad")
-
-
-def test_differences_are_named_by_field(tmp_path: Path) -> None:
-    file = write_recipe(tmp_path, "translation")
-    old = read_recipe(file)
-    new = read_recipe(file, {"model.d_model": "32", "model.position": '{kind = "rotary"}'})
-    assert differences(old, old) == {}
-    found = differences(old, new)
-    assert found["model.d_model"] == (16, 32)
-    assert found["model.position.kind"] == ("sinusoidal", "rotary")
-    new = read_recipe(file, {"train.optimizer": '{kind = "muon"}'})
-    found |= differences(old, new)
-    assert found["train.optimizer.kind"] == ("adamw", "muon")
-    assert found["train.optimizer.adamw.kind"] == (None, "adamw")
 
 
 @pytest.mark.parametrize("value", ["inf", "1e-300", "0.1"])

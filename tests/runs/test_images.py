@@ -15,9 +15,9 @@ from tests.runs.tiny import CLASSIFICATION, quiet, said, write_corpora
 from addnorm.errors import InputError
 from addnorm.runs.description import describe, expectation
 from addnorm.runs.estimate import estimate
-from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.folder import Run
+from addnorm.runs.evaluation import evaluate_run, evaluation_of
 from addnorm.runs.recipe import RECIPE, read_recipe
+from addnorm.runs.run import Run
 from addnorm.runs.training import Prepared, train_run
 from addnorm.runs.use import classify
 
@@ -81,12 +81,12 @@ def _run(folder: Path) -> Run:
     return train(folder)
 
 
-def test_it_learns_and_is_evaluated(run: Run, tmp_path: Path) -> None:
-    predictions = tmp_path / "said.txt"
-    scores = evaluate_run(Run.open(run.folder), "test", predictions)
+def test_it_learns_and_is_evaluated(run: Run) -> None:
+    evaluation = evaluation_of(Run.open(run.folder), "test")
+    scores, predictions = evaluation.scores, evaluation.predictions
     assert scores["examples"] == 40
     assert scores["accuracy"] >= 90
-    assert set(predictions.read_text().splitlines()) == {"0", "1", "2", "3"}
+    assert set(predictions.values()) == {"0", "1", "2", "3"}
     lines = [json.loads(row) for row in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["valid_accuracy"] >= 90
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from addnorm.errors import InputError
 from addnorm.runs.export import export_run
-from addnorm.runs.folder import Run
 from addnorm.runs.recipe import read_recipe
+from addnorm.runs.run import Run
 from addnorm.runs.start import merged, transfer_matching_weights
 from addnorm.runs.training import Prepared, train_run
 
@@ -28,7 +28,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run, and the Hugging Face folder that is made of it."""
     run = train_tiny(tmp_path_factory.mktemp("run"), "language", **GPT2_PARTS)
     out = run.parent / "hf"
-    export_run(run, out, to="hf")
+    export_run(Run.open(run), out, to="hf")
     return run, out
 
 

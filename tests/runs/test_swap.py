@@ -25,7 +25,7 @@ from addnorm.nn.heads import TokenHeadConfig, TransformConfig
 from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
 from addnorm.nn.residuals import PostNormConfig
 from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.folder import Run
+from addnorm.runs.run import Run
 from addnorm.runs.swap import SwapOptions, SwapReport, part_of, swap_run
 from addnorm.runs.use import write
 from addnorm.train.progress import ProgressBar

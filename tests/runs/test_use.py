@@ -10,17 +10,9 @@ from tests.runs.tiny import train_tiny
 from addnorm.data.encoding import as_read
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
-from addnorm.runs.folder import Run
-from addnorm.runs.use import (
-    Written,
-    as_lines,
-    classify,
-    decoding_for,
-    one_line,
-    tag,
-    write,
-    write_as_it_comes,
-)
+from addnorm.runs.run import Run
+from addnorm.runs.types import Written
+from addnorm.runs.use import classify, decoding_for, tag, write, write_as_it_comes
 
 RunOf = Callable[[str], Path]
 
@@ -156,8 +148,3 @@ def test_runs_of_another_kind(run_of: RunOf) -> None:
         tag(readers["classification"], [["x"]])
     with pytest.raises(InputError, match="only a language model streams"):
         write_as_it_comes(runs["translation"], "x", GreedyConfig())
-
-
-def test_lines_hold_no_line_breaks() -> None:
-    assert one_line("a\nb\r\nc\u2028") == "a\\nb\\r\\nc\u2028"
-    assert as_lines([Written("a\nb", 0.0, "eos")], 3) == ["a\\nb", "", ""]

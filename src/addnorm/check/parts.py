@@ -2,23 +2,27 @@
 
 import inspect
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import addnorm
+from addnorm.check.families import family_name
 from addnorm.errors import InputError, nearest
 from addnorm.models import ModelConfig
 from addnorm.models.inputs import InputConfig
-from addnorm.nn.attention import CoreConfig, PatternConfig, ScoreConfig
+from addnorm.nn.attention import CoreConfig, OutputConfig, PatternConfig, ScoreConfig
+from addnorm.nn.embed import AnyEmbeddingConfig
 from addnorm.nn.heads import HeadConfig
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import PositionConfig, ScalingConfig
 from addnorm.nn.residuals import ResidualConfig
+from addnorm.parts import kind_of, members
 
 FAMILIES: dict[str, Any] = {
     "positions": PositionConfig,
@@ -29,7 +33,9 @@ FAMILIES: dict[str, Any] = {
     "scores": ScoreConfig,
     "patterns": PatternConfig,
     "cores": CoreConfig,
+    "outputs": OutputConfig,
     "feedforwards": AnyFeedForwardConfig,
+    "embeddings": AnyEmbeddingConfig,
     "inputs": InputConfig,
     "heads": HeadConfig,
     "models": ModelConfig,
@@ -49,18 +55,46 @@ class Part:
     file: str
 
 
-def parts(family: str | None = None) -> list[Part]:
-    """Every part, or those of one family. Raises `InputError` for a family that there is not."""
-    if family is None:
-        return [part for name in FAMILIES for part in parts(name)]
-    if family not in FAMILIES:
-        hint = nearest(family, FAMILIES) or f" There are {', '.join(FAMILIES)}."
+def parts(family: str | None = None, modules: Sequence[str] = ()) -> list[Part]:
+    """Every part, or those of one family; with those of someone's own in these modules.
+
+    Raises `InputError` for a family that there is not.
+    """
+    own = [part for module in modules for part in _own(module)]
+    known = [*FAMILIES, *dict.fromkeys(part.family for part in own if part.family not in FAMILIES)]
+    if family is not None and family not in known:
+        hint = nearest(family, known) or f" There are {', '.join(known)}."
         raise InputError(f"no family of parts is called {family!r}.{hint}")
-    return list(_members(family))
+    ours = [part for name in FAMILIES for part in _members(name)]
+    return [part for part in [*ours, *own] if family in (None, part.family)]
+
+
+def module_names(imports: Sequence[str]) -> list[str]:
+    """The modules that files and modules to import become."""
+    return [Path(name).stem if name.endswith(".py") else name for name in imports]
+
+
+def _own(module: str) -> Iterator[Part]:
+    """The parts that a module of someone's own defines, in its order."""
+    for name, config in vars(sys.modules[module]).items():
+        if not isinstance(config, type) or config.__module__ != module:
+            continue
+        try:
+            family = family_name(config)
+        except InputError:  # no part, or one that may be of several families
+            continue
+        yield Part(
+            family=next((plural for plural in FAMILIES if plural == f"{family}s"), family),
+            kind=kind_of(config),
+            name=name,
+            equation=equation(config),
+            source=source(config),
+            file=Path(inspect.getfile(config)).name,
+        )
 
 
 def _members(family: str) -> Iterator[Part]:
-    configs = [_plain(member) for member in get_args(_plain(FAMILIES[family]))]
+    configs = members(FAMILIES[family])
     built = {config: _built(config) for config in configs}
     times = Counter(built.values())
     for config in configs:
@@ -72,17 +106,12 @@ def _members(family: str) -> Iterator[Part]:
         described = config if describes_itself else built[config]
         yield Part(
             family=family,
-            kind=config.kind,
+            kind=kind_of(config),
             name=described.__name__,
             equation=equation(described),
             source=source(described) or source(config),
             file=str(Path(inspect.getfile(described)).relative_to(Path(addnorm.__file__).parent)),
         )
-
-
-def _plain(annotated: Any) -> Any:
-    """What `Annotated` annotates."""
-    return get_args(annotated)[0] if hasattr(annotated, "__metadata__") else annotated
 
 
 def _built(config: type) -> type:

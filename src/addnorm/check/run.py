@@ -4,20 +4,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from multiprocessing import get_context
 
 import torch
 
-from addnorm.check.compare import (
-    Case,
-    CellResult,
-    Comparison,
-    compare_cell,
-    gradients,
-    run_comparisons,
-)
-from addnorm.check.matrix import Cell
+from addnorm.check.axes import check_definitions, check_fields
+from addnorm.check.case import Case, gradients, real
+from addnorm.check.compare import compare_cell
+from addnorm.check.comparison import CellResult, Comparison, run_comparisons
+from addnorm.check.decoding import compare_decoding, decoding_cells
+from addnorm.check.kernels import compare_kernel, kernel_cells
+from addnorm.check.matrix import Cell, named
+from addnorm.errors import InputError
+
+Item = Cell | str
+"""A cell of the matrix, or the name of a kernel or of a way to decode."""
 
 Watch = Callable[[int], object]
 """Told how many cells are done."""
@@ -42,49 +45,62 @@ class Report:
         if result.failed:
             self.failed.append(result)
 
-    def text(self) -> str:
-        """What came of it, for a person to read."""
-        lines = [
-            f"{self.checked:,} combinations checked in {self.compared:,} comparisons, "
-            f"{self.refused.total():,} refused, {len(self.failed):,} failed"
-        ]
-        lines += [f"refused: {n:,} × {reason}" for reason, n in self.refused.most_common()]
-        lines += [f"failed: {v.cell}: {v.failed}, off by {v.error:.1g}" for v in self.failed]
-        return "\n".join(lines)
+
+def found(only: str) -> tuple[list[Cell], list[str]]:
+    """The cells of the matrix with parts named so, and the kernels and ways to decode.
+
+    Raises `InputError` where there are none, and where a part has no definition or a field of a
+    model is not accounted for.
+    """
+    check_definitions()
+    check_fields()
+    others = [*kernel_cells(), *decoding_cells()]
+    if only:
+        others = [name for name in others if fnmatchcase(name, f"{only}*")]
+    try:
+        return named(only), others
+    except InputError:
+        if others:
+            return [], others
+        raise
 
 
-def check(cells: Sequence[Cell], *, jobs: int = 1, watch: Watch = lambda _: None) -> Report:
-    """Compare every cell that is not refused, in `jobs` processes of one thread each."""
+def check(items: Sequence[Item], *, jobs: int = 1, watch: Watch = lambda _: None) -> Report:
+    """Compare every item that is not refused, in `jobs` processes of one thread each."""
     report = Report()
-    for done, result in enumerate(_results(cells, jobs), start=1):
+    for done, result in enumerate(_results(items, jobs), start=1):
         report.add(result)
         watch(done)
     return report
 
 
-def compare_or_refusal(cell: Cell) -> CellResult | str:
+def compare_or_refusal(item: Item) -> CellResult | str:
     """The result of a cell, or why it is refused."""
-    return cell.refusal() or compare_cell(cell)
+    if isinstance(item, str):
+        compare = compare_kernel if item.startswith("kernel/") else compare_decoding
+        return compare(item)
+    return item.refusal() or compare_cell(item)
 
 
-def _results(cells: Sequence[Cell], jobs: int) -> Iterator[CellResult | str]:
+def _results(items: Sequence[Item], jobs: int) -> Iterator[CellResult | str]:
     if jobs == 1:
-        yield from map(compare_or_refusal, cells)
+        yield from map(compare_or_refusal, items)
         return
     one_thread = partial(torch.set_num_threads, 1)
     # Spawned: a fork would not survive what autograd's threads hold.
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread) as pool:
-        yield from pool.map(compare_or_refusal, cells, chunksize=16)
+        yield from pool.map(compare_or_refusal, items, chunksize=8)
 
 
-def compiled(cell: Cell) -> CellResult:
+def compiled(cell: Cell, *, defined: bool = True) -> CellResult:
     """Whether `torch.compile` gives a cell's model the logits and the gradient that it has."""
-    return run_comparisons(cell, _compiled(Case.of(cell)))
+    return run_comparisons(f"{cell.id}, compiled", _compiled(Case.of(cell, defined=defined)))
 
 
 def _compiled(case: Case) -> Iterator[Comparison]:
     inputs, valid = case.batch("right")
     torch.compiler.reset()  # what the cells before left compiled
-    expected, ours = case.model(*inputs)[valid], torch.compile(case.model)(*inputs)[valid]
-    yield "compiled logits", ours, expected
-    yield "compiled gradient", *gradients(case.model, ours, expected)
+    expected = real(case.model(*inputs), valid)
+    ours = real(torch.compile(case.model)(*inputs), valid)
+    yield Comparison("compiled logits", ours, expected)
+    yield Comparison("compiled gradient", *gradients(case.model, ours, expected))

@@ -1,33 +1,79 @@
 """`addnorm check`: the combinations of parts against their definition."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+if TYPE_CHECKING:
+    from addnorm.check.own import PartReport
+    from addnorm.check.run import Report
+
 Count = Annotated[int, Parameter(validator=Number(gte=0))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OwnPart:
+    """A part of your own, and how it is checked."""
+
+    part: str = ""
+    """A part of your own, `module:Class`; `module.py` is looked for in this folder."""
+    definition: str = ""
+    """Its definition, `module:function`."""
+    family: str = ""
+    """Its family, where that is not clear: norm, feedforward, …"""
+    imports: Annotated[
+        tuple[str, ...], Parameter(name="--import", negative="", show_default=False)
+    ] = ()
+    """Files or modules to import first."""
+    no_compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    """Do not compile the part."""
 
 
 def check(
     *,
     every: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
-    sample: Count = 200,
+    sample: Count = 300,
     seed: int = 0,
     only: str = "",
-    compile: Count = 0,
+    compile: Annotated[int, Parameter(validator=Number(gte=0), negative="")] = 0,
     jobs: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
+    own: OwnPart = OwnPart(),
 ) -> int:
-    """Hold tiny models of every combination of parts against their plain definition in float64.
+    """Hold tiny models of combinations of parts against their plain definition in float64.
 
-    Logits and gradients; with a cache in random pieces, with padding on either side, alone and in
-    a batch, packed as documents. Exits with status 1 where anything differs.
+    Logits and gradients; with a cache in random pieces, with rows chosen on the way, with padding
+    on either side, alone and in a batch, packed as documents; in float32 and bfloat16, on texts so
+    long that they are read in tiles; every kernel by itself, and what beams write. A sample has
+    every part, every variant and every pair of parts in it, from 270 on. Exits with status 1 where
+    anything differs.
+
+    `--part my_parts:DyTConfig` checks a part of your own instead, with every part of ours that it
+    allows. A definition is a plain function in float64; `weights` are the part's own by name, `x`
+    is `[seq, width]`, all texts one after another:
+
+    * norm, feedforward: `f(config, weights, x)`
+    * score: `f(config, weights, head, q, k)` to `[q, kv]`
+    * position: `f(config, weights, q, head)`, added to the scores; or a dictionary of such
+      functions: `bias`, `embed` and `rotate` as `f(config, weights, x, texts)`, `queries`
+    * pattern: `f(config, i, j)`, whether place i may look at place j
+    * core: `f(config, weights, heads)` to the outputs of all heads; `heads` has `q`, `k`, `v`,
+      `score(h, s)`, `seen`, `shared(h)`, `layer`
+    * output: `f(config, weights, heads, x)` to the heads
+    * mixer: `f(config, weights, x, place)`; `place` has `texts`, `causal`, `position`, `layer`
+    * placement: `f(config, norm, x, sublayer, depth)`, `norm(name, x)`; or a dictionary of
+      `sublayer` and `final`, whether a norm follows the last layer
+    * embedding: `f(config, weights, tokens, position, norm)`
+    * head: `f(config, weights, x, texts)`
 
     Parameters
     ----------
     every
-        Check all combinations: tens of thousands, about an hour.
+        Check all combinations: thousands, about a quarter of an hour with two jobs.
     sample
-        How many to check, drawn at random, unless `--all` is given.
+        How many to check, unless `--all` is given.
     seed
         Which sample.
     only
@@ -37,23 +83,83 @@ def check(
     jobs
         How many processes to use.
     """
-    from rich.console import Console
+    from addnorm.parts import import_parts
+
+    import_parts(own.imports)
+    if own.part or own.definition:
+        return _check_part(own, sample, seed)
+    return _check_cells(only, (0 if every else sample, seed), compile, jobs, every=every)
+
+
+def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, every: bool) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from addnorm.check import matrix
     from addnorm.check.run import check as check_cells
-    from addnorm.check.run import compiled
+    from addnorm.check.run import compiled, found
+    from addnorm.check.sampling import sample
     from addnorm.cli.terminal import console
 
-    found = matrix.named(only)
-    cells = found if every else matrix.sample(sample, seed, found)
-    allowed = [cell for cell in cells if not cell.refusal()]
+    cells, others = found(only)
+    chosen = cells if every else sample(*draw, cells)
+    items = [*chosen, *others]
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("combinations", total=len(cells))
-        report = check_cells(cells, jobs=jobs, watch=lambda n: bar.update(task, completed=n))
-        few = matrix.sample(compile, seed, allowed)
-        for cell in bar.track(few, description="compiled"):
+        task = bar.add_task("combinations", total=len(items))
+        report = check_cells(items, jobs=jobs, watch=lambda n: bar.update(task, completed=n))
+        few = sample(compile, draw[1], [cell for cell in chosen if not cell.refusal()])
+        for cell in bar.track(few[:compile], description="compiled"):
             report.add(compiled(cell))
-    Console(highlight=False).print(report.text(), markup=False, soft_wrap=True)
+    _print(lines(report))
     return 1 if report.failed else 0
+
+
+def _check_part(own: OwnPart, sample: int, seed: int) -> int:
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    from addnorm.check.families import named_object
+    from addnorm.check.own import PARTNERS, check_part
+    from addnorm.cli.terminal import console
+    from addnorm.errors import InputError
+
+    if not own.part:
+        raise InputError("--definition defines a part: name it with --part module:Class")
+    found = named_object(own.part, "--part")
+    defined = named_object(own.definition, "--definition") if own.definition else None
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
+    ) as bar:
+        task = bar.add_task(own.part)
+        report = check_part(
+            found,
+            family=own.family or None,
+            definition=defined,
+            compile=not own.no_compile,
+            partners=min(sample, PARTNERS),
+            seed=seed,
+            watch=lambda n: bar.update(task, description=f"{own.part}: {n}"),
+        )
+    _print(part_lines(report))
+    return 1 if report.report.failed or not report.report.checked else 0
+
+
+def lines(report: "Report") -> list[str]:
+    """What came of it, for a person to read."""
+    found = [
+        f"{report.checked:,} combinations checked in {report.compared:,} comparisons, "
+        f"{report.refused.total():,} refused, {len(report.failed):,} failed"
+    ]
+    found += [f"refused: {n:,} × {reason}" for reason, n in report.refused.most_common()]
+    return found + [f"failed: {v.cell}: {v.failed}, off by {v.error:.1g}" for v in report.failed]
+
+
+def part_lines(report: "PartReport") -> list[str]:
+    """What came of a part of someone's own: what it is, what was checked, and the result."""
+    first = f"{report.family} {report.kind}: {', '.join(report.checked)}"
+    nothing = [] if report.report.checked else ["failed: it goes with no part of ours"]
+    return [first, *lines(report.report), *nothing]
+
+
+def _print(found: list[str]) -> None:
+    from rich.console import Console
+
+    Console(highlight=False).print("\n".join(found), markup=False, soft_wrap=True)

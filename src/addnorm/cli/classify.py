@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import Files, check_files, groups_from, words_of
 
 
@@ -14,6 +15,7 @@ def classify(
     run: Path,
     *files: Files,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    imports: Imports = (),
 ) -> None:
     """Name the class of each line; with a tagging model, the tag of each word between spaces.
 
@@ -29,11 +31,12 @@ def classify(
     json_lines
         Write JSON lines: the label and the probability of every class, or the words and the tags.
     """
-    from addnorm.runs.folder import Run
+    from addnorm.runs.run import Run
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import tag
 
-    check_files(files, ["--json"])
+    check_files(files, ["--json", "--import"])
+    import_named(imports)
     opened = Run.open(run)
     for first, group in groups_from(files):
         if opened.task == "tagging":

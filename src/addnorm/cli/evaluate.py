@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.imports import Imports, import_named
+from addnorm.errors import InputError
+
 
 def evaluate(
     run: Path,
@@ -13,6 +16,7 @@ def evaluate(
     split: Literal["valid", "test"] = "test",
     predictions: Path | None = None,
     weights: Literal["bfloat16", "int8"] | None = None,
+    imports: Imports = (),
 ) -> None:
     """Score a trained model and print the figures as JSON.
 
@@ -33,14 +37,24 @@ def evaluate(
         Score the model with its weights in fewer bits.
     """
     from addnorm.cli.fields import fields_given
+    from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
-    from addnorm.runs.evaluation import evaluate_run
-    from addnorm.runs.folder import Run
+    from addnorm.runs.evaluation import evaluation_of
+    from addnorm.runs.run import Run
 
-    opened = Run.open(run, fields_given(overrides, ["--split", "--predictions", "--weights"]))
+    import_named(imports)
+    options = ["--split", "--predictions", "--weights", "--import"]
+    opened = Run.open(run, fields_given(overrides, options))
     if weights is not None:
         from addnorm.quantize import with_weights
 
         with_weights(opened.model, weights)
-    scores = evaluate_run(opened, split, predictions, console)
-    print(json.dumps(scores, indent=1))
+    if predictions is not None and opened.task == "language":
+        raise InputError(
+            "a language model predicts no line for each example: leave predictions out"
+        )
+    evaluation = evaluation_of(opened, split, console=console)
+    if predictions is not None:
+        lines = (f"{one_line(text)}\n" for text in evaluation.predictions.values())
+        predictions.write_text("".join(lines), encoding="utf-8")
+    print(json.dumps(evaluation.scores, indent=1))

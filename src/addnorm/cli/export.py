@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
+from addnorm.cli.imports import Imports, import_named
+
 
 def export(
     run: Path,
@@ -11,6 +13,7 @@ def export(
     to: Literal["hf", "onnx", "ctranslate2", "gguf"] = "hf",
     family: str | None = None,
     dtype: Literal["float32", "float16", "bfloat16"] | None = None,
+    imports: Imports = (),
 ) -> None:
     """Write a trained model in the form that another library opens.
 
@@ -33,6 +36,8 @@ def export(
     """
     from addnorm.cli.terminal import console
     from addnorm.runs.export import export_run
+    from addnorm.runs.run import Run
 
-    for line in export_run(run, out, to=to, family=family, dtype=dtype):
+    import_named(imports)
+    for line in export_run(Run.open(run, dtype=dtype), out, to=to, family=family):
         console.out(line, highlight=False)

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from addnorm.errors import InputError, nearest
 
 TABLES = ("data", "tokenizer", "model", "train", "eval")
+PARTS = ("data", "tokenizer")
+"""Tables that are a part as a whole, so that a word may stand for them: `--tokenizer char`."""
 
 
 def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]:
@@ -17,7 +19,8 @@ def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]
     for word in rest:
         name, equals, value = word.removeprefix("--").partition("=")
         table, _, field = name.partition(".")
-        if not (word.startswith("--") and field and table in TABLES):
+        whole = name in PARTS
+        if not (word.startswith("--") and (whole or (field and table in TABLES))):
             known = [*options, *(f"--{table}.{field}" for table in TABLES)]
             raise InputError(
                 f"{word!r} is neither an option nor a field such as --train.lr."

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import Files, check_files, groups_from
 from addnorm.errors import InputError
 
@@ -73,6 +74,7 @@ def generate(
     max_new_tokens: int | None = None,
     stop: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    imports: Imports = (),
 ) -> None:
     r"""Continue or translate text, a line at a time.
 
@@ -100,14 +102,24 @@ def generate(
         Write JSON lines: the number of the input, the text, its log-probability as score, and why
         it ended.
     """
+    from addnorm.cli.generated import as_json, as_lines
     from addnorm.cli.terminal import console
-    from addnorm.runs.folder import Run
-    from addnorm.runs.use import as_json, as_lines, compiled, decoding_for, write, write_as_it_comes
+    from addnorm.runs.run import Run
+    from addnorm.runs.use import compiled, decoding_for, write, write_as_it_comes
 
-    others = (*asdict(choices), *asdict(speed), "prompt", "max_new_tokens", "stop", "json")
+    others = (
+        *asdict(choices),
+        *asdict(speed),
+        "prompt",
+        "max_new_tokens",
+        "stop",
+        "json",
+        "import",
+    )
     check_files(files, [f"--{name.replace('_', '-')}" for name in others])
     if prompt is not None and files:
         raise InputError("give either --prompt or files, and not both")
+    import_named(imports)
     opened = Run.open(run)
     decoding = decoding_for(opened, **asdict(choices))
     if speed.weights is not None:

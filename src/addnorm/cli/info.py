@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from addnorm.cli.imports import Imports, import_named
 
-def info(what: Path) -> None:
+
+def info(what: Path, *, imports: Imports = ()) -> None:
     """Describe a run folder or a recipe: its parts, parameters, data and scores.
 
     Parameters
@@ -15,4 +17,5 @@ def info(what: Path) -> None:
 
     from addnorm.runs.description import describe
 
+    import_named(imports)
     Console(highlight=False).print(describe(what))

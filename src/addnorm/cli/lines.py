@@ -63,3 +63,8 @@ def _lines(name: str, stream: Iterable[bytes]) -> Iterator[str]:
 def words_of(line: str) -> list[str]:
     """The words between spaces and tabs, as in tagged data: other white space is part of them."""
     return [word for word in line.replace("\t", " ").split(" ") if word]
+
+
+def one_line(text: str) -> str:
+    r"""The text with its line breaks written as `\n` and `\r`."""
+    return text.replace("\n", "\\n").replace("\r", "\\r")

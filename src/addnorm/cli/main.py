@@ -28,6 +28,7 @@ for name in (
     "info",
     "export",
     "swap",
+    "new",
     "parts",
     "check",
     "bench",

@@ -11,6 +11,9 @@ def parts(
     /,
     *,
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    imports: Annotated[
+        tuple[str, ...], Parameter(name="--import", negative="", show_default=False)
+    ] = (),
 ) -> None:
     """List every part with its equation, its source and the file that it is written in.
 
@@ -20,15 +23,20 @@ def parts(
         Only this family: positions, norms, placements, scores, patterns, …
     as_json
         One JSON array instead of a table.
+    imports
+        Files or modules with parts of your own, which are listed too.
     """
     from dataclasses import asdict
 
     from rich.console import Console
     from rich.table import Table
 
+    from addnorm.check.parts import module_names
     from addnorm.check.parts import parts as parts_of
+    from addnorm.parts import import_parts
 
-    found = parts_of(family)
+    import_parts(imports)
+    found = parts_of(family, module_names(imports))
     if as_json:
         print(json.dumps([asdict(part) for part in found], indent=1, ensure_ascii=False))
         return

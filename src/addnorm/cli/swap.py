@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.imports import Imports, import_named
+
 if TYPE_CHECKING:
     from addnorm.runs.swap import SwapReport
 
@@ -20,6 +22,7 @@ def swap(
     recover: int = 0,
     distill: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     split: Literal["valid", "test"] = "valid",
+    imports: Imports = (),
 ) -> None:
     """Change parts of a trained model, keep what can be kept, and measure before and after.
 
@@ -50,8 +53,9 @@ def swap(
     from addnorm.cli.terminal import console
     from addnorm.runs.swap import SwapOptions, swap_run
 
-    options = ["--out", "--set", "--layers", "--recover", "--distill", "--split"]
+    options = ["--out", "--set", "--layers", "--recover", "--distill", "--split", "--import"]
     fields = fields_given(overrides, options)
+    import_named(imports)
     options = SwapOptions(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
     _print(swap_run(run, out, options, fields, console))
     console.out(f"Next: addnorm info {out}", highlight=False)

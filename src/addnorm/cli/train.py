@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import Interrupted
 
 
@@ -14,11 +15,14 @@ def train(
     out: Path | None = None,
     resume: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    imports: Imports = (),
 ) -> None:
     """Train a model as a recipe says.
 
     Any field of the recipe can be given here, after the recipe: `--train.lr 3e-4`,
-    `--model.d_model 256`, `--model.position '{kind = "rotary"}'`.
+    `--model.d_model 256`, `--model.position rotary`. A part of your own is
+    `kind = "my_parts:MyNorm"`, with `--import my_parts.py` or `import = ["my_parts.py"]` at the top
+    of the recipe.
 
     Parameters
     ----------
@@ -41,8 +45,9 @@ def train(
     from addnorm.runs.recipe import read_recipe
     from addnorm.runs.training import Prepared, train_run
 
-    fields = fields_given(overrides, ["--out", "--resume", "--dry-run"])
-    parsed = read_recipe(recipe, fields)
+    fields = fields_given(overrides, ["--out", "--resume", "--dry-run", "--import"])
+    import_named(imports)
+    parsed = read_recipe(recipe, fields, import_parts=True)
     if dry_run:
         prepared = Prepared(parsed)
         prepared.report(console)

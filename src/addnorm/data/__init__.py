@@ -3,9 +3,7 @@
 `DataConfig` is the list of every kind of corpus: `config.load()` gives a `Corpus`.
 """
 
-from typing import Annotated
-
-from pydantic import Field
+from typing import Annotated, Protocol, runtime_checkable
 
 from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import Corpus, Example, Image, Labelled, Pair, Report, Tagged, Text
@@ -13,6 +11,17 @@ from addnorm.data.hub import DatasetConfig
 from addnorm.data.images import ImagesConfig
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import TableConfig
+from addnorm.parts import Family
+
+
+@runtime_checkable
+class DataPart(Protocol):
+    """A configuration of a data source of someone's own."""
+
+    def load(self) -> Corpus:
+        """The examples, all of one kind: `Text`, `Pair`, `Labelled`, `Tagged` or `Image`."""
+        ...
+
 
 DataConfig = Annotated[
     DatesConfig
@@ -22,14 +31,17 @@ DataConfig = Annotated[
     | TableConfig
     | ConllConfig
     | DatasetConfig
-    | ImagesConfig,
-    Field(discriminator="kind"),
+    | ImagesConfig
+    | DataPart,
+    Family("data", DataPart, method="load"),
 ]
+"""Every data source there is."""
 
 __all__ = [
     "ConllConfig",
     "Corpus",
     "DataConfig",
+    "DataPart",
     "DatasetConfig",
     "DatesConfig",
     "Example",

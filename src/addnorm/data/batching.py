@@ -1,7 +1,7 @@
 """Batches of texts of similar length, and the list of every way to make batches."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field, PositiveInt
@@ -13,6 +13,7 @@ from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Longer
 from addnorm.data.images import ExamplesConfig, Images
 from addnorm.data.windows import Packed, PackedConfig, Windows, WindowsConfig
 from addnorm.errors import InputError
+from addnorm.parts import Family
 
 __all__ = [
     "Batch",
@@ -139,6 +140,19 @@ class TokensConfig:
         return Buckets(corpus, examples, self.tokens, seed=seed, pad_to=self.pad_to)
 
 
+@runtime_checkable
+class BatchingPart(Protocol):
+    """A configuration of a way to make batches of someone's own.
+
+    `build` gives a `Loader` for each split that is there. That of train takes the `seed`, and every
+    epoch has the same number of batches.
+    """
+
+    def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders: ...
+
+
 BatchingConfig = Annotated[
-    TokensConfig | WindowsConfig | PackedConfig | ExamplesConfig, Field(discriminator="kind")
+    TokensConfig | WindowsConfig | PackedConfig | ExamplesConfig | BatchingPart,
+    Family("batching", BatchingPart),
 ]
+"""Every way to make batches."""

@@ -19,7 +19,7 @@ from addnorm.data.examples import (
     target_text,
     words_of,
 )
-from addnorm.data.tokenizers import Tokenizer, TokenizerConfig
+from addnorm.data.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from addnorm.errors import InputError, nearest
 
 IGNORE = -100
@@ -39,10 +39,13 @@ class Tokenizers:
     @classmethod
     def train(cls, config: TokenizerConfig, corpus: Corpus) -> "Tokenizers":
         """Learn from the training examples."""
-        if config.joint or corpus.task != "translation":
-            both = config.train([*corpus.source_texts(), *corpus.target_texts()])
+        if getattr(config, "joint", True) or corpus.task != "translation":
+            both = train_tokenizer(config, [*corpus.source_texts(), *corpus.target_texts()])
             return cls(both, both)
-        return cls(config.train(corpus.source_texts()), config.train(corpus.target_texts()))
+        return cls(
+            train_tokenizer(config, corpus.source_texts()),
+            train_tokenizer(config, corpus.target_texts()),
+        )
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json`, or `source.tokenizer.json` and `target.tokenizer.json`."""
@@ -168,6 +171,11 @@ def encode(
     Images alone have no tokenizers. Raises `InputError` for a label that is not among them.
     """
     number = {label: n for n, label in enumerate(corpus.labels if labels is None else labels)}
+    images = isinstance(corpus.train[0], Image)
+    if tokenizers is None and not images:
+        raise InputError("the data are texts, and there is no tokenizer: give [tokenizer]")
+    if tokenizers is not None and images:
+        raise InputError("the data are images, which no tokenizer reads: leave [tokenizer] out")
     if tokenizers is None:
         return _images(corpus, number)
     splits = {
@@ -195,7 +203,6 @@ def _images(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
         ]
         for split, examples in corpus.splits.items()
     }
-    assert len(splits["train"]) == len(corpus.train), "a text needs a tokenizer"
     return EncodedCorpus("classification", bos_id=0, pad_id=0, **splits, reports=corpus.reports)
 
 

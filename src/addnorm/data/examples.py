@@ -109,7 +109,10 @@ class Corpus:
         if not self.train:
             raise InputError("the corpus has no training examples")
         kinds = {type(example) for split in self.splits.values() for example in split}
-        assert len(kinds) == 1, f"a corpus holds one kind of example, not {kinds}"
+        if len(kinds) > 1 or not kinds <= TASKS.keys():
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            valid = ", ".join(kind.__name__ for kind in TASKS)
+            raise InputError(f"a corpus holds one kind of example of {valid}; here are {names}")
 
     @property
     def splits(self) -> dict[str, Sequence[Example]]:

@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back, trained by and saved with the `tokenizers` library."""
+"""Tokenizers: text to ids and back, by the `tokenizers` library or a codec of one's own."""
 
 import json
 from collections import Counter
@@ -6,16 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tokenizers
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from addnorm.config import config
+from addnorm.data.codecs import SPECIALS, LibraryCodec, OwnCodec, TokenizerPart
 from addnorm.errors import InputError
+from addnorm.parts import FROM_FILE, Family, dump
 
-SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>")
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 
 
@@ -32,7 +33,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        inner: tokenizers.Tokenizer,
+        inner: tokenizers.Tokenizer | OwnCodec,
         *,
         pad_id: int | None = PAD_ID,
         unk_id: int | None = UNK_ID,
@@ -42,9 +43,7 @@ class Tokenizer:
         before: tuple[int, ...] | None = None,
         after: tuple[int, ...] | None = None,
     ) -> None:
-        # "<pad>" in a text is five characters like any other; this setting is not in the file.
-        inner.encode_special_tokens = True
-        self.inner = inner
+        self.codec = inner if isinstance(inner, OwnCodec) else LibraryCodec(inner)
         self.pad_id = pad_id or 0
         self.unk_id = unk_id
         self.eos_id = eos_ids[0] if eos_ids else None
@@ -53,14 +52,23 @@ class Tokenizer:
         self.eos_ids = eos_ids
         self.before = before
         self.after = after
-        added = inner.get_added_tokens_decoder()
-        self.special_ids = frozenset(i for i, token in added.items() if token.special)
-        self.byte_ids = _byte_ids(inner)
+        self.special_ids = self.codec.special_ids
+        self.byte_ids = self.codec.byte_ids
+
+    @property
+    def inner(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer. Raises `InputError` for a tokenizer of someone's own."""
+        if isinstance(self.codec, OwnCodec):
+            raise InputError(
+                f"the tokenizer is {self.codec.kind}, which only AddNorm knows: other libraries "
+                "need one of the tokenizers library, such as bpe"
+            )
+        return self.codec.inner
 
     @cached_property
     def vocab_size(self) -> int:
         """The number of ids, special ones too: one more than the largest."""
-        return 1 + max(self.inner.get_vocab().values(), default=-1)
+        return self.codec.vocab_size
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
@@ -68,14 +76,10 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
-        try:
-            found = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
-        except TypeError as error:
-            raise InputError("a text holds half a surrogate pair, which is no character") from error
         # A whole word may be spelt like a special token; as text it is a word nobody knows.
         return [
             ids if self.special_ids.isdisjoint(ids) else self._without_special(ids)
-            for ids in (one.ids for one in found)
+            for ids in self.codec.encode(texts)
         ]
 
     def _without_special(self, ids: Sequence[int]) -> list[int]:
@@ -99,21 +103,19 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens are left out."""
-        return self.inner.decode(list(ids))
+        return self.codec.decode(ids)
 
     def says(self, i: int) -> bool:
         """Whether an id is a part of a text: it is known, and not special."""
-        return i not in self.special_ids and self.inner.id_to_token(i) is not None
+        return i not in self.special_ids and self.codec.name(i) is not None
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable string for each id: its text; the vocabulary's, where it is a part of one."""
-        texts = self.inner.decode_batch([[i] for i in ids], skip_special_tokens=False)
+        texts = self.codec.alone(ids)
         return [
-            self._name(i) if "\ufffd" in text else text for i, text in zip(ids, texts, strict=True)
+            self.codec.name(i) or "" if "\ufffd" in text else text
+            for i, text in zip(ids, texts, strict=True)
         ]
-
-    def _name(self, i: int) -> str:
-        return self.inner.id_to_token(i) or ""
 
     def stream(self) -> "Stream":
         """A decoder that takes one id at a time."""
@@ -122,8 +124,15 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         """Write a `tokenizer.json` as the library reads it.
 
-        What one from elsewhere knows of its ids goes beside it, into `tokenizer.ids.json`.
+        What one from elsewhere knows of its ids goes beside it, into `tokenizer.ids.json`. A
+        tokenizer of someone's own writes itself into the folder `tokenizer`, and `tokenizer.json`
+        says by what it is read.
         """
+        if isinstance(self.codec, OwnCodec):
+            self.codec.save(path.with_suffix(""))
+            facts = {OWN: dump(self.codec.config)}
+            path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            return
         path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
         ids = path.with_suffix(".ids.json")
         if self.before is None or self.after is None:
@@ -143,6 +152,8 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Read what `save` wrote; raise `InputError` where it is missing, damaged or another's."""
+        if (table := _own_table(path)) is not None:
+            return _load_own(path, table)
         inner = read_inner(path)
         ids = path.with_suffix(".ids.json")
         if ids.exists():
@@ -189,13 +200,35 @@ def _foreign_ids(path: Path) -> ForeignIds:
         raise InputError(f"{path} does not say what the ids mean: {error}") from error
 
 
-def _byte_ids(inner: tokenizers.Tokenizer) -> frozenset[int]:
-    """The ids of tokens like `<0xE7>` that decode to that byte."""
-    names = (f"<0x{byte:02X}>" for byte in range(256))
-    ids = {name: i for name in names if (i := inner.token_to_id(name)) is not None}
-    return frozenset(
-        i for name, i in ids.items() if inner.decode([i], skip_special_tokens=False) != name
-    )
+OWN = "own_tokenizer"
+"""The one key of the `tokenizer.json` of someone's own tokenizer: its configuration."""
+
+
+def _own_table(path: Path) -> Any:
+    """The configuration of someone's own tokenizer, where the file speaks of one."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None  # `read_inner` says what is wrong
+    return found.get(OWN) if isinstance(found, dict) else None
+
+
+def _load_own(path: Path, table: Any) -> Tokenizer:
+    try:
+        made = TypeAdapter[Any](TokenizerConfig).validate_python(table, context=FROM_FILE)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise InputError(f"{path}: {first}") from error
+    folder = path.with_suffix("")
+    if not isinstance(made, TokenizerPart) or not folder.is_dir():
+        raise InputError(f"{path}: damaged: no tokenizer in {folder}")
+    return Tokenizer(OwnCodec(made.load(folder), made))
+
+
+def train_tokenizer(config: "TokenizerConfig", texts: Iterable[str]) -> Tokenizer:
+    """The tokenizer that a configuration, ours or anyone's own, learns from texts."""
+    made = config.train(texts)
+    return made if isinstance(made, Tokenizer) else Tokenizer(OwnCodec(made, config))
 
 
 class Stream:
@@ -315,4 +348,8 @@ def _vocab(tokens: Iterable[str]) -> dict[str, int]:
     return {token: i for i, token in enumerate([*SPECIALS, *tokens])}
 
 
-TokenizerConfig = Annotated[BPEConfig | CharConfig | WordConfig, Field(discriminator="kind")]
+TokenizerConfig = Annotated[
+    BPEConfig | CharConfig | WordConfig | TokenizerPart,
+    Family("tokenizer", TokenizerPart, method="train"),
+]
+"""Every tokenizer there is."""

@@ -15,8 +15,9 @@ from addnorm.errors import InputError
 from addnorm.inspect.pictures import attention_picture, position_picture
 from addnorm.nn.positions import sinusoidal_encoding
 from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.folder import Run, read_settings
+from addnorm.runs.folder import read_settings
 from addnorm.runs.recipe import read_recipe
+from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
 from addnorm.runs.use import write
 
@@ -46,7 +47,7 @@ def demo(to: str, out: Path, console: Console) -> float:
     ):
         mark = "✓" if best.text == pair.target else f"✗ ({pair.target})"
         console.print(f"  {pair.source}\n    → {best.text} {mark}")
-    draw(run, shown, console)
+    draw(run, shown, out, console)
     console.print(f"""
 The run is in {out}. What next?
   echo "Friday, November 20, 2026" | addnorm generate {out}
@@ -83,12 +84,10 @@ def varied(pairs: Sequence[Pair]) -> list[Pair]:
     return [*weekdays[:3], *dates[:2], *numbers[:1]]
 
 
-def draw(run: Run, pairs: list[Pair], console: Console) -> None:
+def draw(run: Run, pairs: list[Pair], out: Path, console: Console) -> None:
     """Draw where each produced word looked, and the position encoding, into the run folder."""
     panels = [words_looked_at(run, pair.source) for pair in pairs]
-    attention_picture(
-        panels, run.folder / "attention.png", "Where each produced word looked", columns=2
-    )
+    attention_picture(panels, out / "attention.png", "Where each produced word looked", columns=2)
     table = sinusoidal_encoding(torch.arange(64), run.recipe.model.d_model)
-    position_picture(table, run.folder / "positions.png", "Sinusoidal positions")
-    console.print(f"\nPictures: {run.folder / 'attention.png'} · {run.folder / 'positions.png'}")
+    position_picture(table, out / "positions.png", "Sinusoidal positions")
+    console.print(f"\nPictures: {out / 'attention.png'} · {out / 'positions.png'}")

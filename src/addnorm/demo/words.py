@@ -9,7 +9,7 @@ from addnorm.generate import translate
 from addnorm.inspect.capture import attention_weights
 from addnorm.inspect.pictures import Panel
 from addnorm.models import EncoderDecoderModel
-from addnorm.runs.folder import Run
+from addnorm.runs.run import Run
 
 
 @torch.inference_mode()

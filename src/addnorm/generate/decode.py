@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from addnorm.config import WORD
 from addnorm.data.tokenizers import BOS_ID, EOS_ID
 from addnorm.errors import InputError
 from addnorm.generate.beam import BeamConfig, beam_search
@@ -17,7 +18,9 @@ from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
 from addnorm.generate.text_decoding import Finished, Generated, TextDecoder, TextStream
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
-DecodingConfig = Annotated[GreedyConfig | SampleConfig | BeamConfig, Field(discriminator="kind")]
+DecodingConfig = Annotated[
+    GreedyConfig | SampleConfig | BeamConfig, Field(discriminator="kind"), WORD
+]
 """Every way to decode."""
 
 Ends = int | Sequence[int] | None

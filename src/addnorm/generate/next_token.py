@@ -7,13 +7,13 @@ from sys import maxsize
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.inputs import Input
-from addnorm.nn.cache import KVCache
+from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
 from addnorm.nn.embed import Embedding
 
 Ids = Sequence[int]
@@ -65,33 +65,29 @@ class Continuation:
     @torch.inference_mode()
     def start(self, prompts: Sequence[Ids]) -> Logits:
         """Read the prompts, side by side at their ends."""
-        self._cache: KVCache | None = self.model.new_cache() if self.cached else None
-        self._tokens, self._valid = padded(prompts, _device(self.model), left=True)
+        self._unread, valid = padded(prompts, _device(self.model), left=True)
+        cache = self.model.new_cache() if self.cached else None
+        self._state = DecoderState(cache=cache, valid=valid)
         return self._read()
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
         """Append one token to each row."""
-        self._tokens = _appended(self._tokens, tokens)
-        if self._valid is not None:
-            self._valid = _appended(self._valid, torch.ones_like(self._valid[:, 0]))
+        self._unread = _next(self._unread, tokens, self.cached)
         return self._read()
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the tokens and of the cache."""
-        self._tokens = self._tokens[rows]
-        self._valid = None if self._valid is None else self._valid[rows]
-        if self._cache is not None:
-            self._cache.select(rows)
+        """Keep these rows of the tokens and of the state."""
+        self._unread, self._state = self._unread[rows], self._state.select(rows)
 
     def _read(self) -> Logits:
-        return checked(self._next())
+        return checked(self._step())
 
-    def _next(self) -> Logits:
-        new = _unread(self._tokens, self._cache)
+    def _step(self) -> Logits:
         with evaluating(self.model):
-            return self.model.next_token_logits(new, valid=self._valid, cache=self._cache)
+            logits, self._state = decoder_step(self.model, self._unread, self._state)
+        return logits[:, -1]
 
 
 class Translation:
@@ -119,42 +115,47 @@ class Translation:
         positions_for(self.model.source_embed, i, prompt)
         return positions_for(self.model.target_embed, i, [self.bos_id])
 
-    @torch.inference_mode()
     def start(self, prompts: Sequence[Ids]) -> Logits:
         """Encode the sources and begin each target."""
-        source, self._valid = padded(prompts, _device(self.model), left=False)
-        self._cache: KVCache | None = self.model.new_cache() if self.cached else None
-        self._tokens = source.new_full((len(prompts), 1), self.bos_id)
+        return self.begin(*padded(prompts, _device(self.model), left=False))
+
+    @torch.inference_mode()
+    def begin(
+        self,
+        source: Shaped[Tensor, "batch *input"],
+        valid: Bool[Tensor, "batch source_seq"] | None = None,
+    ) -> Logits:
+        """Encode inputs of any kind and begin a target for each."""
         with evaluating(self.model):
-            self._memory = self.model.encode(source, self._valid)
+            self._state = TranslationState.start(self.model, source, valid, cached=self.cached)
+        self._unread = torch.full((len(source), 1), self.bos_id, device=source.device)
         return self._read()
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
         """Append one token to each target."""
-        self._tokens = _appended(self._tokens, tokens)
+        self._unread = _next(self._unread, tokens, self.cached)
         return self._read()
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the targets and of the cache, and the memories that they look at."""
-        memories = _shared(rows // (len(self._tokens) // len(self._memory)))
-        self._tokens, self._memory = self._tokens[rows], self._memory[memories]
-        self._valid = None if self._valid is None else self._valid[memories]
-        if self._cache is not None:
-            self._cache.select(rows, memories)
+        """Keep these rows of the targets and of the state, and the memories that they look at."""
+        sharing = len(self._unread) // len(self._state.memory)
+        self._state = self._selected(rows, sharing)
+        self._unread = self._unread[rows]
 
-    def _next(self) -> Logits:
-        new = _unread(self._tokens, self._cache)
-        with evaluating(self.model):
-            return self.model.decode(
-                new, self._memory, source_valid=self._valid, cache=self._cache
-            )[:, -1]
+    def _selected(self, rows: Int[Tensor, " kept"], sharing: int) -> TranslationState:
+        return self._state.select(rows, shared_memories(rows // sharing))
 
     def _read(self) -> Logits:
-        logits = checked(self._next())
+        logits = checked(self._step())
         never = self.never.to(logits.device)
         return logits.index_fill(-1, never, -inf) if len(never) else logits
+
+    def _step(self) -> Logits:
+        with evaluating(self.model):
+            logits, self._state = translation_step(self.model, self._unread, self._state)
+        return logits[:, -1]
 
 
 def positions_for(embed: Input, i: int, ids: Ids) -> int:
@@ -216,15 +217,14 @@ def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
     return logits
 
 
-def _unread(tokens: Int[Tensor, "rows seq"], cache: KVCache | None) -> Int[Tensor, "rows new"]:
-    return tokens if cache is None else tokens[:, cache.length :]
+def _next(
+    unread: Int[Tensor, "rows seq"], tokens: Int[Tensor, " rows"], cached: bool
+) -> Int[Tensor, "rows new"]:
+    """What the next step reads: the new tokens, after all others where nothing keeps those."""
+    return tokens[:, None] if cached else torch.cat([unread, tokens[:, None]], dim=1)
 
 
-def _appended(rows: Tensor, column: Tensor) -> Tensor:
-    return torch.cat([rows, column[:, None]], dim=1)
-
-
-def _shared(memories: Int[Tensor, " rows"]) -> Int[Tensor, " memories"]:
+def shared_memories(memories: Int[Tensor, " rows"]) -> Int[Tensor, " memories"]:
     """Of one memory a row, each once, where as many rows in a row share each; else all of them."""
     once, rows = memories.unique_consecutive(return_counts=True)
     return once if bool((rows == rows[0]).all()) else memories

@@ -65,15 +65,25 @@ class DecoderModel(nn.Module):
         x = self.embed(tokens, ctx)
         return self.stack(x, ctx, cache), ctx
 
+    def logits_of(
+        self,
+        some: slice,
+        tokens: Int[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch kv_seq"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "batch some vocab"]:
+        """The logits of some of the new tokens: those of a whole prompt would fill the memory."""
+        x, ctx = self.hidden(tokens, valid, cache=cache)
+        return self.head(x[:, some], ctx)
+
     def next_token_logits(
         self,
         tokens: Int[Tensor, "batch seq"],
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """The logits of the next token alone: those of a long prompt would fill the memory."""
-        x, ctx = self.hidden(tokens, valid, cache=cache)
-        return self.head(x[:, -1:], ctx)[:, -1]
+        """The logits of the next token alone."""
+        return self.logits_of(slice(-1, None), tokens, valid, cache)[:, -1]
 
     def exit_logits(
         self,

@@ -18,15 +18,16 @@ from addnorm.models.inputs import (
     valid_positions,
 )
 from addnorm.models.transformer import TransformerConfig
-from addnorm.nn.blocks import Stack
+from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding, zero_padding
 from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, tie_head
 from addnorm.nn.init import initialise
-from addnorm.nn.masks import Causal
+from addnorm.nn.masks import Branches, Causal
 from addnorm.nn.positions import PositionConfig
 from addnorm.nn.residuals import Depth
+from addnorm.nn.types import KeysValues
 
 
 class EncoderDecoderModel(nn.Module):
@@ -81,30 +82,49 @@ class EncoderDecoderModel(nn.Module):
     def decode(
         self,
         target: Int[Tensor, "batch seq"],
-        memory: Float[Tensor, "memories memory_seq d_model"],
+        memory: Float[Tensor, "memories memory_seq width"],
         source_valid: Bool[Tensor, "memories source_seq"] | None = None,
         target_valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
+        branches: Branches | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
         """Next-token logits given the memory; `source_valid` is that of the source itself.
 
         With a `cache`, `target` holds the new tokens alone, and `target_valid` the cached ones too.
+        The new tokens of a row may each end one of its `branches`, rather than follow each other.
         """
-        return self.head(*self.decoded(target, memory, source_valid, target_valid, cache))
+        return self.head(*self.decoded(target, memory, source_valid, target_valid, cache, branches))
 
     def decoded(
         self,
         target: Int[Tensor, "batch seq"],
-        memory: Float[Tensor, "memories memory_seq d_model"],
+        memory: Float[Tensor, "memories memory_seq width"],
         source_valid: Bool[Tensor, "memories source_seq"] | None = None,
         target_valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
+        branches: Branches | None = None,
     ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
         """What `decode` gives the head."""
         past = 0 if cache is None else cache.length
-        ctx = Context.over(target, Causal(), valid=target_valid, past=past)
+        mask, positions = (Causal(), None) if branches is None else (branches, branches.positions)
+        ctx = Context.over(target, mask, valid=target_valid, past=past, positions=positions)
         ctx = ctx.attending(memory, valid_positions(self.source_embed, source_valid))
         return self.decoder(self.target_embed(target, ctx), ctx, cache), ctx
+
+    def cross_keys_values(
+        self, memory: Float[Tensor, "memories memory_seq d_model"]
+    ) -> list[KeysValues]:
+        """The keys and values of the memory, as the cross-attention of each layer sees them."""
+        return [block.cross_attention.keys_values(memory) for block in self.cross_blocks]
+
+    @property
+    def cross_blocks(self) -> list[CrossBlock | ParallelCrossBlock]:
+        """The layers of the decoder, all of which look at the memory."""
+        return [
+            block
+            for block in self.decoder.blocks
+            if isinstance(block, CrossBlock | ParallelCrossBlock)
+        ]
 
     def new_cache(self) -> KVCache:
         """An empty cache for the decoder."""

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Int, Shaped
 from pydantic import Field
 from torch import Tensor
 
-from addnorm.config import config
+from addnorm.config import WORD, config
 from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.audio import LogMelEmbedding, LogMelEmbeddingConfig
 from addnorm.nn.context import Context
@@ -35,6 +35,7 @@ class TokenInputConfig:
 InputConfig = Annotated[
     TokenInputConfig | PatchEmbeddingConfig | LogMelEmbeddingConfig | SeriesEmbeddingConfig,
     Field(discriminator="kind"),
+    WORD,
 ]
 """Every kind of input there is."""
 

@@ -26,10 +26,14 @@ from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig
 from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
     NoPositionConfig,
     PositionConfig,
     RotaryConfig,
     SinusoidalConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
 )
 from addnorm.nn.positions.position import BuildContext, Position, PositionPart
 from addnorm.nn.residuals import (
@@ -43,9 +47,16 @@ from addnorm.nn.residuals import (
 from addnorm.parts import Family, check_conflicts, kind_of
 
 LayerPositionConfig = Annotated[
-    RotaryConfig | NoPositionConfig | PositionPart, Family("position", PositionPart)
+    RotaryConfig
+    | ALiBiConfig
+    | KERPLEConfig
+    | T5BiasConfig
+    | TransformerXLConfig
+    | NoPositionConfig
+    | PositionPart,
+    Family("position", PositionPart),
 ]
-"""The positions that a layer may have of its own."""
+"""The positions that a layer may have of its own: those that act in attention."""
 
 
 @config

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from addnorm.nn.types import Hidden, Keys, KeysValues
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 else:
     Length = int | torch.SymInt
 """A number of tokens: to a tracer, a symbol for any."""
+
+MIN_SLOTS = 256
+"""For how many tokens, of all rows together, buffers with room for more have room at least."""
 
 
 @runtime_checkable
@@ -100,7 +104,7 @@ class SelfCache:
 
 
 class FixedCache:
-    """One layer's keys and values in buffers that are long enough for the whole text.
+    """One layer's keys and values in buffers with room for more tokens than there are.
 
     `slots` numbers all tokens so far, those to be appended included. The buffers and the slots are
     tensors and the rest follows from their shapes, so a compiled graph can take them as inputs.
@@ -113,6 +117,7 @@ class FixedCache:
         self.values = values
         self.slots = slots
         self.back = back
+        self._spare: list[Tensor] = []
 
     def source(self, x: Hidden) -> Hidden:
         """What keys and values are projected from: the new tokens alone."""
@@ -124,12 +129,60 @@ class FixedCache:
         begin = end - k.shape[2]
         self.keys.index_copy_(2, self.slots[begin:], k)
         self.values.index_copy_(2, self.slots[begin:], v)
-        held = slice(0 if self.back == inf else max(begin - int(self.back), 0), end)
+        held = slice(first_in_reach(begin, self.back), end)
         return self.keys[:, :, held], self.values[:, :, held]
+
+    def extend(self, slots: Int[Tensor, " so_far"]) -> None:
+        """Number the tokens anew, those to be appended included, and make room for all."""
+        if slots.shape[0] > self.keys.shape[2]:
+            held = slice(self.slots.shape[0])
+            self.keys, self.values = (
+                with_room(part[:, :, held], held.stop, slots.shape[0])
+                for part in (self.keys, self.values)
+            )
+            self._spare = []
+        self.slots = slots
+
+    def take(self, places: Int[Tensor, "rows kept"], most: int) -> None:
+        """Keep the tokens at these places of each row, with room for `most`."""
+        rows, n = places.shape
+        padded = F.pad(places, (0, capacity(most, rows) - n))
+        self.keys, self.values = (_gathered(part, padded) for part in (self.keys, self.values))
+        self.slots, self._spare = self.slots[:n], []
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order, repeats allowed."""
-        self.keys, self.values = (t.index_select(0, rows) for t in (self.keys, self.values))
+        held = slice(self.slots.shape[0])
+        kept, self._spare = moved([self.keys, self.values], self._spare, rows, held)
+        self.keys, self.values = kept
+
+
+class ConcatenatedCache:
+    """One layer's keys and values as they were given, the new ones joined to them.
+
+    Nothing is written in place, so a graph can take the past as inputs and give what is `kept` as
+    outputs. All of it is kept, whatever is in reach.
+    """
+
+    def __init__(self, keys: Keys, values: Keys, back: float = inf) -> None:
+        self.kept: KeysValues = keys, values
+        self.back = back
+
+    def source(self, x: Hidden) -> Hidden:
+        """What keys and values are projected from: the new tokens alone."""
+        return x
+
+    def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
+        """Join the new keys and values; return those within reach of the new tokens."""
+        keys, values = self.kept
+        first = first_in_reach(keys.shape[2], self.back)
+        self.kept = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
+        return self.kept[0][:, :, first:], self.kept[1][:, :, first:]
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these batch rows, in this order, repeats allowed."""
+        keys, values = self.kept
+        self.kept = keys.index_select(0, rows), values.index_select(0, rows)
 
 
 class SegmentMemory:
@@ -210,6 +263,11 @@ class KVCache:
         length = self.length + n_tokens
         self.length = length if self.limit is None else min(length, self.limit)
 
+    def remember(self, memories: Sequence[KeysValues]) -> None:
+        """Keep the keys and values that the cross-attention of each layer looks at."""
+        for layer, kept in zip(self.layers, memories, strict=True):
+            layer.cross_cache = CrossCache(kept)
+
     def select(
         self, rows: Int[Tensor, " rows"], memories: Int[Tensor, " memories"] | None = None
     ) -> None:
@@ -242,3 +300,33 @@ def moved(
 def are_all(rows: Int[Tensor, " rows"], n: int) -> bool:
     """Whether these are rows 0 to n - 1 in their order."""
     return len(rows) == n and torch.equal(rows, torch.arange(n, device=rows.device))
+
+
+def first_in_reach(begin: Length, back: float) -> Length:
+    """The first slot that the tokens from slot `begin` on can look back to."""
+    return 0 if back == inf else max(begin - int(back), 0)
+
+
+def capacity(n: int, rows: int) -> int:
+    """Slots for `n` tokens of each row: a power of two, so that buffers seldom grow."""
+    return max(MIN_SLOTS // max(rows, 1), 32, 1 << (n - 1).bit_length())
+
+
+def with_room(
+    kept: Keys, n: int, most: int | None = None
+) -> Float[Tensor, "rows kv_heads room d_head"]:
+    """The last of `n` keys or values at their places in a buffer for `most` of them, or more."""
+    rows, heads, held, width = kept.shape
+    buffer = kept.new_empty(rows, heads, capacity(most or n, rows), width)
+    buffer[:, :, n - held : n] = kept
+    return buffer
+
+
+def _gathered(
+    buffer: Float[Tensor, "rows kv_heads room d_head"], places: Int[Tensor, "rows room_2"]
+) -> Float[Tensor, "rows kv_heads room_2 d_head"]:
+    """What stands at these places of each row."""
+    rows, heads, room, width = buffer.shape
+    first = torch.arange(rows * heads).view(rows, heads, 1) * room
+    flat = (first + places[:, None]).flatten()
+    return buffer.view(-1, width).index_select(0, flat).view(rows, heads, -1, width)

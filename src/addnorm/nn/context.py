@@ -1,21 +1,24 @@
 """Context: what every layer of one forward pass is told, passed down and never changed."""
 
 from dataclasses import dataclass, replace
-from math import inf
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from addnorm.nn.cache import Length
+from addnorm.nn.cache import Length, first_in_reach
 from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Segments
 
 
 @dataclass(frozen=True)
 class Memory:
-    """An encoder's output, and which of it may be looked at."""
+    """An encoder's output, and which of it may be looked at.
 
-    hidden: Float[Tensor, "memories memory_seq d_model"]
+    Where every layer has its keys and values, `hidden` stands for its own shape and may have no
+    features.
+    """
+
+    hidden: Float[Tensor, "memories memory_seq width"]
     mask: Evaluated
 
 
@@ -50,11 +53,14 @@ class Context:
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
         segments: Int[Tensor, "batch kv_seq"] | None = None,
         past: Length = 0,
+        positions: Int[Tensor, "#batch kv_seq"] | None = None,
     ) -> "Context":
         """The context of `tokens` after `past` cached ones.
 
-        `valid` marks the real tokens among all slots, the cached ones included. Raises
-        `ValueError` where the shapes do not agree.
+        `valid` marks the real tokens among all slots, the cached ones included. `positions` are
+        those of all slots, by default counted from the start of each text. Nothing here depends on
+        what a length is, so a tracer may keep lengths open. Raises `ValueError` where the shapes do
+        not agree.
         """
         batch, seq = tokens.shape[:2]
         kv_slots = torch.arange(past + seq, device=tokens.device)
@@ -64,7 +70,8 @@ class Context:
         if segments is not None:
             _same_shape("segments", segments, (batch, past + seq))
             mask = mask & Segments(segments)
-        positions = positions_of(kv_slots, valid, segments)
+        if positions is None:
+            positions = positions_of(kv_slots, valid, segments)
         return cls(
             batch=batch,
             kv_positions=positions,
@@ -80,9 +87,8 @@ class Context:
         Of the slots, those stay that the pattern can reach from the new ones, as a cache keeps.
         """
         mask = self.mask & pattern.at(self.kv_positions)
-        first, back = 0, pattern.reach[0]
-        if back < inf:
-            first = max(self.kv_slots.shape[0] - self.q_slots.shape[0] - int(back), 0)
+        past = self.kv_slots.shape[0] - self.q_slots.shape[0]
+        first = first_in_reach(past, pattern.reach[0])
         return replace(
             self,
             mask=mask.on(self.q_slots, self.kv_slots[first:], self.batch),
@@ -92,7 +98,7 @@ class Context:
 
     def attending(
         self,
-        memory: Float[Tensor, "memories memory_seq d_model"],
+        memory: Float[Tensor, "memories memory_seq width"],
         valid: Bool[Tensor, "memories memory_seq"] | None = None,
     ) -> "Context":
         """This context with an encoder's output for cross-attention to look at.

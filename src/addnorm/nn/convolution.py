@@ -1,6 +1,6 @@
 """Convolution over time as a mixer: a few neighbours with fixed weights where attention stands."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -110,6 +110,14 @@ class ConvolutionConfig:
     kernel_size: PositiveInt | Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = 3
     activation: Activation = "relu"
     bias: bool = True
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """One kernel, and several side by side."""
+        return {
+            "convolution": cls(),
+            "convolutions": cls(kernel_size=(2, 4), activation="gelu", bias=False),
+        }
 
     def build(self, d_model: int, position: Position, causal: bool, layer: int = 0) -> Convolution:
         sizes = self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size,)

@@ -1,7 +1,7 @@
 """Embeddings: tokens to vectors, with the positions that act there."""
 
 import math
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.norms import NoNorm, NormConfig
+from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, NoNorm, NormConfig
 from addnorm.nn.positions.position import Position
 from addnorm.parts import Family
 
@@ -72,6 +72,16 @@ class EmbeddingConfig:
     norm: NormConfig | None = None
     word_dropout: Probability = 0.0
     n_types: NonNegativeInt = 0
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """The usual, and what may be added."""
+        return {
+            "tokens": cls(),
+            "tokens_unscaled": cls(scale="one"),
+            "tokens_normed": cls(norm=LayerNormConfig(), n_types=2),
+            "tokens_batchnormed": cls(norm=BatchNormConfig()),
+        }
 
     def build(self, vocab_size: int, d_model: int, position: Position, dropout: float) -> Embedding:
         return Embedding(

@@ -1,7 +1,7 @@
 """Position-wise feed-forward layers: two matrices with an activation, or three with a gate."""
 
 from collections.abc import Callable
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -62,6 +62,15 @@ class FeedForwardConfig:
     bias: bool = True
     dropout: Probability = 0.0
 
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Every activation function."""
+        return {
+            "mlp": cls(d_ff=6, activation="gelu"),
+            "mlp_without_bias": cls(bias=False),
+            **{f"mlp_{name}": cls(d_ff=6, activation=name) for name in ACTIVATIONS},
+        }
+
     def build(self, d_model: int) -> FeedForward:
         return FeedForward(
             d_model,
@@ -107,6 +116,15 @@ class GatedFeedForwardConfig:
     activation: Activation = "silu"
     bias: bool = False
     dropout: Probability = 0.0
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Every activation function."""
+        return {
+            "gated": cls(d_ff=6),
+            "gated_with_bias": cls(bias=True),
+            **{f"gated_{name}": cls(d_ff=6, activation=name) for name in ACTIVATIONS},
+        }
 
     def build(self, d_model: int) -> GatedFeedForward:
         return GatedFeedForward(

@@ -1,6 +1,6 @@
 """Heads: hidden states to the logits of tokens, of a class, of tags, or to vectors themselves."""
 
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from addnorm.nn.dropout import Dropout
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.linear import Linear, linear
-from addnorm.nn.norms import NoNorm, NormConfig
+from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
 
@@ -94,6 +94,20 @@ class TokenHeadConfig:
     scale: Literal["one", "sqrt"] = "one"
     softcap: PositiveFloat | None = None
 
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Tied and not; with all that may stand around it."""
+        return {
+            "token": cls(),
+            "token_untied": cls(tied=False),
+            "token_transformed": cls(
+                bias=True,
+                transform=TransformConfig(norm=LayerNormConfig()),
+                scale="sqrt",
+                softcap=3.0,
+            ),
+        }
+
     def build(self, d_model: int, n_outputs: int) -> TokenHead:
         return TokenHead(
             d_model,
@@ -146,6 +160,17 @@ class ClassificationHeadConfig:
     transform: TransformConfig | None = None
     dropout: Probability = 0.0
 
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Every pooling."""
+        return {
+            "classification": cls(),
+            "classification_max": cls(pooling="max"),
+            "classification_first": cls(
+                pooling="first", transform=TransformConfig(activation="tanh", bias=False)
+            ),
+        }
+
     def build(self, d_model: int, n_outputs: int) -> ClassificationHead:
         return ClassificationHead(
             d_model,
@@ -183,6 +208,16 @@ class TaggingHeadConfig:
     kind: Literal["tagging"] = "tagging"
     transform: TransformConfig | None = None
     dropout: Probability = 0.0
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """With and without a layer before it."""
+        return {
+            "tagging": cls(),
+            "tagging_transformed": cls(
+                transform=TransformConfig(bias=False, norm=LayerNormConfig(bias=False))
+            ),
+        }
 
     def build(self, d_model: int, n_outputs: int) -> TaggingHead:
         transform = None if self.transform is None else self.transform.build(d_model)

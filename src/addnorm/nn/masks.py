@@ -59,8 +59,11 @@ class Mask(ABC):
     def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
         """The mask on these slots in one of the four forms that an attention core knows.
 
-        `q_slots` must be the last of `kv_slots`, as they are in self-attention with a cache.
+        `q_slots` must be the last of `kv_slots`, as they are in self-attention with a cache. In an
+        exported graph, which keeps their number open, it is always evaluated whole.
         """
+        if torch.compiler.is_exporting():
+            return Dense(self.dense(q_slots, kv_slots, batch))
         whole, far = q_slots.shape[0] * kv_slots.shape[0], sum(self.reach)
         # Asked in two steps: a length that torch.compile keeps open times inf is no number.
         narrow = far < inf and kv_slots.shape[0] > 4 * (TILE + far)
@@ -181,10 +184,11 @@ class Branches(Mask):
     """Each of the last slots ends a branch of its row: `seen` says from which slots it descends.
 
     So beams share what they have in common, and none is ever moved (a tree of tokens under one
-    mask: Miao et al. 2024, §4.2).
+    mask: Miao et al. 2024, §4.2). `positions` are those of the slots in their branches.
     """
 
     seen: Bool[Tensor, "batch branches kv_seq"]
+    positions: Int[Tensor, "batch kv_seq"]
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         _, branches, slots = self.seen.shape

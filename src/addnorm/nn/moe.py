@@ -139,6 +139,15 @@ class MixtureOfExpertsConfig:
         if self.top_k > self.n_experts:
             raise ValueError(_refusal(self.top_k, self.n_experts))
 
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Two experts of a token, and one; gated experts, and plain ones."""
+        return {
+            "moe": cls(n_experts=3, expert=GatedFeedForwardConfig(d_ff=4)),
+            "moe_one_of_four": cls(n_experts=4, top_k=1, expert=GatedFeedForwardConfig(d_ff=4)),
+            "moe_ungated": cls(n_experts=3, expert=FeedForwardConfig(d_ff=4, activation="gelu")),
+        }
+
     def build(self, d_model: int) -> MixtureOfExperts:
         experts = [self.expert.build(d_model) for _ in range(self.n_experts)]
         return MixtureOfExperts(d_model, experts, top_k=self.top_k, balance=self.balance)

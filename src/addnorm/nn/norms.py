@@ -4,7 +4,7 @@ Every norm takes the hidden states and which of the tokens are real; BatchNorm a
 """
 
 import math
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -45,6 +45,14 @@ class LayerNormConfig:
     kind: Literal["layernorm"] = "layernorm"
     eps: PositiveFloat = 1e-5
     bias: bool = True
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """With and without β."""
+        return {
+            "layernorm": cls(),
+            "layernorm_without_bias": cls(bias=False, eps=0.1),
+        }
 
     def build(self, d_model: int) -> LayerNorm:
         return LayerNorm(d_model, eps=self.eps, bias=self.bias)
@@ -186,6 +194,11 @@ class BatchNormConfig:
     eps: PositiveFloat = 1e-5
     momentum: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
 
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Running statistics that move at two speeds."""
+        return {"batchnorm": cls(), "batchnorm_half_new": cls(momentum=0.5)}
+
     def build(self, d_model: int) -> BatchNorm:
         return BatchNorm(d_model, eps=self.eps, momentum=self.momentum)
 
@@ -210,6 +223,11 @@ class DynamicTanhConfig:
 
     kind: Literal["dynamic_tanh"] = "dynamic_tanh"
     alpha: PositiveFloat = 0.5
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """α from two values."""
+        return {"dynamic_tanh": cls(), "dynamic_tanh_steep": cls(alpha=2.0)}
 
     def build(self, d_model: int) -> DynamicTanh:
         return DynamicTanh(d_model, alpha=self.alpha)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -229,6 +229,16 @@ class RecurrentConfig:
     cell: Cell = "lstm"
     d_hidden: PositiveInt | None = None
     bias: bool = True
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Every cell."""
+        return {
+            "lstm": cls(),
+            "gru": cls(cell="gru", d_hidden=6),
+            "rnn": cls(cell="rnn"),
+            "rnn_without_bias": cls(cell="rnn", bias=False),
+        }
 
     def build(self, d_model: int, position: Position, causal: bool, layer: int = 0) -> Recurrent:
         return Recurrent(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -80,6 +80,11 @@ class PreNormConfig:
 
     kind: Literal["pre"] = "pre"
     first: bool = True
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """With and without the very first norm."""
+        return {"pre": cls(), "pre_without_first": cls(first=False)}
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> PreNorm:
         return PreNorm(norm.build(d_model), dropout)
@@ -189,6 +194,11 @@ class ParallelConfig:
 
     kind: Literal["parallel"] = "parallel"
     norms: Literal["one", "each"] = "one"
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """One norm, or one for each branch."""
+        return {"parallel": cls(), "parallel_norm_each": cls(norms="each")}
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> Branch:
         return Branch(norm.build(d_model) if self.norms == "each" else NoNorm(), dropout)

@@ -1,14 +1,14 @@
 """Parts of a model replaced by name: `norm=rmsnorm`, `attention.n_kv_heads=2`."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from addnorm.errors import InputError
 from addnorm.models import ModelConfig
 from addnorm.parts import kind_of
-from addnorm.runs.mistakes import walk
-from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, set_field
+from addnorm.runs.mistakes import classes_in, hints_of
+from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, class_of, set_field
 from addnorm.runs.start import merged, tree_of
 
 CARRIED = {
@@ -39,7 +39,7 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
         known = [one for one in given if f"{name}.".startswith(f"model.{one}.")]
         return f"--set {known[-1]}" if known else "--set"
 
-    new = check_recipe(tree, place)
+    new = check_recipe(tree, place, from_file=False)
     if new.model.kind != model.kind:
         raise InputError(f"--set kind: the model is of kind {model.kind!r}, and stays of it")
     if kind_of(new.model.head) != kind_of(model.head):
@@ -70,8 +70,8 @@ def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None
         if not isinstance(here, dict):
             raise InputError(f"--set {path}: {table} = {here!r} is not a table")
     old = here.get(last)
-    classes = _classes(tree, [*tables, last])
-    kinds = [one.kind for one in classes if any(field.name == "kind" for field in fields(one))]
+    annotation = _annotation(tree, [*tables, last])
+    kinds = [kind_of(one) for one in classes_in(annotation) if _has_kind(one)]
     read: dict[str, Any] = {}
     set_field(read, "value", text)
     value = read["value"]
@@ -80,8 +80,8 @@ def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None
     elif kinds and isinstance(value, str):
         value = {"kind": value}
     if kinds and isinstance(value, dict):
-        chosen = [one for one in classes if one.kind == value.get("kind")]
-        known = {field.name for one in chosen for field in fields(one)}
+        chosen = class_of(annotation, value)
+        known = {one.name for one in fields(chosen)} if is_dataclass(chosen) else set[str]()
         kept = _carried(last, _written_out(old, model.d_model), known)
         before: dict[str, Any] = old if isinstance(old, dict) else {}
         same = value.get("kind") in (None, before.get("kind"))
@@ -89,18 +89,20 @@ def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None
     here[last] = value
 
 
-def _classes(tree: dict[str, Any], path: list[str]) -> tuple[Any, ...]:
-    """The configurations that may stand at a path, the kinds on the way being as they are."""
-    loc: list[str] = []
+def _annotation(tree: dict[str, Any], path: list[str]) -> Any:
+    """What may stand at a path, the kinds on the way being as they are."""
     here: Any = tree
-    classes: tuple[Any, ...] = ()
+    chosen: Any = Recipe
+    annotation: Any = None
     for key in path:
-        _, classes = walk(Recipe, (*loc, key))
+        annotation = hints_of(chosen).get(key) if is_dataclass(chosen) else None
         here = here.get(key) if isinstance(here, dict) else None
-        loc += [key]
-        if len(classes) > 1 and isinstance(here, dict) and "kind" in here:
-            loc += [here["kind"]]
-    return classes
+        chosen = class_of(annotation, here if isinstance(here, dict) else {})
+    return annotation
+
+
+def _has_kind(one: Any) -> bool:
+    return any(field.name == "kind" for field in fields(one))
 
 
 def _carried(name: str, old: Any, known: set[str]) -> dict[str, Any]:
@@ -113,9 +115,10 @@ def _carried(name: str, old: Any, known: set[str]) -> dict[str, Any]:
 
 def _written_out(old: Any, d_model: int) -> Any:
     """A feed-forward layer with its width, where that was a default."""
-    if not isinstance(old, dict) or old.get("d_ff", 0) is not None:
+    widths = {"mlp": 4 * d_model, "gated": 8 * d_model // 3}
+    if not isinstance(old, dict) or old.get("d_ff", 0) is not None or old["kind"] not in widths:
         return old
-    return {**old, "d_ff": 4 * d_model if old["kind"] == "mlp" else 8 * d_model // 3}
+    return {**old, "d_ff": widths[old["kind"]]}
 
 
 def _keep_cross_attention(tree: dict[str, Any], model: ModelConfig) -> None:

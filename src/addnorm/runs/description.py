@@ -13,8 +13,10 @@ from rich.tree import Tree
 
 from addnorm.convert.folder import hf_model_type
 from addnorm.models import EncoderConfig
+from addnorm.parts import kind_of
+from addnorm.runs.build import build_model
 from addnorm.runs.estimate import Estimate
-from addnorm.runs.folder import build_model, read_settings
+from addnorm.runs.folder import read_settings
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
 from addnorm.runs.training import count
 from addnorm.train.checkpoint import checkpoints_in
@@ -128,20 +130,39 @@ def facts(rows: dict[str, str]) -> Table:
 
 def parts(settings: Any, name: str = "recipe", kind: str = "") -> Tree:
     """A part of a recipe: its kind, the fields that are not at their default, its own parts."""
-    inner = [(f.name, getattr(settings, f.name)) for f in fields(settings)]
+    values = _fields(settings)
     changed = [
-        f"{f.name} = {_value(getattr(settings, f.name))}"
-        for f in fields(settings)
-        if f.name != "kind"
-        and not is_dataclass(getattr(settings, f.name))
-        and getattr(settings, f.name) != f.default
+        f"{key} = {_value(value)}"
+        for key, (value, default) in values.items()
+        if key != "kind" and not is_part(value) and value != default
     ]
     words = [(name, "dim"), (kind, "bold"), (", ".join(changed), "")]
     tree = Tree(Text("  ").join(Text(*word) for word in words if word[0]))
-    for key, value in inner:
-        if is_dataclass(value):
-            tree.add(parts(value, key, getattr(value, "kind", "")))
+    for key, (value, _) in values.items():
+        if is_part(value):
+            tree.add(parts(value, key, _kind(value)))
     return tree
+
+
+def is_part(value: Any) -> bool:
+    """Whether a value of a recipe is a configuration, of ours or of anyone's own."""
+    return is_dataclass(value) or hasattr(type(value), "model_fields")
+
+
+def _fields(settings: Any) -> dict[str, tuple[Any, Any]]:
+    """The value and the default of every field."""
+    if is_dataclass(settings):
+        return {f.name: (getattr(settings, f.name), f.default) for f in fields(settings)}
+    return {
+        name: (getattr(settings, name), field.default)
+        for name, field in type(settings).model_fields.items()
+    }
+
+
+def _kind(part: Any) -> str:
+    """The kind of a part; nothing for a table of ours that has none."""
+    ours = type(part).__module__.partition(".")[0] == "addnorm"
+    return getattr(part, "kind", "") if ours else kind_of(part)
 
 
 def _value(value: Any) -> str:

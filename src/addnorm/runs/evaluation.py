@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -28,10 +27,9 @@ from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.runs import metrics
-from addnorm.runs.folder import Run
 from addnorm.runs.recipe import check_task
+from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
-from addnorm.runs.use import one_line
 from addnorm.train.loss import cross_entropy_sum
 
 Split = Literal["valid", "test"]
@@ -185,19 +183,22 @@ def _filled(tags: list[str], n: int) -> list[str]:
 
 
 def evaluate_run(
-    run: Run, split: Split, predictions: Path | None = None, console: Console | None = None
+    run: Run, split: Split, console: Console | None = None, corpus: Corpus | None = None
 ) -> dict[str, float]:
-    """The scores of a run on a split of its data.
+    """The scores of a run on a split of its data, or of another `corpus`, as `evaluation_of`."""
+    return evaluation_of(run, split, console, corpus).scores
 
-    What the model predicts goes to `predictions`, a line an example, empty for one left out as too
-    long; what was left out of the data is told on the `console`.
-    Raises `InputError` where the data have no such split, and for predictions of a language model.
+
+def evaluation_of(
+    run: Run, split: Split, console: Console | None = None, corpus: Corpus | None = None
+) -> Evaluation:
+    """The scores of a run on a split of its data, or of another `corpus`, with the predictions.
+
+    A prediction is empty for an example that was left out as too long; a language model has none.
+    What was left out of the data is told on the `console`. Raises `InputError` where the data have
+    no such split.
     """
-    if predictions is not None and run.task == "language":
-        raise InputError(
-            "a language model predicts no line for each example: leave predictions out"
-        )
-    corpus = run.recipe.corpus()
+    corpus = corpus or run.corpus or run.recipe.corpus()
     check_task(run.recipe, corpus)
     encoded = encode(corpus, run.text, run.labels)
     loaders = run.recipe.train.batching.build(encoded)
@@ -214,8 +215,8 @@ def evaluate_run(
         raise InputError(f"the data have no {split} split: data.{split} is not given")
     if console is not None:
         console.out(f"{split}: {loaders.reports[split]}", highlight=False)
-    evaluation = evaluator.evaluate(run.model)
-    if predictions is not None:
-        lines = (evaluation.predictions.get(i, "") for i in range(len(evaluator.examples)))
-        predictions.write_text("".join(f"{one_line(line)}\n" for line in lines), encoding="utf-8")
-    return {"examples": len(evaluator.encoded), **evaluation.scores}
+    found = evaluator.evaluate(run.model)
+    predictions = found.predictions and {
+        i: found.predictions.get(i, "") for i in range(len(evaluator.examples))
+    }
+    return Evaluation({"examples": len(evaluator.encoded), **found.scores}, predictions)

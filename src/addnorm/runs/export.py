@@ -10,12 +10,11 @@ import torch
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.gguf import Dtype
 from addnorm.convert.folder import save
-from addnorm.errors import InputError
+from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderModel, EncoderDecoderConfig, EncoderModel
-from addnorm.runs.folder import Run
+from addnorm.runs.run import Run
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 GGUF: dict[torch.dtype, Dtype] = {
     torch.float32: "f32",
     torch.float16: "f16",
@@ -24,18 +23,19 @@ GGUF: dict[torch.dtype, Dtype] = {
 """What GGUF calls the types of weights."""
 
 
-def export_run(
-    folder: Path, out: Path, *, to: Form, family: str | None = None, dtype: str | None = None
-) -> list[str]:
-    """Write the model of `folder` at `out`; return what to tell the person who asked.
+def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> list[str]:
+    """Write the model of a run at `out`; return what to tell the person who asked.
 
     Raises `InputError` where `out` is the folder itself, or the other library lacks a part.
     """
-    if out.resolve() == folder.resolve():
+    if to not in WRITERS:
+        raise InputError(
+            f"to = {to!r}: no such form.{nearest(to, WRITERS)} Valid: {', '.join(WRITERS)}."
+        )
+    if run.folder is not None and out.resolve() == run.folder.resolve():
         raise InputError(f"{out}: an export does not replace the model that it is made of")
     if family is not None and to != "hf":
         raise InputError(f"a family is chosen for hf alone: leave it out with {to}")
-    run = Run.open(folder, dtype=None if dtype is None else DTYPES[dtype])
     return WRITERS[to](run, out, family)
 
 

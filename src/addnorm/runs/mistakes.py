@@ -7,6 +7,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic_core import ErrorDetails
 
 from addnorm.errors import nearest
+from addnorm.parts import family_of, installed_parts, kind_of
 
 Location = tuple[int | str, ...]
 """Where pydantic met the error: keys, and the kinds chosen on the way, which are no keys."""
@@ -19,21 +20,36 @@ def walk(root: Config, loc: Location) -> tuple[list[str], tuple[Config, ...]]:
     """The keys of a location as they were written, and the classes that may stand there."""
     path: list[str] = []
     here: tuple[Config, ...] = (root,)
+    has_kinds = False
     for key in loc:
-        chosen = tuple(c for c in here if len(here) > 1 and c.kind == key)
-        if not chosen:
+        if isinstance(key, int):  # one of several: what may stand there stays the same
             path.append(str(key))
-            hints = get_type_hints(here[0], include_extras=True) if here else {}
-            chosen = classes_in(hints.get(str(key)))
-        here = chosen
+            continue
+        chosen = tuple(c for c in here if has_kinds and kind_of(c) == key)
+        if not chosen:
+            path.append(key)
+            annotation = hints_of(here[0]).get(key) if here else None
+            here, has_kinds = classes_in(annotation), chooses(annotation)
+        else:
+            here, has_kinds = chosen, False
     return path, here
 
 
+def hints_of(configuration: Config) -> dict[str, Any]:
+    """The annotations of a configuration's fields."""
+    return get_type_hints(configuration, include_extras=True)
+
+
 def classes_in(annotation: Any) -> tuple[Config, ...]:
-    """The configuration classes that an annotation allows."""
+    """The configuration classes, ours, that an annotation allows."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         return (annotation,)
     return tuple(c for part in get_args(annotation) for c in classes_in(part))
+
+
+def chooses(annotation: Any) -> bool:
+    """Whether a kind chooses what stands there: among several, or ours and anyone's own."""
+    return len(classes_in(annotation)) > 1 or family_of(annotation) is not None
 
 
 def written_path(root: Config, error: ErrorDetails) -> list[str]:
@@ -54,11 +70,13 @@ def explain(root: Config, error: ErrorDetails) -> str:
             return f"{name} is not a field.{_choices(path[-1], valid)}"
         case "union_tag_invalid":
             tag = str(context["tag"])
-            return f"{name}.kind = {tag!r} does not exist.{_choices(tag, _kinds(here))}"
+            valid = _kinds(here)
+            near = nearest(tag, [*valid, *installed_parts()])
+            return f"{name}.kind = {tag!r} does not exist.{near} Valid: {', '.join(valid)}."
         case "union_tag_not_found":
             return f"{name}.kind is missing.{_choices('', _kinds(here))}"
         case "model_attributes_type" | "dataclass_type":
-            return f"{name} = {given} is not a table.{_table(path[-1], given, len(here) > 1)}"
+            return f"{name} = {given} is not a table."
         case "literal_error":
             valid = re.findall(r"'([^']*)'", str(context["expected"]))
             return f"{name} = {given} does not exist.{_choices(str(error['input']), valid)}"
@@ -76,11 +94,7 @@ def _short(value: object) -> str:
 
 
 def _kinds(classes: tuple[Config, ...]) -> list[str]:
-    return [c.kind for c in classes]
-
-
-def _table(key: str, given: str, has_kinds: bool) -> str:
-    return f" Write for example {key} = {{kind = {given}}}." if has_kinds else ""
+    return [kind_of(c) for c in classes]
 
 
 def _choices(name: str, valid: list[str]) -> str:

@@ -3,23 +3,25 @@
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.config import config
 from addnorm.data import Corpus, DataConfig, ImagesConfig
+from addnorm.data.batching import BatchingConfig, ExamplesConfig
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
-from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
-from addnorm.parts import kind_of
-from addnorm.runs.mistakes import classes_in, explain, written_path
+from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.parts import FROM_FILE, family_of, kind_of, members
+from addnorm.runs.imports import check_imports, import_named
+from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, written_path
 from addnorm.runs.settings import MEASURED, EvalConfig
-from addnorm.runs.start import merged, model_tree
+from addnorm.runs.start import MODEL, merged, model_tree
+from addnorm.runs.task import task_of_model
 from addnorm.train.settings import TrainConfig
 
 
@@ -44,7 +46,12 @@ class Recipe:
                 "this model came without data: name some, such as --data.kind text "
                 "--data.train FILE --data.valid FILE"
             )
-        return self.data.load()
+        found: Any = self.data.load()
+        if not isinstance(found, Corpus):
+            raise InputError(
+                f"data: {kind_of(self.data)} loads {type(found).__name__}: load() returns a Corpus"
+            )
+        return found
 
 
 RECIPE = TypeAdapter(Recipe)
@@ -53,14 +60,19 @@ Place = Callable[[list[str]], str]
 """Says where a field was written, for a message."""
 
 
-def read_recipe(file: Path, overrides: Mapping[str, str] | None = None) -> Recipe:
+def read_recipe(
+    file: Path, overrides: Mapping[str, str] | None = None, *, import_parts: bool = False
+) -> Recipe:
     """The recipe in `file`, with fields such as `train.lr` replaced by `overrides`.
 
-    Raises `InputError` naming the file, the line, what is wrong and the nearest valid name.
+    `import_parts` is for a recipe that a person names to train it: what it lists in `import` is
+    imported, and so is the installed package of a part that it names. Raises `InputError` naming
+    the file, the line, what is wrong and the nearest valid name.
     """
     overrides = overrides or {}
     text = _read(file)
     tree = _parse(file, text)
+    names = tree.pop("import", [])
     for name, value in overrides.items():
         write_default_kinds(tree, name)
         set_field(tree, name, value)
@@ -69,11 +81,15 @@ def read_recipe(file: Path, overrides: Mapping[str, str] | None = None) -> Recip
         given = [name for name in overrides if ".".join([*path, ""]).startswith(f"{name}.")]
         return f"--{given[-1]}" if given else f"{file}:{line_of(text, path)}"
 
+    if import_parts:
+        import_named(file, names, place(["import"]))
+    else:
+        check_imports(file, tree)
     if "data" not in tree:
         raise InputError(f"{place(['data'])}: data is missing.")
     tree = with_current_names(tree)
     _write_start(tree, place)
-    recipe = check_recipe(tree, place)
+    recipe = check_recipe(tree, place, from_file=not import_parts)
     _check_task(recipe, place)
     _check_metric(recipe, place)
     return recipe
@@ -85,7 +101,13 @@ def _write_start(tree: dict[str, Any], place: Place) -> None:
     start = train.get("start") if isinstance(train, dict) else None
     if isinstance(start, str) and isinstance(model, dict):
         try:
-            tree["model"] = merged(_with_layer_pattern(model_tree(Path(start))), model)
+            old = _with_layer_pattern(model_tree(Path(start)))
+            # The folder is only read: what it names is looked up before it is part of a recipe.
+            MODEL.validate_python(old, context=FROM_FILE)
+            tree["model"] = merged(old, model)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            raise InputError(f"{place(['train', 'start'])}: {start}: {first}") from error
         except InputError as error:
             raise InputError(f"{place(['train', 'start'])}: {error}") from error
 
@@ -115,10 +137,14 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
         raise InputError(f"{file}: not a recipe: nested too deep") from error
 
 
-def check_recipe(tree: dict[str, Any], place: Place) -> Recipe:
-    """The recipe that `tree` describes. Raises `InputError` about the first thing wrong with it."""
+def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) -> Recipe:
+    """The recipe that `tree` describes; one `from_file` that is only read imports no package.
+
+    Raises `InputError` about the first thing wrong with it.
+    """
+    context = FROM_FILE if from_file else None
     try:
-        recipe = RECIPE.validate_python(with_current_names(tree))
+        recipe = RECIPE.validate_python(with_current_names(tree), context=context)
     except ValidationError as error:
         # A field that is missing may only be misspelt: what is there and wrong comes first.
         first = min(error.errors(include_url=False), key=lambda e: e["type"] == "missing")
@@ -148,10 +174,13 @@ def _check_input(recipe: Recipe, place: Place) -> None:
     """Raise `InputError` where data, tokenizer, model and batches are not all for the same."""
     if recipe.data is None:
         return
-    images = isinstance(recipe.data, ImagesConfig)
     model, batching = recipe.model, recipe.train.batching
     reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
-    kind = f"data.kind = {recipe.data.kind!r}"
+    # Data of someone's own are what the model reads; `encode` looks at the examples themselves.
+    own = not isinstance(recipe.data, members(DataConfig))
+    images = isinstance(recipe.data, ImagesConfig) or (own and reads == "patches")
+    texts = (one for one in members(BatchingConfig) if one is not ExamplesConfig)
+    kind = f"data.kind = {kind_of(recipe.data)!r}"
     needed = "patches" if images else "tokens"
     rules = [
         (
@@ -175,9 +204,9 @@ def _check_input(recipe: Recipe, place: Place) -> None:
             f"images have no tokenizer: leave [tokenizer] out beside {kind}",
         ),
         (
-            images and batching.kind != "examples",
+            images and isinstance(batching, tuple(texts)),
             "train.batching.kind",
-            f"train.batching.kind = {batching.kind!r} is for text: {kind} needs 'examples'",
+            f"train.batching.kind = {kind_of(batching)!r} is for text: {kind} needs 'examples'",
         ),
     ]
     for wrong, path, message in rules:
@@ -203,20 +232,7 @@ def _check_metric(recipe: Recipe, place: Place) -> None:
 
 def task_of(recipe: Recipe) -> Task:
     """The task that a recipe's model is for. Raises `InputError` where it has none."""
-    match recipe.model:
-        case EncoderDecoderConfig():
-            return "translation"
-        case DecoderConfig():
-            return "language"
-        case EncoderConfig(head=ClassificationHeadConfig()):
-            return "classification"
-        case EncoderConfig(head=TaggingHeadConfig()):
-            return "tagging"
-        case EncoderConfig(head=head):
-            raise InputError(
-                f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives "
-                "vectors or scores of tokens. Valid: classification, tagging."
-            )
+    return task_of_model(recipe.model)
 
 
 def check_task(recipe: Recipe, corpus: Corpus) -> None:
@@ -264,17 +280,34 @@ def write_default_kinds(tree: dict[str, Any], name: str) -> None:
     So `train.schedule.warmup` can be set in a recipe that leaves the schedule at its default.
     """
     here: Any = tree
-    classes: tuple[Any, ...] = (Recipe,)
+    chosen: Any = Recipe
     for table in name.split(".")[:-1]:
-        chosen = [c for c in classes if len(classes) == 1 or c.kind == here.get("kind")]
-        known = {field.name: field for field in fields(chosen[0])} if chosen else {}
+        known = {field.name: field for field in fields(chosen)} if is_dataclass(chosen) else {}
         if table not in known:
             return
+        annotation = hints_of(chosen).get(table)
+        if isinstance(here.get(table), str) and chooses(annotation):
+            here[table] = {"kind": here[table]}
         kind = getattr(known[table].default, "kind", None)
         here = here.setdefault(table, {} if kind is None else {"kind": kind})
-        classes = classes_in(get_type_hints(chosen[0], include_extras=True)[table])
         if not isinstance(here, dict):
             return
+        chosen = class_of(annotation, here)
+
+
+def class_of(annotation: Any, table: Mapping[str, Any]) -> Any:
+    """The configuration class that a table stands for; None where that cannot be known."""
+    classes, family = classes_in(annotation), family_of(annotation)
+    if not chooses(annotation):
+        return classes[0] if classes else None
+    kind = table.get("kind", family and family.default)
+    for one in classes:
+        if kind_of(one) == kind:
+            return one
+    try:
+        return family.find(str(kind), from_file=True) if family is not None else None
+    except ValueError:
+        return None
 
 
 def set_field(tree: dict[str, Any], name: str, value: str) -> None:

@@ -13,6 +13,7 @@ from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.runs.imports import check_imports
 from addnorm.train.average import Weights, weights_of
 
 MODEL = TypeAdapter[ModelConfig](ModelConfig)
@@ -42,6 +43,7 @@ def model_tree(folder: Path) -> dict[str, Any]:
     model = tree.get("model") if isinstance(tree, dict) else None
     if not isinstance(model, dict):
         raise InputError(f"{folder}: neither a run folder nor one from Hugging Face")
+    check_imports(folder, model)
     return model
 
 

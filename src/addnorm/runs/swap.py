@@ -25,10 +25,12 @@ from addnorm.data.batching import Loaders
 from addnorm.data.encoding import encode
 from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.runs.build import build_model, save_model
 from addnorm.runs.changes import changed, with_depth
 from addnorm.runs.evaluation import Evaluator, Split
-from addnorm.runs.folder import Run, build_model, write_settings
+from addnorm.runs.folder import write_settings
 from addnorm.runs.recipe import Recipe, check_task
+from addnorm.runs.run import Run
 from addnorm.train.progress import ProgressBar
 from addnorm.train.schedule import LinearConfig
 from addnorm.train.settings import TrainConfig
@@ -173,7 +175,7 @@ def swap_run(
             )
             figures |= _measured(data, {"recovered": new}, console)
         write_settings(partial, recipe, run.text, run.labels)
-        Run(partial, recipe, run.text, run.labels, new).save_weights()
+        save_model(partial, new)
     return SwapReport(
         run=Run(out, recipe, run.text, run.labels, new.eval()),
         transfer=report,

@@ -11,19 +11,13 @@ from addnorm.data.batching import Loaders
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.errors import InputError
 from addnorm.models import Model
+from addnorm.runs.build import build_model, save_model
+from addnorm.runs.differences import differences
 from addnorm.runs.evaluation import Evaluator
-from addnorm.runs.folder import (
-    Run,
-    Saved,
-    build_model,
-    differences,
-    is_run,
-    read_settings,
-    write_recipe,
-    write_settings,
-)
+from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
 from addnorm.runs.metrics import entity_scores
 from addnorm.runs.recipe import Recipe, check_task
+from addnorm.runs.run import Run
 from addnorm.runs.settings import MEASURED
 from addnorm.runs.start import transfer_matching_weights
 from addnorm.train.checkpoint import checkpoints_in
@@ -50,14 +44,17 @@ MAY_CHANGE = (
 class Prepared:
     """What a recipe asks for, read, checked and built: everything up to the first step.
 
-    With `saved`, tokenizers and labels are those of a run, else learnt from the data. Raises
-    `InputError` for whatever is wrong with the recipe or its data.
+    With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
+    takes the place of the recipe's data. Raises `InputError` for whatever is wrong with the recipe
+    or its data.
     """
 
-    def __init__(self, recipe: Recipe, saved: Saved | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, saved: Saved | None = None, corpus: Corpus | None = None
+    ) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         self.recipe = recipe
-        self.corpus: Corpus = recipe.corpus()
+        self.corpus: Corpus = corpus or recipe.corpus()
         check_task(recipe, self.corpus)
         if self.corpus.task == "tagging":
             entity_scores([["O"]], [["O"]])  # says so now if its package is missing
@@ -126,8 +123,17 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
         write_settings(folder, recipe, prepared.tokenizers, prepared.labels)
     elif saved.recipe != recipe:
         write_recipe(folder, recipe)
+    console.out(f"{count(prepared.model):,} parameters · {folder}", highlight=False)
+    return fit(prepared, folder, console)
+
+
+def fit(prepared: Prepared, folder: Path, console: Console) -> Run:
+    """Train what is prepared in `folder`, on from its newest checkpoint; return the finished run.
+
+    Raises `Interrupted` and `NonFiniteError` as training does.
+    """
+    recipe = prepared.recipe
     run = Run(folder, recipe, prepared.tokenizers, prepared.labels, prepared.model)
-    console.out(f"{count(run.model):,} parameters · {folder}", highlight=False)
     with ProgressBar(console) as bar:
         trainer = Trainer(
             run.model,
@@ -140,7 +146,7 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
         for problem in trainer.resume():
             console.out(f"passed over: {problem}", highlight=False)
         trainer.fit()
-    run.save_weights()
+    save_model(folder, run.model)
     run.model.eval()
     return run
 

@@ -1,15 +1,17 @@
-"""Using a trained model on new text: write, translate, classify, tag."""
+"""Using a trained model on new text: write, translate, classify, tag, embed."""
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from typing import get_args
 
 import torch
+from jaxtyping import Bool, Float, Int
 from pydantic import ValidationError
 from torch import Tensor
 
 from addnorm.data.encoding import as_read, words_as_read
-from addnorm.errors import InputError
+from addnorm.data.examples import Task
+from addnorm.errors import InputError, nearest
 from addnorm.generate import (
     BeamConfig,
     CompiledContinuation,
@@ -26,21 +28,16 @@ from addnorm.generate import (
 )
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from addnorm.runs.folder import Run
+from addnorm.nn.context import Context
+from addnorm.nn.heads import ClassificationHead
+from addnorm.nn.masks import Full
+from addnorm.runs.run import Run
+from addnorm.runs.types import Classified, DecodingOptions, Pooling, Written
 
 Compiled = CompiledContinuation | CompiledTranslation
 
 NEW_TOKENS = 256
 """How much a language model writes where nothing else is said."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """One text that a model wrote, its log-probability, and why it ended there."""
-
-    text: str
-    score: float
-    finished: str
 
 
 def decoding_for(
@@ -77,6 +74,27 @@ def decoding_for(
             f"{option} = {first['input']}: {problem}" if option else problem
         ) from error
     return run.recipe.eval.decoding
+
+
+def chosen_decoding(
+    run: Run, decoding: DecodingConfig | None, options: DecodingOptions
+) -> DecodingConfig:
+    """The decoding that was asked for by a configuration or by a few options, or the usual one.
+
+    Raises `InputError` for both at once, and for an option that there is not.
+    """
+    valid = DecodingOptions.__annotations__
+    for name in options:
+        if name not in valid:
+            raise InputError(
+                f"{name} is not an option of decoding.{nearest(name, valid)} "
+                f"Valid: {', '.join(valid)}."
+            )
+    if decoding is None:
+        return decoding_for(run, **options)  # pyright: ignore[reportArgumentType]
+    if options:
+        raise InputError(f"give either decoding or {', '.join(options)}, and not both")
+    return decoding
 
 
 def write(
@@ -129,24 +147,9 @@ def write(
             found = [by_place.get(i, blank) for i in range(len(texts))]
         case EncoderModel():
             raise InputError(
-                f"{run.folder}: a {run.task} model writes no text: use `addnorm classify`"
+                f"{run.name}: a {run.task} model writes no text: use `addnorm classify`"
             )
     return [[Written(g.text, g.score, g.finished) for g in best] for best in found]
-
-
-def as_lines(best: Sequence[Written], n_best: int) -> list[str]:
-    """A line for each text, and empty ones up to `n_best`."""
-    return [one_line(one.text) for one in best] + [""] * (n_best - len(best))
-
-
-def as_json(best: Sequence[Written], number: int) -> list[str]:
-    """A line of JSON for each text, with the number of the input that it is for."""
-    return [json.dumps({"input": number, **asdict(one)}, ensure_ascii=False) for one in best]
-
-
-def one_line(text: str) -> str:
-    r"""The text with its line breaks written as `\n` and `\r`."""
-    return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def later(decoding: DecodingConfig, first: int) -> DecodingConfig:
@@ -170,7 +173,7 @@ def write_as_it_comes(
     Raises `InputError` where the model is not a language model, or cannot read the text.
     """
     if not isinstance(run.model, DecoderModel):
-        raise InputError(f"{run.folder}: only a language model streams: this one is for {run.task}")
+        raise InputError(f"{run.name}: only a language model streams: this one is for {run.task}")
     [prompt] = as_read("language", run.tokenizers.source, [text])
     target = run.tokenizers.target
     return stream(
@@ -199,16 +202,8 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
             )
         case _:
             raise InputError(
-                f"{run.folder}: only a model that writes text compiles: this is for {run.task}"
+                f"{run.name}: only a model that writes text compiles: this is for {run.task}"
             )
-
-
-@dataclass(frozen=True)
-class Classified:
-    """The likeliest class of a text, and the probability of every class."""
-
-    label: str
-    probabilities: dict[str, float]
 
 
 def classify(
@@ -247,7 +242,7 @@ def check_use(run: Run, task: str, cannot: str) -> None:
     """Raise `InputError` unless the run is for the task."""
     if run.task != task:
         use = "addnorm generate" if run.task in ("language", "translation") else "addnorm classify"
-        raise InputError(f"{run.folder}: a {run.task} model {cannot}: use `{use}`")
+        raise InputError(f"{run.name}: a {run.task} model {cannot}: use `{use}`")
 
 
 def check_lengths(
@@ -262,11 +257,82 @@ def check_lengths(
 
 
 @torch.inference_mode()
-def _logits(run: Run, ids: Sequence[list[int]], first: int) -> Tensor:
-    model = run.model
+def embed(
+    run: Run, texts: Sequence[str], pooling: Pooling = "mean", batch_size: int = 64
+) -> Float[Tensor, "texts d_model"]:
+    """A vector for each text, as `Run.embed` says."""
+    if pooling not in get_args(Pooling):
+        valid = get_args(Pooling)
+        raise InputError(
+            f"pooling = {pooling!r} does not exist.{nearest(pooling, valid)} "
+            f"Valid: {', '.join(valid)}."
+        )
+    width = run.recipe.model.d_model
+    found = [torch.empty(0, width, device=run.device)]
+    for start in range(0, len(texts), batch_size):
+        x, ctx = _hidden(run, texts[start : start + batch_size], start)
+        found.append(_pooled(run, x, ctx, pooling))
+    return torch.cat(found)
+
+
+@torch.inference_mode()
+def hidden_states(run: Run, text: str) -> Float[Tensor, "seq d_model"]:
+    """The final hidden states of one text."""
+    x, _ = _hidden(run, [text], 0)
+    return _wide(x[0])
+
+
+def _hidden(
+    run: Run, texts: Sequence[str], first: int
+) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
+    """The final hidden states of texts, and the context that the head reads."""
+    model, tokenizer = run.model, run.tokenizers.source
+    task: Task = "classification"
+    if not isinstance(model, EncoderModel):
+        task = "language" if isinstance(model, DecoderModel) else "translation"
+    ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
     check_lengths(model, ids, first)
+    tokens, valid = _batch(run, ids)
+    if not isinstance(model, EncoderDecoderModel):
+        return model.hidden(tokens, valid)
+    return model.encode(tokens, valid), Context.over(tokens, Full(), valid=valid)
+
+
+def _pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling) -> Tensor:
+    """The vector of each text."""
+    if pooling == "head":
+        vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
+        if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
+            raise InputError(
+                f"{run.name}: pooling = 'head' needs a head that gives a vector for a text, as "
+                "'pooler' does: use 'mean', 'first' or 'last'"
+            )
+        return _wide(vectors)
+    assert ctx.valid is not None
+    lengths, x = ctx.valid.sum(1), _wide(x)
+    if pooling == "mean":
+        return torch.where(ctx.valid[..., None], x, 0.0).sum(1) / lengths[:, None]
+    places = torch.zeros_like(lengths) if pooling == "first" else lengths - 1
+    return x[torch.arange(len(x), device=x.device), places]
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+@torch.inference_mode()
+def _logits(run: Run, ids: Sequence[list[int]], first: int) -> Tensor:
+    check_lengths(run.model, ids, first)
+    return run.model(*_batch(run, ids))
+
+
+def _batch(
+    run: Run, ids: Sequence[list[int]]
+) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
+    """Ids padded on the right, and which are real, where the model is."""
     width = max(len(row) for row in ids)
     pad = run.tokenizers.source.pad_id
     tokens = torch.tensor([row + [pad] * (width - len(row)) for row in ids])
     lengths = torch.tensor([len(row) for row in ids])
-    return model(tokens, torch.arange(width) < lengths[:, None])
+    valid = torch.arange(width) < lengths[:, None]
+    return tokens.to(run.device), valid.to(run.device)

@@ -1,8 +1,8 @@
-"""The training loss: cross-entropy summed over the targets that count, and what is added to it."""
+"""Training losses, summed over the targets that count, and what is added to them."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
+from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.moe import MixtureOfExperts, load_balance
+from addnorm.parts import Family
 
 IGNORED = -100
 """The target of a token that predicts nothing."""
@@ -32,6 +34,41 @@ def cross_entropy_sum(
         logits.flatten(0, -2), targets.flatten(), label_smoothing
     )
 
+
+class CrossEntropy(nn.Module):
+    """`Σ_t -log softmax(logits_t)[target_t]`, the mean of which is the negative log-likelihood."""
+
+    def forward(
+        self, logits: Float[Tensor, "*batch vocab"], targets: Int[Tensor, "*batch"]
+    ) -> Float[Tensor, ""]:
+        return cross_entropy_sum(logits, targets)
+
+
+@config
+class CrossEntropyConfig:
+    """Cross-entropy, smoothed by `train.label_smoothing`."""
+
+    kind: Literal["cross_entropy"] = "cross_entropy"
+
+    def build(self) -> CrossEntropy:
+        return CrossEntropy()
+
+
+@runtime_checkable
+class LossPart(Protocol):
+    """A configuration of a loss of someone's own.
+
+    The module it builds is called as `loss(logits, targets)`, the logits of shape `[*batch, vocab]`
+    and the targets, -100 where nothing is to be predicted, of shape `[*batch]`. It returns a
+    scalar: the sum, not the mean, of the losses of the targets that count. The trainer divides by
+    their number, so micro-batches of different sizes add up to the batch. It has no parameters.
+    """
+
+    def build(self) -> nn.Module: ...
+
+
+LossConfig = Annotated[CrossEntropyConfig | LossPart, Family("loss", LossPart)]
+"""Every loss there is."""
 
 HELD = 2**22
 """Logits that exist at once: 16 MB in float32, which are used again instead of allocated anew."""

@@ -1,14 +1,16 @@
 """Optimisers: AdamW for everything, or torch's Muon for the matrices and AdamW for the rest."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
+from addnorm.errors import InputError
 from addnorm.nn.blocks import Stack
+from addnorm.parts import Family, kind_of
 
 Betas = tuple[Probability, Probability]
 
@@ -64,8 +66,47 @@ class MuonConfig:
         return [muon, self.adamw.over(roles.tables, roles.vectors, lr)]
 
 
-OptimizerConfig = Annotated[AdamWConfig | MuonConfig, Field(discriminator="kind")]
+@runtime_checkable
+class OptimizerPart(Protocol):
+    """A configuration of an optimiser of someone's own.
+
+    It builds torch optimisers which together have every trainable parameter of the model. `lr` is
+    the peak rate, `train.lr`; the schedule scales the `lr` of every parameter group. Their state
+    must be tensors or numbers, so that a checkpoint can hold it.
+    """
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]: ...
+
+
+OptimizerConfig = Annotated[
+    AdamWConfig | MuonConfig | OptimizerPart, Family("optimizer", OptimizerPart)
+]
 """Every optimiser there is."""
+
+
+def build_optimizers(
+    config: OptimizerConfig, model: nn.Module, lr: float
+) -> list[torch.optim.Optimizer]:
+    """The optimisers of a model.
+
+    Raises `InputError` where they are none, or leave a trainable parameter out.
+    """
+    built: Any = config.build(model, lr)
+    found: list[Any] = [*built] if isinstance(built, list | tuple) else [built]
+    kind = kind_of(config)
+    if not found or not all(isinstance(one, torch.optim.Optimizer) for one in found):
+        raise InputError(
+            f"train.optimizer: {kind} builds {type(built).__name__}: build(model, lr) returns a "
+            "list of torch.optim.Optimizer"
+        )
+    held = {id(p) for one in found for group in one.param_groups for p in group["params"]}
+    left = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    if left:
+        raise InputError(
+            f"train.optimizer: {kind} leaves out {len(left)} parameters, {left[0]} first: "
+            "they would never learn"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -102,22 +143,46 @@ def roles_of(model: nn.Module) -> Roles:
     return roles
 
 
+NUMBERS: dict[str, tuple[type, torch.dtype]] = {
+    "int": (int, torch.int64),
+    "float": (float, torch.float64),
+    "bool": (bool, torch.bool),
+}
+"""Numbers in the state of an optimiser, and the tensors in which a checkpoint holds them."""
+
+
 def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """The state of every optimiser as tensors named `optimiser.parameter.entry`."""
-    return {
-        f"{i}.{parameter}.{entry}": tensor
-        for i, optimizer in enumerate(optimizers)
-        for parameter, state in optimizer.state_dict()["state"].items()
-        for entry, tensor in state.items()
-    }
+    """The state of every optimiser as tensors named `optimiser.parameter.entry`.
+
+    A number is a tensor whose name ends in its type. Raises `InputError` for an entry that is
+    neither.
+    """
+    tensors: dict[str, Tensor] = {}
+    for i, optimizer in enumerate(optimizers):
+        for parameter, state in optimizer.state_dict()["state"].items():
+            for entry, value in state.items():
+                name = f"{i}.{parameter}.{entry}"
+                kind = type(value).__name__
+                if isinstance(value, Tensor):
+                    tensors[name] = value
+                elif kind in NUMBERS:
+                    tensors[f"{name}:{kind}"] = torch.tensor(value, dtype=NUMBERS[kind][1])
+                elif value is not None:
+                    raise InputError(
+                        f"train.optimizer: {type(optimizer).__name__} keeps {entry} as {kind}: "
+                        "only tensors and numbers can be saved"
+                    )
+    return tensors
 
 
 def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
     """Put back a state from `optimizer_tensors`; the hyperparameters stay as they were built."""
-    states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
+    states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for name, tensor in tensors.items():
         i, parameter, entry = name.split(".", 2)
-        states[int(i)].setdefault(int(parameter), {})[entry] = tensor
+        entry, _, kind = entry.partition(":")
+        value = NUMBERS[kind][0](tensor.item()) if kind else tensor
+        states[int(i)].setdefault(int(parameter), {})[entry] = value
     for optimizer, state in zip(optimizers, states, strict=True):
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,14 +1,16 @@
 """Learning-rate schedules: pure functions from the step to a factor of the peak rate.
 
-Steps count from 1 to `total`; every schedule first rises linearly over its `warmup` steps.
+Steps count from 1 to `total`; every schedule of ours first rises linearly over its `warmup` steps.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeInt
 
 from addnorm.config import config
+from addnorm.errors import InputError
+from addnorm.parts import Family, kind_of
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -84,15 +86,39 @@ class WarmupStableDecayConfig:
         return _rise(step, self.warmup) * (self.floor + (1 - self.floor) * root)
 
 
+@runtime_checkable
+class SchedulePart(Protocol):
+    """A schedule of someone's own: the factor by which step `step` of `total` scales the rate.
+
+    Steps count from 1. The same step must always give the same factor, so that a run can resume.
+    """
+
+    def factor(self, step: int, total: int) -> float:
+        """A finite number that is not negative."""
+        ...
+
+
 ScheduleConfig = Annotated[
     ConstantConfig
     | InverseSquareRootConfig
     | LinearConfig
     | CosineConfig
-    | WarmupStableDecayConfig,
-    Field(discriminator="kind"),
+    | WarmupStableDecayConfig
+    | SchedulePart,
+    Family("schedule", SchedulePart, method="factor"),
 ]
 """Every schedule there is."""
+
+
+def checked_factor(schedule: ScheduleConfig, step: int, total: int) -> float:
+    """The factor of a step. Raises `InputError` where it is no factor."""
+    factor: Any = schedule.factor(step, total)
+    if not (isinstance(factor, int | float) and math.isfinite(factor) and factor >= 0):
+        raise InputError(
+            f"train.schedule: {kind_of(schedule)} gives {factor!r} at step {step} of {total}: "
+            "a factor is a finite number that is not negative"
+        )
+    return float(factor)
 
 
 def _rise(step: int, warmup: int) -> float:

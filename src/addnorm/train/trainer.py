@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from addnorm.data.batching import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.memory import keep_freed_pages
-from addnorm.models import DecoderModel, EncoderModel, Model
-from addnorm.nn.heads import TokenHead
 from addnorm.nn.norms import BatchNorm
 from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
 from addnorm.train.checkpoint import (
@@ -30,18 +28,16 @@ from addnorm.train.checkpoint import (
     save_checkpoint,
     save_weights,
 )
-from addnorm.train.distill import imitation_sum
 from addnorm.train.journal import Journal
 from addnorm.train.loss import (
     balance_loss,
-    cross_entropy_sum,
-    exits_cross_entropy_sum,
-    head_cross_entropy_sum,
     mixtures_of,
     record_router_logits,
 )
-from addnorm.train.optim import optimizer_tensors, restore_optimizers
+from addnorm.train.objective import Objective
+from addnorm.train.optim import build_optimizers, optimizer_tensors, restore_optimizers
 from addnorm.train.precision import autocast, loss_scaler
+from addnorm.train.schedule import checked_factor
 from addnorm.train.settings import TrainConfig
 
 
@@ -119,14 +115,20 @@ class Trainer:
         if self.device.type == "cpu":
             keep_freed_pages()
         self.model = model.to(self.device)
-        self.teacher = None if teacher is None else teacher.to(self.device).eval()
         self.batches = batches
         self.folder = folder
         self.validation = validation
         self.listener = listener
-        self.optimizers = config.optimizer.build(model, config.lr)
+        self.optimizers = build_optimizers(config.optimizer, model, config.lr)
         self.peaks = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
         self.scaler = loss_scaler(config.precision, self.device)
+        self.objective = Objective(
+            config.loss,
+            label_smoothing=config.label_smoothing,
+            teacher=None if teacher is None else teacher.to(self.device).eval(),
+            # float16 scales the loss before anything is differentiated; in parts that is too late.
+            in_parts=not self.scaler.is_enabled(),
+        )
         self.mixtures = mixtures_of(model)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
         self.journal = Journal(folder, tensorboard=config.tensorboard)
@@ -190,21 +192,8 @@ class Trainer:
         return loss.item()
 
     def loss(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
-        """The loss of one micro-batch, summed over its targets; the mean of those of all exits."""
-        if self.teacher is not None:
-            with torch.no_grad():
-                wanted = self.teacher(**inputs)
-            return imitation_sum(self.model(**inputs), wanted, targets)
-        smoothing = self.config.label_smoothing
-        if isinstance(self.model, EncoderModel | DecoderModel) and self.model.exits:
-            return exits_cross_entropy_sum(self.model.exit_logits(**inputs), targets, smoothing)
-        # float16 scales the loss before anything is differentiated; in parts that is too late.
-        if self.scaler.is_enabled() or not isinstance(self.model, Model):
-            return cross_entropy_sum(self.model(**inputs), targets, smoothing)
-        x, ctx = self.model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
-        if isinstance(self.model.head, TokenHead):
-            return head_cross_entropy_sum(self.model.head, x, ctx, targets, smoothing)
-        return cross_entropy_sum(self.model.head(x, ctx), targets, smoothing)
+        """The loss of one micro-batch, summed over its targets."""
+        return self.objective(self.model, inputs, targets)
 
     def clip(self, loss: float) -> float:
         """Scale the gradient down to the global norm allowed; refuse one that is not finite."""
@@ -234,7 +223,7 @@ class Trainer:
 
     def set_rates(self, step: int) -> None:
         """Give every parameter group its learning rate for this step."""
-        factor = self.config.schedule.factor(step, self.total_steps)
+        factor = checked_factor(self.config.schedule, step, self.total_steps)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor

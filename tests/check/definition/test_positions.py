@@ -1,24 +1,41 @@
 """Position schemes: the numbers of the papers, and that scores see offsets alone."""
 
 import math
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from addnorm.check.definition.positions import (
+    POSITIONS,
+    Head,
+    PositionDefinition,
     alibi_slopes,
-    biases,
-    content_bias,
-    distance_scores,
+    bias,
     embedded,
+    met,
     rotated,
     sinusoid,
     t5_bucket,
 )
 from addnorm.check.definition.texts import Texts
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
+    LearnedConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
 
-ROTARY = SimpleNamespace(kind="rotary", theta=100.0, layout="half", fraction=1.0, scaling=None)
+ROTARY = RotaryConfig(theta=100.0)
+
+
+def head(number: int, n_heads: int, n: int, *, causal: bool = False, **places: Any) -> Head:
+    texts = Texts(text=[0] * n, place=places.get("place", range(n)))
+    return Head(number=number, n_heads=n_heads, texts=texts, causal=causal, scale=0.5)
 
 
 def test_sinusoids() -> None:
@@ -28,24 +45,24 @@ def test_sinusoids() -> None:
 
 
 def test_what_is_added_to_embeddings() -> None:
-    waves = SimpleNamespace(kind="sinusoidal", theta=10000.0)
     x = torch.tensor([[0.5, 1.0, 0.3, 0.7], [0.8, 0.6, 0.4, 0.9]]).double()
-    expected = [[0.5, 2.0, 0.3, 1.7], [1.6415, 1.1403, 0.4100, 1.89995]]
-    torch.testing.assert_close(
-        embedded(waves, {}, x, [0, 1]), torch.tensor(expected).double(), atol=5e-5, rtol=0
-    )
+    expected = torch.tensor([[0.5, 2.0, 0.3, 1.7], [1.6415, 1.1403, 0.4100, 1.89995]]).double()
+    found = embedded(SinusoidalConfig(), {}, x, Texts.of([2]))
+    torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
+    halves = embedded(SinusoidalConfig(layout="halves"), {}, x, Texts.of([2])) - x
+    torch.testing.assert_close(halves[:, [0, 2, 1, 3]], found - x)
     table = {"table.weight": torch.eye(4).double()}
-    learned = embedded(SimpleNamespace(kind="learned"), table, torch.zeros_like(x), [2, 0])
+    texts = Texts(text=[0, 0], place=[2, 0])
+    learned = embedded(LearnedConfig(), table, torch.zeros_like(x), texts)
     assert learned.argmax(1).tolist() == [2, 0]
-    assert embedded(SimpleNamespace(kind="none"), {}, x, [0, 1]) is x
+    assert embedded(NoPositionConfig(), {}, x, texts) is x
 
 
 @pytest.mark.parametrize(("layout", "pairs"), [("half", (0, 2)), ("interleaved", (0, 1))])
-def test_the_first_pair_turns_by_one_radian_a_place(layout: str, pairs: tuple[int, int]) -> None:
-    config = SimpleNamespace(**{**vars(ROTARY), "layout": layout})
+def test_the_first_pair_turns_by_one_radian_a_place(layout: Any, pairs: tuple[int, int]) -> None:
     x = torch.zeros(3, 4).double()
     x[:, pairs[0]] = 1.0
-    turned = rotated(config, x, Texts.of([3]))
+    turned = rotated(RotaryConfig(theta=100.0, layout=layout), {}, x, Texts.of([3]))
     assert turned[:, pairs[0]].tolist() == pytest.approx([1, math.cos(1), math.cos(2)])
     assert turned[:, pairs[1]].tolist() == pytest.approx([0, math.sin(1), math.sin(2)])
 
@@ -53,23 +70,31 @@ def test_the_first_pair_turns_by_one_radian_a_place(layout: str, pairs: tuple[in
 def test_rotary_scores_see_the_offset_alone() -> None:
     q, k = torch.randn(2, 4).double()
     rows = Texts.of([6])
-    queries, keys = (rotated(ROTARY, y.repeat(6, 1), rows) for y in (q, k))
+    queries, keys = (rotated(ROTARY, {}, y.repeat(6, 1), rows) for y in (q, k))
     scores = queries @ keys.T
     for offset in range(-5, 6):
         along = scores.diagonal(offset)
         torch.testing.assert_close(along, along[:1].expand_as(along))
-    half = SimpleNamespace(**{**vars(ROTARY), "fraction": 0.5})
-    kept = rotated(half, queries, rows)
+    kept = rotated(RotaryConfig(theta=100.0, fraction=0.5), {}, queries, rows)
     assert torch.equal(kept[:, 2:], queries[:, 2:])
-    assert rotated(SimpleNamespace(kind="none"), queries, rows) is queries
+    assert rotated(NoPositionConfig(), {}, queries, rows) is queries
 
 
 def test_alibi() -> None:
     assert alibi_slopes(8) == [2.0**-h for h in range(1, 9)]
     assert alibi_slopes(3) == [2**-4, 2**-8, 2**-2]
-    config = SimpleNamespace(kind="alibi")
     expected = -0.25 * torch.tensor([[0.0, 1, 2], [1, 0, 1], [2, 1, 0]]).double()
-    assert torch.equal(biases(config, {}, 0, 4, [0, 1, 2], causal=False), expected)
+    assert torch.equal(bias(ALiBiConfig(), {}, torch.zeros(3, 2), head(0, 4, 3)), expected)
+
+
+def test_kerple() -> None:
+    raw = math.log(math.e - 1)  # softplus of it is one
+    weights = {
+        "raw_amplitude": torch.tensor([9.0, raw]).double(),
+        "raw_rate": torch.tensor([9.0, raw]).double(),
+    }
+    found = bias(KERPLEConfig(), weights, torch.zeros(3, 2), head(1, 2, 3))
+    assert found[2].tolist() == pytest.approx([-math.log(3), -math.log(2), 0], abs=1e-6)
 
 
 def test_t5_buckets() -> None:
@@ -80,26 +105,40 @@ def test_t5_buckets() -> None:
     both = {0: 0, 1: 17, -1: 1, -7: 7, -8: 8, 8: 24, -12: 9, -127: 15, 500: 31}
     for ahead, bucket in both.items():
         assert t5_bucket(ahead, 32, 128, causal=False) == bucket
-    config = SimpleNamespace(kind="t5", buckets=4, max_distance=4)
     table = {"table.weight": torch.arange(8.0).double().view(4, 2)}
-    found = biases(config, table, 1, 2, [0, 1, 2], causal=True)
+    config = T5BiasConfig(buckets=4, max_distance=4)
+    found = bias(config, table, torch.zeros(3, 2), head(1, 2, 3, causal=True))
     assert found.tolist() == [[1, 1, 1], [3, 1, 1], [5, 3, 1]]
 
 
 def test_transformer_xl() -> None:
-    config = SimpleNamespace(kind="transformer_xl")
+    config = TransformerXLConfig()
     weights = {
         "u": torch.randn(2, 3).double(),
         "v": torch.randn(2, 3).double(),
         "r_proj.weight": torch.randn(6, 4).double(),
     }
-    q = torch.randn(2, 3).double()
-    assert torch.equal(content_bias(config, weights, 1, q), q + weights["u"][1])
-    scores = distance_scores(config, weights, 1, q, [4, 6])
-    r = weights["r_proj.weight"][3:] @ torch.tensor(sinusoid(2, 4)).double()
-    assert isinstance(scores, torch.Tensor)
-    assert float(scores[1, 0]) == pytest.approx(float((q[1] + weights["v"][1]) @ r), abs=1e-6)
-    nothing = SimpleNamespace(kind="none")
-    assert distance_scores(nothing, {}, 0, q, [0, 1]) == 0
-    assert content_bias(nothing, {}, 0, q) is q
-    assert not biases(nothing, {}, 0, 2, [0, 1], causal=True).any()
+    q, where = torch.randn(2, 3).double(), head(1, 2, 2, place=[4, 6])
+    assert torch.equal(met(config, weights, q, where), q + weights["u"][1])
+    scores = bias(config, weights, q, where)
+    r = weights["r_proj.weight"][3:] @ torch.tensor(sinusoid(2, 4), dtype=torch.float64)
+    assert float(scores[1, 0]) == pytest.approx(0.5 * float((q[1] + weights["v"][1]) @ r))
+
+
+def test_schemes_that_do_nothing_there() -> None:
+    q = torch.zeros(2, 3)
+    assert met(NoPositionConfig(), {}, q, head(0, 2, 2)) is q
+    assert not bias(NoPositionConfig(), {}, q, head(0, 2, 2)).any()
+
+
+def test_ones_own_scheme_is_a_bias_or_several_functions() -> None:
+    class Mine:
+        pass
+
+    q = torch.ones(2, 3).double()
+    with POSITIONS.adding(Mine, lambda config, weights, q, head: q @ q.T):
+        assert bias(Mine(), {}, q, head(0, 2, 2)).tolist() == [[3, 3], [3, 3]]
+    with POSITIONS.adding(Mine, {"embed": lambda config, weights, x, texts: x + 1}):
+        assert isinstance(POSITIONS.of(Mine()), PositionDefinition)
+        assert embedded(Mine(), {}, q, Texts.of([2])).unique().tolist() == [2]
+        assert not bias(Mine(), {}, q, head(0, 2, 2)).any()

@@ -1,13 +1,17 @@
 """Texts: who may look at whom."""
 
-from types import SimpleNamespace
 from typing import Any
 
-from addnorm.check.definition.texts import Texts
+from addnorm.check.definition.texts import Place, Texts
+from addnorm.nn.attention import (
+    BlocksPatternConfig,
+    FullPatternConfig,
+    WindowPatternConfig,
+)
 
-FULL = SimpleNamespace(kind="full")
-WINDOW = SimpleNamespace(kind="window", size=2)
-BLOCKS = SimpleNamespace(kind="blocks", size=2, local=0, n_global=1)
+FULL = FullPatternConfig()
+WINDOW = WindowPatternConfig(size=2)
+BLOCKS = BlocksPatternConfig(size=2, local=0, n_global=1)
 
 
 def seen(texts: Texts, pattern: Any = FULL, causal: bool = True) -> list[str]:
@@ -42,3 +46,7 @@ def test_segments_look_back_at_the_memory() -> None:
     assert seen(texts) == ["x....", "xx...", ".xx..", ".xxx.", "...xx"]
     assert texts.is_latest().tolist() == [False] * 4 + [True]
     assert Texts.of([2]).is_latest().tolist() == [True, True]
+
+
+def test_a_place_is_that_of_the_first_layer_by_default() -> None:
+    assert Place(texts=Texts.of([1]), causal=True, position=None).layer == 0

@@ -234,6 +234,32 @@ def test_prompts_in_parts_give_the_logits_of_the_whole(tmp_path: Path) -> None:
     torch.testing.assert_close(parts, whole["logits"], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parity
+def test_a_position_past_a_learned_table_is_refused_by_the_runtime(tmp_path: Path) -> None:
+    """The graph has no message for it, but never reads past the table; padding takes no row."""
+    config = DecoderConfig(
+        d_model=16,
+        n_layers=1,
+        max_len=9,
+        position=LearnedConfig(),
+        attention=AttentionConfig(n_heads=2),
+    )
+    model = _built(config)
+    assert isinstance(model, DecoderModel)
+    session = Session(export_onnx(model, config, tmp_path)[0])
+    ids = torch.randint(VOCAB, (1, 10))
+    valid = torch.arange(10)[None] >= 1
+    with torch.inference_mode():
+        ours = model(ids, valid)
+    found = session(input_ids=ids, attention_mask=valid.long(), **session.empty_past(1))
+    torch.testing.assert_close(found["logits"][valid], ours[valid], atol=1e-4, rtol=1e-4)
+    ones = torch.ones(1, 10, dtype=torch.long)
+    with pytest.raises(Exception, match=r"out of (data )?bounds"):
+        session(input_ids=ids, attention_mask=ones, **session.empty_past(1))
+    with pytest.raises(InputError, match="position 9 is past the learned table"):
+        model(ids)
+
+
 ENCODERS = {
     "hidden": EncoderConfig(
         d_model=32,

@@ -1,35 +1,64 @@
-"""The definition of rotary frequencies under every scaling, pair by pair."""
+"""The definition of every scaling of rotary frequencies, `f(scaling, theta, width, i, length)`."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+from addnorm.check.definition.definitions import Definitions
+from addnorm.nn.positions import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    YaRNScaling,
+)
+
+Frequency = Callable[[Any, float, int, int, int], float]
+
+
+@dataclass(frozen=True)
+class ScalingDefinition:
+    """The `frequency` of pair `i`, and what rotated queries and keys are multiplied by."""
+
+    frequency: Frequency
+    temperature: Callable[[Any], float] = lambda scaling: 1.0
 
 
 def rotary_frequencies(config: Any, width: int, length: int) -> list[float]:
     """By how many radians a place turns each of the `width / 2` pairs, in a text of `length`."""
-    return [_frequency(config, width, i, length) for i in range(width // 2)]
-
-
-def _frequency(config: Any, width: int, i: int, length: int) -> float:
     theta, scaling = config.theta, config.scaling
-    plain = theta ** (-2 * i / width)
-    match scaling.kind if scaling else None:
-        case None:
-            return plain
-        case "linear":  # Chen et al. 2023, eq. 4
-            return plain / scaling.factor
-        case "ntk":
-            return ntk(theta, width, i, scaling.factor)
-        case "dynamic":  # Peng et al. 2024, §3.3
-            stretch = max(length, scaling.original_max_len) / scaling.original_max_len
-            return ntk(theta, width, i, scaling.factor * stretch - (scaling.factor - 1))
-        case "yarn":
-            kept = yarn_kept(scaling, theta, width, i)
-            return kept * plain + (1 - kept) * plain / scaling.factor
-        case "llama3":
-            kept = llama3_kept(scaling, plain)
-            return kept * plain + (1 - kept) * plain / scaling.factor
-        case kind:
-            raise NotImplementedError(kind)
+    frequency = plain if scaling is None else SCALINGS.of(scaling).frequency
+    return [frequency(scaling, theta, width, i, length) for i in range(width // 2)]
+
+
+def plain(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
+    """`θ^(-2i/width)` (Su et al. 2021, §3.2.2)."""
+    return theta ** (-2 * i / width)
+
+
+def linear(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
+    """Chen et al. 2023, eq. 4."""
+    return plain(scaling, theta, width, i, length) / scaling.factor
+
+
+def dynamic(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
+    """Peng et al. 2024, §3.3."""
+    stretch = max(length, scaling.original_max_len) / scaling.original_max_len
+    return ntk(theta, width, i, scaling.factor * stretch - (scaling.factor - 1))
+
+
+def yarn(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
+    """Peng et al. 2024, §3.2."""
+    kept, own = yarn_kept(scaling, theta, width, i), plain(scaling, theta, width, i, length)
+    return kept * own + (1 - kept) * own / scaling.factor
+
+
+def llama3(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
+    """Grattafiori et al. 2024, and the Llama 3.1 code."""
+    own = plain(scaling, theta, width, i, length)
+    kept = llama3_kept(scaling, own)
+    return kept * own + (1 - kept) * own / scaling.factor
 
 
 def ntk(theta: float, width: int, i: int, factor: float) -> float:
@@ -65,6 +94,19 @@ def llama3_kept(scaling: Any, plain: float) -> float:
     return (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
 
 
+SCALINGS = Definitions[ScalingDefinition](
+    "scaling",
+    "frequencies.py",
+    {
+        LinearScaling: ScalingDefinition(linear),
+        NTKScaling: ScalingDefinition(lambda s, theta, width, i, _: ntk(theta, width, i, s.factor)),
+        DynamicScaling: ScalingDefinition(dynamic),
+        YaRNScaling: ScalingDefinition(yarn, lambda s: 0.1 * math.log(s.factor) + 1),  # §3.4
+        Llama3Scaling: ScalingDefinition(llama3),
+    },
+)
+
+
 def rotary_temperature(scaling: Any) -> float:
-    """What rotated queries and keys are multiplied by: `0.1 ln(s) + 1` in YaRN (§3.4)."""
-    return 0.1 * math.log(scaling.factor) + 1 if scaling and scaling.kind == "yarn" else 1.0
+    """What rotated queries and keys are multiplied by."""
+    return 1.0 if scaling is None else SCALINGS.of(scaling).temperature(scaling)

@@ -1,25 +1,32 @@
-"""The definition of the mixers that stand where attention does: token after token, text by text."""
+"""The definition of every mixer, `f(config, weights, x, place)`: attention and its kin."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from addnorm.check.definition.layers import Tokens, Weights, activated, linear, under
-from addnorm.check.definition.texts import Texts
+from addnorm.check.definition.attention import self_attention
+from addnorm.check.definition.definitions import Definitions, MissingDefinition
+from addnorm.check.definition.layers import Tokens, Weights, activated, linear, sigmoid, under
+from addnorm.check.definition.texts import Place
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.recurrent import RecurrentConfig
 
 
-def recurrent(config: Any, weights: Weights, x: Tokens, texts: Texts, *, causal: bool) -> Tokens:
+def recurrent(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
     """Read from left to right, and unless `causal` from right to left too.
 
     Schuster & Paliwal 1997.
     """
+    texts = place.texts
     hidden: list[Any] = [None] * len(texts)
     for tokens in map(texts.tokens, set(texts.text)):
         ahead = _read(config.cell, under(weights, "ahead"), x, tokens)
         for n in tokens:
             hidden[n] = ahead[n]
-        if not causal:
+        if not place.causal:
             back = _read(config.cell, under(weights, "back"), x, tokens[::-1])
             for n in tokens:
                 hidden[n] = torch.cat([ahead[n], back[n]])
@@ -48,23 +55,22 @@ def _step(
             return torch.tanh(inputs[0] + again[0]), c
         case "lstm":  # Hochreiter & Schmidhuber 1997; Gers et al. 2000
             i, f, g, o = (a + b for a, b in zip(inputs, again, strict=True))
-            c = _sigmoid(f) * c + _sigmoid(i) * torch.tanh(g)
-            return _sigmoid(o) * torch.tanh(c), c
+            c = sigmoid(f) * c + sigmoid(i) * torch.tanh(g)
+            return sigmoid(o) * torch.tanh(c), c
         case "gru":  # Cho et al. 2014, §2.3, with r after the matrix as in torch
-            r, z = (_sigmoid(inputs[k] + again[k]) for k in (0, 1))
+            r, z = (sigmoid(inputs[k] + again[k]) for k in (0, 1))
             candidate = torch.tanh(inputs[2] + r * again[2])
             return z * h + (1 - z) * candidate, c
         case _:
-            raise NotImplementedError(cell)
+            raise MissingDefinition(
+                f"recurrent cell {cell!r} has no definition: add it to check/definition/mixers.py"
+            )
 
 
-def _sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + torch.exp(-x))
-
-
-def convolution(config: Any, weights: Weights, x: Tokens, texts: Texts, *, causal: bool) -> Tokens:
+def convolution(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
     """Each token mixes its neighbours with fixed weights (Gehring et al. 2017, §3.1)."""
     sizes = config.kernel_size if isinstance(config.kernel_size, tuple) else (config.kernel_size,)
+    texts = place.texts
     rows: list[Any] = [None] * len(texts)
     for tokens in map(texts.tokens, set(texts.text)):
         for p, n in enumerate(tokens):
@@ -72,10 +78,21 @@ def convolution(config: Any, weights: Weights, x: Tokens, texts: Texts, *, causa
             for number, size in enumerate(sizes):
                 kernel = weights[f"conv.{number}.weight"]
                 y = weights.get(f"conv.{number}.bias", x.new_zeros(len(kernel)))
-                first = p - (size - 1 if causal else size // 2)
+                first = p - (size - 1 if place.causal else size // 2)
                 for tap in range(size):
                     if 0 <= first + tap < len(tokens):
                         y = y + kernel[:, :, tap] @ x[tokens[first + tap]]
                 maps.append(y)
             rows[n] = torch.cat(maps)
-    return linear(weights, "out_proj", activated(config, torch.stack(rows)))
+    return linear(weights, "out_proj", activated(config.activation, torch.stack(rows)))
+
+
+MIXERS = Definitions[Callable[[Any, Weights, Tokens, Place], Tokens]](
+    "mixer",
+    "mixers.py",
+    {
+        AttentionConfig: self_attention,
+        RecurrentConfig: recurrent,
+        ConvolutionConfig: convolution,
+    },
+)

@@ -1,28 +1,26 @@
 """The definition of the three models: embedding, blocks in their placement, head."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.check.definition.attention import cross_attention, self_attention
-from addnorm.check.definition.layers import (
-    Observed,
-    Tokens,
-    Weights,
-    feedforward,
-    linear,
-    normalised,
-    under,
-)
-from addnorm.check.definition.mixers import convolution, recurrent
+from addnorm.check.definition.attention import cross_attention
+from addnorm.check.definition.embeddings import EMBEDDINGS
+from addnorm.check.definition.feedforward import feedforward
+from addnorm.check.definition.heads import HEADS
+from addnorm.check.definition.layers import Tokens, Weights, under
+from addnorm.check.definition.mixers import MIXERS
+from addnorm.check.definition.norms import Observed, normalised
+from addnorm.check.definition.placements import PLACEMENTS, Depth
 from addnorm.check.definition.positions import embedded
-from addnorm.check.definition.texts import Texts
+from addnorm.check.definition.texts import Place, Texts
 
-Logits = Float[Tensor, "seq vocab"]
-Sublayer = Callable[[Weights, Tokens], Tokens]
+Logits = Float[Tensor, "rows outputs"]
+Sublayer = Callable[[Weights, Tokens, int], Tokens]
+"""A sublayer of a layer: its weights, its input, and which layer it is."""
 
 
 def decoder_logits(
@@ -33,11 +31,8 @@ def decoder_logits(
     observed: Observed | None = None,
 ) -> Logits:
     """Each token predicts the next (Radford et al. 2018, eq. 2)."""
-    x = _embedding(config, under(weights, "embed"), tokens, texts, observed)
-    sublayers = _sublayers(config, texts, causal=True)
-    alpha = (2 * config.n_layers) ** 0.25  # Wang et al. 2022, fig. 2
-    x = _stack(config, under(weights, "stack"), x, sublayers, config.n_layers, alpha, observed)
-    return linear(weights, "head", x)
+    depth = Depth(decoder=config.n_layers, causal=True)
+    return _logits(config, weights, tokens, texts, depth, observed)
 
 
 def encoder_logits(
@@ -48,11 +43,21 @@ def encoder_logits(
     observed: Observed | None = None,
 ) -> Logits:
     """Every token sees every other (Devlin et al. 2019, §3)."""
-    x = _embedding(config, under(weights, "embed"), tokens, texts, observed)
-    sublayers = _sublayers(config, texts, causal=False)
-    alpha = (2 * config.n_layers) ** 0.25
-    x = _stack(config, under(weights, "stack"), x, sublayers, config.n_layers, alpha, observed)
-    return linear(weights, "head", x)
+    return _logits(config, weights, tokens, texts, Depth(encoder=config.n_layers), observed)
+
+
+def _logits(
+    config: Any,
+    weights: Weights,
+    tokens: Sequence[int],
+    texts: Texts,
+    depth: Depth,
+    observed: Observed | None,
+) -> Logits:
+    x = _embedding(config, under(weights, "embed"), tokens, texts, config.position, observed)
+    sublayers = _sublayers(config, texts, config.position, causal=depth.causal)
+    x = _Stack(config, depth, sublayers, observed).run(under(weights, "stack"), x)
+    return HEADS.of(config.head)(config.head, under(weights, "head"), x, texts)
 
 
 def encoder_decoder_logits(
@@ -63,107 +68,111 @@ def encoder_decoder_logits(
     observed: Observed | None = None,
 ) -> Logits:
     """The decoder looks back at the encoded source (Vaswani et al. 2017, fig. 1)."""
-    n, m = config.n_layers, config.n_decoder_layers or config.n_layers
-    x = _embedding(config, under(weights, "source_embed"), *source, observed)
-    sublayers = _sublayers(config, source[1], causal=False)
-    alpha = 0.81 * (n**4 * m) ** (1 / 16)
-    memory = _stack(config, under(weights, "encoder"), x, sublayers, n, alpha, observed)
+    depth = Depth(encoder=config.n_layers, decoder=config.n_decoder_layers or config.n_layers)
+    x = _embedding(config, under(weights, "source_embed"), *source, config.position, observed)
+    sublayers = _sublayers(config, source[1], config.position, causal=False)
+    memory = _Stack(config, depth, sublayers, observed).run(under(weights, "encoder"), x)
 
     seen = target[1].same_text(source[1])
     look_back = config.cross_attention or config.attention
 
-    def cross(w: Weights, x: Tokens) -> Tokens:
-        return cross_attention(look_back, w, x, memory, seen)
+    def cross(w: Weights, x: Tokens, layer: int) -> Tokens:
+        return cross_attention(look_back, w, x, memory, seen, layer)
 
-    target_sublayers = _sublayers(config, target[1], causal=True)
+    position = config.decoder_position or config.position
+    found = _sublayers(config, target[1], position, causal=True)
     sublayers = {
-        "attention": target_sublayers["attention"],
+        "attention": found["attention"],
         "cross_attention": cross,
-        "feedforward": target_sublayers["feedforward"],
+        "feedforward": found["feedforward"],
     }
-    y = _embedding(config, under(weights, "target_embed"), *target, observed)
-    alpha = (3 * m) ** 0.25
-    y = _stack(config, under(weights, "decoder"), y, sublayers, m, alpha, observed)
-    return linear(weights, "head", y)
+    y = _embedding(config, under(weights, "target_embed"), *target, position, observed)
+    depth = replace(depth, causal=True)
+    y = _Stack(config, depth, sublayers, observed).run(under(weights, "decoder"), y)
+    return HEADS.of(config.head)(config.head, under(weights, "head"), y, target[1])
 
 
 def _embedding(
-    config: Any, weights: Weights, tokens: Sequence[int], texts: Texts, observed: Observed | None
+    config: Any,
+    weights: Weights,
+    tokens: Sequence[int],
+    texts: Texts,
+    scheme: Any,
+    observed: Observed | None,
 ) -> Tokens:
-    """`norm(position(scale · E[token]) + E_type[first])`."""
-    scale = math.sqrt(config.d_model) if config.embedding.scale == "sqrt" else 1.0
-    x = weights["tokens.weight"][list(tokens)] * scale
-    x = embedded(config.position, under(weights, "position"), x, texts.place)
-    if config.embedding.n_types:
-        x = x + weights["types.weight"][0]
-    return normalised(config.embedding.norm, under(weights, "norm"), x, observed)
+    def position(x: Tokens) -> Tokens:
+        return embedded(scheme, under(weights, "position"), x, texts)
+
+    def norm(norm_config: Any, name: str, x: Tokens) -> Tokens:
+        return normalised(norm_config, under(weights, name), x, observed)
+
+    embedding = config.embedding
+    return EMBEDDINGS.of(embedding)(embedding, weights, tokens, position, norm)
 
 
-def _sublayers(config: Any, texts: Texts, *, causal: bool) -> dict[str, Sublayer]:
+def _sublayers(config: Any, texts: Texts, position: Any, *, causal: bool) -> dict[str, Sublayer]:
     """What stands in a block, by name and in order."""
 
-    def mix(w: Weights, x: Tokens) -> Tokens:
-        match config.attention.kind:
-            case "attention":
-                return self_attention(
-                    config.attention, w, x, texts, causal=causal, position=config.position
-                )
-            case "recurrent":
-                return recurrent(config.attention, w, x, texts, causal=causal)
-            case "convolution":
-                return convolution(config.attention, w, x, texts, causal=causal)
-            case _:
-                raise NotImplementedError(config.attention.kind)
+    def mix(w: Weights, x: Tokens, layer: int) -> Tokens:
+        mixer, here = layer_parts(config, position, layer)
+        place = Place(texts=texts, causal=causal, position=here, layer=layer)
+        return MIXERS.of(mixer)(mixer, w, x, place)
 
-    return {"attention": mix, "feedforward": lambda w, x: feedforward(config.feedforward, w, x)}
+    return {"attention": mix, "feedforward": lambda w, x, _: feedforward(config.feedforward, w, x)}
 
 
-def _stack(
-    config: Any,
-    weights: Weights,
-    x: Tokens,
-    sublayers: dict[str, Sublayer],
-    n_layers: int,
-    alpha: float,
-    observed: Observed | None,
-) -> Tokens:
-    """The blocks, and a norm after the last where the residual stream itself has none."""
-    for i in range(n_layers):
-        x = _block(config, under(weights, f"blocks.{i}"), x, sublayers, alpha, observed)
-    if config.residual.kind in ("pre", "sandwich", "parallel"):
-        x = normalised(config.norm, under(weights, "norm"), x, observed)
-    return x
+def layer_parts(config: Any, position: Any, layer: int) -> tuple[Any, Any]:
+    """The mixer and the positions of a layer: the model's, but for what its pattern changes.
+
+    The pattern begins anew when it ends (Gemma Team 2025, §2.1).
+    """
+    if not config.layer_pattern:
+        return config.attention, position
+    own = config.layer_pattern[layer % len(config.layer_pattern)]
+    mixer = (
+        config.attention if own.pattern is None else replace(config.attention, pattern=own.pattern)
+    )
+    return mixer, position if own.position is None else own.position
 
 
-def _block(
-    config: Any,
-    weights: Weights,
-    x: Tokens,
-    sublayers: dict[str, Sublayer],
-    alpha: float,
-    observed: Observed | None,
-) -> Tokens:
-    """Every sublayer in its placement."""
+@dataclass(frozen=True)
+class _Stack:
+    """The blocks of a stack, and a norm after the last where the placement has one."""
 
-    def norm(sublayer: str | None, name: str, x: Tokens) -> Tokens:
-        owner = "norm" if sublayer is None else f"{sublayer}_residual.{name}"
-        return normalised(config.norm, under(weights, owner), x, observed)
+    config: Any
+    depth: Depth
+    sublayers: Mapping[str, Sublayer]
+    observed: Observed | None
 
-    def branch(name: str, x: Tokens) -> Tokens:
-        return sublayers[name](under(weights, name), x)
+    def run(self, weights: Weights, x: Tokens) -> Tokens:
+        n_layers = self.depth.decoder if self.depth.causal else self.depth.encoder
+        for i in range(n_layers):
+            x = self.block(under(weights, f"blocks.{i}"), x, i)
+        if PLACEMENTS.of(self.config.residual).final:
+            x = normalised(self.config.norm, under(weights, "norm"), x, self.observed)
+        return x
 
-    branches: list[Tokens] = []
-    for name in sublayers:
-        match config.residual.kind:
-            case "post":  # Vaswani et al. 2017, §3.1
-                x = norm(name, "norm", x + branch(name, x))
-            case "pre":  # Xiong et al. 2020, fig. 1b
-                x = x + branch(name, norm(name, "norm", x))
-            case "sandwich":  # Ding et al. 2021, §2.4
-                x = x + norm(name, "norm_out", branch(name, norm(name, "norm_in", x)))
-            case "deepnorm":  # Wang et al. 2022, fig. 2
-                x = norm(name, "norm", alpha * x + branch(name, x))
-            case _:  # parallel: Chowdhery et al. 2022, §2, and Black et al. 2022, §2.1
-                norm_name = name if config.residual.norms == "each" else None
-                branches.append(branch(name, norm(norm_name, "norm", x)))
-    return x + sum(branches)
+    def block(self, weights: Weights, x: Tokens, layer: int) -> Tokens:
+        """Every sublayer in its placement."""
+        residual = self.config.residual
+        placement = PLACEMENTS.of(residual)
+
+        def norm(path: str, x: Tokens) -> Tokens:
+            return normalised(self.config.norm, under(weights, path), x, self.observed)
+
+        def sublayer(name: str) -> Callable[[Tokens], Tokens]:
+            return lambda x: self.sublayers[name](under(weights, name), x, layer)
+
+        if placement.block is not None:
+            branches = {name: sublayer(name) for name in self.sublayers}
+            return placement.block(residual, norm, x, branches)
+        assert placement.sublayer is not None
+        for name in self.sublayers:
+            depth = replace(self.depth, layer=layer, name=name)
+            here = _beneath(norm, f"{name}_residual")
+            x = placement.sublayer(residual, here, x, sublayer(name), depth)
+        return x
+
+
+def _beneath(norm: Callable[[str, Tokens], Tokens], path: str) -> Callable[[str, Tokens], Tokens]:
+    return lambda name, x: norm(f"{path}.{name}", x)

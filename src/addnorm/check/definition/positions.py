@@ -1,7 +1,8 @@
 """The definition of every position scheme: on embeddings, on queries and keys, or on scores."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -9,11 +10,51 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from addnorm.check.definition.definitions import Definitions
 from addnorm.check.definition.frequencies import rotary_frequencies, rotary_temperature
 from addnorm.check.definition.layers import Tokens, Weights
 from addnorm.check.definition.texts import Texts
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
+    LearnedConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
 
 Pairs = Float[Tensor, "seq seq"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A head of self-attention: which it is, of how many, over which texts.
+
+    `scale` is what its products of queries and keys are multiplied by.
+    """
+
+    number: int
+    n_heads: int
+    texts: Texts
+    causal: bool
+    scale: float
+
+
+@dataclass(frozen=True)
+class PositionDefinition:
+    """What a scheme does; where it does nothing, there is None.
+
+    `bias(config, weights, q, head)` is added to the scores of a head, `q` being its queries;
+    `embed(config, weights, x, texts)` changes the embeddings, `rotate` likewise the queries and the
+    keys of a head, and `queries(config, weights, q, head)` the queries that meet the keys.
+    """
+
+    bias: Callable[[Any, Weights, Tokens, Head], Pairs] | None = None
+    embed: Callable[[Any, Weights, Tokens, Texts], Tokens] | None = None
+    rotate: Callable[[Any, Weights, Tokens, Texts], Tokens] | None = None
+    queries: Callable[[Any, Weights, Tokens, Head], Tokens] | None = None
 
 
 @cache
@@ -26,28 +67,28 @@ def sinusoid(place: float, width: int, theta: float = 10000.0) -> tuple[float, .
     return tuple(waves[:width])
 
 
-def embedded(config: Any, weights: Weights, x: Tokens, place: Sequence[int]) -> Tokens:
-    """What a scheme makes of the embeddings."""
-    match config.kind:
-        case "sinusoidal":
-            waves = [sinusoid(p, x.shape[1], config.theta) for p in place]
-            return x + _numbers(waves)
-        case "learned":  # Gehring et al. 2017, §3.1
-            return x + torch.stack([weights["table.weight"][p] for p in place])
-        case _:
-            return x
+def sinusoidal(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Vaswani et al. 2017, §3.5; Marian has all sines before all cosines."""
+    waves = _numbers([sinusoid(p, x.shape[1], config.theta) for p in texts.place])
+    if config.layout == "halves":
+        waves = torch.cat([waves[:, 0::2], waves[:, 1::2]], dim=1)
+    return x + waves
 
 
-def rotated(config: Any, x: Tokens, texts: Texts) -> Tokens:
+def learned(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Gehring et al. 2017, §3.1."""
+    return x + torch.stack([weights["table.weight"][p] for p in texts.place])
+
+
+def rotary(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
     """Queries or keys of a head, each turned by the angle of its place (Su et al. 2021, §3.2.2)."""
-    if config.kind != "rotary":
-        return x
     width = round(config.fraction * x.shape[1])
-    lengths = [1 + max(texts.place[m] for m in texts.tokens(t)) for t in texts.text]
+    ends = {t: 1 + max(texts.place[m] for m in texts.tokens(t)) for t in set(texts.text)}
+    frequencies = {t: rotary_frequencies(config, width, ends[t]) for t in ends}
     angles = _numbers(
         [
-            [p * frequency for frequency in rotary_frequencies(config, width, length)]
-            for p, length in zip(texts.place, lengths, strict=True)
+            [p * frequency for frequency in frequencies[t]]
+            for p, t in zip(texts.place, texts.text, strict=True)
         ]
     )
     cos, sin = (rotary_temperature(config.scaling) * wave for wave in (angles.cos(), angles.sin()))
@@ -59,20 +100,10 @@ def rotated(config: Any, x: Tokens, texts: Texts) -> Tokens:
     return torch.stack(features, dim=1)
 
 
-def biases(
-    config: Any, weights: Weights, h: int, n_heads: int, place: Sequence[int], *, causal: bool
-) -> Pairs:
-    """What is added to the scores of head `h`, whatever its queries and keys are."""
-    match config.kind:
-        case "alibi":
-            slope = alibi_slopes(n_heads)[h]
-            return _numbers([[-slope * abs(i - j) for j in place] for i in place])
-        case "t5":
-            sizes = (config.buckets, config.max_distance)
-            bucket = [[t5_bucket(j - i, *sizes, causal=causal) for j in place] for i in place]
-            return weights["table.weight"][torch.tensor(bucket), h]
-        case _:
-            return torch.zeros(len(place), len(place), dtype=torch.float64)
+def alibi(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """Press et al. 2022, §3."""
+    slope = alibi_slopes(head.n_heads)[head.number]
+    return -slope * distances(head.texts).abs().double()
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
@@ -84,6 +115,23 @@ def alibi_slopes(n_heads: int) -> list[float]:
     slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
     return slopes + between[: n_heads - power]
+
+
+def kerple(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """Chi et al. 2022, the logarithmic kernel: `-r₁ log(1 + r₂ |i - j|)`, r = log(1 + exp(raw))."""
+    amplitude, rate = (
+        torch.log(1 + torch.exp(weights[f"raw_{name}"][head.number]))
+        for name in ("amplitude", "rate")
+    )
+    return -amplitude * torch.log(1 + rate * distances(head.texts).abs())
+
+
+def t5(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """Raffel et al. 2020, §2.1."""
+    sizes = config.buckets, config.max_distance
+    ahead = distances(head.texts).tolist()
+    bucket = [[t5_bucket(d, *sizes, causal=head.causal) for d in row] for row in ahead]
+    return weights["table.weight"][torch.tensor(bucket), head.number]
 
 
 @cache
@@ -101,21 +149,73 @@ def t5_bucket(ahead: int, n_buckets: int, max_distance: int, *, causal: bool) ->
     return first + min(exact + int(share * (n_buckets - exact)), n_buckets - 1)
 
 
-def content_bias(config: Any, weights: Weights, h: int, q: Tokens) -> Tokens:
+def transformer_xl_queries(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
     """`q + u`: the queries that meet the keys (Dai et al. 2019, §3.3, terms a and c)."""
-    return q + weights["u"][h] if config.kind == "transformer_xl" else q
+    return q + weights["u"][head.number]
 
 
-def distance_scores(
-    config: Any, weights: Weights, h: int, q: Tokens, place: Sequence[int]
-) -> Pairs | float:
-    """`(q_i + v)·W_R R_{i-j}`, before scaling (Dai et al. 2019, §3.3, terms b and d)."""
-    if config.kind != "transformer_xl":
-        return 0.0
+def transformer_xl_bias(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """`(q_i + v)·W_R R_{i-j}`, scaled (Dai et al. 2019, §3.3, terms b and d)."""
     d_head, d_model = q.shape[1], weights["r_proj.weight"].shape[1]
-    to_head = weights["r_proj.weight"][h * d_head : (h + 1) * d_head]
-    r = _numbers([[sinusoid(i - j, d_model) for j in place] for i in place])
-    return torch.einsum("ic,cd,ijd->ij", q + weights["v"][h], to_head, r)
+    to_head = weights["r_proj.weight"][head.number * d_head : (head.number + 1) * d_head]
+    behind = -distances(head.texts)
+    least, most = int(behind.min()), int(behind.max())
+    waves = _numbers([sinusoid(d, d_model) for d in range(least, most + 1)])
+    r = waves[behind - least]
+    return head.scale * torch.einsum("ic,cd,ijd->ij", q + weights["v"][head.number], to_head, r)
+
+
+def distances(texts: Texts) -> Tensor:
+    """How many places each token stands ahead of each other: `j - i`."""
+    place = torch.tensor(texts.place)
+    return place[None, :] - place[:, None]
+
+
+POSITIONS = Definitions[PositionDefinition](
+    "position",
+    "positions.py",
+    {
+        NoPositionConfig: PositionDefinition(),
+        SinusoidalConfig: PositionDefinition(embed=sinusoidal),
+        LearnedConfig: PositionDefinition(embed=learned),
+        RotaryConfig: PositionDefinition(rotate=rotary),
+        ALiBiConfig: PositionDefinition(alibi),
+        KERPLEConfig: PositionDefinition(kerple),
+        T5BiasConfig: PositionDefinition(t5),
+        TransformerXLConfig: PositionDefinition(
+            transformer_xl_bias, queries=transformer_xl_queries
+        ),
+    },
+    wrap=lambda own: (
+        PositionDefinition(**own) if isinstance(own, Mapping) else PositionDefinition(own)
+    ),
+)
+
+
+def embedded(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """What a scheme makes of the embeddings."""
+    embed = POSITIONS.of(config).embed
+    return x if embed is None else embed(config, weights, x, texts)
+
+
+def rotated(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """What a scheme makes of the queries or the keys of a head."""
+    rotate = POSITIONS.of(config).rotate
+    return x if rotate is None else rotate(config, weights, x, texts)
+
+
+def met(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
+    """The queries that meet the keys."""
+    queries = POSITIONS.of(config).queries
+    return q if queries is None else queries(config, weights, q, head)
+
+
+def bias(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """What is added to the scores of a head."""
+    found = POSITIONS.of(config).bias
+    if found is None:
+        return torch.zeros(len(head.texts), len(head.texts), dtype=torch.float64)
+    return found(config, weights, q, head)
 
 
 def _numbers(table: Any) -> Tensor:

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from addnorm.check.definition.patterns import PATTERNS
+
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
@@ -53,7 +55,7 @@ class Texts:
         in_prefix = bool(self.prefix) and j < self.prefix[self.text[key]]
         if causal and j > i and not in_prefix:
             return False
-        return _near(pattern, i, j) and self._remembered(query, key)
+        return PATTERNS.of(pattern)(pattern, i, j) and self._remembered(query, key)
 
     def _remembered(self, query: int, key: int) -> bool:
         """Whether the key is in the query's segment, or among the last `memory` before it."""
@@ -83,14 +85,14 @@ class Texts:
         return torch.tensor([s == last for s in self.segment or [0] * len(self)])
 
 
-def _near(pattern: Any, i: int, j: int) -> bool:
-    match pattern.kind:
-        case "full":
-            return True
-        case "window":  # Beltagy et al. 2020, §3.1
-            return abs(i - j) < pattern.size
-        case "blocks":  # Zaheer et al. 2020, §2, without random blocks
-            a, b = i // pattern.size, j // pattern.size
-            return abs(a - b) <= pattern.local or min(a, b) < pattern.n_global
-        case _:
-            raise NotImplementedError(pattern.kind)
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The texts that a mixer reads, from left to right alone if `causal`.
+
+    `position` is the configuration of the scheme that this layer has; `layer` counts from 0.
+    """
+
+    texts: Texts
+    causal: bool
+    position: Any
+    layer: int = 0

@@ -5,12 +5,11 @@ import logging
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
@@ -24,33 +23,25 @@ from addnorm.models import (
     ModelConfig,
 )
 from addnorm.models.inputs import Input
+from addnorm.models.step import (
+    EVERY,
+    DecoderState,
+    TranslationState,
+    check_traceable,
+    concatenated_cache,
+    decoder_step,
+    pairs,
+    translation_step,
+)
 from addnorm.nn.attention import CrossAttention, EagerCore, SDPACore, SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
-from addnorm.nn.audio import LogMelEmbedding
-from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
-from addnorm.nn.cache import KeysValues, LayerCache
-from addnorm.nn.context import Context, Memory, positions_of
-from addnorm.nn.convolution import Convolution
-from addnorm.nn.embed import Embedding, zero_padding
-from addnorm.nn.masks import Causal, Dense, Full, Mask, Padding
-from addnorm.nn.moe import MixtureOfExperts
-from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig, SeriesEmbedding, as_sequence
-from addnorm.nn.recurrent import Recurrent
-
-Held = Float[Tensor, "batch kv_heads kv_seq d_head"]
-Hidden = Float[Tensor, "batch seq d_model"]
+from addnorm.nn.blocks import Stack
+from addnorm.nn.cache import ConcatenatedCache, KVCache
+from addnorm.nn.embed import Embedding
+from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
 
 EXTERNAL = 2**30
 """Bytes of weights from which on they stand in a file of their own: one graph holds 2 GiB."""
-
-REFUSED: dict[type[nn.Module], str] = {
-    Recurrent: "a recurrent mixer reads its text run by run, as the data say: use attention",
-    Convolution: "a convolution reads its text run by run, as the data say: use attention",
-    MixtureOfExperts: "a mixture of experts splits its tokens as the data say: use kind = 'gated'",
-    LogMelEmbedding: "log-mel frames are no input of an exported graph: export tokens or images",
-    SeriesEmbedding: "time series are no input of an exported graph: export tokens or images",
-}
-"""Modules whose work depends on more than shapes, and what would be accepted."""
 
 
 def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
@@ -67,16 +58,15 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     d_head), where `past` may be 0; present are `present_key.i` and `present_value.i`, the past of
     the next step; cross are `cross_key.i` and `cross_value.i`, computed once. Ids and masks are
     int64; a decoder's mask has past + sequence columns, padding on either side. An encoder that
-    tells sentences apart reads `token_type_ids` too. A window keeps its whole past. Raises
+    tells sentences apart reads `token_type_ids` too. A window keeps its whole past. A position past
+    a learned table is an index out of bounds, which onnxruntime refuses on a CPU. Raises
     `InputError` for parts that no graph can hold, and where `onnx` is missing.
     """
     try:
         import onnxscript  # noqa: F401 # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise InputError("ONNX export needs onnx: pip install 'addnorm[onnx]'") from error
-    for module in model.modules():
-        if reason := REFUSED.get(type(module)):
-            raise InputError(f"this model cannot be exported to ONNX: {reason}")
+    check_traceable("this model cannot be exported to ONNX", model)
     if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
         raise InputError("onnxruntime has no bfloat16 on a CPU: export float32 or float16")
     graphs = _graphs(_plain(model), config)
@@ -163,28 +153,25 @@ def _quiet() -> Generator[None]:
 
 def _graphs(model: Model, config: ModelConfig) -> list[Graph]:
     match model:
-        case EncoderModel(embed=embed, stack=stack, head=head):
-            module = EncoderGraph(embed, stack, head)
-            inputs = _readable(embed, config)
+        case EncoderModel():
+            inputs = _readable(model.embed, config)
+            module = EncoderGraph(model)
             return [Graph(name="model.onnx", module=module, inputs=inputs, outputs=["output"])]
-        case DecoderModel(embed=embed, stack=stack, head=head):
+        case DecoderModel():
             new = {"input_ids": _ids(3, "sequence"), "attention_mask": _ids(7, "past + sequence")}
-            module = DecoderGraph(embed, stack, head, cross=False)
-            return [_decoder(module, new | _past(stack))]
-        case EncoderDecoderModel(target_embed=embed, decoder=stack, head=head):
-            cross_attentions = [_cross_attention(block) for block in stack.blocks]
+            return [_decoder(DecoderGraph(model), new | _past(model.stack))]
+        case EncoderDecoderModel():
+            cross_attentions = [block.cross_attention for block in model.cross_blocks]
             cross = _keys_values("cross", "memory", cross_attentions)
             encoder = Graph(
                 name="encoder_model.onnx",
-                module=EncoderGraph(
-                    model.source_embed, model.encoder, MemoryHead(cross_attentions)
-                ),
+                module=MemoryGraph(model),
                 inputs=_readable(model.source_embed, config),
                 outputs=["memory", *cross],
             )
             new = {"input_ids": _ids(3, "sequence"), "encoder_attention_mask": _ids(5, "memory")}
-            module = DecoderGraph(embed, stack, head, cross=True)
-            return [encoder, _decoder(module, new | cross | _past(stack))]
+            past = _past(model.decoder)
+            return [encoder, _decoder(TranslationGraph(model), new | cross | past)]
 
 
 def _decoder(module: nn.Module, inputs: Mapping[str, GraphTensor]) -> Graph:
@@ -196,11 +183,6 @@ def _decoder(module: nn.Module, inputs: Mapping[str, GraphTensor]) -> Graph:
 def _past(stack: Stack) -> dict[str, GraphTensor]:
     mixers = [mixer for mixer in stack.mixers if isinstance(mixer, SelfAttention)]
     return _keys_values("past", "past", mixers)  # others were refused
-
-
-def _cross_attention(block: nn.Module) -> CrossAttention:
-    assert isinstance(block, CrossBlock | ParallelCrossBlock)
-    return block.cross_attention
 
 
 def _ids(length: int, axis: str) -> GraphTensor:
@@ -231,159 +213,68 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
     return slots
 
 
-# The modules that are traced. Sizes are symbols here: no `len`, no `int`, no choice by a length.
-
-
-@dataclass(frozen=True, kw_only=True)
-class TracedContext(Context):
-    """The context of tokens that are the last of `valid`; made here, for symbols have no `len`."""
-
-    past: int
-    slots: Int[Tensor, " kv_seq"]
-    base: Mask
-
-    @classmethod
-    def of(cls, valid: Bool[Tensor, "batch kv_seq"], past: int, base: Mask) -> "TracedContext":
-        """The context of the tokens after the first `past` ones."""
-        slots = torch.arange(valid.shape[1])
-        none = slots[:0]  # what the parts ask these fields for is the number of slots alone
-        return cls(
-            batch=valid.shape[0],
-            kv_positions=positions_of(slots, valid),
-            q_slots=none,
-            kv_slots=none,
-            mask=base,
-            valid=valid[:, past:],
-            past=past,
-            slots=slots,
-            base=base & Padding(valid),
-        )
-
-    @property
-    def positions(self) -> Int[Tensor, "#batch seq"]:
-        """The positions of the new tokens."""
-        return self.kv_positions[:, self.past :]
-
-    def seen(self, pattern: Mask) -> "TracedContext":
-        """This context with its mask narrowed by `pattern`, and evaluated."""
-        rows = torch.arange(self.batch)[:, None, None]
-        q, kv = self.slots[self.past :, None], self.slots
-        allowed = self.base.allows(rows, q, kv)
-        if pattern.at(self.kv_positions) is not pattern:  # it counts positions, not slots
-            q, kv = self.positions[:, :, None], self.kv_positions[:, None]
-        return replace(self, mask=Dense((allowed & pattern.allows(rows, q, kv))[:, None]))
-
-
-class ConcatenatedCache:
-    """One layer's keys and values as tensors of the graph: the new ones join those of the past."""
-
-    def __init__(self, keys: Held, values: Held) -> None:
-        self.keys = keys
-        self.values = values
-
-    def source(self, x: Hidden) -> Hidden:
-        return x
-
-    def select(self, rows: Int[Tensor, " rows"]) -> None:
-        self.keys, self.values = self.keys[rows], self.values[rows]
-
-    def append(self, k: Held, v: Held) -> KeysValues:
-        self.keys = torch.cat([self.keys, k], dim=2)
-        self.values = torch.cat([self.values, v], dim=2)
-        return self.keys, self.values
-
-
-def run_stack(
-    stack: Stack, x: Hidden, ctx: TracedContext, caches: Sequence[LayerCache] | None = None
-) -> Hidden:
-    """`stack(x)` with a mask that is evaluated from tensors."""
-    seen = {pattern: ctx.seen(pattern) for pattern in stack.patterns}
-    for i, block in enumerate(stack.blocks):
-        x = block(x, seen[stack.patterns[i]], None if caches is None else caches[i])
-    return stack.norm(x, ctx.valid)
-
-
-def patches(embed: PatchEmbedding, pixels: Tensor) -> tuple[Hidden, Context]:
-    """`embed(pixels)` for images of the size it was made for."""
-    x = embed.proj(pixels).flatten(2).transpose(1, 2)
-    if embed.class_token is not None:
-        x = torch.cat([embed.class_token.expand(x.shape[0], 1, -1), x], dim=1)
-    x = x if embed.positions is None else x + embed.positions
-    return as_sequence(x, embed.position, embed.dropout)
+# What is traced: the models and their steps, with tensors for arguments.
 
 
 class EncoderGraph(nn.Module):
-    """`head(stack(embed(inputs)))` of ids with their mask and types, or of pixels."""
+    """The model on ids with their mask and types, or on pixels."""
 
-    def __init__(self, embed: Input, stack: Stack, head: nn.Module) -> None:
+    def __init__(self, model: EncoderModel) -> None:
         super().__init__()
-        self.embed = embed
-        self.stack = stack
-        self.head = head
+        self.model = model
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        if isinstance(self.embed, PatchEmbedding):
-            x, ctx = patches(self.embed, *tensors)
-            return self.head(self.stack(x, ctx), ctx)
-        tokens, mask, *types = tensors
-        ctx = TracedContext.of(mask.bool(), 0, Full())
-        return self.head(run_stack(self.stack, self.embed(tokens, ctx, *types), ctx), ctx)
+        return self.model(*_with_valid(tensors))
 
 
-class MemoryHead(nn.Module):
-    """The memory, zero at padding, and the keys and values that each cross-attention sees in it."""
+class MemoryGraph(nn.Module):
+    """The memory, and the keys and values that each layer of the decoder sees in it."""
 
-    def __init__(self, cross_attentions: Sequence[CrossAttention]) -> None:
+    def __init__(self, model: EncoderDecoderModel) -> None:
         super().__init__()
-        self.cross_attentions = nn.ModuleList(cross_attentions)
+        self.model = model
 
-    def forward(self, x: Hidden, ctx: Context) -> list[Tensor]:
-        found = [memory := zero_padding(x, ctx.valid)]
-        for attention in self.cross_attentions:
-            assert isinstance(attention, CrossAttention)
-            found += attention.keys_values(memory)
-        return found
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        memory = self.model.encode(*_with_valid(tensors))
+        return [memory, *(part for pair in self.model.cross_keys_values(memory) for part in pair)]
 
 
 class DecoderGraph(nn.Module):
-    """Logits of new tokens, and the keys and values of all.
+    """`decoder_step` on ids, a mask of all tokens and the past: logits of the new, and all kept."""
 
-    The tensors are the ids and a mask, then keys and values: in a decoder the mask is that of all
-    tokens, and the rest the past; with `cross` it is that of the memory, whose keys and values
-    come before the past.
-    """
-
-    def __init__(self, embed: Embedding, stack: Stack, head: nn.Module, *, cross: bool) -> None:
+    def __init__(self, model: DecoderModel) -> None:
         super().__init__()
-        self.embed = embed
-        self.stack = stack
-        self.head = head
-        self.cross = cross
+        self.model = model
+
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        tokens, mask, *past = tensors
+        cache = concatenated_cache(self.model.stack, past)
+        state = DecoderState(cache=cache, valid=mask.bool())
+        logits, _ = decoder_step(self.model, tokens, state, EVERY)
+        return [logits, *_kept(cache)]
+
+
+class TranslationGraph(nn.Module):
+    """`translation_step` on ids, the memory's mask, its keys and values, and the past."""
+
+    def __init__(self, model: EncoderDecoderModel) -> None:
+        super().__init__()
+        self.model = model
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         tokens, mask, *held = tensors
-        n = len(self.stack.blocks)
-        *memory, past = [held[i : i + 2 * n] for i in range(0, len(held), 2 * n)]
-        self_caches = [ConcatenatedCache(*pair) for pair in _pairs(past)]
-        caches = [LayerCache(cache) for cache in self_caches]
-        length = past[0].shape[2]
-        valid = tokens.new_ones(tokens.shape[0], length + tokens.shape[1]) if self.cross else mask
-        ctx = TracedContext.of(valid.bool(), length, Causal())
-        for kept in memory:
-            ctx = replace(ctx, memory=Memory(_unread(kept), Dense(mask.bool()[:, None, None])))
-            for cache, pair in zip(caches, _pairs(kept), strict=True):
-                cache.cross_cache.once(lambda pair=pair: pair)
-        x = run_stack(self.stack, self.embed(tokens, ctx), ctx, caches)
-        return [
-            self.head(x, ctx),
-            *(t for cache in self_caches for t in (cache.keys, cache.values)),
-        ]
+        cross, past = held[: len(held) // 2], held[len(held) // 2 :]
+        cache = concatenated_cache(self.model.decoder, past)
+        state = TranslationState.after(pairs(cross), mask.bool(), cache)
+        logits, _ = translation_step(self.model, tokens, state)
+        return [logits, *_kept(cache)]
 
 
-def _pairs(tensors: Sequence[Tensor]) -> list[KeysValues]:
-    return list(zip(tensors[::2], tensors[1::2], strict=True))
+def _with_valid(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What an encoder takes: the second input is a mask."""
+    return [tensor.bool() if i == 1 else tensor for i, tensor in enumerate(tensors)]
 
 
-def _unread(kept: Sequence[Tensor]) -> Hidden:
-    """A memory of the right lengths; no layer reads it, for all have its keys and values."""
-    return kept[0].transpose(1, 2).flatten(-2)
+def _kept(cache: KVCache) -> list[Tensor]:
+    caches = (layer.self_cache for layer in cache)
+    return [part for kept in caches if isinstance(kept, ConcatenatedCache) for part in kept.kept]

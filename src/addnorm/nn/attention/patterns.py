@@ -1,6 +1,6 @@
 """Patterns: which part of what the pass allows a layer's self-attention looks at."""
 
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -26,6 +26,11 @@ class WindowPatternConfig:
     kind: Literal["window"] = "window"
     size: PositiveInt
 
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Small windows."""
+        return {"window": cls(size=3), "window_of_one": cls(size=1)}
+
     def build(self) -> Window:
         return Window(self.size)
 
@@ -38,6 +43,14 @@ class BlocksPatternConfig:
     size: PositiveInt = 64
     local: NonNegativeInt = 1
     n_global: NonNegativeInt = 0
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Small blocks, with and without neighbours."""
+        return {
+            "blocks": cls(size=2, local=1, n_global=1),
+            "blocks_alone": cls(size=2, local=0),
+        }
 
     def build(self) -> Blocks:
         return Blocks(self.size, self.local, self.n_global)

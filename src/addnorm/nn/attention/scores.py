@@ -1,7 +1,7 @@
 """Scores: how well a query and a key agree, in the four ways of the literature."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -84,6 +84,15 @@ class ScaledDotConfig:
     kind: Literal["scaled_dot"] = "scaled_dot"
     factor: PositiveFloat | None = None
     softcap: PositiveFloat | None = None
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Plain, with another factor, and capped."""
+        return {
+            "scaled_dot": cls(),
+            "scaled_dot_factor": cls(factor=0.25),
+            "scaled_dot_softcap": cls(factor=0.7, softcap=2.0),
+        }
 
     def scale(self, d_head: int) -> float:
         """What products of queries and keys are multiplied by."""

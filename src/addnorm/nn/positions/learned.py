@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch
 from torch import nn
 
 from addnorm.config import config
@@ -15,7 +16,8 @@ from addnorm.nn.types import Hidden
 class Learned(Position):
     """`x + table[p]`, a table of `max_len × d_model` (Gehring et al. 2017, §3.1).
 
-    Raises `InputError` for a position past the table: never a wrapped or clamped index.
+    Raises `InputError` for a position past the table: never a wrapped or clamped index. An exported
+    graph cannot say so itself; there, the runtime's own bound check refuses to read past the table.
     """
 
     def __init__(self, max_len: int, d_model: int) -> None:
@@ -25,7 +27,8 @@ class Learned(Position):
     def embed(self, x: Hidden, ctx: Context) -> Hidden:
         known = self.max_len
         # Slots bound positions, so the values themselves are read only when there are too many.
-        if ctx.kv_slots.shape[0] > known and (last := int(ctx.positions.max())) >= known:
+        too_many = not torch.compiler.is_exporting() and ctx.kv_slots.shape[0] > known
+        if too_many and (last := int(ctx.positions.max())) >= known:
             raise InputError(
                 f"position {last} is past the learned table: this model knows {known} positions "
                 f"(0 to {known - 1}). Shorten the input, or train with a larger max_len."

@@ -1,7 +1,7 @@
 """Rotary positions (RoPE): queries and keys turn, so that scores see the offset alone."""
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product
-from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig
+from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig, scaling_examples
 from addnorm.nn.positions.sinusoidal import frequencies, waves
 from addnorm.nn.types import Keys, Queries
+from addnorm.parts import kind_of
 
 Turned = Float[Tensor, "*batch seq width"]
 Waves = Float[Tensor, "*#batch seq half"]
@@ -133,6 +134,19 @@ class RotaryConfig:
     layout: Layout = "half"
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     scaling: ScalingConfig | None = None
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Both layouts, part of a head, and every scaling, for texts of more than 3 tokens."""
+        return {
+            "rotary": cls(),
+            "rotary_interleaved": cls(layout="interleaved"),
+            "rotary_half_of_a_head": cls(fraction=0.5),
+            **{
+                f"rotary_{kind_of(scaling)}": cls(theta=2.0, scaling=scaling)
+                for scaling in scaling_examples()
+            },
+        }
 
     def conflict(self, around: BuildContext) -> str | None:
         """Rotary positions turn pairs of features, and are defined for dot products."""

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from addnorm.config import config
+from addnorm.config import WORD, config
 from addnorm.nn.positions.sinusoidal import frequencies, in_float64
 
 Frequencies = Float[Tensor, " half"]
@@ -144,8 +144,21 @@ FixedScaling = LinearScaling | NTKScaling | YaRNScaling | Llama3Scaling
 ScalingConfig = Annotated[
     LinearScaling | NTKScaling | DynamicScaling | YaRNScaling | Llama3Scaling,
     Field(discriminator="kind"),
+    WORD,
 ]
 """Every scaling of rotary frequencies there is."""
+
+
+def scaling_examples() -> list[ScalingConfig]:
+    """One of each, for texts of more than 3 tokens and the base 2."""
+    short = 3
+    return [
+        LinearScaling(factor=2.0),
+        NTKScaling(factor=2.0),
+        DynamicScaling(factor=2.0, original_max_len=short),
+        YaRNScaling(factor=3.0, beta_fast=0.4, beta_slow=0.25, original_max_len=short),
+        Llama3Scaling(low_freq_factor=0.3, high_freq_factor=1.0, original_max_len=short),
+    ]
 
 
 def _ramp(width: int) -> Frequencies:

@@ -1,6 +1,6 @@
 """Sinusoidal positions: fixed waves added to the embeddings, at any length."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -82,6 +82,14 @@ class SinusoidalConfig:
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: PositiveFloat = 10000.0
     layout: Layout = "interleaved"
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Both layouts."""
+        return {
+            "sinusoidal": cls(),
+            "sinusoidal_halves": cls(layout="halves", theta=100.0),
+        }
 
     def build(self, build_context: BuildContext) -> Sinusoidal:
         return Sinusoidal(theta=self.theta, layout=self.layout)

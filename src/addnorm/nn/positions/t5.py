@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -85,6 +85,14 @@ class T5BiasConfig:
                 f"max_distance = {self.max_distance} must be more than half of "
                 f"buckets = {self.buckets}: at least {self.buckets // 2 + 1}"
             )
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """So few buckets that short texts have some with several distances; the usual."""
+        return {
+            "t5": cls(buckets=6, max_distance=5),
+            "t5_default_buckets": cls(),
+        }
 
     def build(self, build_context: BuildContext) -> T5Bias:
         return T5Bias(

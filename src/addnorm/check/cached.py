@@ -1,0 +1,118 @@
+"""Reading with a cache: a batch piece by piece, its rows kept, dropped and doubled on the way."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from addnorm.check.batches import padded, pieces, row
+from addnorm.check.case import Case
+from addnorm.check.comparison import Comparison
+from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn.cache import KVCache
+
+SEGMENT = 3
+
+
+@dataclass
+class Reader:
+    """A model that reads a batch piece by piece, with its cache."""
+
+    model: DecoderModel | EncoderDecoderModel
+    tokens: Tensor
+    valid: Tensor | None
+    cache: KVCache
+    memory: Tensor | None = None
+    memory_valid: Tensor | None = None
+
+    @classmethod
+    def of(cls, case: Case) -> "Reader":
+        """A reader of all texts, padding on one side."""
+        side = case.side()
+        tokens, valid = padded(case.texts, side, case.draw)
+        model = case.model
+        assert isinstance(model, DecoderModel | EncoderDecoderModel)
+        reader = cls(model, tokens, valid, model.new_cache())
+        if isinstance(model, EncoderDecoderModel):
+            read, reader.memory_valid = padded(case.sources, side, case.draw)
+            reader.memory = model.encode(read, reader.memory_valid)
+        return reader
+
+    def read(self, part: slice) -> Tensor:
+        """The logits of the next piece."""
+        valid = None if self.valid is None else self.valid[:, : part.stop]
+        tokens = self.tokens[:, part]
+        if isinstance(self.model, DecoderModel):
+            return self.model(tokens, valid, cache=self.cache)
+        assert self.memory is not None
+        return self.model.decode(tokens, self.memory, self.memory_valid, valid, self.cache)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows; each has a memory of its own from then on."""
+        self.cache.select(rows)
+        self._keep(rows, rows)
+
+    def select_beams(self, rows: Tensor, memories: Tensor) -> None:
+        """Keep these rows and these memories, each of which serves as many rows in a row."""
+        self.cache.select(rows, memories)
+        self._keep(rows, memories)
+
+    def _keep(self, rows: Tensor, memories: Tensor) -> None:
+        self.tokens = self.tokens[rows]
+        self.valid = None if self.valid is None else self.valid[rows]
+        if self.memory is not None and self.memory_valid is not None:
+            self.memory, self.memory_valid = self.memory[memories], self.memory_valid[memories]
+
+
+def cached(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    """In random pieces, and with rows that are chosen between them."""
+    reader = Reader.of(case)
+    assert reader.valid is not None
+    found = [reader.read(part) for part in pieces(reader.tokens.shape[1], case.draw)]
+    yield Comparison("cached", torch.cat(found, dim=1)[reader.valid], expected)
+    yield from selected(case, expected)
+
+
+def selected(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    """Rows dropped, doubled and put in another order between the pieces, as beams are."""
+    reader, n = Reader.of(case), len(case.texts)
+    assert reader.valid is not None
+    whole = expected.new_zeros(*reader.valid.shape, expected.shape[-1])
+    whole[reader.valid] = expected
+    size, places = reader.tokens.shape[1], list(range(n))
+    cuts = sorted(case.draw.sample(range(1, size), 2))
+    for name, part in zip(("", "selected", "beams"), _between([0, *cuts, size]), strict=True):
+        if name == "selected":  # more rows than there were
+            rows = [case.draw.randrange(len(places)) for _ in range(n + 2)]
+            reader.select(torch.tensor(rows))
+        elif name == "beams":  # two texts, each of them twice: they share what they look at
+            texts = case.draw.sample(range(len(places)), 2)
+            rows = [one for one in texts for _ in range(2)]
+            reader.select_beams(torch.tensor(rows), torch.tensor(texts))
+        else:
+            rows = places
+        places = [places[i] for i in rows]
+        ours, valid = reader.read(part), reader.valid[:, part]
+        if name:
+            yield Comparison(f"cache.select ({name})", ours[valid], whole[places][:, part][valid])
+
+
+def selected_memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
+    """Segment memory whose rows are chosen between segments, as long as the text."""
+    texts = [case.texts[0], [(token + 1) % 11 for token in case.texts[0]]]
+    whole = torch.cat([model(row(text)) for text in texts])
+    size = len(texts[0])
+    reader = Reader(model, torch.tensor(texts), None, model.new_memory(size))
+    places = [0, 1]
+    for rows, first in (([0, 1], 0), ([1, 1, 0], SEGMENT), ([2, 0], SEGMENT + 2)):
+        part = slice(first, {0: SEGMENT, SEGMENT: SEGMENT + 2}.get(first, size))
+        if first:
+            reader.select(torch.tensor(rows))
+        places = [places[i] for i in rows]
+        yield Comparison("memory, rows selected", reader.read(part), whole[places][:, part])
+
+
+def _between(cuts: list[int]) -> list[slice]:
+    return [slice(a, b) for a, b in pairwise(cuts)]

@@ -1,0 +1,71 @@
+"""Comparisons: what a model gives and what it should be, within what its type can hold."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 5e-4, torch.bfloat16: 0.2}
+"""How far from what it should be a number may be, relative to the largest, or to one.
+
+The narrow types round in every layer, so these tell wrong from right and not good from better.
+"""
+
+
+class Comparison(NamedTuple):
+    """What is compared, what the model gives, and what it should be."""
+
+    name: str
+    ours: Tensor
+    expected: Tensor
+    tolerance: float | None = None
+    """By default that of the type of `ours`."""
+
+    @property
+    def error(self) -> float:
+        """The largest difference, relative to the largest number expected or to one."""
+        return distance(self.ours, self.expected)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the error is within the tolerance; NaN is not."""
+        if self.tolerance is not None:
+            return self.error <= self.tolerance
+        return self.error <= TOLERANCES.get(self.ours.dtype, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """The result of one cell: the first comparison that fails, and by how much."""
+
+    cell: str
+    compared: int
+    failed: str | None = None
+    error: float = 0.0
+
+
+def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
+    """Run the comparisons of a cell until one fails, or cannot run at all."""
+    n = 0
+    try:
+        for one in compared:
+            n += 1
+            if not one.holds:
+                return CellResult(cell=cell, compared=n, failed=one.name, error=one.error)
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+        return CellResult(cell=cell, compared=n, failed=failure, error=float("inf"))
+    return CellResult(cell=cell, compared=n)
+
+
+def distance(ours: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest number expected or to one."""
+    if ours.shape != expected.shape:
+        return float("inf")
+    if not ours.numel():
+        return 0.0
+    ours, expected = ours.detach().double(), expected.detach().double()
+    scale = max(1.0, expected.abs().max().item())
+    return (ours - expected).abs().max().item() / scale

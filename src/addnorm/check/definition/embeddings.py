@@ -1,0 +1,32 @@
+"""The definition of embeddings, `f(config, weights, tokens, position, norm)`.
+
+`position(x)` is what the scheme makes of embeddings, `norm(config, name, x)` the norm of this
+configuration with the weights of that name.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from addnorm.check.definition.definitions import Definitions
+from addnorm.check.definition.layers import Tokens, Weights
+from addnorm.nn.embed import EmbeddingConfig
+
+Norm = Callable[[Any, str, Tokens], Tokens]
+Position = Callable[[Tokens], Tokens]
+
+
+def tokens_embedding(
+    config: Any, weights: Weights, tokens: Sequence[int], position: Position, norm: Norm
+) -> Tokens:
+    """`norm(position(scale · E[token]) + E_type[first])` (Vaswani et al. 2017, §3.4)."""
+    x = weights["tokens.weight"][list(tokens)]
+    x = position(x * (math.sqrt(x.shape[1]) if config.scale == "sqrt" else 1.0))
+    if config.n_types:  # Devlin et al. 2019, §3
+        x = x + weights["types.weight"][0]
+    return norm(config.norm, "norm", x)
+
+
+EMBEDDINGS = Definitions[Callable[[Any, Weights, Sequence[int], Position, Norm], Tokens]](
+    "embedding", "embeddings.py", {EmbeddingConfig: tokens_embedding}
+)

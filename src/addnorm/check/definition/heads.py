@@ -1,0 +1,81 @@
+"""The definition of every head, `f(config, weights, x, texts)`: a row for each token or text."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.check.definition.definitions import Definitions
+from addnorm.check.definition.layers import Tokens, Weights, activated, linear, under
+from addnorm.check.definition.norms import normalised
+from addnorm.check.definition.texts import Texts
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    HiddenHeadConfig,
+    PoolerHeadConfig,
+    TaggingHeadConfig,
+    TokenHeadConfig,
+)
+
+Outputs = Float[Tensor, "rows outputs"]
+
+
+def transformed(config: Any, weights: Weights, x: Tokens) -> Tokens:
+    """`norm(act(W x + b))` (Devlin et al. 2019, code), where a transform is given."""
+    if config is None:
+        return x
+    y = activated(config.activation, linear(weights, "proj", x))
+    return normalised(config.norm, under(weights, "norm"), y)
+
+
+def token(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Press & Wolf 2017; scaled as in Raffel et al. 2020, capped as in Gemma Team 2024, §2."""
+    x = transformed(config.transform, under(weights, "transform"), x)
+    x = x / math.sqrt(x.shape[1]) if config.scale == "sqrt" else x
+    logits = x @ weights["weight"].T + weights.get("bias", 0.0)
+    cap = config.softcap
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def tagging(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Devlin et al. 2019, §5.3."""
+    return linear(weights, "proj", transformed(config.transform, under(weights, "transform"), x))
+
+
+def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Devlin et al. 2019, §4.1."""
+    pool = {"mean": lambda t: t.mean(0), "max": lambda t: t.amax(0), "first": lambda t: t[0]}
+    pooled = torch.stack([pool[config.pooling](x[tokens]) for tokens in _each(texts)])
+    return linear(
+        weights, "proj", transformed(config.transform, under(weights, "transform"), pooled)
+    )
+
+
+def pooler(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Devlin et al. 2019, §3."""
+    return torch.tanh(linear(weights, "proj", torch.stack([x[t[0]] for t in _each(texts)])))
+
+
+def hidden(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """The hidden states themselves."""
+    return x
+
+
+def _each(texts: Texts) -> list[list[int]]:
+    return [texts.tokens(t) for t in sorted(set(texts.text))]
+
+
+HEADS = Definitions[Callable[[Any, Weights, Tokens, Texts], Outputs]](
+    "head",
+    "heads.py",
+    {
+        TokenHeadConfig: token,
+        TaggingHeadConfig: tagging,
+        ClassificationHeadConfig: classification,
+        PoolerHeadConfig: pooler,
+        HiddenHeadConfig: hidden,
+    },
+)

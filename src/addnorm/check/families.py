@@ -1,0 +1,116 @@
+"""Which family a part of someone's own belongs to, and how it is found by the name of its class."""
+
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from addnorm.check.axes import PARTS
+from addnorm.check.other_families import OTHER_FAMILIES
+from addnorm.errors import InputError, nearest
+from addnorm.nn.masks import Mask
+from addnorm.parts import Family, examples, family_of, import_parts, kind_of
+
+D_MODEL = 8
+
+
+def families() -> dict[str, Family]:
+    """Every family that a part may belong to, by its name."""
+    found = {name: family_of(axis.union) for name, axis in PARTS.items()} | OTHER_FAMILIES
+    return {name: family for name, family in found.items() if family is not None}
+
+
+def named_object(name: str, option: str) -> Any:
+    """What `module:name` stands for; a person named it, so its module is imported.
+
+    Raises `InputError` where there is no such thing.
+    """
+    module, colon, path = name.partition(":")
+    if not colon or not path:
+        raise InputError(
+            f"{option} {name}: give the module and the name, such as my_parts:MyConfig"
+        )
+    if module not in sys.modules:
+        import_parts([f"{module}.py" if Path(f"{module}.py").is_file() else module])
+    found: Any = sys.modules[module]
+    for one in path.split("."):
+        if not hasattr(found, one):
+            hint = nearest(one, [n for n in vars(found) if not n.startswith("_")])
+            raise InputError(f"{option} {name}: {module} has no {path}.{hint}")
+        found = getattr(found, one)
+    return found
+
+
+def part_examples(part: type) -> Mapping[str, Any]:
+    """The examples of a part. Raises `InputError` where it has none and needs values."""
+    try:
+        return examples(part)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{kind_of(part)} cannot be made without values: give it a classmethod examples() "
+            f"that returns some by name ({error})"
+        ) from error
+
+
+def family_name(part: Any, wanted: str | None = None) -> str:
+    """The family of a part. Raises `InputError` where it fits none, or several."""
+    known = families()
+    if wanted is not None:
+        if wanted not in known:
+            raise InputError(
+                f"--family {wanted}: there is no such family.{nearest(wanted, known)} "
+                f"There are {', '.join(known)}."
+            )
+        _check(known[wanted], part)
+        return wanted
+    fitting = [name for name, family in known.items() if _fits(family, part)]
+    most = max((_alike(known[name], part) for name in fitting), default=0)
+    fitting = [name for name in fitting if _alike(known[name], part) == most]
+    if len(fitting) > 1:
+        fitting = _by_what_it_builds(fitting, part)
+    if len(fitting) != 1:
+        which = f"may be any of {', '.join(fitting)}" if fitting else "fits no family"
+        raise InputError(
+            f"{kind_of(part)} {which}: say with --family which it is. There are {', '.join(known)}."
+        )
+    return fitting[0]
+
+
+def _check(family: Family, part: Any) -> None:
+    try:
+        family.check(part)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _fits(family: Family, part: Any) -> bool:
+    try:
+        family.check(part)
+    except ValueError:
+        return False
+    return True
+
+
+def _alike(family: Family, part: Any) -> int:
+    """How many arguments are called as in the protocol; and none too many is one more."""
+    wanted, given = (
+        [*inspect.signature(getattr(owner, family.method)).parameters]
+        for owner in (family.protocol, part)
+    )
+    return sum(a == b for a, b in zip(wanted, given, strict=False)) + (len(wanted) == len(given))
+
+
+def _by_what_it_builds(names: list[str], part: Any) -> list[str]:
+    """Norms are called with `(x, valid)` and feed-forward layers with `x`; patterns are masks."""
+    config = next(iter(part_examples(part).values()))
+    if {*names} == {"norm", "feedforward"}:
+        module = config.build(D_MODEL)
+        if isinstance(module, nn.Module):
+            n_arguments = len(inspect.signature(module.forward).parameters)
+            return ["norm" if n_arguments > 1 else "feedforward"]
+    if {*names} == {"pattern", "loss"}:
+        return ["pattern" if isinstance(config.build(), Mask) else "loss"]
+    return names

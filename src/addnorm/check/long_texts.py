@@ -1,0 +1,71 @@
+"""Long texts: what is computed in tiles, and attention in blocks, at sizes where they begin early.
+
+Tiles begin where a mask or a bias would be too large, blocks where scores leave the cache. With the
+limits lowered for a while, texts of a few dozen tokens run through all of it.
+"""
+
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+
+from addnorm.check.cached import Reader
+from addnorm.check.case import Case, gradients
+from addnorm.check.comparison import Comparison
+from addnorm.check.matrix import Cell
+from addnorm.check.narrow_types import bfloat16
+from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn import masks
+from addnorm.nn.attention import blocked, tiles
+
+LENGTHS, SOURCE_LENGTHS = (33, 21), (9, 26)
+
+PAIRS, QUERIES, SCORES = 1024, 4, 512
+"""The limit of pairs that are evaluated whole, the queries to a tile, the scores to a block."""
+
+
+def reads_long_texts(cell: Cell) -> bool:
+    """Whether a cell is one of those that do: every third, for they take the longest."""
+    return zlib.crc32(cell.id.encode()) % 3 == 0
+
+
+def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
+    """Logits and gradients in tiles, with a cache and without; bfloat16 in blocks."""
+    case = Case.of(cell, LENGTHS, SOURCE_LENGTHS, defined=defined)
+    expected = case.expected()
+    with small_limits():
+        ours = case.run(case.side())
+        yield Comparison("long texts", ours, expected)
+        yield Comparison("gradient of long texts", *gradients(case.model, ours, expected))
+        expected = expected.detach()
+        with torch.no_grad():
+            if isinstance(case.model, DecoderModel | EncoderDecoderModel) and case.may_cache():
+                reader = Reader.of(case)
+                assert reader.valid is not None
+                parts = [reader.read(part) for part in (slice(0, 20), slice(20, max(LENGTHS)))]
+                found = torch.cat(parts, dim=1)[reader.valid]
+                yield Comparison("long texts, cached", found, expected)
+            narrow = replace(case, model=deepcopy(case.model).float())
+            yield Comparison("float32 long texts", narrow.run("right"), expected)
+            for one in bfloat16(narrow, expected):
+                yield one._replace(name=f"long texts, {one.name}")
+
+
+@contextmanager
+def small_limits() -> Generator[None]:
+    """Limits so low that texts of a few dozen tokens are beyond them."""
+    found = masks.DENSE_LIMIT, masks.TILE, blocked.MANY, blocked.AT_ONCE
+    _set(PAIRS, QUERIES, SCORES, SCORES)
+    try:
+        yield
+    finally:
+        _set(*found)
+
+
+def _set(pairs: int, queries: int, many: int, at_once: int) -> None:
+    for module in (masks, tiles):
+        module.DENSE_LIMIT, module.TILE = pairs, queries
+    blocked.MANY, blocked.AT_ONCE = many, at_once

@@ -1,0 +1,77 @@
+"""The narrow types: a cell's model in float32, and in bfloat16 under autocast."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from addnorm.check.batches import VOCABULARY, padded
+from addnorm.check.cached import Reader, selected
+from addnorm.check.case import Case
+from addnorm.check.comparison import Comparison
+from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn.moe import MixtureOfExpertsConfig
+
+BETWEEN_BATCHES = 2e-5
+"""How far float32 may be from itself where only batch-mates and padding differ: kernels choose the
+order of their sums by the sizes."""
+
+
+def narrow_types(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    """What is expected in float64, as close as float32 comes to it; and bfloat16, near it."""
+    narrow = replace(case, model=deepcopy(case.model).float())
+    with torch.no_grad():
+        yield from _float32(narrow, expected)
+        yield from bfloat16(narrow, expected)
+
+
+def _float32(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    whole = case.run("right")
+    yield Comparison("float32 logits", whole, expected)
+    yield Comparison("float32 left padding", case.run("left"), whole, BETWEEN_BATCHES)
+    alone = torch.cat([case.alone(i) for i in range(len(case.texts))])
+    yield Comparison("float32 alone", alone, whole, BETWEEN_BATCHES)
+    if not isinstance(case.model, DecoderModel | EncoderDecoderModel):
+        return
+    yield from _causal(case)
+    if case.may_cache():
+        reader = Reader.of(case)
+        assert reader.valid is not None
+        n = reader.tokens.shape[1]
+        steps = [reader.read(slice(i, i + 1)) for i in range(n)]
+        found = torch.cat(steps, dim=1)[reader.valid]
+        yield Comparison("float32, one token at a time", found, expected)
+        for one in selected(case, expected.float()):
+            yield one._replace(name=f"float32 {one.name}")
+
+
+def _causal(case: Case) -> Iterator[Comparison]:
+    """Another token at `t` changes nothing before it: the same sizes, the same sums."""
+    reader = Reader.of(case)
+    tokens, valid = padded(case.texts, "right", case.draw)
+    t = case.draw.randrange(1, max(case.lengths))
+    other = tokens.clone()
+    other[:, t] = (tokens[:, t] + case.draw.randrange(1, VOCABULARY)) % VOCABULARY
+    model, found = case.model, list[Tensor]()
+    for one in (other, tokens):
+        if isinstance(model, EncoderDecoderModel):
+            assert reader.memory is not None
+            logits = model.decode(one, reader.memory, reader.memory_valid, valid)
+        else:
+            logits = model(one, valid)
+        found.append(logits[:, :t][valid[:, :t]])
+    yield Comparison("float32 causality", *found, BETWEEN_BATCHES)
+
+
+def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    """Under autocast, as models are trained: finite, and near where no choice hangs on a number.
+
+    A router that rounds may choose another expert.
+    """
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = case.run("right")
+    yield Comparison("bfloat16 is finite", ours.isfinite().all(), torch.tensor(True))
+    if not isinstance(case.config.feedforward, MixtureOfExpertsConfig):
+        yield Comparison("bfloat16 logits", ours.bfloat16(), expected)

@@ -1,0 +1,145 @@
+"""The families that have no place in a model: losses, schedules, optimisers, tokenisers, data.
+
+Each has a small contract of its own.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.check.comparison import Comparison
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.parts import Family
+from addnorm.train.loss import IGNORED
+
+N_CLASSES = 7
+
+
+class LossPart(Protocol):
+    """See `train.loss`."""
+
+    def build(self) -> nn.Module: ...
+
+
+class SchedulePart(Protocol):
+    """See `train.schedule`."""
+
+    def factor(self, step: int, total: int) -> float: ...
+
+
+class OptimizerPart(Protocol):
+    """See `train.optim`."""
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]: ...
+
+
+class DataPart(Protocol):
+    """See `data.sources`."""
+
+    def load(self) -> Any: ...
+
+
+OTHER_FAMILIES: Mapping[str, Family] = {
+    "loss": Family("loss", LossPart),
+    "schedule": Family("schedule", SchedulePart, method="factor"),
+    "optimizer": Family("optimizer", OptimizerPart),
+    "data": Family("data", DataPart, method="load"),
+}
+
+
+def loss(config: Any) -> Iterator[Comparison]:
+    """A sum over the targets that count, with the gradient of finite differences."""
+    module = config.build()
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, N_CLASSES, generator=draw, dtype=torch.float64)
+    targets = torch.randint(N_CLASSES, (2, 5), generator=draw)
+    targets[0, 3:] = IGNORED
+    whole = module(logits, targets)
+    yield _true("the loss is one number", whole.shape == ())
+    rows = torch.stack([module(logits[i : i + 1], targets[i : i + 1]) for i in (0, 1)])
+    yield Comparison("the loss of a batch is the sum of its rows'", whole, rows.sum())
+    other = torch.where((targets == IGNORED)[..., None], logits + 1, logits)
+    yield Comparison("padding has no part in the loss", module(other, targets), whole)
+    logits.requires_grad_()
+    [gradient] = torch.autograd.grad(module(logits, targets), logits)
+    ignored = gradient[targets == IGNORED]
+    yield Comparison("padding has no gradient", ignored, torch.zeros_like(ignored))
+    yield _true("the targets that count have one", bool(gradient[targets != IGNORED].any()))
+    held = torch.autograd.gradcheck(lambda x: module(x, targets), (logits,), fast_mode=True)
+    yield _true("gradcheck", held)
+    nothing = module(logits, torch.full_like(targets, IGNORED))
+    yield _true("the loss of nothing is finite", bool(nothing.isfinite()))
+    for dtype in (torch.float32, torch.bfloat16):
+        narrow = module(logits.detach().to(dtype), targets)
+        yield _true(f"the loss in {dtype} is finite", bool(narrow.isfinite()))
+
+
+def schedule(config: Any) -> Iterator[Comparison]:
+    """A finite factor that is not negative, the same whenever it is asked for."""
+    for total in (1, 2, 10, 1000):
+        factors = [float(config.factor(step, total)) for step in range(1, total + 1)]
+        good = all(math.isfinite(factor) and factor >= 0 for factor in factors)
+        yield _true(f"every factor of {total} steps is finite and not negative", good)
+        yield _true(f"some factor of {total} steps is not zero", any(factors) or total < 10)
+        again = [float(config.factor(step, total)) for step in range(total, 0, -1)][::-1]
+        yield _true(f"factors of {total} steps are always the same", factors == again)
+
+
+def optimizer(config: Any) -> Iterator[Comparison]:
+    """It has every parameter, lowers a sum of squares, and goes on from its state as before."""
+    model = DecoderConfig(
+        d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2), dropout=0.0
+    ).build(N_CLASSES)
+    optimizers = config.build(model, 1e-2)
+    held = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
+    missing = [name for name, p in model.named_parameters() if id(p) not in held]
+    yield _true(f"it has every parameter, and not without {missing[:3]}", not missing)
+    lr = all("lr" in group for one in optimizers for group in one.param_groups)
+    yield _true("every group has a learning rate that a schedule can scale", lr)
+    before = _squares(model)
+    _steps(model, optimizers, 20)
+    yield _true("twenty steps lower a sum of squares", bool(_squares(model) < before))
+    other = deepcopy(model)
+    others = config.build(other, 1e-2)
+    for one, saved in zip(others, optimizers, strict=True):
+        one.load_state_dict(deepcopy(saved.state_dict()))
+    _steps(model, optimizers, 2)
+    _steps(other, others, 2)
+    ours, expected = (torch.cat([p.flatten() for p in m.parameters()]) for m in (other, model))
+    yield Comparison("it goes on from its state as before", ours, expected, 1e-6)
+
+
+def _squares(model: nn.Module) -> Tensor:
+    return torch.stack([(p**2).sum() for p in model.parameters()]).sum()
+
+
+def _steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], n: int) -> None:
+    for _ in range(n):
+        model.zero_grad()
+        _squares(model).backward()
+        for one in optimizers:
+            one.step()
+
+
+def data(config: Any) -> Iterator[Comparison]:
+    """It loads, twice the same."""
+    first, second = config.load(), config.load()
+    yield _true("it loads something", first is not None)
+    yield _true("it loads the same twice", type(first) is type(second))
+
+
+OTHER_CONTRACTS: Mapping[str, Callable[[Any], Iterator[Comparison]]] = {
+    "loss": loss,
+    "schedule": schedule,
+    "optimizer": optimizer,
+    "data": data,
+}
+
+
+def _true(name: str, holds: bool) -> Comparison:
+    return Comparison(name, torch.tensor(holds), torch.tensor(True))

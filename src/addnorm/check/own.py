@@ -1,0 +1,234 @@
+"""The check of a part of someone's own: alone, and with every partner that it allows."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from addnorm.check.axes import ARCHITECTURES, AXES, MIXERS, PARTS
+from addnorm.check.case import Case, build, real
+from addnorm.check.compare import every_comparison
+from addnorm.check.comparison import CellResult, Comparison, run_comparisons
+from addnorm.check.definition import DEFINITIONS
+from addnorm.check.families import family_name, part_examples
+from addnorm.check.matrix import USUAL, Cell, cells
+from addnorm.check.other_families import OTHER_CONTRACTS
+from addnorm.check.run import Report, Watch, compiled
+from addnorm.check.sampling import sample
+from addnorm.parts import FROM_FILE, kind_of
+
+PARTNERS = 60
+"""With how many cells a part is checked, so that it meets every other part once at least."""
+
+BLIND = ("k_proj.bias",)
+"""What softmax is blind to: the bias that all keys share has no gradient."""
+
+
+@dataclass(kw_only=True)
+class PartReport:
+    """What came of a part: its family, what was checked, and the cells and comparisons."""
+
+    family: str
+    kind: str
+    checked: list[str]
+    report: Report = field(default_factory=Report)
+
+
+def check_part(
+    part: type,
+    *,
+    family: str | None = None,
+    definition: Any = None,
+    compile: bool = True,
+    partners: int = PARTNERS,
+    seed: int = 0,
+    watch: Watch = lambda _: None,
+) -> PartReport:
+    """Check a part of someone's own, all of its examples.
+
+    With a `definition` (see `addnorm check --help`) its numbers are compared with that too.
+    Raises `InputError` for what is no part, or of a family that is not clear.
+    """
+    name = family_name(part, family)
+    if name in OTHER_CONTRACTS:
+        return _check_alone(part, name)
+    told = ["contract", "gradients", "causality", "padding and batch-mates", "cached = uncached"]
+    told += ["float32 and bfloat16", *(["compiled = eager"] if compile else [])]
+    told += ["definition"] if definition is not None else []
+    found = PartReport(family=name, kind=kind_of(part), checked=told)
+    with ExitStack() as stack:
+        if definition is not None:
+            stack.enter_context(DEFINITIONS[name].adding(part, definition))
+        for result in _results(part, name, definition is not None, compile, (partners, seed)):
+            found.report.add(result)
+            watch(found.report.checked)
+    return found
+
+
+def _check_alone(part: type, family: str) -> PartReport:
+    """What has no place in a model: by its family's contract."""
+    found = PartReport(family=family, kind=kind_of(part), checked=["contract"])
+    for name, config in part_examples(part).items():
+        compared = _then(round_trip(config, type(config)), OTHER_CONTRACTS[family](config))
+        found.report.add(run_comparisons(f"{family}/{name}", compared))
+    return found
+
+
+def _then(*parts: Iterator[Comparison]) -> Iterator[Comparison]:
+    for one in parts:
+        yield from one
+
+
+def _results(
+    part: type, family: str, defined: bool, compile: bool, sizes: tuple[int, int]
+) -> Iterator[CellResult | str]:
+    for name, config in part_examples(part).items():
+        with_own = _with_own(PARTS[family].field, config, name)
+        usual = [with_own(cell) for cell in _usual(family)]
+        usual = [cell for cell in usual if _takes(cell)]
+        for cell in usual:
+            yield run_comparisons(f"{cell.id}, contract", contract(cell))
+        around = [with_own(cell) for cell in partners(family) if _may_stand(cell, usual)]
+        yield from (reason for cell in around if (reason := cell.refusal()))
+        chosen = sample(sizes[0], sizes[1], around)
+        if family == "norm":  # a norm may also be that of queries and keys
+            inside = _with_own("attention.qk_norm", config, f"{name}_of_queries_and_keys")
+            chosen += [inside(cell) for cell in _usual(family)]
+        for cell in chosen:
+            if not cell.refusal():
+                yield _compared(cell, defined)
+        if compile:
+            yield from (compiled(cell, defined=defined) for cell in usual)
+
+
+def _compared(cell: Cell, defined: bool) -> CellResult | str:
+    try:
+        cell.config()
+        build(cell.config())
+    except ValueError as error:  # a partner that the part refuses when it is built
+        return str(error)
+    return run_comparisons(cell.id, every_comparison(cell, defined=defined))
+
+
+def _with_own(place: str, config: Any, name: str) -> Callable[[Cell], Cell]:
+    return lambda cell: replace(cell, own=(place, config, name))
+
+
+def _may_stand(cell: Cell, usual: list[Cell]) -> bool:
+    """Whether our own parts go together, in an architecture that takes the part."""
+    return cell.family in {one.family for one in usual} and cell.refusal() is None
+
+
+def _usual(family: str) -> list[Cell]:
+    """The usual cell of every architecture."""
+    if family == "mixer":
+        parts = tuple((axis, USUAL[axis]) for axis in ("position", "norm", "placement"))
+        parts += (("feedforward", USUAL["feedforward"]),)
+        mixer = next(iter(MIXERS))
+        return [Cell(family=one, parts=parts, mixer=mixer) for one in ARCHITECTURES]
+    return [Cell(family=one, parts=tuple(USUAL.items())) for one in ARCHITECTURES]
+
+
+def _takes(cell: Cell) -> bool:
+    """Whether an architecture takes this part: heads that judge whole texts are for encoders."""
+    if cell.own is None or cell.own[0] != "head" or cell.family == "encoder":
+        return True
+    try:
+        case = Case.of(cell)
+        return case.run("right").ndim == 2 and len(case.run("right")) == sum(case.lengths)
+    except (ValueError, RuntimeError):
+        return False
+
+
+def partners(family: str) -> list[Cell]:
+    """The cells in which a part of this family may take the place of ours."""
+    plain = [cell for cell in cells() if not cell.variant]
+    if family == "mixer":
+        return [cell for cell in plain if cell.mixer == next(iter(MIXERS))]
+    of_attention = [cell for cell in plain if not cell.mixer]
+    if family not in AXES:
+        return of_attention
+    replaced = next(iter(AXES[family]))
+    return [cell for cell in of_attention if dict(cell.parts)[family] == replaced]
+
+
+def contract(cell: Cell) -> Iterator[Comparison]:
+    """What a part must do by itself, in a model that is otherwise usual."""
+    assert cell.own is not None
+    config = cell.config()
+    yield from round_trip(cell.own[1], type(config), config)
+    case = Case.of(cell, defined=False)
+    yield from _state(case)
+    yield from _types(case)
+    yield from _gradients(case)
+
+
+def round_trip(part: Any, holder: type, config: Any = None) -> Iterator[Comparison]:
+    """A recipe that is written and read again has an equal part."""
+    adapter: Any = TypeAdapter(holder)
+    whole = part if config is None else config
+    written = json.loads(adapter.dump_json(whole))
+    read = adapter.validate_python(written, context=FROM_FILE)
+    yield _true("a configuration read again is equal", read == whole)
+
+
+def _state(case: Case) -> Iterator[Comparison]:
+    """What a model has learned lives in its state dict."""
+    with torch.random.fork_rng(devices=[]):
+        other = build(case.config).double().eval()
+    other.load_state_dict(case.model.state_dict(), strict=True)
+    with torch.no_grad():
+        inputs, valid = case.batch("right")
+        ours, expected = (real(model(*inputs), valid) for model in (other, case.model))
+    yield Comparison("a state dict read again", ours, expected, 0.0)
+
+
+def _types(case: Case) -> Iterator[Comparison]:
+    """A model keeps its type, and its numbers finite."""
+    inputs, valid = case.batch("right")
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        ours = real(deepcopy(case.model).to(dtype)(*inputs), valid)
+        name = str(dtype).removeprefix("torch.")
+        yield _true(f"outputs in {name} stay {name}", ours.dtype == dtype)
+        yield _true(f"outputs in {name} are finite", bool(ours.isfinite().all()))
+
+
+def _gradients(case: Case) -> Iterator[Comparison]:
+    """Every parameter has a gradient, and it is that of finite differences."""
+    model = case.model
+    inputs, valid = case.batch("right")
+    outputs = real(model(*inputs), valid)
+    direction = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).double()
+    found = torch.autograd.grad(
+        (outputs * direction).sum(), list(model.parameters()), allow_unused=True
+    )
+    for (name, _), gradient in zip(model.named_parameters(), found, strict=True):
+        there = gradient is not None and bool(gradient.isfinite().all())
+        moved = there and (name.endswith(BLIND) or bool(gradient.abs().sum() > 0))
+        yield _true(f"a gradient reaches {name}", moved)
+    yield _true("gradcheck", _gradcheck(model, inputs, valid))
+
+
+def _gradcheck(model: nn.Module, inputs: tuple[Tensor, ...], valid: Tensor) -> bool:
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()]).requires_grad_()
+
+    def run(weights: Tensor) -> Tensor:
+        pieces = weights.split([shape.numel() for shape in shapes.values()])
+        named: Mapping[str, Tensor] = {
+            name: piece.view(shape)
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        }
+        return real(torch.func.functional_call(model, dict(named), inputs), valid)
+
+    return torch.autograd.gradcheck(run, (flat,), fast_mode=True, atol=1e-5, rtol=1e-3)
+
+
+def _true(name: str, holds: bool) -> Comparison:
+    return Comparison(name, torch.tensor(holds), torch.tensor(True))

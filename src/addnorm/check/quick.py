@@ -1,0 +1,17 @@
+"""`addnorm.check`: combinations of parts compared with their definitions, from Python."""
+
+from addnorm.check.run import Report, found
+from addnorm.check.run import check as check_cells
+from addnorm.check.sampling import sample as sample_of
+
+
+def check(only: str = "", *, sample: int = 50, seed: int = 0, jobs: int = 1) -> Report:
+    """Compare tiny models of random combinations of parts with their definitions in float64.
+
+    `only` names parts, `*` standing for anything: `addnorm.check("decoder/rotary/*/moe")`. `sample`
+    is how many to draw, by `seed`, and `jobs` how many processes to use. Returns a report:
+    `report.failed` is empty where everything is equal, and `report.text()` says it in words. Raises
+    `InputError` for a part that there is not.
+    """
+    cells, others = found(only)
+    return check_cells([*sample_of(sample, seed, cells), *others], jobs=jobs)

@@ -1,0 +1,81 @@
+"""A sample of the matrix in which every part, every variant and every pair of parts occurs."""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from addnorm.check.matrix import Cell
+
+Goal = tuple[object, ...]
+
+TRIED = 24
+"""How many cells are compared for what they add, for each goal."""
+
+
+def sample(n: int, seed: int, among: Sequence[Cell]) -> list[Cell]:
+    """`n` of the cells, always the same for a seed; all, where there are no more.
+
+    First come those that between them have every variant and mixer in every architecture, every
+    part, and every pair of parts that some cell allows; then others at random.
+    """
+    draw = random.Random(seed)
+    if n >= len(among):
+        return list(among)
+    chosen = dict.fromkeys(_covering(among, draw, n))
+    rest = [i for i in range(len(among)) if i not in chosen]
+    chosen |= dict.fromkeys(draw.sample(rest, max(n - len(chosen), 0)))
+    return [among[i] for i in [*chosen][:n]]
+
+
+def goals(cell: Cell) -> Iterator[Goal]:
+    """What a cell is a case of: its variant or mixer, its parts and their pairs."""
+    if cell.variant or cell.mixer:
+        yield cell.family, cell.variant, cell.mixer
+    if not cell.variant:
+        yield from ((cell.mixer is not None, *part) for part in cell.parts)
+        yield from ((cell.mixer is not None, *pair) for pair in combinations(cell.parts, 2))
+        yield from ((cell.family, *part) for part in cell.parts)
+
+
+def _covering(among: Sequence[Cell], draw: random.Random, most: int) -> Iterator[int]:
+    """Numbers of cells that reach every goal that can be reached: for each, the best of a few."""
+    having: dict[Goal, list[int]] = {}
+    for i, cell in enumerate(among):
+        for goal in goals(cell):
+            having.setdefault(goal, []).append(i)
+    allowed: dict[int, bool] = {}
+
+    def is_allowed(i: int) -> bool:
+        if i not in allowed:
+            allowed[i] = among[i].refusal() is None
+        return allowed[i]
+
+    order = list(having)
+    draw.shuffle(order)
+    order.sort(key=_is_pair)  # variants, mixers and parts first, so that small samples have them
+    missing, found = set(order), 0
+    for goal in order:
+        if goal not in missing or found >= most:
+            continue
+        some = _some_allowed(having[goal], is_allowed, draw)
+        if some:
+            best = max(some, key=lambda i: len(missing.intersection(goals(among[i]))))
+            missing.difference_update(goals(among[best]))
+            found += 1
+            yield best
+
+
+def _is_pair(goal: Goal) -> bool:
+    return isinstance(goal[1], tuple)
+
+
+def _some_allowed(places: list[int], is_allowed: object, draw: random.Random) -> list[int]:
+    """A few cells that are not refused; none, only where all are."""
+    assert callable(is_allowed)
+    found: list[int] = []
+    for i in draw.sample(places, len(places)):
+        if is_allowed(i):
+            found.append(i)
+        if len(found) == TRIED:
+            break
+    return found

@@ -1,0 +1,66 @@
+"""`addnorm new`: a commented starting file for a part of one's own."""
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from addnorm.errors import InputError, nearest
+
+
+def new(family: str, file: Path) -> None:
+    """Write a starting file for a part of your own: `addnorm new norm my_norm.py`.
+
+    The file works as it is, and its first lines say how to check it and how to train with it. It is
+    not replaced where it is there already.
+
+    Parameters
+    ----------
+    family
+        What the part is: norm, position, score, feedforward, mixer, placement, core, output,
+        pattern, embedding, head, loss, schedule, optimizer, tokenizer, data.
+    file
+        The file to write, such as my_norm.py.
+    """
+    text = starting_file(family, file)
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except FileExistsError as error:
+        raise InputError(f"{file}: is there already: choose another name") from error
+    module = file.stem
+    command = next(line for line in text.splitlines() if line.startswith("addnorm check"))
+    print(f"{file}: a {family} to begin with. Next: {command}")
+    print(f"Its name in a recipe: {kind_in(text, module)}, with --import {file}")
+
+
+def starting_file(family: str, file: Path) -> str:
+    """The text of a starting file. Raises `InputError` for an unknown family or a useless name."""
+    from importlib.util import find_spec
+
+    known = sorted(one.name.removesuffix(".txt") for one in _folder().iterdir())
+    if family not in known:
+        raise InputError(
+            f"{family!r} is no family of parts.{nearest(family, known)} Valid: {', '.join(known)}."
+        )
+    if file.suffix != ".py" or not file.stem.isidentifier():
+        raise InputError(f"{file}: a module is named like my_{family}.py")
+    if not file.exists() and find_spec(file.stem) is not None:
+        raise InputError(
+            f"{file}: {file.stem!r} is the name of another module: choose another name"
+        )
+    text = (_folder() / f"{family}.txt").read_text(encoding="utf-8")
+    return text.replace("MODULE", file.stem)
+
+
+def kind_in(text: str, module: str) -> str:
+    """The kind of the configuration that a starting file defines."""
+    [name] = [
+        line.removeprefix("class ").rstrip(":")
+        for line in text.splitlines()
+        if line.startswith("class ") and line.endswith("Config:")
+    ]
+    return f"{module}:{name}"
+
+
+def _folder() -> Traversable:
+    return files("addnorm.cli") / "starting_files"

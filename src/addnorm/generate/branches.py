@@ -1,0 +1,65 @@
+"""Branches: the beams of a sentence in one row of a state, none of which is ever moved.
+
+To select beams is to note which slots they descend from (see `masks.Branches`). When the buffers
+are full, only slots that a branch descends from are kept. All functions give a new state, in the
+buffers of the old one.
+"""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from addnorm.generate.buffers import extend, in_buffers, room, take
+from addnorm.models.step import TranslationState
+from addnorm.nn.masks import Branches
+
+
+def branched(state: TranslationState, n: int) -> TranslationState:
+    """The state with `n` branches a row, which begin with all that the row has read."""
+    assert state.cache is not None
+    rows, cache = state.memory.shape[0], in_buffers(state.cache)
+    slots = torch.arange(int(cache.length))
+    seen = torch.ones(rows, n, len(slots), dtype=torch.bool)
+    return replace(state, cache=cache, branches=Branches(seen, slots.repeat(rows, 1)))
+
+
+def extended(state: TranslationState) -> TranslationState:
+    """The state with one slot more for each branch, its last ones, and room for their keys."""
+    _, n, slots = _branches(state).seen.shape
+    if slots + n > room(state.cache):
+        state = _compacted(state)
+    old = _branches(state)
+    itself = torch.eye(n, dtype=torch.bool).expand(old.seen.shape[0], -1, -1)
+    seen = torch.cat([old.seen, itself], dim=2)
+    new = (old.positions.amax(1, keepdim=True) + 1).expand(-1, n)
+    extend(state.cache, seen.shape[2])
+    return replace(state, branches=Branches(seen, torch.cat([old.positions, new], dim=1)))
+
+
+def selected(
+    state: TranslationState, parents: Int[Tensor, " kept"], memories: Int[Tensor, " memories"]
+) -> TranslationState:
+    """The state of these memories, with branches that descend from `parents`, as many for each."""
+    old = _branches(state)
+    state = state.select(memories, memories)
+    seen, positions = old.seen[memories], old.positions[memories]
+    parents = parents.view(len(memories), -1, 1).expand(-1, -1, seen.shape[2])
+    return replace(state, branches=Branches(seen.gather(1, parents), positions))
+
+
+def _compacted(state: TranslationState) -> TranslationState:
+    """Leave out the slots that no branch descends from, and make room for as many again."""
+    old = _branches(state)
+    live = old.seen.any(1)
+    n = int(live.sum(1).max())
+    places = live.int().argsort(dim=1, descending=True, stable=True)[:, :n]
+    seen = old.seen.gather(2, places[:, None].expand(-1, old.seen.shape[1], -1))
+    take(state.cache, places, 2 * n + seen.shape[1])
+    return replace(state, branches=Branches(seen, old.positions.gather(1, places)))
+
+
+def _branches(state: TranslationState) -> Branches:
+    assert state.branches is not None
+    return state.branches

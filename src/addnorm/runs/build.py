@@ -1,0 +1,85 @@
+"""The model of a recipe: built for its vocabularies and labels, filled from a file, saved."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizers import Tokenizer
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
+from addnorm.nn.init import without_values
+from addnorm.runs.recipe import Recipe
+from addnorm.train.average import Weights, copy_into, weights_of
+from addnorm.train.checkpoint import load_weights, save_weights
+
+WEIGHTS = "model.safetensors"
+"""The file of a run folder that holds the weights."""
+
+
+def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]) -> Model:
+    """The untrained model of a recipe, sized for its vocabularies and labels."""
+    model = recipe.model
+    source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source)
+    match model:
+        case EncoderDecoderConfig():
+            configured = model.target_vocab_size or model.vocab_size
+            target = _rows("target_vocab_size", configured, tokenizers and tokenizers.target)
+            return model.build(source, target)
+        case DecoderConfig():
+            return model.build(source)
+        case EncoderConfig():
+            return model.build(source, n_labels=len(labels))
+
+
+def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int:
+    """The rows of an embedding: as asked, or as the tokenizer has tokens."""
+    known = tokenizer.vocab_size if tokenizer else 0
+    if configured is not None and configured < known:
+        raise InputError(
+            f"model.{name} = {configured} is too small: the tokenizer has {known} tokens"
+        )
+    return configured or known
+
+
+def load_into(model: nn.Module, file: Path) -> torch.dtype:
+    """Fill `model` from a safetensors file; return the type of the weights there.
+
+    Raises `InputError` naming the tensors that are missing, unexpected or of another shape.
+    """
+    found = load_weights(file)
+    if problems := _differences(found, weights_of(model)):
+        raise InputError(f"{file}: does not fit this model {problems}")
+    with torch.no_grad():
+        copy_into(model, found)
+    return next((w.dtype for w in found.values() if w.is_floating_point()), torch.float32)
+
+
+def check_model(
+    model: nn.Module, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
+) -> None:
+    """Raise `InputError` unless `model` has the weights of its recipe's, by name and shape."""
+    with without_values():
+        expected = weights_of(build_model(recipe, tokenizers, labels))
+    if problems := _differences(weights_of(model), expected):
+        raise InputError(f"the model is not that of its configuration {problems}")
+
+
+def _differences(found: Weights, expected: Weights) -> str:
+    """Where the names and shapes of weights differ, for a message; nothing where they do not."""
+    problems = [f"missing {name}" for name in expected.keys() - found.keys()]
+    problems += [f"unexpected {name}" for name in found.keys() - expected.keys()]
+    problems += [
+        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(weight.shape)}"
+        for name, weight in expected.items()
+        if name in found and found[name].shape != weight.shape
+    ]
+    shown = "; ".join(sorted(problems)[:5])
+    return f"({len(problems)} problems): {shown}" if problems else ""
+
+
+def save_model(folder: Path, model: nn.Module) -> None:
+    """Write `model.safetensors`, tied weights once."""
+    save_weights(folder / WEIGHTS, weights_of(model))

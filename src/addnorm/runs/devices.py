@@ -1,0 +1,38 @@
+"""Devices and types of weights by their names."""
+
+import torch
+
+from addnorm.errors import InputError, nearest
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+"""The types that weights may have."""
+
+
+def dtype_named(name: str | torch.dtype) -> torch.dtype:
+    """The type of weights of that name. Raises `InputError` for one that there is not."""
+    word = str(name).removeprefix("torch.")
+    if word not in DTYPES:
+        raise InputError(
+            f"dtype = {word!r} is none of weights.{nearest(word, DTYPES)} Valid: "
+            f"{', '.join(DTYPES)}."
+        )
+    return DTYPES[word]
+
+
+def device_named(name: str | torch.device) -> torch.device:
+    """The device of that name. Raises `InputError` for one that is not here."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        here = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        raise InputError(
+            f"device = {str(name)!r} is not here.{nearest(str(name), ['cpu', 'cuda'])} "
+            f"torch sees: {', '.join(here)}."
+        ) from error
+    return device

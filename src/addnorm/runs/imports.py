@@ -1,0 +1,112 @@
+"""Imports: the modules that the parts of a recipe or a run come from, and how a person names them.
+
+A file that is only read imports nothing. What it needs has to be imported already, or named by the
+person who reads it.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from addnorm.errors import InputError
+from addnorm.parts import import_parts, needed_imports
+
+
+def imports_of(settings: Any) -> dict[str, str]:
+    """The modules of all parts in a configuration that are not ours, each as `--import` names it.
+
+    A file is named relative to the current folder, where it is below that.
+    """
+    return {module: _as_named(module) for module in sorted({*_modules(settings)})}
+
+
+def _modules(settings: Any) -> Iterator[str]:
+    if isinstance(settings, tuple | list):
+        for one in settings:
+            yield from _modules(one)
+        return
+    if is_dataclass(settings):
+        inner = [getattr(settings, field.name) for field in fields(settings)]
+    elif names := getattr(type(settings), "model_fields", None):
+        inner = [getattr(settings, name) for name in names]
+    else:
+        return
+    module = type(settings).__module__
+    if module.partition(".")[0] != "addnorm":
+        yield module
+    for one in inner:
+        yield from _modules(one)
+
+
+def _as_named(module: str) -> str:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or Path(file).stem != module:
+        return module
+    path = Path(file).resolve()
+    if {"site-packages", "dist-packages"} & {*path.parts}:
+        return module
+    near = path.is_relative_to(Path.cwd())
+    return os.path.relpath(path) if near else str(path)
+
+
+def check_imports(where: Path, tree: Any, recorded: Any = None) -> None:
+    """Raise one `InputError` that names every module that `tree` needs and is not imported.
+
+    `recorded` is what `imports_of` said when it was written.
+    """
+    named = {
+        module: name
+        for module, name in (recorded.items() if isinstance(recorded, dict) else ())
+        if isinstance(name, str)
+    }
+    try:
+        needed = sorted({*needed_imports(tree), *named})
+    except RecursionError as error:
+        raise InputError(f"{where}: nested too deep") from error
+    missing = [module for module in needed if module not in sys.modules]
+    if not missing:
+        return
+    options = " ".join(f"--import {named.get(module, f'{module}.py')}" for module in missing)
+    raise InputError(
+        f"{where}: has parts of {' and '.join(missing)}, and a file that is only read imports "
+        f"nothing. Add `{options}`, as in `addnorm info {where} {options}`; in Python, "
+        f"`import {', '.join(missing)}` before"
+    )
+
+
+def import_named(file: Path, names: Any, where: str) -> None:
+    """Import what a person's own recipe names in `import`, relative to the recipe.
+
+    Raises `InputError`, beginning with `where`, for what cannot be imported, and for a recipe that
+    lies in the folder of a model: nobody may have looked at that.
+    """
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f"{where}: import is a list of files and modules: import = ['my_parts.py']"
+        )
+    if names and (folder := _model_folder(file)) is not None:
+        options = " ".join(f"--import {name}" for name in names)
+        raise InputError(
+            f"{where}: a recipe in the folder of a model ({folder}) imports nothing: "
+            f"look at what it names, then add {options}"
+        )
+    try:
+        import_parts(names, file.parent)
+    except InputError as error:
+        raise InputError(f"{where}: import: {str(error).removeprefix('--import ')}") from error
+
+
+def _model_folder(file: Path) -> Path | None:
+    """The run, checkpoint or Hugging Face folder that a recipe lies in, if it does."""
+    for folder in file.resolve().parents[:3]:
+        try:
+            facts = json.loads((folder / "config.json").read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(facts, Mapping) and facts.keys() & {"recipe", "model_type", "architectures"}:
+            return folder
+    return None

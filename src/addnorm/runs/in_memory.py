@@ -1,0 +1,180 @@
+"""`addnorm.train`: a configuration and data in, a trained run out; a folder only where asked."""
+
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypedDict, Unpack
+
+from rich.console import Console
+
+from addnorm.data import Corpus, DataConfig, ImagesConfig
+from addnorm.data.batching import BatchingConfig, ExamplesConfig, WindowsConfig
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.examples import Image
+from addnorm.data.tokenizers import Tokenizer, TokenizerConfig
+from addnorm.errors import InputError, Interrupted, nearest
+from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.runs.folder import Saved, is_run, write_settings
+from addnorm.runs.recipe import Recipe, check_recipe
+from addnorm.runs.run import Run
+from addnorm.runs.settings import EvalConfig
+from addnorm.runs.training import Prepared, count, fit
+from addnorm.train.optim import OptimizerConfig
+from addnorm.train.schedule import ScheduleConfig
+from addnorm.train.settings import TrainConfig
+
+
+class TrainOptions(TypedDict, total=False):
+    """The fields of `TrainConfig`, as arguments."""
+
+    start: str | PathLike[str] | None
+    steps: int | None
+    epochs: int | None
+    batching: BatchingConfig
+    lr: float
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig
+    label_smoothing: float
+    clip: float | None
+    accumulate: int
+    precision: str
+    ema: float | None
+    average: int
+    validate_every: int | None
+    save_every: int | None
+    keep: int
+    patience: int | None
+    select: str
+    compile: bool
+    seed: int
+    device: str
+    tensorboard: bool
+
+
+def train(
+    config: ModelConfig,
+    data: DataConfig | Corpus,
+    *,
+    tokenizer: TokenizerConfig | Tokenizer | Tokenizers | str | None = None,
+    folder: str | PathLike[str] | None = None,
+    evaluation: EvalConfig | None = None,
+    progress: bool = True,
+    **options: Unpack[TrainOptions],
+) -> Run:
+    """Train a model and return it, ready to use; the same as `addnorm train` does with a recipe.
+
+    `addnorm.train(addnorm.DecoderConfig(d_model=128), addnorm.text("play.txt"), tokenizer="char",
+    steps=500)`.
+
+    Parameters
+    ----------
+    config
+        The model: `DecoderConfig` for text, `EncoderDecoderConfig` for pairs, `EncoderConfig` with
+        a head for classes or tags.
+    data
+        From `addnorm.text`, `pairs`, `labelled`, `tagged` or `table`, or any data of a recipe.
+    tokenizer
+        How to learn a tokenizer from the training data, `"char"`, `"word"` or `"bpe"` or their
+        configurations; or one that is there already, such as `run.tokenizers`. Images have none,
+        and with `start` it is that of the folder.
+    folder
+        Where to keep the run, with its checkpoints and its journal. By default nothing is kept:
+        what training writes on the way is removed at its end.
+    evaluation
+        How validation is scored.
+    progress
+        Whether to show how training goes, on standard error.
+    options
+        Every field of `TrainConfig`: one of `steps` and `epochs`, and `lr`, `batching`, `seed`,
+        `device`, `precision`, `start` (a folder whose weights to begin with) … `batching` is by
+        default windows of at most 256 tokens for language models.
+
+    Raises `InputError` naming what is wrong and the nearest valid name; `NonFiniteError` where the
+    loss is no number; `Interrupted` after Ctrl-C with a folder, without one `KeyboardInterrupt`.
+    """
+    settings = TrainConfig(**_checked(options, config, data))
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizers(tokenizer, tokenizer)
+    ready = tokenizer if isinstance(tokenizer, Tokenizers) else None
+    learnt = {"kind": tokenizer} if isinstance(tokenizer, str) else tokenizer
+    # A recipe names how its tokenizer is learnt: one that is ready is in none, nor are its data.
+    corpus = data.load() if ready and not isinstance(data, Corpus) else data
+    recipe = check_recipe(
+        {
+            "data": None if isinstance(corpus, Corpus) else corpus,
+            "tokenizer": None if ready else learnt,
+            "model": config,
+            "train": settings,
+            "eval": evaluation or EvalConfig(),
+        },
+        lambda _: "train()",
+    )
+    given = corpus if isinstance(corpus, Corpus) else None
+    if given is not None:
+        _check_tokenizer(recipe, given, ready)
+    saved = Saved(recipe, ready, given.labels) if ready and given else None
+    prepared = Prepared(recipe, saved, given)
+    console = Console(stderr=True, highlight=False, quiet=not progress)
+    prepared.report(console)
+    console.out(f"{count(prepared.model):,} parameters", highlight=False)
+    if folder is not None:
+        run = _kept(prepared, Path(folder), console)
+    else:
+        run = _in_memory(prepared, console)
+    return replace(run, corpus=given)
+
+
+def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[str, Any]:
+    """The options as fields of `TrainConfig`, with batches for the task where none are named."""
+    known = ("tokenizer", "folder", "evaluation", "progress", *TrainOptions.__annotations__)
+    for name in options:
+        if name not in known:
+            raise InputError(
+                f"train() has no argument {name}.{nearest(name, known)} Valid: {', '.join(known)}."
+            )
+    fields: dict[str, Any] = dict(options)
+    if "batching" in fields:
+        return fields
+    if isinstance(config, DecoderConfig):
+        fields["batching"] = WindowsConfig(seq_len=min(256, config.max_len))
+    elif isinstance(data, ImagesConfig) or _of_images(data):
+        fields["batching"] = ExamplesConfig()
+    return fields
+
+
+def _of_images(data: object) -> bool:
+    return isinstance(data, Corpus) and isinstance(data.train[0], Image)
+
+
+def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
+    """Raise `InputError` where a corpus of text has no tokenizer, or one of images has one."""
+    images = _of_images(corpus)
+    known = ready is not None or recipe.tokenizer is not None or recipe.train.start is not None
+    if images and known:
+        raise InputError("images have no tokenizer: leave it out")
+    if not images and not known:
+        raise InputError('text needs a tokenizer: give tokenizer="char", "word" or "bpe"')
+
+
+def _kept(prepared: Prepared, folder: Path, console: Console) -> Run:
+    """Train in a folder that a run can be opened from, and gone on with."""
+    if folder.exists() and (not folder.is_dir() or is_run(folder)):
+        raise InputError(f"{folder}: is there already: choose another folder")
+    write_settings(folder, prepared.recipe, prepared.tokenizers, prepared.labels)
+    return fit(prepared, folder, console)
+
+
+def _in_memory(prepared: Prepared, console: Console) -> Run:
+    """Train in a folder that is thrown away, with no more checkpoints than the result needs."""
+    settings = prepared.recipe.train
+    if settings.save_every is None and not settings.average:
+        only_the_last = replace(settings, save_every=2**62)
+        prepared.recipe = replace(prepared.recipe, train=only_the_last)
+    try:
+        with TemporaryDirectory(prefix="addnorm-") as folder:
+            run = fit(prepared, Path(folder), console)
+    except Interrupted as stopped:
+        message = f"stopped after step {stopped.step}; nothing is kept without folder="
+        raise KeyboardInterrupt(message) from stopped
+    return replace(run, folder=None, recipe=replace(run.recipe, train=settings))

@@ -1,0 +1,380 @@
+"""Run: a trained model with all that its use needs, opened from a folder, used and saved."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Literal, Unpack, overload
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.atomic import atomic_directory
+from addnorm.convert.folder import is_hf_folder
+from addnorm.convert.folder import load as load_hf
+from addnorm.data import Corpus, DataConfig, ImagesConfig
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.examples import Task
+from addnorm.errors import InputError
+from addnorm.generate import DecodingConfig
+from addnorm.models import Model
+from addnorm.runs.build import WEIGHTS, build_model, check_model, load_into, save_model
+from addnorm.runs.devices import device_named, dtype_named
+from addnorm.runs.folder import read_settings, write_settings
+from addnorm.runs.recipe import Recipe, task_of
+from addnorm.runs.types import Classified, DecodingOptions, Pooling, Sentence, Texts
+from addnorm.train.average import weights_of
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A trained model with all that its use needs: tokenizers, labels, and how it was made.
+
+    What is asked of one text is answered with one result; what is asked of a list, with a list in
+    the same order, computed in batches. No result depends on which others are in the batch.
+
+    Attributes
+    ----------
+    folder
+        Where it was opened or trained; None for one that is in memory alone.
+    recipe
+        Its model's configuration (`recipe.model`), and how it was trained.
+    text
+        The tokenizers, where the model has to do with text; `tokenizers` insists on them.
+    labels
+        The classes or tags, in the order of the model's outputs.
+    model
+        The model itself, an `nn.Module`.
+    corpus
+        The data, where they were given in Python and are in no file.
+    """
+
+    folder: Path | None
+    recipe: Recipe
+    text: Tokenizers | None
+    labels: tuple[str, ...]
+    model: Model
+    corpus: Corpus | None = None
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | PathLike[str],
+        overrides: Mapping[str, str] | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: str | torch.dtype | None = None,
+        pickled: bool = False,
+    ) -> "Run":
+        """Load a finished run, with fields of its recipe replaced by `overrides`.
+
+        `dtype` is by default that of the weights as they are stored. `pickled` allows a
+        `pytorch_model.bin` in a Hugging Face folder. Raises `InputError` where the folder is
+        neither, is damaged, or training is unfinished.
+        """
+        folder, device = Path(folder), device_named(device)
+        dtype = None if dtype is None else dtype_named(dtype)
+        saved = read_settings(folder, overrides)
+        if is_hf_folder(folder):
+            model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
+            return cls(folder, *saved, model.to(device))
+        if not (folder / WEIGHTS).is_file():
+            raise InputError(
+                f"{folder}: training has not finished: go on with "
+                f"`addnorm train RECIPE --out {folder} --resume`"
+            )
+        model = build_model(*saved)
+        stored = load_into(model, folder / WEIGHTS)
+        return cls(folder, *saved, model.to(device, dtype or stored).eval())
+
+    # What it is.
+
+    def __repr__(self) -> str:
+        n = sum(weight.numel() for weight in self.weights.values())
+        return f"<Run of a {self.recipe.model.kind}: {n:,} weights, {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """What messages call it: its folder, where it has one."""
+        return "this run" if self.folder is None else str(self.folder)
+
+    @property
+    def task(self) -> Task:
+        """What the model is for: "language", "translation", "classification" or "tagging"."""
+        return task_of(self.recipe)
+
+    @property
+    def tokenizers(self) -> Tokenizers:
+        """What makes ids of text. Raises `InputError` for a model of images."""
+        if self.text is None:
+            images = isinstance(self.recipe.data, ImagesConfig)
+            why = "reads images, not text" if images else "has no tokenizer"
+            raise InputError(f"{self.name}: this model {why}")
+        return self.text
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """All that the model has learned, by name, tied ones once."""
+        return weights_of(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def to(
+        self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
+    ) -> "Run":
+        """Move the model to a device, or change the type of its weights; returns this run.
+
+        `run.to("cuda")`, `run.to(dtype="bfloat16")`. Raises `InputError` for a device that is not
+        here and a type that is none.
+        """
+        if device is not None:
+            self.model.to(device_named(device))
+        if dtype is not None:
+            self.model.to(dtype_named(dtype))
+        return self
+
+    # What it is used for.
+
+    @overload
+    def generate(
+        self,
+        texts: str,
+        *,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        decoding: DecodingConfig | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> str: ...
+    @overload
+    def generate(
+        self,
+        texts: Texts,
+        *,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        decoding: DecodingConfig | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> list[str]: ...
+    def generate(
+        self,
+        texts: str | Texts,
+        *,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        decoding: DecodingConfig | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> str | list[str]:
+        """Continue a text with a language model, or translate it with an encoder–decoder.
+
+        Returns what the model writes, without the text that it continues: a string for a string,
+        a list for a list. `max_new_tokens` is by default 256, for a translation 50 more than the
+        source has; a text ends earlier at its end token, and before a string in `stop`. Language
+        models sample by default, the same numbers each time; `beams=1` is greedy, and
+        `temperature`, `top_k`, `top_p`, `min_p`, `seed` and `beams` say otherwise, or else a
+        `decoding` such as `BeamConfig(beams=4)`.
+
+        Raises `InputError` where the model writes no text, a text is too long for it, or an option
+        is unknown or out of range.
+        """
+        from addnorm.runs import use
+
+        stop = (stop,) if isinstance(stop, str) else stop
+        chosen = use.chosen_decoding(self, decoding, options)
+        found = use.write(self, _listed(texts), chosen, max_new_tokens=max_new_tokens, stop=stop)
+        written = [best[0].text for best in found]
+        return written[0] if isinstance(texts, str) else written
+
+    def stream(
+        self,
+        text: str,
+        *,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        decoding: DecodingConfig | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> Iterator[str]:
+        """Continue one text and yield it in pieces, each as soon as it is certain.
+
+        The pieces join to what `generate` returns for the same options. Raises `InputError` as
+        `generate` does, at the call, for beam search, and for what is no language model.
+        """
+        from addnorm.runs import use
+
+        stop = (stop,) if isinstance(stop, str) else stop
+        chosen = use.chosen_decoding(self, decoding, options)
+        if chosen.kind == "beam":
+            raise InputError("beam search ends with all of a text at once: stream without beams")
+        return use.write_as_it_comes(self, text, chosen, max_new_tokens=max_new_tokens, stop=stop)
+
+    @overload
+    def translate(
+        self,
+        texts: str,
+        *,
+        max_new_tokens: int | None = None,
+        decoding: DecodingConfig | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> str: ...
+    @overload
+    def translate(
+        self,
+        texts: Texts,
+        *,
+        max_new_tokens: int | None = None,
+        decoding: DecodingConfig | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> list[str]: ...
+    def translate(
+        self,
+        texts: str | Texts,
+        *,
+        max_new_tokens: int | None = None,
+        decoding: DecodingConfig | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> str | list[str]:
+        """Translate a text, or each of a list, by the decoding that the recipe names.
+
+        That is beam search unless it says otherwise; `beams=1` is greedy. A blank text has a blank
+        translation. Raises `InputError` where the model is no encoder–decoder, and as `generate`.
+        """
+        from addnorm.runs import use
+
+        use.check_use(self, "translation", "does not translate")
+        return self.generate(texts, max_new_tokens=max_new_tokens, decoding=decoding, **options)
+
+    @overload
+    def classify(self, texts: str, *, batch_size: int = 64) -> Classified: ...
+    @overload
+    def classify(self, texts: Texts, *, batch_size: int = 64) -> list[Classified]: ...
+    def classify(
+        self, texts: str | Texts, *, batch_size: int = 64
+    ) -> Classified | list[Classified]:
+        """The class of a text, with the probability of every class: `.label`, `.probabilities`.
+
+        Raises `InputError` where the model does not classify texts, or one is too long for it.
+        """
+        from addnorm.runs import use
+
+        found = use.classify(self, _listed(texts), batch_size)
+        return found[0] if isinstance(texts, str) else found
+
+    @overload
+    def tag(self, sentences: str, *, batch_size: int = 64) -> list[str]: ...
+    @overload
+    def tag(
+        self, sentences: list[Sentence] | tuple[Sentence, ...], *, batch_size: int = 64
+    ) -> list[list[str]]: ...
+    def tag(
+        self,
+        sentences: str | list[Sentence] | tuple[Sentence, ...],
+        *,
+        batch_size: int = 64,
+    ) -> list[str] | list[list[str]]:
+        """The tag of each word of a sentence, or of each sentence in a list.
+
+        A sentence is a string with spaces between its words, or a list of words; a list of strings
+        is several sentences. Raises `InputError` where the model does not tag, or a sentence is too
+        long for it.
+        """
+        from addnorm.runs import use
+
+        several = [sentences] if isinstance(sentences, str) else sentences
+        words = [one.split() if isinstance(one, str) else one for one in several]
+        found = use.tag(self, words, batch_size)
+        return found[0] if isinstance(sentences, str) else found
+
+    def embed(
+        self, texts: str | Texts, *, pooling: Pooling = "mean", batch_size: int = 64
+    ) -> Float[Tensor, "*texts d_model"]:
+        """A vector for a text `[d_model]`, or for each of a list `[texts, d_model]`.
+
+        Made of the final hidden states, one of each token that the model reads (bos and eos too),
+        after the final norm, if the placement has one. Of an encoder–decoder they are the
+        encoder's. `pooling` says how:
+
+        - "mean" of all tokens, without the padding;
+        - "first" or "last" token: in a decoder, only the last has seen the whole text;
+        - "head": what a pooler head says (BERT's tanh of the first token).
+
+        Vectors are float32, or float64 of a model in float64, and are not normalised. Raises
+        `InputError` where there is no such head, or a text is too long.
+        """
+        from addnorm.runs import use
+
+        found = use.embed(self, _listed(texts), pooling, batch_size)
+        return found[0] if isinstance(texts, str) else found
+
+    def hidden_states(self, text: str) -> Float[Tensor, "seq d_model"]:
+        """The final hidden state of each token of one text, those that `embed` makes vectors of."""
+        from addnorm.runs import use
+
+        return use.hidden_states(self, text)
+
+    def evaluate(
+        self,
+        data: Corpus | DataConfig | None = None,
+        *,
+        split: Literal["valid", "test"] | None = None,
+    ) -> dict[str, float]:
+        """The scores on a split of the run's own data, or of other `data`.
+
+        By default the test split, else the validation split; of other `data` that have neither,
+        all of them. Returns `examples`, `loss` (nats per target token) and the metrics of the task:
+        perplexity and bits per character; BLEU, chrF and exact; accuracy and F1. Raises
+        `InputError` where the data have no such split, or are for another task.
+        """
+        from addnorm.runs import evaluation
+
+        other = data if data is None or isinstance(data, Corpus) else data.load()
+        corpus = other or self.corpus or self.recipe.corpus()
+        if other is not None and not (other.valid or other.test):
+            corpus = replace(other, test=other.train, reports={})
+        if not (corpus.valid or corpus.test):
+            raise InputError("the data have no test and no validation split: name some to evaluate")
+        if split is None:
+            split = "test" if corpus.test or not corpus.valid else "valid"
+        return evaluation.evaluate_run(self, split, corpus=corpus)
+
+    # Where it goes.
+
+    def export(
+        self,
+        out: str | PathLike[str],
+        *,
+        to: Literal["hf", "onnx", "ctranslate2", "gguf"] = "hf",
+        family: str | None = None,
+    ) -> Path:
+        """Write the model in the form of another library; return where.
+
+        `hf` is a folder for `transformers`, of the first family that has all of the model's parts
+        or the `family` named; `onnx` graphs for onnxruntime; `ctranslate2` a folder; `gguf` a file
+        for llama.cpp. Raises `InputError` naming a part that the other library does not have;
+        nothing is written then.
+        """
+        from addnorm.runs.export import export_run
+
+        export_run(self, Path(out), to=to, family=family)
+        return Path(out)
+
+    def save(self, folder: str | PathLike[str]) -> "Run":
+        """Write a run folder that `addnorm.load` and every command open; return the run there.
+
+        Data that were given in Python are not written. Raises `InputError` where something is in
+        the folder already, and where the model is no longer the one of its configuration.
+        """
+        folder = Path(folder)
+        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+            raise InputError(f"{folder}: is there already: save in a new folder")
+        check_model(self.model, self.recipe, self.text, self.labels)
+        with atomic_directory(folder) as partial:
+            write_settings(partial, self.recipe, self.text, self.labels)
+            save_model(partial, self.model)
+        return replace(self, folder=folder)
+
+
+def _listed(texts: str | Texts) -> Sequence[str]:
+    return [texts] if isinstance(texts, str) else texts

@@ -1,0 +1,63 @@
+"""Task: what a model is for, as its kind and its head say."""
+
+from typing import Any, get_args
+
+from addnorm.data.examples import Task
+from addnorm.errors import InputError, nearest
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, TaggingHeadConfig
+from addnorm.parts import kind_of, members
+
+LABELLED: tuple[Task, ...] = ("classification", "tagging")
+"""The tasks whose outputs are the labels of the data."""
+
+
+def task_of_head(head: Any) -> Task | None:
+    """The task that a head is for: one of ours by its type, anyone's own by its attribute `task`.
+
+    None where it has none. Raises `InputError` for a task that does not exist.
+    """
+    if isinstance(head, ClassificationHeadConfig):
+        return "classification"
+    if isinstance(head, TaggingHeadConfig):
+        return "tagging"
+    if isinstance(head, members(HeadConfig)):
+        return None
+    task = getattr(head, "task", None)
+    if task is not None and task not in get_args(Task):
+        valid = get_args(Task)
+        raise InputError(
+            f"model.head: {kind_of(head)} has task = {task!r}.{nearest(str(task), valid)} "
+            f"Valid: {', '.join(valid)}."
+        )
+    return task
+
+
+def has_labels(model: ModelConfig) -> bool:
+    """Whether the outputs of a model are the labels of its data."""
+    return isinstance(model, EncoderConfig) and task_of_head(model.head) in LABELLED
+
+
+def task_of_model(model: ModelConfig) -> Task:
+    """The task of a model. Raises `InputError` where it has none, or its head is for another."""
+    head = model.head
+    task = task_of_head(head)
+    if isinstance(model, DecoderConfig | EncoderDecoderConfig):
+        writes: Task = "language" if isinstance(model, DecoderConfig) else "translation"
+        if task not in (None, "language", writes):
+            raise InputError(
+                f"model.head: {kind_of(head)} is for {task}, and a model of kind "
+                f"{kind_of(model)!r} writes tokens: use it with model.kind = 'encoder'"
+            )
+        return writes
+    if task in LABELLED:
+        return task
+    if task is None and not isinstance(head, members(HeadConfig)):
+        raise InputError(
+            f"model.head: {kind_of(head)} does not say what it is for: give its class an attribute "
+            "task = 'classification' or task = 'tagging'"
+        )
+    raise InputError(
+        f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "
+        "scores of tokens. Valid: classification, tagging."
+    )

@@ -1,0 +1,77 @@
+"""Objective: what training lowers, from a model and a micro-batch to one number."""
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.errors import InputError
+from addnorm.models import DecoderModel, EncoderModel, Model
+from addnorm.nn.heads import TokenHead
+from addnorm.parts import kind_of
+from addnorm.train.distill import imitation_sum
+from addnorm.train.loss import (
+    CrossEntropyConfig,
+    LossConfig,
+    cross_entropy_sum,
+    exits_cross_entropy_sum,
+    head_cross_entropy_sum,
+)
+
+
+class Objective:
+    """The loss of a micro-batch, summed over its targets; the mean of those of all exits.
+
+    With a `teacher`, the model learns to say what that says, and not the labels. `in_parts` lets
+    cross-entropy map a few rows to logits at a time. Raises `InputError` for a loss that is none.
+    """
+
+    def __init__(
+        self,
+        loss: LossConfig,
+        *,
+        label_smoothing: float = 0.0,
+        teacher: nn.Module | None = None,
+        in_parts: bool = True,
+    ) -> None:
+        self.kind = kind_of(loss)
+        self.label_smoothing = label_smoothing
+        self.teacher = teacher
+        self.in_parts = in_parts
+        self.module = None if isinstance(loss, CrossEntropyConfig) else loss.build()
+        if self.module is not None and any(True for _ in self.module.parameters()):
+            raise InputError(
+                f"train.loss: {self.kind} has parameters, which no optimiser trains: "
+                "a loss has none"
+            )
+
+    def __call__(self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+        """The summed loss; divided by the number of targets it is that of a token."""
+        if self.teacher is not None:
+            with torch.no_grad():
+                wanted = self.teacher(**inputs)
+            return imitation_sum(model(**inputs), wanted, targets)
+        return self._labelled(model, inputs, targets)
+
+    def _labelled(self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+        smoothing = self.label_smoothing
+        early = model if isinstance(model, EncoderModel | DecoderModel) and model.exits else None
+        if self.module is not None:
+            outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
+            return torch.stack([self._own(self.module, out, targets) for out in outputs]).mean()
+        if early is not None:
+            return exits_cross_entropy_sum(early.exit_logits(**inputs), targets, smoothing)
+        if not self.in_parts or not isinstance(model, Model):
+            return cross_entropy_sum(model(**inputs), targets, smoothing)
+        x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
+        if isinstance(model.head, TokenHead):
+            return head_cross_entropy_sum(model.head, x, ctx, targets, smoothing)
+        return cross_entropy_sum(model.head(x, ctx), targets, smoothing)
+
+    def _own(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
+        found = module(logits, targets)
+        if not isinstance(found, Tensor) or found.ndim:
+            shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise InputError(
+                f"train.loss: {self.kind} returns {shape}: a loss is a scalar, "
+                "the sum over the targets that are not -100"
+            )
+        return found

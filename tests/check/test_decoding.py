@@ -1,0 +1,44 @@
+"""Decoding is as defined, and a bound or a width that is wrong is seen."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from addnorm.check.decoding import compare_decoding, decoding_cells
+from addnorm.generate import beam
+from addnorm.generate.beam import BeamConfig, Beams
+
+
+@pytest.mark.parametrize("name", decoding_cells())
+def test_it_is_as_defined(name: str) -> None:
+    result = compare_decoding(name)
+    assert result.failed is None
+    assert result.compared == 2 * 12 * 3
+
+
+def _bound_of_the_present_length(patch: pytest.MonkeyPatch) -> None:
+    def is_closed(beams: Beams, decoding: BeamConfig, limit: Tensor) -> Tensor:
+        present = torch.tensor(beams.live.shape[-1])
+        bound = beams.live_scores.amax(-1) / decoding.normaliser(present)
+        return (bound <= beams.done_scores[:, -1]) | (limit <= present)
+
+    patch.setattr(beam, "is_closed", is_closed)
+
+
+def _one_more_token_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BeamConfig, "normaliser", lambda self, n: ((6 + n) / 6.0) ** self.length_penalty)
+
+
+def _always_constant(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BeamConfig, "candidates", property(lambda self: 2 * self.beams))
+
+
+@pytest.mark.parametrize(
+    "mutate", [_bound_of_the_present_length, _one_more_token_counts, _always_constant]
+)
+def test_a_fault_is_seen(mutate: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert callable(mutate)
+    mutate(monkeypatch)
+    failed = [name for name in decoding_cells() if compare_decoding(name).failed]
+    assert failed
+    assert not [name for name in failed if name.endswith("greedy")]

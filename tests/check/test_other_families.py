@@ -1,0 +1,56 @@
+"""Losses, schedules and optimisers: the contracts hold for ours, and see faults."""
+
+from typing import Any
+
+import pytest
+from tests.check import my_parts
+
+from addnorm.check.comparison import run_comparisons
+from addnorm.check.other_families import OTHER_CONTRACTS
+from addnorm.train.optim import AdamWConfig, MuonConfig
+from addnorm.train.schedule import CosineConfig, LinearConfig
+
+
+def failed(family: str, config: Any) -> str | None:
+    return run_comparisons(family, OTHER_CONTRACTS[family](config)).failed
+
+
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("schedule", CosineConfig()),
+        ("schedule", LinearConfig(warmup=3)),
+        ("schedule", my_parts.HalvingConfig()),
+        ("optimizer", AdamWConfig()),
+        ("optimizer", MuonConfig()),
+        ("optimizer", my_parts.MomentumConfig()),
+        ("loss", my_parts.BrierConfig()),
+    ],
+)
+def test_right_ones_hold(family: str, config: Any) -> None:
+    assert failed(family, config) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "failure"),
+    [
+        ("schedule", my_parts.NegativeConfig(), "every factor of 10 steps"),
+        ("optimizer", my_parts.ForgetfulConfig(), "it has every parameter, and not without"),
+        ("loss", my_parts.MeanConfig(), "the loss of a batch is the sum"),
+    ],
+)
+def test_a_fault_is_named(family: str, config: Any, failure: str) -> None:
+    assert str(failed(family, config)).startswith(failure)
+
+
+def test_data_loads() -> None:
+    class Loads:
+        def load(self) -> list[int]:
+            return [1]
+
+    class Empty:
+        def load(self) -> None:
+            return None
+
+    assert failed("data", Loads()) is None
+    assert failed("data", Empty()) == "it loads something"

@@ -1,0 +1,195 @@
+"""A run in Python: one text or several, the same results as the functions below it, and saved."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from addnorm.data import Labelled
+from addnorm.data.constructors import labelled, text
+from addnorm.data.encoding import as_read
+from addnorm.errors import InputError
+from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
+from addnorm.models import EncoderModel
+from addnorm.nn.heads import PoolerHeadConfig
+from addnorm.runs.evaluation import evaluate_run
+from addnorm.runs.run import Run
+from addnorm.runs.use import classify, tag, write
+
+RunOf = Callable[[str], Path]
+
+
+def test_a_string_for_a_string_and_a_list_for_a_list(run_of: RunOf) -> None:
+    run = Run.open(run_of("language"))
+    [[greedy]] = write(run, ["To be"], GreedyConfig(), max_new_tokens=12)
+    assert run.generate("To be", beams=1, max_new_tokens=12) == greedy.text
+    both = run.generate(["To be", "or"], beams=1, max_new_tokens=12)
+    assert both == [run.generate(one, beams=1, max_new_tokens=12) for one in ("To be", "or")]
+    assert run.generate([]) == []
+    sampled = write(run, ["To be"], SampleConfig(seed=3, top_k=2), max_new_tokens=12)
+    assert run.generate("To be", seed=3, top_k=2, max_new_tokens=12) == sampled[0][0].text
+    searched = run.generate("To be", decoding=BeamConfig(beams=2), max_new_tokens=12)
+    assert searched == run.generate("To be", beams=2, max_new_tokens=12)
+    whole = run.generate("To be", beams=1, max_new_tokens=12)
+    assert (
+        run.generate("To be", beams=1, max_new_tokens=12, stop=whole[3])
+        == whole[: whole.index(whole[3])]
+    )
+
+
+def test_pieces_join_to_the_whole(run_of: RunOf) -> None:
+    run = Run.open(run_of("language"))
+    pieces = list(run.stream("To be", seed=5, max_new_tokens=20))
+    assert len(pieces) > 1
+    assert "".join(pieces) == run.generate("To be", seed=5, max_new_tokens=20)
+    with pytest.raises(InputError, match="stream without beams"):
+        run.stream("To be", beams=2)
+
+
+def test_translations(run_of: RunOf) -> None:
+    run = Run.open(run_of("translation"))
+    texts = ["a red cat", "", "no cat"]
+    expected = [best[0].text for best in write(run, texts, run.recipe.eval.decoding)]
+    assert run.translate(texts) == run.generate(texts) == expected
+    assert run.translate(texts[0]) == expected[0]
+    with pytest.raises(InputError, match="does not translate"):
+        Run.open(run_of("language")).translate("x")
+
+
+def test_classes_and_tags(run_of: RunOf) -> None:
+    run = Run.open(run_of("classification"))
+    assert run.classify(["a fine day", "wet"]) == classify(run, ["a fine day", "wet"])
+    assert run.classify("wet") == classify(run, ["wet"])[0]
+    run = Run.open(run_of("tagging"))
+    assert run.tag("Anna lives") == tag(run, [["Anna", "lives"]])[0]
+    assert run.tag(["Anna lives", ["x", "y z"]]) == tag(run, [["Anna", "lives"], ["x", "y z"]])
+
+
+def test_unknown_options_have_a_nearest_name(run_of: RunOf) -> None:
+    run = Run.open(run_of("language"))
+    with pytest.raises(InputError, match=r"temprature is not an option.* 'temperature'"):
+        run.generate("x", temprature=0.5)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(InputError, match="either decoding or top_k"):
+        run.generate("x", decoding=GreedyConfig(), top_k=2)
+
+
+@pytest.mark.parametrize("task", ["language", "translation", "classification", "tagging"])
+def test_vectors_are_those_of_the_hidden_states(task: str, run_of: RunOf) -> None:
+    """Whatever is beside a text in its batch; each pooling as its name says."""
+    run = Run.open(run_of(task))
+    texts = ["a red cat", "no", "a fine red day and a wet cat"]
+    mean, first, last = (run.embed(texts, pooling=p) for p in ("mean", "first", "last"))
+    for i, one in enumerate(texts):
+        states = run.hidden_states(one)
+        torch.testing.assert_close(mean[i], states.mean(0), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(first[i], states[0], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(last[i], states[-1], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(run.embed(one), mean[i], atol=1e-6, rtol=1e-5)
+    assert mean.shape == (3, 16)
+    assert run.embed([]).shape == (0, 16)
+    [ids] = as_read("classification", run.tokenizers.source, ["a red cat"])
+    if isinstance(run.model, EncoderModel):
+        with torch.no_grad():
+            expected, _ = run.model.hidden(torch.tensor([ids]))
+        torch.testing.assert_close(run.hidden_states("a red cat"), expected[0])
+    with pytest.raises(InputError, match="needs a head that gives a vector"):
+        run.embed("x", pooling="head")
+
+
+def test_the_vector_of_a_pooler(run_of: RunOf) -> None:
+    run = Run.open(run_of("classification"))
+    config = replace(run.recipe.model, head=PoolerHeadConfig())
+    model = config.build(run.tokenizers.source.vocab_size).eval()
+    pooler = replace(run, recipe=replace(run.recipe, model=config), model=model, labels=())
+    states = pooler.hidden_states("a red cat")
+    with torch.no_grad():
+        expected = model.head.proj(states[0]).tanh()
+    torch.testing.assert_close(pooler.embed(["no", "a red cat"], pooling="head")[1], expected)
+
+
+def test_scores_are_those_of_the_command(run_of: RunOf, tmp_path: Path) -> None:
+    run = Run.open(run_of("classification"))
+    assert run.evaluate() == run.evaluate(split="test") == evaluate_run(run, "test")
+    assert run.evaluate(split="valid") == evaluate_run(run, "valid")
+    examples = [e for e in run.recipe.corpus().test if isinstance(e, Labelled)]
+    given = labelled([(e.text, e.label) for e in examples])
+    assert run.evaluate(given) == run.evaluate()
+    (tmp_path / "more.txt").write_text("".join(f"{e.label} {e.text}\n" for e in examples))
+    assert run.evaluate(labelled(tmp_path / "more.txt")) == run.evaluate()
+    with pytest.raises(InputError, match="the data are for language"):
+        run.evaluate(text(["x"]))
+    with pytest.raises(InputError, match="'odd'"):
+        run.evaluate(labelled([("x", "odd")]))
+
+
+@pytest.mark.parametrize("task", ["language", "translation", "tagging"])
+def test_a_saved_run_is_the_same_run(task: str, run_of: RunOf, tmp_path: Path) -> None:
+    run = replace(Run.open(run_of(task)), folder=None)
+    assert "this run" in repr(run)
+    saved = run.save(tmp_path / "saved")
+    again = Run.open(tmp_path / "saved")
+    assert saved.folder == again.folder == tmp_path / "saved"
+    assert (again.recipe, again.labels) == (run.recipe, run.labels)
+    assert again.weights.keys() == run.weights.keys()
+    assert all(torch.equal(w, run.weights[name]) for name, w in again.weights.items())
+    with pytest.raises(InputError, match="is there already"):
+        run.save(tmp_path / "saved")
+
+
+def test_every_command_opens_a_saved_run(run_of: RunOf, tmp_path: Path) -> None:
+    run = Run.open(run_of("language")).save(tmp_path / "saved")
+    addnorm = Path(sys.executable).parent / "addnorm"
+    words = ("generate", tmp_path / "saved", "--prompt", "To be", "--beams", "1")
+    done = subprocess.run([addnorm, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == run.generate("To be", beams=1) + "\n"
+
+
+def test_a_model_that_is_no_longer_its_configurations_is_not_saved(
+    run_of: RunOf, tmp_path: Path
+) -> None:
+    run = Run.open(run_of("language"))
+    run.model.stack.blocks[0].feedforward = torch.nn.Identity()
+    with pytest.raises(InputError, match="not that of its configuration"):
+        run.save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_types_of_weights(run_of: RunOf, tmp_path: Path) -> None:
+    """A run saved in 16 bits opens in 16 bits, unless another type is asked for."""
+    run = Run.open(run_of("classification"), dtype="bfloat16")
+    assert {w.dtype for w in run.weights.values()} == {torch.bfloat16}
+    run.save(tmp_path / "half")
+    assert next(Run.open(tmp_path / "half").model.parameters()).dtype == torch.bfloat16
+    wide = Run.open(tmp_path / "half", dtype=torch.float64)
+    assert next(wide.model.parameters()).dtype == torch.float64
+    assert wide.embed("wet").dtype == torch.float64
+    assert run.embed("wet").dtype == torch.float32
+    assert wide.to(dtype="float32").to("cpu") is wide
+    exact = wide.classify("wet").probabilities
+    assert run.classify("wet").probabilities == pytest.approx(exact, abs=0.02)
+    for name, said in (("bfloat61", "Did you mean 'bfloat16'"), ("int8", "none of weights")):
+        with pytest.raises(InputError, match=said):
+            run.to(dtype=name)
+    with pytest.raises(InputError, match="device = 'cdua' is not here"):
+        run.to("cdua")
+
+
+@pytest.mark.gpu
+def test_a_device_changes_no_result(run_of: RunOf) -> None:
+    for task, use in (
+        ("language", lambda run: run.generate(["To be", ""], beams=1, max_new_tokens=20)),
+        ("translation", lambda run: run.translate(["a red cat", "no"])),
+        ("tagging", lambda run: run.tag(["Anna lives", "x"])),
+        ("classification", lambda run: [one.label for one in run.classify(["wet", "a fine day"])]),
+    ):
+        here, there = Run.open(run_of(task)), Run.open(run_of(task), device="cuda")
+        assert there.device.type == "cuda"
+        assert use(there) == use(here)
+        torch.testing.assert_close(
+            there.embed(["a", "wet day"]).cpu(), here.embed(["a", "wet day"]), atol=1e-4, rtol=1e-3
+        )

@@ -1,0 +1,291 @@
+"""`import addnorm as an`: a frozen list of names, typed and light; the README's blocks run."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import addnorm as an
+from addnorm.data import DataConfig
+from addnorm.data.batching import BatchingConfig
+from addnorm.data.tokenizers import TokenizerConfig
+from addnorm.generate import DecodingConfig
+from addnorm.models import ModelConfig
+from addnorm.models.inputs import InputConfig
+from addnorm.nn.attention import CoreConfig, PatternConfig, ScoreConfig
+from addnorm.nn.heads import HeadConfig
+from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.moe import AnyFeedForwardConfig
+from addnorm.nn.norms import NormConfig
+from addnorm.nn.positions import PositionConfig, ScalingConfig
+from addnorm.nn.residuals import ResidualConfig
+from addnorm.parts import members
+from addnorm.train.optim import OptimizerConfig
+from addnorm.train.schedule import ScheduleConfig
+
+NAMES = [
+    "ALiBiConfig",
+    "AdamWConfig",
+    "AdditiveConfig",
+    "AttentionConfig",
+    "BPEConfig",
+    "BatchNormConfig",
+    "BeamConfig",
+    "BilinearConfig",
+    "BlocksPatternConfig",
+    "CharConfig",
+    "ClassificationHeadConfig",
+    "ConstantConfig",
+    "ConvolutionConfig",
+    "Corpus",
+    "CosineConfig",
+    "DatasetConfig",
+    "DatesConfig",
+    "DecoderConfig",
+    "DeepNormConfig",
+    "DifferentialCoreConfig",
+    "DotConfig",
+    "DynamicScaling",
+    "DynamicTanhConfig",
+    "EagerCoreConfig",
+    "EmbeddingConfig",
+    "EncoderConfig",
+    "EncoderDecoderConfig",
+    "EvalConfig",
+    "ExamplesConfig",
+    "FeedForwardConfig",
+    "FlexCoreConfig",
+    "FullPatternConfig",
+    "GatedFeedForwardConfig",
+    "GatedOutputConfig",
+    "GreedyConfig",
+    "HiddenHeadConfig",
+    "ImagesConfig",
+    "InputError",
+    "Interrupted",
+    "InverseSquareRootConfig",
+    "KERPLEConfig",
+    "LayerConfig",
+    "LayerNormConfig",
+    "LearnedConfig",
+    "LinearConfig",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LogMelEmbeddingConfig",
+    "MixtureOfExpertsConfig",
+    "MuonConfig",
+    "NTKScaling",
+    "NoPositionConfig",
+    "NonFiniteError",
+    "OffsetRMSNormConfig",
+    "PackedConfig",
+    "ParallelConfig",
+    "PatchEmbeddingConfig",
+    "PoolerHeadConfig",
+    "PostNormConfig",
+    "PreNormConfig",
+    "RMSNormConfig",
+    "Recipe",
+    "RecurrentConfig",
+    "RotaryConfig",
+    "Run",
+    "SDPACoreConfig",
+    "SampleConfig",
+    "SandwichNormConfig",
+    "ScaleNormConfig",
+    "ScaledDotConfig",
+    "SeriesEmbeddingConfig",
+    "SinusoidalConfig",
+    "T5BiasConfig",
+    "TaggingHeadConfig",
+    "TokenHeadConfig",
+    "TokenInputConfig",
+    "Tokenizer",
+    "TokensConfig",
+    "TrainConfig",
+    "TransformConfig",
+    "TransformerXLConfig",
+    "WarmupStableDecayConfig",
+    "WindowPatternConfig",
+    "WindowsConfig",
+    "WordConfig",
+    "YaRNScaling",
+    "__version__",
+    "check",
+    "labelled",
+    "load",
+    "masks",
+    "pairs",
+    "presets",
+    "table",
+    "tagged",
+    "text",
+    "train",
+]
+"""Every public name. A change here is a change of what users may rely on: CHANGELOG has it too."""
+
+FAMILIES = (
+    *(ModelConfig, InputConfig, PositionConfig, ScalingConfig, NormConfig, ResidualConfig),
+    *(MixerConfig, ScoreConfig, PatternConfig, CoreConfig, AnyFeedForwardConfig, HeadConfig),
+    *(OptimizerConfig, ScheduleConfig, TokenizerConfig, BatchingConfig, DecodingConfig),
+)
+
+CHARACTERS = """\
+import addnorm as an
+
+text = "To be, or not to be, that is the question.\\n" * 100
+config = an.DecoderConfig(d_model=64, n_layers=2, residual=an.PreNormConfig())
+data = an.text([text])
+run = an.train(config, data, tokenizer="char", steps=100, lr=3e-3)
+print(run.generate("To be", max_new_tokens=40, temperature=0.5))
+for piece in run.stream("Or not", max_new_tokens=40):
+    print(piece, end="")
+run.save("runs/play")
+"""
+
+GPT2 = """\
+import addnorm as an
+
+run = an.load("gpt2")
+print(run.generate("To be, or not to be", max_new_tokens=20))
+"""
+
+
+def python(script: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True
+    )
+
+
+def test_the_list_of_names_is_frozen() -> None:
+    assert sorted(an.__all__) == NAMES
+    assert set(NAMES) <= set(dir(an))
+
+
+def test_every_name_is_there_and_says_what_it_is() -> None:
+    for name in NAMES:
+        value = getattr(an, name)
+        assert name.startswith("__") or (inspect.getdoc(value) or "").strip(), name
+
+
+def test_every_part_has_its_configuration_here() -> None:
+    here = {getattr(an, name) for name in NAMES if name.endswith(("Config", "Scaling"))}
+    missing = {part for family in FAMILIES for part in members(family)} - here
+    assert {part.__name__ for part in missing} == set()
+    # Both families have a ParallelConfig: here it is the placement; files of pairs are `an.pairs`.
+    data = {part.__name__ for part in members(DataConfig)}
+    made = {"TextConfig", "ParallelConfig", "LinesConfig", "TableConfig", "ConllConfig"}
+    assert data - made <= set(NAMES)
+    assert get_args(DataConfig)
+
+
+def test_type_checkers_see_what_is_there() -> None:
+    """The imports for type checkers are those of the table, name by name."""
+    tree = ast.parse(Path(an.__file__).read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.asname: f"{node.module}.{alias.name}"
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname is not None
+    }
+    table = {name: f"{module}.{name}" for name, module in an._NAMES.items()}
+    assert seen == table | an._ALIASES
+
+
+def test_functions_with_the_name_of_a_package_are_both(tmp_path: Path) -> None:
+    script = """
+import inspect, sys
+import addnorm as an
+assert "torch" not in sys.modules
+assert {"train", "check", "DecoderConfig", "Run"} <= set(dir(an))
+before = an.train
+import addnorm.train.trainer as trainer
+import addnorm.check.run
+assert an.train is before is sys.modules["addnorm.train"] and an.train.trainer is trainer
+from addnorm import train, check
+from addnorm.runs.in_memory import train as function
+assert list(inspect.signature(train).parameters) == list(inspect.signature(function).parameters)
+assert train.__doc__ == function.__doc__
+assert callable(check) and an.check.run is addnorm.check.run
+report = an.check("decoder/rotary/*", sample=1)
+assert not report.failed and "combinations" in report.text()
+"""
+    done = python(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+MISTAKES = {
+    "an.RMSNormConfgi": "AttributeError: module 'addnorm' has no attribute 'RMSNormConfgi'. "
+    "Did you mean 'RMSNormConfig'?",
+    "an.DecoderConfig(d_modell=3)": "d_modell is not a field. Did you mean 'd_model'?",
+    "an.DecoderConfig(norm='rmsnrom')": "norm = 'rmsnrom' does not exist. Did you mean 'rmsnorm'?",
+    "an.DecoderConfig(norm={'kind': 'rmsnorm', 'epss': 1})": "epss is not a field. "
+    "Did you mean 'eps'?",
+    "an.AttentionConfig(n_heads=0)": "n_heads = 0: input should be greater than 0.",
+    "an.train(an.DecoderConfig(), an.text(['x']), stpes=10)": "Did you mean 'steps'?",
+    "an.train(an.DecoderConfig(), an.text(['x']), tokenizer='chra', steps=1)": "'char'?",
+    "an.text(['x'], valid_fracton=0.1)": "Did you mean 'valid_fraction'?",
+    "an.load('gtp2')": "gtp2: not a run folder",
+    "an.load('gpt2').generate('x', temprature=1.0)": "Did you mean 'temperature'?",
+    "an.load('gpt2').embed('x', pooling='men')": "Did you mean 'mean'?",
+    "an.load('gpt2').export('out', to='ggfu')": "no such form. Did you mean 'gguf'?",
+    "an.load('gpt2', dtype='flaot32')": "Did you mean 'float32'?",
+    "an.load('gpt2').classify('x')": "does not classify texts",
+}
+
+
+def test_mistakes_are_one_sentence_with_the_nearest_name(gpt2: Path) -> None:
+    """Without the checks of types that tests have: as a user meets them."""
+    script = f"""
+import addnorm as an
+for code in {list(MISTAKES)!r}:
+    try:
+        eval(code)
+    except (ValueError, AttributeError) as error:
+        assert isinstance(error, an.InputError | AttributeError), type(error)
+        print(type(error).__name__ + ": " + str(error))
+    else:
+        print("nothing was wrong")
+"""
+    done = python(script, gpt2)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(MISTAKES), done.stdout
+    for line, said in zip(lines, MISTAKES.values(), strict=True):
+        assert said in line
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    """A folder with a small GPT-2 in `gpt2`, as Hugging Face has it."""
+    from tests.test_house import write_gpt2
+
+    write_gpt2(tmp_path / "gpt2")
+    return tmp_path
+
+
+def test_ten_lines_train_and_use_a_character_model(tmp_path: Path) -> None:
+    assert len([line for line in CHARACTERS.splitlines() if line]) <= 10
+    done = python(CHARACTERS.replace("steps=100", "steps=10"), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "10/10" in done.stderr
+    assert len(done.stdout) >= 40
+    info = [Path(sys.executable).parent / "addnorm", "generate", "runs/play", "--prompt", "To be"]
+    again = subprocess.run(info, cwd=tmp_path, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+
+
+def test_four_lines_load_gpt2_and_continue_a_text(gpt2: Path) -> None:
+    assert len([line for line in GPT2.splitlines() if line]) <= 4
+    done = python(GPT2, gpt2)
+    assert done.returncode == 0, done.stderr
+    prompt = "To be, or not to be"
+    run = an.load(gpt2 / "gpt2")
+    assert done.stdout == run.generate(prompt, max_new_tokens=20) + "\n"
+    assert done.stdout != "\n"
