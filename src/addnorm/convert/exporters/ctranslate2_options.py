@@ -180,15 +180,15 @@ def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
     if isinstance(block, ParallelCrossBlock):
         raise refusal("parallel cross-attention", accepted)
     residuals = list(residuals_of(block).values())
-    kind, *others = {type(residual) for residual in residuals}
-    if others or kind not in PLACEMENTS or (kind is Branch) != isinstance(block, ParallelBlock):
-        raise refusal(
-            f"placement {' and '.join(one.__name__ for one in (kind, *others))}", accepted
-        )
+    kinds = {type(residual) for residual in residuals}
+    found = [options for kind, options in PLACEMENTS.items() if kinds == {kind}]
+    parallel = isinstance(block, ParallelBlock)
+    if not found or (kinds == {Branch}) != parallel:
+        raise refusal(f"placement {' and '.join(one.__name__ for one in kinds)}", accepted)
     for residual in residuals:
         ledger.dropout(ledger.module(residual, *PLACEMENTS).dropout)
-    shared = isinstance(block, ParallelBlock) and not isinstance(block.norm, NoNorm)
-    return PLACEMENTS[kind] | ({"shared_layer_norm": shared} if kind is Branch else {})
+    shared = {"shared_layer_norm": not isinstance(block.norm, NoNorm)} if parallel else {}
+    return found[0] | shared
 
 
 def residuals_of(block: Block | CrossBlock | ParallelBlock) -> dict[str, nn.Module]:

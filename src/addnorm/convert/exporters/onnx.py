@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
+from addnorm.convert.exporters.onnx_check import check_onnx
 from addnorm.errors import InputError
 from addnorm.models import (
     DecoderConfig,
@@ -23,6 +24,7 @@ from addnorm.models import (
     ModelConfig,
 )
 from addnorm.models.inputs import Input
+from addnorm.models.ledger import Ledger
 from addnorm.models.step import (
     EVERY,
     DecoderState,
@@ -33,7 +35,8 @@ from addnorm.models.step import (
     pairs,
     translation_step,
 )
-from addnorm.nn.attention import CrossAttention, EagerCore, SDPACore, SelfAttention
+from addnorm.nn.attention import EagerCore, SDPACore, SelfAttention
+from addnorm.nn.attention.flex import FlexCore
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
@@ -59,7 +62,8 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     the next step; cross are `cross_key.i` and `cross_value.i`, computed once. Ids and masks are
     int64; a decoder's mask has past + sequence columns, padding on either side. An encoder that
     tells sentences apart reads `token_type_ids` too. A window keeps its whole past. A position past
-    a learned table is an index out of bounds, which onnxruntime refuses on a CPU. Raises
+    a learned table is an index out of bounds, which onnxruntime refuses on a CPU. Where onnxruntime
+    is installed, the graphs must give the logits of the model before they take their place. Raises
     `InputError` for parts that no graph can hold, and where `onnx` is missing.
     """
     try:
@@ -73,6 +77,7 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     with atomic_directory(folder, ["*.onnx", "*.onnx.data"]) as partial:
         for graph in graphs:
             graph.save(partial)
+        check_onnx(partial, model)
         names = sorted(file.name for file in partial.iterdir())
     return [folder / name for name in names]
 
@@ -83,9 +88,15 @@ def _plain(model: Model) -> Model:
     A kernel with a float mask makes NaN of a query that sees nothing; padding is full of those.
     """
     plain = copy.deepcopy(model).eval().cpu().requires_grad_(False)
+    ledger = Ledger(plain, "ONNX")
     for module in plain.modules():
-        if isinstance(module, SelfAttention | CrossAttention) and isinstance(module.core, SDPACore):
-            module.core = EagerCore(module.core.score)
+        if isinstance(module, MultiHead) and type(module.core) in (SDPACore, FlexCore):
+            core = ledger.module(module.core, SDPACore, FlexCore)
+            ledger.leave(core, "dropout", because="nothing is dropped at inference")
+            if core.score is not None:
+                ledger.leave_all(core.score, because="the core of plain products has it as it is")
+            ledger.close(core)
+            module.core = EagerCore(core.score)
     return plain
 
 

@@ -1,0 +1,98 @@
+"""Run an exported ONNX folder in onnxruntime, where that is installed, beside the model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
+from addnorm.nn.patches import PatchEmbedding
+
+TYPES = {"tensor(float16)": torch.float16, "tensor(double)": torch.float64}
+"""What onnxruntime calls the types of tensors that are not float32."""
+
+
+def check_onnx(folder: Path, model: Model) -> None:
+    """Raise `InputError` unless onnxruntime gives the logits of the model on a small input.
+
+    Without onnxruntime nothing is compared: the graph was traced from the model itself.
+    """
+    try:
+        import onnxruntime  # noqa: F401 # pyright: ignore[reportUnusedImport]
+    except ImportError:
+        return
+    inputs = _inputs(folder, model)
+    read = tuple(one.cpu() for one in inputs)
+    match model:
+        case EncoderModel():
+            session = Session(folder / "model.onnx")
+            found = session.run(session.source(read[0]))["output"]
+        case DecoderModel():
+            session = Session(folder / "decoder_model.onnx")
+            new = {"input_ids": read[0], "attention_mask": torch.ones_like(read[0])}
+            found = session.run(new | session.empty_past())["logits"]
+        case EncoderDecoderModel():
+            found = _translated(folder, read)
+    expected = model_logits(model, inputs)
+    check_logits("ONNX", found, expected, expected.dtype)
+
+
+def _inputs(folder: Path, model: Model) -> tuple[Tensor, ...]:
+    """The sample that the model reads; images of the one size that the graph reads."""
+    inputs = sample_inputs(model)
+    embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
+    if not isinstance(embed, PatchEmbedding):
+        return inputs
+    file = "encoder_model.onnx" if isinstance(model, EncoderDecoderModel) else "model.onnx"
+    shape = (1, *Session(folder / file).shapes["pixels"][1:])
+    pixels = torch.linspace(-1.0, 1.0, int(torch.tensor(shape).prod())).view(shape)
+    return (pixels.to(inputs[0].device, embed.proj.weight.dtype), *inputs[1:])
+
+
+def _translated(folder: Path, read: tuple[Tensor, ...]) -> Tensor:
+    encoder = Session(folder / "encoder_model.onnx")
+    decoder = Session(folder / "decoder_model.onnx")
+    memory = encoder.run(encoder.source(read[0]))
+    cross = {name: one for name, one in memory.items() if name.startswith("cross")}
+    rows, length = memory["memory"].shape[:2]
+    new = {"input_ids": read[1], "encoder_attention_mask": torch.ones(rows, length).long()}
+    return decoder.run(new | cross | decoder.empty_past())["logits"]
+
+
+class Session:
+    """A graph, run by onnxruntime on one thread of the CPU."""
+
+    def __init__(self, file: Path) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        providers = ["CPUExecutionProvider"]
+        self._inner: Any = onnxruntime.InferenceSession(file, options, providers=providers)
+        self.shapes = {one.name: tuple(one.shape) for one in self._inner.get_inputs()}
+        self._types = {one.name: str(one.type) for one in self._inner.get_inputs()}
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs by name, of the inputs that the graph has."""
+        asked = {name: inputs[name].numpy() for name in self.shapes}
+        names = [one.name for one in self._inner.get_outputs()]
+        found = self._inner.run(names, asked)
+        return {name: torch.from_numpy(one) for name, one in zip(names, found, strict=True)}
+
+    def source(self, one: Tensor) -> dict[str, Tensor]:
+        """What an encoder reads: pixels, or ids with a mask and types."""
+        if "pixels" in self.shapes:
+            return {"pixels": one}
+        types = torch.zeros_like(one)
+        return {"input_ids": one, "attention_mask": torch.ones_like(one), "token_type_ids": types}
+
+    def empty_past(self) -> dict[str, Tensor]:
+        """The past of a text that begins."""
+        return {
+            name: torch.zeros(1, shape[1], 0, shape[3], dtype=TYPES.get(self._types[name]))
+            for name, shape in self.shapes.items()
+            if name.startswith("past")
+        }
