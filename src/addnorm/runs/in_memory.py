@@ -109,6 +109,7 @@ def train(
             "eval": evaluation or EvalConfig(),
         },
         lambda _: "train()",
+        from_file=False,
     )
     given = corpus if isinstance(corpus, Corpus) else None
     if given is not None:
