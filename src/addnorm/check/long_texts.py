@@ -23,7 +23,7 @@ from addnorm.nn.attention import blocked, tiles
 
 LENGTHS, SOURCE_LENGTHS = (33, 21), (9, 26)
 
-PAIRS, QUERIES, SCORES = 1024, 4, 512
+PAIRS, QUERIES, SCORES = 1024, 4, 128
 """The limit of pairs that are evaluated whole, the queries to a tile, the scores to a block."""
 
 
