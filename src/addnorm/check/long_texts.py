@@ -33,7 +33,7 @@ def reads_long_texts(cell: Cell) -> bool:
 
 
 def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
-    """Logits and gradients in tiles, with a cache and without; bfloat16 in blocks."""
+    """Logits and gradients in tiles, with a cache and without; bfloat16 too."""
     case = Case.of(cell, LENGTHS, SOURCE_LENGTHS, defined=defined)
     expected = case.expected()
     with small_limits():
