@@ -181,7 +181,7 @@ def test_norms_without_a_mean_do_see_a_shift(config: type[NormConfig]) -> None:
     assert not torch.allclose(norm(x + 1), norm(x), atol=1e-2)
 
 
-@pytest.mark.parametrize("config", named(NORM_RECORDS))
+@pytest.mark.parametrize("config", named([c for c in NORM_RECORDS if hasattr(c, "eps")]))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [1.0, 500.0])
 def test_check_statistics_keep_float32(

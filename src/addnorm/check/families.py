@@ -12,6 +12,7 @@ from addnorm.check.axes import PARTS
 from addnorm.check.other_families import OTHER_FAMILIES
 from addnorm.errors import InputError, nearest
 from addnorm.nn.masks import Mask
+from addnorm.nn.positions import Position
 from addnorm.parts import Family, examples, family_of, import_parts, kind_of
 
 D_MODEL = 8
@@ -107,11 +108,21 @@ def _alike(family: Family, part: Any) -> int:
 def _by_what_it_builds(names: list[str], part: Any) -> list[str]:
     """Norms are called with `(x, valid)` and feed-forward layers with `x`; patterns are masks."""
     config = next(iter(part_examples(part).values()))
-    if {*names} == {"norm", "feedforward"}:
-        module = config.build(D_MODEL)
-        if isinstance(module, nn.Module):
-            n_arguments = len(inspect.signature(module.forward).parameters)
-            return ["norm" if n_arguments > 1 else "feedforward"]
+    if {"norm", "feedforward"} <= {*names}:
+        module = _built_of_a_width(config)
+        if module is None or isinstance(module, Position):
+            return [name for name in names if name not in ("norm", "feedforward")]
+        n_arguments = len(inspect.signature(module.forward).parameters)
+        return ["norm" if n_arguments > 1 else "feedforward"]
     if {*names} == {"pattern", "loss"}:
         return ["pattern" if isinstance(config.build(), Mask) else "loss"]
     return names
+
+
+def _built_of_a_width(config: Any) -> nn.Module | None:
+    """What is built of a width; None where it takes something else."""
+    try:
+        module = config.build(D_MODEL)
+    except (AttributeError, TypeError):
+        return None
+    return module if isinstance(module, nn.Module) else None

@@ -23,7 +23,7 @@ from addnorm.nn.attention import blocked, tiles
 
 LENGTHS, SOURCE_LENGTHS = (33, 21), (9, 26)
 
-PAIRS, QUERIES, SCORES = 1024, 4, 512
+PAIRS, QUERIES, SCORES = 1024, 4, 128
 """The limit of pairs that are evaluated whole, the queries to a tile, the scores to a block."""
 
 
@@ -33,7 +33,7 @@ def reads_long_texts(cell: Cell) -> bool:
 
 
 def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
-    """Logits and gradients in tiles, with a cache and without; bfloat16 in blocks."""
+    """Logits and gradients in tiles, with a cache and without; bfloat16 too."""
     case = Case.of(cell, LENGTHS, SOURCE_LENGTHS, defined=defined)
     expected = case.expected()
     with small_limits():
