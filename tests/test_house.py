@@ -24,6 +24,8 @@ SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
 BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
+    "nn/attention/cores.py": "nn/attention/test_core.py",
+    "nn/attention/heads.py": "nn/attention/test_multihead.py",
     "__main__.py": "test_house.py",
     "bench/ours.py": "bench/test_benchmarks.py",
     "bench/peers/ctranslate2.py": "bench/test_benchmarks.py",

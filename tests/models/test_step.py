@@ -1,10 +1,12 @@
 """Whatever keeps the keys and values, and however texts are cut, the logits are those of a pass."""
 
 from dataclasses import replace
+from typing import Any
 
 import jaxtyping
 import pytest
 import torch
+from tests.convert.own_parts import DoubledConfig, HalvedNormConfig
 from torch import Tensor, nn
 
 from addnorm.errors import InputError
@@ -20,7 +22,7 @@ from addnorm.models.step import (
     pairs,
     translation_step,
 )
-from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
+from addnorm.nn.attention import AttentionConfig, SelfAttention, WindowPatternConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
@@ -212,3 +214,25 @@ def test_what_cannot_be_traced_is_named(model: nn.Module, says: str) -> None:
 def test_parts_that_are_not_traced_may_be_anything() -> None:
     model = translator(input=LogMelEmbeddingConfig(n_mels=8), **FIELDS["learned"])
     check_traceable("this one cannot", model.target_embed, model.decoder, model.head)
+
+
+class Windowed(SelfAttention):
+    """Attention of someone's own, of whose cache nothing is known."""
+
+
+def test_own_parts_are_traced_as_they_are() -> None:
+    norm: Any = HalvedNormConfig()
+    attention = AttentionConfig(n_heads=2, output=DoubledConfig())
+    model = DecoderConfig(d_model=16, n_layers=2, norm=norm, attention=attention).build(7)
+    check_traceable("this one cannot", model)
+
+
+def test_hooks_and_other_attention_are_named() -> None:
+    model = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2)).build(7)
+    hook = model.stack.blocks[1].register_forward_hook(lambda *_: None)
+    with pytest.raises(InputError, match=r"this one cannot: .* forward hooks .* layer 1"):
+        check_traceable("this one cannot", model)
+    hook.remove()
+    model.stack.blocks[0].attention.__class__ = Windowed
+    with pytest.raises(InputError, match=r"attention \(Windowed\) of layer 0"):
+        check_traceable("this one cannot", model)

@@ -14,7 +14,7 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.inputs import Input
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
-from addnorm.nn.embed import Embedding
+from addnorm.nn.embed import TokenEmbedding
 
 Ids = Sequence[int]
 Logits = Float[Tensor, "rows vocab"]
@@ -163,7 +163,7 @@ def positions_for(embed: Input, i: int, ids: Ids) -> int:
 
     Raises `InputError` where it cannot embed `ids`, which the message calls prompt number `i`.
     """
-    if not isinstance(embed, Embedding):
+    if not isinstance(embed, TokenEmbedding):
         raise InputError(f"prompt {i} is text, and this model reads none")
     n_tokens, known = embed.tokens.num_embeddings, embed.position.max_len or maxsize
     if not 0 < len(ids) <= known:

@@ -11,7 +11,7 @@ from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
-from addnorm.nn.embed import Embedding
+from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
 from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, tie_head
 from addnorm.nn.init import initialise
@@ -24,7 +24,7 @@ class DecoderModel(nn.Module):
 
     def __init__(
         self,
-        embed: Embedding,
+        embed: TokenEmbedding,
         stack: Stack,
         head: nn.Module,
         exits: nn.ModuleDict | None = None,

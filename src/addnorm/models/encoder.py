@@ -11,7 +11,7 @@ from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_in
 from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
-from addnorm.nn.embed import Embedding
+from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
@@ -111,7 +111,7 @@ class EncoderConfig(TransformerConfig):
         initialise(model, self.init)
         if self.tied:
             assert isinstance(head, TokenHead)
-            assert isinstance(embed, Embedding)
+            assert isinstance(embed, TokenEmbedding)
             head.tie(embed.tokens)
             tie_exits(exits, embed.tokens)
         return model

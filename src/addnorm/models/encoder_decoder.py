@@ -22,7 +22,7 @@ from addnorm.nn.attention import CrossAttention
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
-from addnorm.nn.embed import Embedding, zero_padding
+from addnorm.nn.embed import TokenEmbedding, zero_padding
 from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Branches, Causal
@@ -39,7 +39,7 @@ class EncoderDecoderModel(nn.Module):
         *,
         source_embed: Input,
         encoder: Stack,
-        target_embed: Embedding,
+        target_embed: TokenEmbedding,
         decoder: Stack,
         head: nn.Module,
     ) -> None:
@@ -181,6 +181,6 @@ class EncoderDecoderConfig(TransformerConfig):
         if isinstance(self.head, TokenHeadConfig) and self.head.tied:
             tie_head(model.head, model.target_embed.tokens)
         if share:
-            assert isinstance(model.source_embed, Embedding)
+            assert isinstance(model.source_embed, TokenEmbedding)
             model.source_embed.tokens.weight = model.target_embed.tokens.weight
         return model

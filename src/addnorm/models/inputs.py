@@ -10,7 +10,7 @@ from addnorm.config import WORD, config
 from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.audio import LogMelEmbedding, LogMelEmbeddingConfig
 from addnorm.nn.context import Context
-from addnorm.nn.embed import Embedding
+from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.masks import Full
 from addnorm.nn.patches import (
     Hidden,
@@ -21,7 +21,7 @@ from addnorm.nn.patches import (
 )
 from addnorm.nn.positions.position import Position
 
-Input = Embedding | PatchEmbedding | LogMelEmbedding | SeriesEmbedding
+Input = TokenEmbedding | PatchEmbedding | LogMelEmbedding | SeriesEmbedding
 """An embedding of any kind of input, built."""
 
 
@@ -58,7 +58,7 @@ def embedded(
     types: Int[Tensor, "batch seq"] | None = None,
 ) -> tuple[Hidden, Context]:
     """The sequence that the inputs become, and its context in a stack without a causal mask."""
-    if not isinstance(embed, Embedding):
+    if not isinstance(embed, TokenEmbedding):
         return embed(inputs, valid)
     ctx = Context.over(inputs, Full(), valid=valid)
     return embed(inputs, ctx, types), ctx
@@ -68,6 +68,6 @@ def valid_positions(
     embed: Input, valid: Bool[Tensor, "batch input_seq"] | None
 ) -> Bool[Tensor, "batch seq"] | None:
     """Which positions of the embedded sequence are real, where `valid` says it of the inputs."""
-    if valid is None or isinstance(embed, Embedding | PatchEmbedding):
+    if valid is None or isinstance(embed, TokenEmbedding | PatchEmbedding):
         return valid
     return embed.valid_positions(valid)

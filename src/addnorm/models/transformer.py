@@ -17,7 +17,7 @@ from addnorm.nn.blocks import (
     ParallelCrossBlock,
     Stack,
 )
-from addnorm.nn.embed import AnyEmbeddingConfig, Embedding, EmbeddingConfig
+from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig, TokenEmbedding
 from addnorm.nn.exits import ExitHead
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import HeadConfig
@@ -129,10 +129,10 @@ class TransformerConfig:
             plain_products=is_plain_product(attention.score),
         )
 
-    def build_embedding(self, vocab_size: int, position: Position) -> Embedding:
+    def build_embedding(self, vocab_size: int, position: Position) -> TokenEmbedding:
         """The embedding of tokens; someone's own has the same attributes (see `EmbeddingPart`)."""
         built = self.embedding.build(vocab_size, self.d_model, position, self.dropout)
-        return cast(Embedding, built)
+        return cast(TokenEmbedding, built)
 
     def build_position(
         self, *, causal: bool, position: PositionConfig | None = None, max_len: int | None = None

@@ -111,6 +111,20 @@ class EmbeddingPart(Protocol):
     ) -> nn.Module: ...
 
 
+@runtime_checkable
+class HasTable(Protocol):
+    """What models ask of an embedding of tokens, ours or someone's own."""
+
+    tokens: nn.Embedding
+    position: Position
+
+
+if TYPE_CHECKING:
+    TokenEmbedding = Embedding
+else:
+    TokenEmbedding = HasTable
+"""An embedding of tokens, built; someone's own has the same attributes (see `EmbeddingPart`)."""
+
 AnyEmbeddingConfig = Annotated[
     EmbeddingConfig | EmbeddingPart, Family("embedding", EmbeddingPart, default="tokens")
 ]

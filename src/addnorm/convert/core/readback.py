@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.audio import LogMelEmbedding
-from addnorm.nn.embed import Embedding
+from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, SeriesEmbedding
 
 LENGTH = 16
@@ -55,7 +55,7 @@ def _sample_input(embed: nn.Module) -> Tensor:
         case SeriesEmbedding():
             shape = (1, embed.proj.in_channels, LENGTH)
         case _:
-            max_len = embed.position.max_len if isinstance(embed, Embedding) else None
+            max_len = embed.position.max_len if isinstance(embed, TokenEmbedding) else None
             return sample_tokens(_rows(embed), max_len)
     numbers = torch.arange(int(torch.tensor(shape).prod()), dtype=torch.float32)
     return (numbers * 12.9898).sin().view(shape)

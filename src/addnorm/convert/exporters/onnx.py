@@ -40,7 +40,7 @@ from addnorm.nn.attention.flex import FlexCore
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
-from addnorm.nn.embed import Embedding
+from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
 
 EXTERNAL = 2**30
@@ -201,7 +201,7 @@ def _ids(length: int, axis: str) -> GraphTensor:
 
 def _readable(embed: Input, config: ModelConfig) -> dict[str, GraphTensor]:
     """What an encoder reads: tokens of any number, or images of the size that it was made for."""
-    if isinstance(embed, Embedding):
+    if isinstance(embed, TokenEmbedding):
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (embed.types is not None)
         return {name: _ids(3, "sequence") for name in names}
     assert isinstance(embed, PatchEmbedding)

@@ -12,6 +12,7 @@ from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.multihead import CrossAttention, SelfAttention
+from addnorm.nn.attention.outputs import PlainOutput
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import AnyBlock, Block, CrossBlock, Stack
 from addnorm.nn.feedforward import Activation, FeedForward, FeedForwardConfig
@@ -168,6 +169,7 @@ def _check_known(block: AnyBlock | torch.nn.Module) -> None:
     residuals = [block.attention_residual, block.feedforward_residual]
     if isinstance(block, CrossBlock):
         residuals.append(block.cross_attention_residual)
+        _only(block.cross_attention, CrossAttention)
         _check_attention(block.cross_attention)
     for residual in residuals:
         _only(residual, PreNorm, PostNorm)
@@ -182,8 +184,12 @@ def _check_known(block: AnyBlock | torch.nn.Module) -> None:
     _check_attention(mixer)
 
 
-def _check_attention(attention: SelfAttention | CrossAttention) -> None:
+def _check_attention(attention: torch.nn.Module) -> None:
+    assert isinstance(attention, SelfAttention | CrossAttention)
     _only(attention.q_norm, NoNorm)
+    _only(attention.k_norm, NoNorm)
+    _only(attention.output, PlainOutput)
+    _only(attention.core, SDPACore, EagerCore)
     if attention.k_proj.out_features != attention.q_proj.in_features:
         raise InputError("torch's layers have as many key/value heads as heads, d_model in all")
     assert isinstance(attention.core, SDPACore | EagerCore)
