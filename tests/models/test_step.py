@@ -212,3 +212,20 @@ def test_what_cannot_be_traced_is_named(model: nn.Module, says: str) -> None:
 def test_parts_that_are_not_traced_may_be_anything() -> None:
     model = translator(input=LogMelEmbeddingConfig(n_mels=8), **FIELDS["learned"])
     check_traceable("this one cannot", model.target_embed, model.decoder, model.head)
+
+
+class Windowed(SelfAttention):
+    """Attention of someone's own, of whose cache nothing is known."""
+
+
+def test_hooks_and_attention_of_another_type_are_refused_by_name() -> None:
+    config = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2))
+    model = config.build(7)
+    check_traceable("this model does not compile", model)
+    hook = model.stack.blocks[1].register_forward_hook(lambda *_: None)
+    with pytest.raises(InputError, match=r"a graph cannot hold .*forward hooks \(1\) of layer 1"):
+        check_traceable("this model does not compile", model)
+    hook.remove()
+    model.stack.blocks[0].attention.__class__ = Windowed
+    with pytest.raises(InputError, match=r"a graph cannot hold attention \(Windowed\) of layer 0"):
+        check_traceable("this model does not compile", model)

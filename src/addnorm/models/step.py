@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from addnorm.errors import InputError
 from addnorm.models.decoder import DecoderModel
 from addnorm.models.encoder_decoder import EncoderDecoderModel
-from addnorm.nn.attention import SelfAttention
+from addnorm.models.ledger import Ledger
+from addnorm.nn.attention import CrossAttention, SelfAttention
+from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.audio import LogMelEmbedding
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, FixedCache, KVCache
@@ -188,8 +190,12 @@ def check_traceable(purpose: str, *parts: nn.Module) -> None:
     """Raise `InputError` where these parts of a model hold what no graph can.
 
     Compiled and exported decoding ask this and nothing else. `purpose` says what cannot be done, as
-    in "this model cannot be compiled".
+    in "this model cannot be compiled". Parts of someone's own are traced as they are. Refused are
+    hooks, which a graph would run once and never again, and attention of another type, whose cache
+    is not known.
     """
+    for part in parts:
+        _check_listed(Ledger(part, "a graph"))
     for module in (module for part in parts for module in part.modules()):
         if isinstance(module, Stack):
             for mixer in module.mixers:
@@ -200,3 +206,11 @@ def check_traceable(purpose: str, *parts: nn.Module) -> None:
                     )
         if reason := UNTRACEABLE.get(type(module)):
             raise InputError(f"{purpose}: {reason}")
+
+
+def _check_listed(ledger: Ledger) -> None:
+    for item in ledger.items.values():
+        if item.kind == "hooks":
+            raise ledger.refusal(item.module, item.name)
+        if item.kind == "module" and isinstance(item.module, MultiHead):
+            ledger.module(item.module, SelfAttention, CrossAttention)
