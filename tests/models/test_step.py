@@ -20,7 +20,7 @@ from addnorm.models.step import (
     pairs,
     translation_step,
 )
-from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
+from addnorm.nn.attention import AttentionConfig, SelfAttention, WindowPatternConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
