@@ -24,15 +24,20 @@ from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
 from addnorm.convert.exporters.gguf import export_gguf
 from addnorm.convert.exporters.gguf_check import GGUFFile
+from addnorm.convert.exporters.onnx import export_onnx
+from addnorm.convert.exporters.onnx_check import Session
 from addnorm.convert.folder import load, save
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import BPEConfig
 from addnorm.errors import InputError
-from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 
 BPE = BPEConfig(vocab_size=280).train([f"the {n}th day of year {n * 37 % 100}" for n in range(60)])
 BOTH = Tokenizers(BPE, BPE)
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "exports-property.json"
+
+QUICK = ("hf", "gguf", "ctranslate2")
+"""The targets that take a fraction of a second a model; a graph takes many."""
 
 Outcome = tuple[str, str]
 """`equal` or `refused`, and why."""
@@ -70,10 +75,26 @@ def _ctranslate2(
     return torch.tensor([scored.log_probs]), ours
 
 
+def _onnx(config: Any, model: Any, out: Path, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    export_onnx(model, config, out)
+    if isinstance(model, EncoderDecoderModel):
+        encoder, decoder = Session(out / "encoder_model.onnx"), Session(out / "decoder_model.onnx")
+        memory = encoder.run(encoder.source(one))
+        new = {"input_ids": other, "encoder_attention_mask": torch.ones_like(one)}
+        return decoder.run(new | memory | decoder.empty_past())["logits"], model(one, other)
+    if isinstance(model, EncoderModel):
+        session = Session(out / "model.onnx")
+        return session.run(session.source(one))["output"], model(one)
+    session = Session(out / "decoder_model.onnx")
+    new = {"input_ids": one, "attention_mask": torch.ones_like(one)}
+    return session.run(new | session.empty_past())["logits"], model(one)
+
+
 TARGETS: dict[str, tuple[tuple[str, ...], Export]] = {
     "hf": (("decoder", "encoder_decoder", "encoder"), _hf),
     "gguf": (("decoder",), _gguf),
     "ctranslate2": (("decoder", "encoder_decoder"), _ctranslate2),
+    "onnx": (("decoder", "encoder_decoder", "encoder"), _onnx),
 }
 """The kinds of model of each target, and how it is exported to."""
 
@@ -121,7 +142,7 @@ def count(target: str, n: int) -> tuple[Counter[str], Counter[str]]:
 def main(n: int) -> None:
     """Count and write."""
     found: dict[str, Any] = {"command": f"python -m tests.convert.exports {n}", "models": n}
-    for target in TARGETS:
+    for target in QUICK:
         outcomes, reasons = count(target, n)
         found[target] = {**outcomes, "reasons": dict(reasons.most_common(12))}
         print(target, dict(outcomes), flush=True)

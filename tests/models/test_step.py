@@ -1,12 +1,10 @@
 """Whatever keeps the keys and values, and however texts are cut, the logits are those of a pass."""
 
 from dataclasses import replace
-from typing import Any
 
 import jaxtyping
 import pytest
 import torch
-from tests.convert.own_parts import DoubledConfig, HalvedNormConfig
 from torch import Tensor, nn
 
 from addnorm.errors import InputError
@@ -220,19 +218,14 @@ class Windowed(SelfAttention):
     """Attention of someone's own, of whose cache nothing is known."""
 
 
-def test_own_parts_are_traced_as_they_are() -> None:
-    norm: Any = HalvedNormConfig()
-    attention = AttentionConfig(n_heads=2, output=DoubledConfig())
-    model = DecoderConfig(d_model=16, n_layers=2, norm=norm, attention=attention).build(7)
-    check_traceable("this one cannot", model)
-
-
-def test_hooks_and_other_attention_are_named() -> None:
-    model = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2)).build(7)
+def test_hooks_and_attention_of_another_type_are_refused_by_name() -> None:
+    config = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2))
+    model = config.build(7)
+    check_traceable("this model does not compile", model)
     hook = model.stack.blocks[1].register_forward_hook(lambda *_: None)
-    with pytest.raises(InputError, match=r"this one cannot: .* forward hooks .* layer 1"):
-        check_traceable("this one cannot", model)
+    with pytest.raises(InputError, match=r"a graph cannot hold .*forward hooks \(1\) of layer 1"):
+        check_traceable("this model does not compile", model)
     hook.remove()
     model.stack.blocks[0].attention.__class__ = Windowed
-    with pytest.raises(InputError, match=r"attention \(Windowed\) of layer 0"):
-        check_traceable("this one cannot", model)
+    with pytest.raises(InputError, match=r"a graph cannot hold attention \(Windowed\) of layer 0"):
+        check_traceable("this model does not compile", model)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from addnorm.errors import InputError
 from addnorm.models.decoder import DecoderModel
 from addnorm.models.encoder_decoder import EncoderDecoderModel
-from addnorm.models.ledger import HOOKS, Ledger
+from addnorm.models.ledger import Ledger
 from addnorm.nn.attention import CrossAttention, SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.audio import LogMelEmbedding
@@ -189,31 +189,28 @@ UNTRACEABLE: dict[type[nn.Module], str] = {
 def check_traceable(purpose: str, *parts: nn.Module) -> None:
     """Raise `InputError` where these parts of a model hold what no graph can.
 
-    Compiled and exported decoding ask this and nothing else. A graph is traced from the model's own
-    forward, so parts of someone's own are in it as they are; it cannot hold work that depends on
-    the data, caches that are not attention's, and hooks. `purpose` says what cannot be done, as in
-    "this model cannot be compiled".
+    Compiled and exported decoding ask this and nothing else. `purpose` says what cannot be done, as
+    in "this model cannot be compiled". Parts of someone's own are traced as they are. Refused are
+    hooks, which a graph would run once and never again, and attention of another type, whose cache
+    is not known.
     """
     for part in parts:
-        ledger = Ledger(part, "a graph")
-        for module in part.modules():
-            if isinstance(module, Stack):
-                _check_mixers(module, purpose)
-            if reason := UNTRACEABLE.get(type(module)):
-                raise InputError(f"{purpose}: {reason}")
-            # The graph keeps keys and values as these two do.
-            known = type(module) in (SelfAttention, CrossAttention)
-            if isinstance(module, MultiHead | nn.RNNBase) and not known:
-                raise InputError(f"{purpose}: {ledger.refusal(module, '')}")
-        for item in ledger.items.values():
-            if item.name == HOOKS:
-                raise InputError(f"{purpose}: {ledger.refusal(item.module, HOOKS)}")
+        _check_listed(Ledger(part, "a graph"))
+    for module in (module for part in parts for module in part.modules()):
+        if isinstance(module, Stack):
+            for mixer in module.mixers:
+                if not isinstance(mixer, SelfAttention):
+                    raise InputError(
+                        f"{purpose}: only attention can be traced, and a {type(mixer).__name__} "
+                        "reads its text run by run, as the data say: use attention"
+                    )
+        if reason := UNTRACEABLE.get(type(module)):
+            raise InputError(f"{purpose}: {reason}")
 
 
-def _check_mixers(stack: Stack, purpose: str) -> None:
-    for mixer in stack.mixers:
-        if not isinstance(mixer, SelfAttention):
-            raise InputError(
-                f"{purpose}: only attention can be traced, and a {type(mixer).__name__} "
-                "reads its text run by run, as the data say: use attention"
-            )
+def _check_listed(ledger: Ledger) -> None:
+    for item in ledger.items.values():
+        if item.kind == "hooks":
+            raise ledger.refusal(item.module, item.name)
+        if item.kind == "module" and isinstance(item.module, MultiHead):
+            ledger.module(item.module, SelfAttention, CrossAttention)
