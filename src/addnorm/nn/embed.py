@@ -1,7 +1,7 @@
 """Embeddings: tokens to vectors, with the positions that act there."""
 
 import math
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int

@@ -54,5 +54,5 @@ class KERPLEConfig:
 
     kind: Literal["kerple"] = "kerple"
 
-    def build(self, context: BuildContext) -> KERPLE:
-        return KERPLE(context.n_heads)
+    def build(self, build_context: BuildContext) -> KERPLE:
+        return KERPLE(build_context.n_heads)

@@ -100,7 +100,7 @@ class PositionPart(Protocol):
     One scheme serves all layers of a stack; `Position.in_layer` gives a layer one of its own.
     """
 
-    def build(self, context: BuildContext) -> Position: ...
+    def build(self, build_context: BuildContext) -> Position: ...
 
 
 def not_a_dot_product(kind: str, around: BuildContext) -> str | None:
