@@ -231,6 +231,11 @@ def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
     kind = kind_of(part)
     if kind in taken:
         kind = f"{type(part).__module__}:{type(part).__qualname__}"
+    if kind.startswith("__main__:"):
+        raise ValueError(
+            f"{kind} is defined in the script that runs, and no other could open what is saved: "
+            "define the class in a file of its own and import it"
+        )
     if "<locals>" in kind:
         raise ValueError(f"{kind} cannot be saved: define the class at the top of a module")
     written = _adapter(type(part)).dump_python(part, mode="json")

@@ -50,7 +50,10 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     Linear maps of a single row become one loop over the weights (see `one_row`). Raises
     `InputError` where there is no C++ compiler.
     """
-    file = cache_folder() / f"{fingerprint(module, example, lengths)}.pt2"
+    name = fingerprint(module, example, lengths)
+    if has_other_parts(module):  # whose code may be anywhere: the graph itself says what it is
+        name = _name_of(name, module, example, lengths)
+    file = cache_folder() / f"{name}.pt2"
     graph = _loaded(file)
     if graph is None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -109,10 +112,17 @@ def _compile(
     from torch._inductor import aoti_compile_and_package
 
     with _quiet(), _all_registered(module), atomic_file(file, concurrent=True) as partial:
-        program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
-        program = program.run_decompositions({torch.ops.aten.linear.default: product})
+        program = _traced(module, example, lengths)
         settings = SETTINGS | {"aot_inductor.metadata": {PACKED: " ".join(_factors(program))}}
         aoti_compile_and_package(program, package_path=str(partial), inductor_configs=settings)
+
+
+def _traced(
+    module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]
+) -> torch.export.ExportedProgram:
+    """The operations of the module, with `product` for every linear map."""
+    program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
+    return program.run_decompositions({torch.ops.aten.linear.default: product})
 
 
 def _factors(program: torch.export.ExportedProgram) -> list[str]:
@@ -187,6 +197,33 @@ def fingerprint(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any,
     digest = hashlib.sha256()
     for line in (*_surroundings(), *_described(module), *_shapes(example), repr(lengths)):
         digest.update(f"{line}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def has_other_parts(module: nn.Module) -> bool:
+    """Whether a module, or a function that it holds, is neither ours nor torch's."""
+    held = [
+        one
+        for part in module.modules()
+        for one in (
+            *(kind for kind in type(part).__mro__ if issubclass(kind, nn.Module)),
+            *(value for value in vars(part).values() if isinstance(value, FunctionType)),
+        )
+    ]
+    return not all(one.__module__.startswith(("torch.", "addnorm.")) for one in held)
+
+
+def _name_of(
+    name: str, module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]
+) -> str:
+    """The name with the operations that were traced, and the numbers written into them."""
+    with _quiet(), _all_registered(module):
+        program = _traced(module, example, lengths)
+    weights = {*program.state_dict, *dict(module.named_buffers())}
+    digest = hashlib.sha256(f"{name}\n{program.graph_module.code}".encode())
+    for key, value in sorted(program.constants.items()):
+        if key not in weights:
+            digest.update(f"{key} {_value(value)}\n".encode())
     return digest.hexdigest()[:32]
 
 

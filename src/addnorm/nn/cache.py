@@ -303,8 +303,14 @@ def are_all(rows: Int[Tensor, " rows"], n: int) -> bool:
 
 
 def first_in_reach(begin: Length, back: float) -> Length:
-    """The first slot that the tokens from slot `begin` on can look back to."""
-    return 0 if back == inf else max(begin - int(back), 0)
+    """The first slot that the tokens from slot `begin` on can look back to.
+
+    To a tracer of open lengths it is the first of all: which of the two it is would be decided by
+    the example, and the mask hides what is out of reach.
+    """
+    if back == inf or type(begin) is not int:
+        return 0
+    return max(begin - int(back), 0)
 
 
 def capacity(n: int, rows: int) -> int:

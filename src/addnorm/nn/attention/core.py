@@ -44,12 +44,13 @@ class SDPACore(nn.Module):
     def forward(
         self, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: Bias | None = None
     ) -> Mixed:
+        score = None if self.score is None else fused(self.score)
         attend = partial(
             dot_product_attention,
-            scale=None if self.score is None else self.score.scale,
+            scale=None if score is None else score.scale,
             dropout=self.dropout if self.training else 0.0,
         )
-        q = q if self.score is None else self.score.queries(q)
+        q = q if score is None else score.queries(q)
         if is_tiled(q, k, mask, bias):
             return in_tiles(attend, q, k, v, mask, bias)
         return attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))

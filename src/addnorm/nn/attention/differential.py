@@ -5,6 +5,7 @@ pairs. Heads 2i and 2i+1 give the two maps of pair i; their values, side by side
 """
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,13 +13,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from addnorm.config import config
-from addnorm.nn.attention.core import EagerCore, SDPACore, fused
+from addnorm.nn.attention.core import EagerCore, fused
 from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.attention.kernels import EVERYTHING, dot_product_attention
 from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.attention.tiles import Attend, in_tiles, is_tiled
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.norms import RMSNorm
 from addnorm.nn.positions.position import Bias
-from addnorm.nn.types import Keys, Queries
+from addnorm.nn.types import Keys, Mixed, Queries, Values
 
 
 def lambda_init(layer: int) -> float:
@@ -40,7 +43,7 @@ class DifferentialCore(nn.Module):
     ) -> None:
         super().__init__()
         self.score = score
-        self.map = SDPACore(DotProduct(score.scale), dropout=dropout)
+        self.dropout = dropout
         self.lambda_init = lambda_init(layer)
         self.lambda_q1 = nn.Parameter(torch.empty(d_head))
         self.lambda_k1 = nn.Parameter(torch.empty(d_head))
@@ -66,9 +69,15 @@ class DifferentialCore(nn.Module):
     def forward(
         self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: Bias | None = None
     ) -> Queries:
-        q, values = self.score.queries(q), _side_by_side(v)
+        score, values = fused(self.score), _side_by_side(v)
+        q = score.queries(q)
+        attend = partial(
+            dot_product_attention,
+            scale=score.scale,
+            dropout=self.dropout if self.training else 0.0,
+        )
         first, second = (
-            self.map(q[:, i::2], k[:, i::2], values, mask, _of_every_second(bias, i))
+            _map(attend, q[:, i::2], k[:, i::2], values, mask, _of_every_second(bias, i))
             for i in (0, 1)
         )
         mixed = first - self.strength.to(first.dtype) * second
@@ -78,7 +87,8 @@ class DifferentialCore(nn.Module):
         self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None
     ) -> Float[Tensor, "batch heads q_seq kv_seq"]:
         """Both maps of every pair, before they are subtracted: heads 2i and 2i+1 are those of i."""
-        q, eager = self.score.queries(q), EagerCore(DotProduct(self.score.scale))
+        score = fused(self.score)
+        q, eager = score.queries(q), EagerCore(DotProduct(score.scale))
         maps = [
             eager.weights(q[:, i::2], k[:, i::2], mask, _of_every_second(bias, i)) for i in (0, 1)
         ]
@@ -104,6 +114,15 @@ class DifferentialCoreConfig:
         self, heads: HeadShape, score: nn.Module, dropout: float, layer: int
     ) -> DifferentialCore:
         return DifferentialCore(fused(score), heads.d_head, layer=layer, dropout=dropout)
+
+
+def _map(
+    attend: Attend, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: Bias | None
+) -> Mixed:
+    """One map of every pair, tile by tile where it is large."""
+    if is_tiled(q, k, mask, bias):
+        return in_tiles(attend, q, k, v, mask, bias)
+    return attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
 
 
 def _side_by_side(
