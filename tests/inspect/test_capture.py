@@ -21,6 +21,7 @@ from addnorm.nn.attention import (
     WindowPatternConfig,
     tiles,
 )
+from addnorm.nn.attention.core import SDPACore
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.heads import HeadShape
@@ -260,3 +261,28 @@ def test_gates_of_experts_are_those_that_were_used() -> None:
     torch.testing.assert_close(
         (gates.double()[..., None] * taken).sum(2), out, rtol=1e-6, atol=1e-7
     )
+
+
+class DoubledCore(SDPACore):
+    """A forward of its own, and the weights of another."""
+
+    def forward(self, *inputs: Any) -> Tensor:
+        return 2.0 * super().forward(*inputs)
+
+
+def test_what_may_not_be_what_was_used_is_refused() -> None:
+    config = DecoderConfig(d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2, dropout=0.5))
+    model, tokens = config.build(7), torch.tensor([[1, 2, 3]])
+    with pytest.raises(InputError, match=r"model\.eval"), attention_weights(model.train()):
+        pass
+    core = model.eval().stack.blocks[0].attention.core
+    hook = core.register_forward_hook(lambda *_: None)
+    with pytest.raises(InputError, match="hooks"), attention_weights(model):
+        pass
+    hook.remove()
+    with attention_weights(model) as caught:
+        model(tokens)
+    assert len(caught) == 1
+    core.__class__ = DoubledCore
+    with pytest.raises(InputError, match="DoubledCore"), attention_weights(model):
+        pass

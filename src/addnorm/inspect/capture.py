@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from addnorm.errors import InputError
+from addnorm.models.ledger import Ledger
 from addnorm.nn.attention.multihead import MultiHead, unfold_beams
+from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.moe import MixtureOfExperts, route
 from addnorm.nn.positions.position import Bias
@@ -36,24 +38,43 @@ def attention_weights(
     The core itself is asked for them, `core.weights(q, k, mask, bias)`, with the queries and keys,
     mask and bias that it received; the model runs with its own kernels, and its result does not
     change. Where several rows share one memory, each row has weights of its own. Raises
-    `InputError` naming a core that cannot show its weights.
+    `InputError` naming a core that cannot show its weights, has hooks, or drops some in training.
     """
     caught: dict[str, Tensor] = {}
     attentions = {
         name: module for name, module in model.named_modules() if isinstance(module, MultiHead)
     }
     for name, attention in attentions.items():
-        if not isinstance(attention.core, HasWeights):
-            raise InputError(
-                f"{name}.core ({type(attention.core).__name__}) does not show its weights: give it "
-                "a method weights(q, k, mask, bias)"
-            )
+        _check_shows(f"{name}.core", attention.core)
     hooks = [hook for name, module in attentions.items() for hook in _watch(name, module, caught)]
     try:
         yield caught
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _check_shows(name: str, core: nn.Module) -> None:
+    """Raise `InputError` for a core whose `weights` are not, or may not be, those that it uses."""
+    kind = type(core)
+    defining = {
+        method: next((one for one in kind.__mro__ if method in vars(one)), None)
+        for method in ("forward", "weights")
+    }
+    if not isinstance(core, HasWeights) or defining["forward"] is not defining["weights"]:
+        raise InputError(
+            f"{name} ({kind.__name__}) does not show its weights: give it a method "
+            "weights(q, k, mask, bias) beside its forward"
+        )
+    ledger = Ledger(core, "what shows attention weights")
+    for item in ledger.items.values():
+        if item.kind == "hooks":
+            raise ledger.refusal(item.module, item.name)
+    drops = getattr(core, "dropout", 0.0) or any(
+        one.p for one in core.modules() if isinstance(one, Dropout)
+    )
+    if core.training and drops:
+        raise InputError(f"{name} drops weights at random in training: call model.eval() first")
 
 
 def _watch(name: str, attention: MultiHead, caught: dict[str, Tensor]) -> list[RemovableHandle]:
