@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from addnorm.errors import InputError
-from addnorm.models.ledger import Ledger
 from addnorm.nn.attention.multihead import MultiHead, unfold_beams
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
@@ -38,7 +37,8 @@ def attention_weights(
     The core itself is asked for them, `core.weights(q, k, mask, bias)`, with the queries and keys,
     mask and bias that it received; the model runs with its own kernels, and its result does not
     change. Where several rows share one memory, each row has weights of its own. Raises
-    `InputError` naming a core that cannot show its weights, has hooks, or drops some in training.
+    `InputError` naming a core that cannot show its weights, or drops some in training. What
+    a hook makes of a core's output is not among them.
     """
     caught: dict[str, Tensor] = {}
     attentions = {
@@ -66,10 +66,6 @@ def _check_shows(name: str, core: nn.Module) -> None:
             f"{name} ({kind.__name__}) does not show its weights: give it a method "
             "weights(q, k, mask, bias) beside its forward"
         )
-    ledger = Ledger(core, "what shows attention weights")
-    for item in ledger.items.values():
-        if item.kind == "hooks":
-            raise ledger.refusal(item.module, item.name)
     drops = getattr(core, "dropout", 0.0) or any(
         one.p for one in core.modules() if isinstance(one, Dropout)
     )
