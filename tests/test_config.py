@@ -48,6 +48,7 @@ class Outer:
     drop: Drop = Drop()
     mode: Literal["first", "last"] = "last"
     size: int
+    several: tuple[Drop, ...] = ()
 
     def __post_init__(self) -> None:
         if self.size > 9:
@@ -57,13 +58,17 @@ class Outer:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"sise": 3}, "Outer: sise is not a field. Did you mean 'size'? Valid: drop, mode, size."),
+        (
+            {"sise": 3},
+            "Outer: sise is not a field. Did you mean 'size'? Valid: drop, mode, size, several.",
+        ),
         ({}, "Outer: size is missing."),
         (
             {"size": 1, "mode": "lsat"},
             "Outer: mode = 'lsat' does not exist. Did you mean 'last'? Valid: first, last.",
         ),
         ({"size": 1, "drop": {"q": 1}}, "Outer: drop.q is not a field. Valid: p."),
+        ({"size": 1, "several": [{"q": 1}]}, "Outer: several.0.q is not a field. Valid: p."),
         ({"size": 10}, "Outer: size must be below 10"),
         ({"size": 1, "drop": {"p": -1}}, "Outer: drop.p = -1: input should be greater than or"),
         ({"size": []}, "Outer: size = []: input should be a valid integer."),

@@ -1,8 +1,10 @@
 """The message of a mistake offers the nearest valid name, or none at all."""
 
+from typing import TypedDict, Unpack
+
 import pytest
 
-from addnorm.errors import InputError, Interrupted, nearest
+from addnorm.errors import InputError, Interrupted, known_keywords, nearest
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,25 @@ def test_a_mistake_is_a_value_error_and_an_interruption_is_not() -> None:
     assert not issubclass(Interrupted, ValueError)
     assert Interrupted(7).step == 7
     assert "step 7" in str(Interrupted(7))
+
+
+class Sizes(TypedDict, total=False):
+    """Options of a function."""
+
+    width: int
+
+
+@known_keywords
+def area(height: int = 1, **sizes: Unpack[Sizes]) -> int:
+    """An example."""
+    return height * sizes.get("width", 1)
+
+
+def test_a_keyword_that_a_function_lacks() -> None:
+    assert area() == 1
+    assert area(2, width=3) == area(height=3, width=2) == 6
+    with pytest.raises(InputError) as caught:
+        area(widht=3)  # pyright: ignore[reportCallIssue]
+    said = "area() has no argument widht. Did you mean 'width'? Valid: height, width."
+    assert str(caught.value) == said
+    assert (area.__name__, area.__doc__) == ("area", "An example.")

@@ -239,6 +239,36 @@ MISTAKES = {
     "an.load('gpt2').export('out', to='ggfu')": "no such form. Did you mean 'gguf'?",
     "an.load('gpt2', dtype='flaot32')": "Did you mean 'float32'?",
     "an.load('gpt2').classify('x')": "does not classify texts",
+    "an.DecoderConfig(layer_pattern=[{'feedforward': 'mlp'}])": "layer_pattern.0.feedforward is "
+    "not a field. Valid: pattern",
+    "an.load(7)": "7 is not a path: give a string or a Path",
+    "an.load('gpt2', dtpe='float32')": "load() has no argument dtpe. Did you mean 'dtype'?",
+    "an.check(sampel=3)": "check() has no argument sampel. Did you mean 'sample'?",
+    "an.check(sample='x')": "sample = 'x': give a whole number, at least 0",
+    "an.check(jobs=0)": "jobs = 0: give a whole number, at least 1",
+    "an.train(an.DecoderConfig(), 'To be ' * 99, tokenizer='char', steps=1)": "... To be To be ': "
+    "give what addnorm.text, pairs,",
+    "an.load('gpt2').generate(5)": "texts = 5: give a string or a list of strings",
+    "an.load('gpt2').generate([None])": "texts[0] = None is not a string",
+    "an.load('gpt2').generate(['a', 2])": "texts[1] = 2 is not a string",
+    "an.load('gpt2').generate('a', stop=5)": "stop = 5: give a string or a list of strings",
+    "an.load('gpt2').generate('a', max_new_token=4)": "Did you mean 'max_new_tokens'? "
+    "Valid: texts, max_new_tokens, stop, decoding, beams, temperature,",
+    "an.load('gpt2').stream(['a', 'b'])": "text = ['a', 'b']: give one text, a string",
+    "an.load('gpt2').hidden_states(['a'])": "give one text, a string",
+    "an.load('gpt2').generate({'a': 1})": "texts = {'a': 1}: give a string or a list of strings",
+    "an.load('gpt2').embed(b'a')": "texts = b'a': give a string or a list of strings",
+    "an.load('gpt2').classify(3)": "texts = 3: give a string or a list of strings",
+    "an.load('gpt2').tag([3])": "sentences[0] = 3: give a string or a list of strings",
+    "an.load('gpt2').evaluate('valid')": "data = 'valid': give what addnorm.text, pairs,",
+    "an.load('gpt2').evaluate(an.text(['To be']), split='tets')": "split = 'tets' does not exist. "
+    "Did you mean 'test'?",
+    "an.load('gpt2').evaluate(splt='test')": "Did you mean 'split'? Valid: data, split.",
+    "an.load('gpt2').classify('x', k=2)": "classify() has no argument k.",
+    "an.load('gpt2').export('gpt2/config.json', to='onnx')": "is a file: onnx needs the name of a "
+    "folder",
+    "an.load('gpt2').export('gpt2/config.json')": "is a file: hf needs the name of a folder",
+    "an.load('gpt2').save(7)": "7 is not a path",
 }
 
 

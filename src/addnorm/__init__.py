@@ -17,6 +17,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from addnorm.errors import known_keywords
+
 if TYPE_CHECKING:
     from os import PathLike
 
@@ -188,6 +190,7 @@ _ALIASES = {"masks": "addnorm.nn.masks", "presets": "addnorm.models.presets"}
 __all__ = ["__version__", "load", *_ALIASES, *_NAMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
+@known_keywords
 def load(
     folder: "str | PathLike[str]",
     *,

@@ -95,7 +95,7 @@ def sentence(config: type, error: ErrorDetails) -> str:
             return f"{where}: {name} is not a field.{_choices(str(loc[-1]), valid)}"
         case "union_tag_invalid":
             tag, valid = str(context["tag"]), _quoted(context["expected_tags"])
-            return f"{where}: {name} = {tag!r} does not exist.{_choices(tag, valid)}"
+            return f"{where}: {name} = {_short(tag)} does not exist.{_choices(tag, valid)}"
         case "literal_error":
             valid = _quoted(context["expected"])
             given_word = str(error["input"])
@@ -114,9 +114,11 @@ def _class_at(config: type, loc: tuple[int | str, ...]) -> Any:
     """The configuration that stands at a location of `config`; None where that is not known."""
     here: tuple[Any, ...] = (config,)
     for key in loc:
+        if isinstance(key, int):  # one of several: what may stand there stays the same
+            continue
         chosen = tuple(one for one in here if len(here) > 1 and getattr(one, "kind", "") == key)
         hints = get_type_hints(here[0], include_extras=True) if here and not chosen else {}
-        here = chosen or tuple(_configs_in(hints.get(str(key))))
+        here = chosen or tuple(_configs_in(hints.get(key)))
     return here[0] if here else None
 
 

@@ -1,7 +1,13 @@
 """What may stop a command: a user's mistake, training that diverges, a request to stop."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec, TypeVar, get_args
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class InputError(ValueError):
@@ -28,3 +34,32 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string."""
     matches = get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, with an `InputError` that has the nearest name for a keyword that it lacks."""
+
+    @wraps(function)
+    def call(*args: P.args, **values: P.kwargs) -> T:
+        valid = _keywords(function) if values else []
+        for name in values:
+            if name not in valid:
+                raise InputError(
+                    f"{function.__name__}() has no argument {name}.{nearest(name, valid)} "
+                    f"Valid: {', '.join(valid)}."
+                )
+        return function(*args, **values)
+
+    return call
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    """The arguments of a function, with those of `**options: Unpack[...]`."""
+    found: list[str] = []
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            [options] = get_args(parameter.annotation)
+            found += options.__annotations__
+        elif name not in ("self", "cls"):
+            found.append(name)
+    return found

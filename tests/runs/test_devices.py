@@ -23,5 +23,5 @@ def test_devices() -> None:
     with pytest.raises(InputError, match=r"'cpuu' is not here\. Did you mean 'cpu'"):
         device_named("cpuu")
     if not torch.cuda.is_available():
-        with pytest.raises(InputError, match="'cuda' is not here"):
+        with pytest.raises(InputError, match=r"'cuda' is not here\. torch sees: cpu\."):
             device_named("cuda")

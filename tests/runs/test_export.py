@@ -30,6 +30,15 @@ def exported(run: Path) -> Path:
     return out
 
 
+def test_a_file_in_the_place_of_a_folder(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "my.txt").write_text("mine")
+    with pytest.raises(InputError, match="is a file: onnx needs the name of a folder"):
+        export_run(Run.open(run), tmp_path / "my.txt", to="onnx")
+    assert (tmp_path / "my.txt").read_text() == "mine"
+    with pytest.raises(InputError, match="is a folder: gguf needs the name of a file"):
+        export_run(Run.open(run), tmp_path, to="gguf")
+
+
 def test_it_writes_what_the_run_writes(run: Path, exported: Path) -> None:
     texts = ["To be", "", "Grüße"]
     ours, theirs = (

@@ -121,7 +121,7 @@ def test_images_have_no_tokenizer() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"stpes": 10}, "train() has no argument stpes. Did you mean 'steps'? Valid: tokenizer,"),
+        ({"stpes": 10}, "train() has no argument stpes. Did you mean 'steps'? Valid: config,"),
         ({"tokeniser": "char"}, "Did you mean 'tokenizer'?"),
         ({"steps": 1, "lr": -1}, "TrainConfig: lr = -1: input should be greater than 0."),
         ({}, "TrainConfig: give either steps or epochs"),

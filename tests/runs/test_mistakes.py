@@ -91,6 +91,22 @@ def test_a_family_of_one_and_several_layers_are_walked_too() -> None:
     assert walk(Recipe, loc)[0] == ["model", "layer_pattern", "1", "pattern", "size"]
 
 
+def test_a_key_of_a_layer_is_compared_with_those_of_a_layer() -> None:
+    tree = tomllib.loads(RECIPES["language"])
+    tree["model"]["layer_pattern"] = [{}, {"feedforward": "mlp"}]
+    with pytest.raises(InputError, match=r"layer_pattern\.1\.feedforward is .*Valid: pattern"):
+        check_recipe(tree, lambda path: "here")
+
+
+def test_a_long_word_is_shortened() -> None:
+    tree = tomllib.loads(RECIPES["language"])
+    tree["model"]["norm"] = "To be, or not to be. " * 99
+    with pytest.raises(InputError) as caught:
+        check_recipe(tree, lambda path: "here")
+    assert "…" in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
 def test_the_name_of_an_installed_part_is_a_valid_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mistakes, "installed_parts", lambda: {"singing_norm": None})
     tree = tomllib.loads(RECIPES["language"])

@@ -19,6 +19,7 @@ from addnorm.models import EncoderModel
 from addnorm.nn.heads import PoolerHeadConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.run import Run
+from addnorm.runs.types import listed, path_of, words_of
 from addnorm.runs.use import classify, tag, write
 
 RunOf = Callable[[str], Path]
@@ -72,7 +73,7 @@ def test_classes_and_tags(run_of: RunOf) -> None:
 
 def test_unknown_options_have_a_nearest_name(run_of: RunOf) -> None:
     run = Run.open(run_of("language"))
-    with pytest.raises(InputError, match=r"temprature is not an option.* 'temperature'"):
+    with pytest.raises(InputError, match=r"no argument temprature\. Did you mean 'temperature'"):
         run.generate("x", temprature=0.5)  # pyright: ignore[reportCallIssue]
     with pytest.raises(InputError, match="either decoding or top_k"):
         run.generate("x", decoding=GreedyConfig(), top_k=2)
@@ -125,6 +126,24 @@ def test_scores_are_those_of_the_command(run_of: RunOf, tmp_path: Path) -> None:
         run.evaluate(text(["x"]))
     with pytest.raises(InputError, match="'odd'"):
         run.evaluate(labelled([("x", "odd")]))
+
+
+def test_texts_are_strings_in_any_sequence() -> None:
+    assert listed("a") == ["a"]
+    assert listed(("a", "b")) == listed(one for one in "ab") == ["a", "b"]
+    assert words_of("a b") == words_of([("a", "b")]) == [["a", "b"]]
+    for wrong in (3, None, {"a": 1}, {"a"}, b"a"):
+        with pytest.raises(InputError, match=r"texts = .*: give a string or a list of strings"):
+            listed(wrong)
+    with pytest.raises(InputError, match=r"sentences\[1\]\[0\] = 7 is not a string"):
+        words_of(["a b", [7]])
+    with pytest.raises(InputError, match="7 is not a path"):
+        path_of(7)
+
+
+def test_a_run_says_what_it_is(run_of: RunOf) -> None:
+    assert repr(Run.open(run_of("classification"))).startswith("<Run of an encoder: ")
+    assert repr(Run.open(run_of("language"))).startswith("<Run of a decoder: ")
 
 
 @pytest.mark.parametrize("task", ["language", "translation", "tagging"])

@@ -3,8 +3,10 @@
 from addnorm.check.run import Report, found
 from addnorm.check.run import check as check_cells
 from addnorm.check.sampling import sample as sample_of
+from addnorm.errors import InputError, known_keywords
 
 
+@known_keywords
 def check(only: str = "", *, sample: int = 50, seed: int = 0, jobs: int = 1) -> Report:
     """Compare tiny models of random combinations of parts with their definitions in float64.
 
@@ -13,5 +15,9 @@ def check(only: str = "", *, sample: int = 50, seed: int = 0, jobs: int = 1) -> 
     `report.failed` is empty where everything is equal, and `report.text()` says it in words. Raises
     `InputError` for a part that there is not.
     """
+    for name, value in {"sample": sample, "seed": seed, "jobs": jobs}.items():
+        least = 1 if name == "jobs" else 0
+        if not isinstance(value, int) or value < least:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"{name} = {value!r}: give a whole number, at least {least}")
     cells, others = found(only)
     return check_cells([*sample_of(sample, seed, cells), *others], jobs=jobs)

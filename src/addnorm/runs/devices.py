@@ -29,10 +29,10 @@ def device_named(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         here = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        near = "" if str(name) in ("cpu", "cuda") else nearest(str(name), ["cpu", "cuda"])
         raise InputError(
-            f"device = {str(name)!r} is not here.{nearest(str(name), ['cpu', 'cuda'])} "
-            f"torch sees: {', '.join(here)}."
+            f"device = {str(name)!r} is not here.{near} torch sees: {', '.join(here)}."
         ) from error
     return device

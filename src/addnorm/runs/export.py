@@ -34,6 +34,9 @@ def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> l
         )
     if run.folder is not None and out.resolve() == run.folder.resolve():
         raise InputError(f"{out}: an export does not replace the model that it is made of")
+    if out.is_dir() if to == "gguf" else out.is_file():
+        here, wanted = ("folder", "file") if to == "gguf" else ("file", "folder")
+        raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
     if family is not None and to != "hf":
         raise InputError(f"a family is chosen for hf alone: leave it out with {to}")
     return WRITERS[to](run, out, family)

@@ -13,13 +13,14 @@ from addnorm.data.batching import BatchingConfig, ExamplesConfig, WindowsConfig
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Image
 from addnorm.data.tokenizers import Tokenizer, TokenizerConfig
-from addnorm.errors import InputError, Interrupted, nearest
+from addnorm.errors import InputError, Interrupted, known_keywords
 from addnorm.models import DecoderConfig, ModelConfig
 from addnorm.runs.folder import Saved, is_run, write_settings
 from addnorm.runs.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.training import Prepared, count, fit
+from addnorm.runs.types import check_data, corpus_of, path_of
 from addnorm.train.loss import LossConfig
 from addnorm.train.optim import OptimizerConfig
 from addnorm.train.schedule import ScheduleConfig
@@ -54,6 +55,7 @@ class TrainOptions(TypedDict, total=False):
     tensorboard: bool
 
 
+@known_keywords
 def train(
     config: ModelConfig,
     data: DataConfig | Corpus,
@@ -95,13 +97,14 @@ def train(
     Raises `InputError` naming what is wrong and the nearest valid name; `NonFiniteError` where the
     loss is no number; `Interrupted` after Ctrl-C with a folder, without one `KeyboardInterrupt`.
     """
+    check_data(data)
     settings = TrainConfig(**_checked(options, config, data))
     if isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizers(tokenizer, tokenizer)
     ready = tokenizer if isinstance(tokenizer, Tokenizers) else None
     learnt = {"kind": tokenizer} if isinstance(tokenizer, str) else tokenizer
     # A recipe names how its tokenizer is learnt: one that is ready is in none, nor are its data.
-    corpus = data.load() if ready and not isinstance(data, Corpus) else data
+    corpus = corpus_of(data) if ready else data
     recipe = check_recipe(
         {
             "data": None if isinstance(corpus, Corpus) else corpus,
@@ -122,7 +125,7 @@ def train(
     prepared.report(console)
     console.out(f"{count(prepared.model):,} parameters", highlight=False)
     if folder is not None:
-        run = _kept(prepared, Path(folder), console)
+        run = _kept(prepared, path_of(folder), console)
     else:
         run = _in_memory(prepared, console)
     return replace(run, corpus=given)
@@ -130,12 +133,6 @@ def train(
 
 def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[str, Any]:
     """The options as fields of `TrainConfig`, with batches for the task where none are named."""
-    known = ("tokenizer", "folder", "evaluation", "progress", *TrainOptions.__annotations__)
-    for name in options:
-        if name not in known:
-            raise InputError(
-                f"train() has no argument {name}.{nearest(name, known)} Valid: {', '.join(known)}."
-            )
     fields: dict[str, Any] = dict(options)
     if "batching" in fields:
         return fields

@@ -72,7 +72,7 @@ def explain(root: Config, error: ErrorDetails) -> str:
             tag = str(context["tag"])
             valid = _kinds(here)
             near = nearest(tag, [*valid, *installed_parts()])
-            return f"{name}.kind = {tag!r} does not exist.{near} Valid: {', '.join(valid)}."
+            return f"{name}.kind = {_short(tag)} does not exist.{near} Valid: {', '.join(valid)}."
         case "union_tag_not_found":
             return f"{name}.kind is missing.{_choices('', _kinds(here))}"
         case "model_attributes_type" | "dataclass_type":

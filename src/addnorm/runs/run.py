@@ -16,14 +16,26 @@ from addnorm.convert.folder import load as load_hf
 from addnorm.data import Corpus, DataConfig, ImagesConfig
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
-from addnorm.errors import InputError
+from addnorm.errors import InputError, known_keywords
 from addnorm.generate import DecodingConfig
 from addnorm.models import Model
 from addnorm.runs.build import WEIGHTS, build_model, check_model, load_into, save_model
 from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.folder import read_settings, write_settings
 from addnorm.runs.recipe import Recipe, task_of
-from addnorm.runs.types import Classified, DecodingOptions, Pooling, Sentence, Texts
+from addnorm.runs.types import (
+    Classified,
+    DecodingOptions,
+    Pooling,
+    Sentence,
+    Texts,
+    check_choice,
+    corpus_of,
+    listed,
+    one_text,
+    path_of,
+    words_of,
+)
 from addnorm.train.average import weights_of
 
 
@@ -58,6 +70,7 @@ class Run:
     corpus: Corpus | None = None
 
     @classmethod
+    @known_keywords
     def open(
         cls,
         folder: str | PathLike[str],
@@ -73,7 +86,7 @@ class Run:
         `pytorch_model.bin` in a Hugging Face folder. Raises `InputError` where the folder is
         neither, is damaged, or training is unfinished.
         """
-        folder, device = Path(folder), device_named(device)
+        folder, device = path_of(folder), device_named(device)
         dtype = None if dtype is None else dtype_named(dtype)
         saved = read_settings(folder, overrides)
         if is_hf_folder(folder):
@@ -92,7 +105,9 @@ class Run:
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())
-        return f"<Run of a {self.recipe.model.kind}: {n:,} weights, {self.name}>"
+        kind = self.recipe.model.kind
+        article = "an" if kind.startswith("encoder") else "a"
+        return f"<Run of {article} {kind}: {n:,} weights, {self.name}>"
 
     @property
     def name(self) -> str:
@@ -123,6 +138,7 @@ class Run:
         """Where the model is."""
         return next(self.model.parameters()).device
 
+    @known_keywords
     def to(
         self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
     ) -> "Run":
@@ -159,6 +175,7 @@ class Run:
         decoding: DecodingConfig | None = None,
         **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
+    @known_keywords
     def generate(
         self,
         texts: str | Texts,
@@ -182,12 +199,13 @@ class Run:
         """
         from addnorm.runs import use
 
-        stop = (stop,) if isinstance(stop, str) else stop
+        stop = listed(stop, "stop")
         chosen = use.chosen_decoding(self, decoding, options)
-        found = use.write(self, _listed(texts), chosen, max_new_tokens=max_new_tokens, stop=stop)
+        found = use.write(self, listed(texts), chosen, max_new_tokens=max_new_tokens, stop=stop)
         written = [best[0].text for best in found]
         return written[0] if isinstance(texts, str) else written
 
+    @known_keywords
     def stream(
         self,
         text: str,
@@ -204,8 +222,8 @@ class Run:
         """
         from addnorm.runs import use
 
-        stop = (stop,) if isinstance(stop, str) else stop
-        chosen = use.chosen_decoding(self, decoding, options)
+        stop = listed(stop, "stop")
+        text, chosen = one_text(text), use.chosen_decoding(self, decoding, options)
         if chosen.kind == "beam":
             raise InputError("beam search ends with all of a text at once: stream without beams")
         return use.write_as_it_comes(self, text, chosen, max_new_tokens=max_new_tokens, stop=stop)
@@ -228,6 +246,7 @@ class Run:
         decoding: DecodingConfig | None = None,
         **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
+    @known_keywords
     def translate(
         self,
         texts: str | Texts,
@@ -250,6 +269,7 @@ class Run:
     def classify(self, texts: str, *, batch_size: int = 64) -> Classified: ...
     @overload
     def classify(self, texts: Texts, *, batch_size: int = 64) -> list[Classified]: ...
+    @known_keywords
     def classify(
         self, texts: str | Texts, *, batch_size: int = 64
     ) -> Classified | list[Classified]:
@@ -259,7 +279,7 @@ class Run:
         """
         from addnorm.runs import use
 
-        found = use.classify(self, _listed(texts), batch_size)
+        found = use.classify(self, listed(texts), batch_size)
         return found[0] if isinstance(texts, str) else found
 
     @overload
@@ -268,6 +288,7 @@ class Run:
     def tag(
         self, sentences: list[Sentence] | tuple[Sentence, ...], *, batch_size: int = 64
     ) -> list[list[str]]: ...
+    @known_keywords
     def tag(
         self,
         sentences: str | list[Sentence] | tuple[Sentence, ...],
@@ -282,11 +303,10 @@ class Run:
         """
         from addnorm.runs import use
 
-        several = [sentences] if isinstance(sentences, str) else sentences
-        words = [one.split() if isinstance(one, str) else one for one in several]
-        found = use.tag(self, words, batch_size)
+        found = use.tag(self, words_of(sentences), batch_size)
         return found[0] if isinstance(sentences, str) else found
 
+    @known_keywords
     def embed(
         self, texts: str | Texts, *, pooling: Pooling = "mean", batch_size: int = 64
     ) -> Float[Tensor, "*texts d_model"]:
@@ -305,15 +325,16 @@ class Run:
         """
         from addnorm.runs import use
 
-        found = use.embed(self, _listed(texts), pooling, batch_size)
+        found = use.embed(self, listed(texts), pooling, batch_size)
         return found[0] if isinstance(texts, str) else found
 
     def hidden_states(self, text: str) -> Float[Tensor, "seq d_model"]:
         """The final hidden state of each token of one text, those that `embed` makes vectors of."""
         from addnorm.runs import use
 
-        return use.hidden_states(self, text)
+        return use.hidden_states(self, one_text(text))
 
+    @known_keywords
     def evaluate(
         self,
         data: Corpus | DataConfig | None = None,
@@ -329,7 +350,7 @@ class Run:
         """
         from addnorm.runs import evaluation
 
-        other = data if data is None or isinstance(data, Corpus) else data.load()
+        other = None if data is None else corpus_of(data)
         corpus = other or self.corpus or self.recipe.corpus()
         if other is not None and not (other.valid or other.test):
             corpus = replace(other, test=other.train, reports={})
@@ -337,10 +358,12 @@ class Run:
             raise InputError("the data have no test and no validation split: name some to evaluate")
         if split is None:
             split = "test" if corpus.test or not corpus.valid else "valid"
+        check_choice("split", split, ("valid", "test"))
         return evaluation.evaluate_run(self, split, corpus=corpus)
 
     # Where it goes.
 
+    @known_keywords
     def export(
         self,
         out: str | PathLike[str],
@@ -357,8 +380,9 @@ class Run:
         """
         from addnorm.runs.export import export_run
 
-        export_run(self, Path(out), to=to, family=family)
-        return Path(out)
+        out = path_of(out)
+        export_run(self, out, to=to, family=family)
+        return out
 
     def save(self, folder: str | PathLike[str]) -> "Run":
         """Write a run folder that `addnorm.load` and every command open; return the run there.
@@ -366,7 +390,7 @@ class Run:
         Data that were given in Python are not written. Raises `InputError` where something is in
         the folder already, and where the model is no longer the one of its configuration.
         """
-        folder = Path(folder)
+        folder = path_of(folder)
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise InputError(f"{folder}: is there already: save in a new folder")
         check_model(self.model, self.recipe, self.text, self.labels)
@@ -374,7 +398,3 @@ class Run:
             write_settings(partial, self.recipe, self.text, self.labels)
             save_model(partial, self.model)
         return replace(self, folder=folder)
-
-
-def _listed(texts: str | Texts) -> Sequence[str]:
-    return [texts] if isinstance(texts, str) else texts

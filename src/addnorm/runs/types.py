@@ -1,8 +1,14 @@
 """What may be asked of a run, and what it answers with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from os import PathLike, fspath
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any, Literal, TypedDict, cast
+
+from addnorm.data import Corpus, DataConfig, DataPart
+from addnorm.errors import InputError, nearest
 
 Texts = list[str] | tuple[str, ...]
 """Several texts; a single string is one."""
@@ -44,3 +50,66 @@ class Written:
     text: str
     score: float
     finished: str
+
+
+def listed(texts: object, name: str = "texts") -> list[str]:
+    """A text as a list of one, several as a list. Raises `InputError` for what is no text."""
+    found = _items(texts, name)
+    for i, one in enumerate(found):
+        if not isinstance(one, str):
+            raise InputError(f"{name}[{i}] = {short(one)} is not a string")
+    return found
+
+
+def one_text(text: object) -> str:
+    """The text itself. Raises `InputError` for anything else, a list of texts too."""
+    if not isinstance(text, str):
+        raise InputError(f"text = {short(text)}: give one text, a string")
+    return text
+
+
+def words_of(sentences: object) -> list[list[str]]:
+    """The words of a sentence or of several. Raises `InputError` for what is no text."""
+    return [
+        one.split() if isinstance(one, str) else listed(one, f"sentences[{i}]")
+        for i, one in enumerate(_items(sentences, "sentences"))
+    ]
+
+
+def path_of(given: object) -> Path:
+    """The path that was given. Raises `InputError` for what is none."""
+    if not isinstance(given, str | PathLike):
+        raise InputError(f"{short(given)} is not a path: give a string or a Path")
+    return Path(fspath(cast(PathLike[str], given)))
+
+
+def check_data(data: object) -> None:
+    """Raise `InputError` for what is no data of a model, such as a text."""
+    if not isinstance(data, Corpus | DataPart):
+        raise InputError(
+            f"data = {short(data)}: give what addnorm.text, pairs, labelled, tagged or table "
+            "return, such as addnorm.text([text])"
+        )
+
+
+def corpus_of(data: Corpus | DataConfig) -> Corpus:
+    """The examples themselves. Raises `InputError` as `check_data` does."""
+    check_data(data)
+    return data if isinstance(data, Corpus) else data.load()
+
+
+def check_choice(name: str, given: object, valid: Sequence[str]) -> None:
+    """Raise `InputError` with the nearest of the `valid` words unless one of them was given."""
+    if given not in valid:
+        raise InputError(
+            f"{name} = {short(given)} does not exist.{nearest(str(given), valid)} "
+            f"Valid: {', '.join(valid)}."
+        )
+
+
+def _items(given: Any, name: str) -> list[Any]:
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, bytes | Mapping | Set) or not isinstance(given, Iterable):
+        raise InputError(f"{name} = {short(given)}: give a string or a list of strings")
+    return list(cast(Iterable[Any], given))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from addnorm.data.encoding import as_read, words_as_read
 from addnorm.data.examples import Task
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError
 from addnorm.generate import (
     BeamConfig,
     CompiledContinuation,
@@ -32,7 +32,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.heads import ClassificationHead
 from addnorm.nn.masks import Full
 from addnorm.runs.run import Run
-from addnorm.runs.types import Classified, DecodingOptions, Pooling, Written
+from addnorm.runs.types import Classified, DecodingOptions, Pooling, Written, check_choice
 
 Compiled = CompiledContinuation | CompiledTranslation
 
@@ -81,15 +81,8 @@ def chosen_decoding(
 ) -> DecodingConfig:
     """The decoding that was asked for by a configuration or by a few options, or the usual one.
 
-    Raises `InputError` for both at once, and for an option that there is not.
+    Raises `InputError` for both at once.
     """
-    valid = DecodingOptions.__annotations__
-    for name in options:
-        if name not in valid:
-            raise InputError(
-                f"{name} is not an option of decoding.{nearest(name, valid)} "
-                f"Valid: {', '.join(valid)}."
-            )
     if decoding is None:
         return decoding_for(run, **options)  # pyright: ignore[reportArgumentType]
     if options:
@@ -261,12 +254,7 @@ def embed(
     run: Run, texts: Sequence[str], pooling: Pooling = "mean", batch_size: int = 64
 ) -> Float[Tensor, "texts d_model"]:
     """A vector for each text, as `Run.embed` says."""
-    if pooling not in get_args(Pooling):
-        valid = get_args(Pooling)
-        raise InputError(
-            f"pooling = {pooling!r} does not exist.{nearest(pooling, valid)} "
-            f"Valid: {', '.join(valid)}."
-        )
+    check_choice("pooling", pooling, get_args(Pooling))
     width = run.recipe.model.d_model
     found = [torch.empty(0, width, device=run.device)]
     for start in range(0, len(texts), batch_size):
