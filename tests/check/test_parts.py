@@ -1,12 +1,15 @@
 """Parts: the list is that of the unions, and says where each comes from."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 import addnorm
 from addnorm.check.parts import FAMILIES, equation, module_names, parts, source
+from addnorm.cli.new import starting_file
 from addnorm.errors import InputError
+from addnorm.parts import import_parts
 
 
 def test_every_part_has_an_equation_a_source_and_a_file() -> None:
@@ -46,6 +49,10 @@ def test_parts_of_ones_own_are_listed() -> None:
     assert own["DyTConfig"].source == "Zhu et al. 2025, §4"
     assert own["BrierConfig"].family == "loss"
     assert {part.family for part in parts("loss", [module])} == {"loss"}
+    assert own["LettersConfig"].family == "tokenizer"
+    assert own["NeedsSizeConfig"].family == "norms or feedforwards"  # not left out
+    assert "NeedsSizeConfig" in {part.name for part in parts("norms", [module])}
+    assert "DyT" not in own
     assert module_names(["a/my_parts.py", "pkg.mod"]) == ["my_parts", "pkg.mod"]
 
 
@@ -62,6 +69,29 @@ def test_what_a_docstring_tells() -> None:
     assert equation(Told) == "a x + b"
     assert source(Told) == "Su et al. 2021, §3.2"
     assert equation(Untold) == source(Untold) == ""
+
+
+@pytest.mark.parametrize(
+    ("family", "equation", "source"),
+    [
+        ("norm", "γ x / (mean |x| + ε)", "Hoffer et al. 2018, §4"),
+        ("position", "-log(1 + |i - j| / width)", "Chi et al. 2022"),
+        ("optimizer", "θ -= η sign(β₁ m + (1 - β₁) g)", "Chen et al. 2023"),
+        ("tokenizer", "", ""),
+    ],
+)
+def test_a_starting_file_shows_what_its_module_tells(
+    family: str, equation: str, source: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"listed_{family}.py"
+    file.write_text(starting_file(family, file), encoding="utf-8")
+    try:
+        import_parts([str(file)])
+        [part] = [part for part in parts(modules=[file.stem]) if part.file == file.name]
+    finally:
+        sys.modules.pop(file.stem, None)
+    assert part.family in (family, f"{family}s")
+    assert (part.equation, part.source) == (equation, source)
 
 
 def test_every_part_says_its_equation_and_its_source() -> None:

@@ -39,14 +39,7 @@ def forget_modules() -> Iterator[None]:
             del sys.modules[name]
 
 
-NOT_YET = pytest.mark.xfail(
-    reason="models still ask for their own class of embedding", strict=False
-)
-
-
-@pytest.mark.parametrize(
-    "family", [pytest.param(one, marks=NOT_YET if one == "embedding" else ()) for one in PLACES]
-)
+@pytest.mark.parametrize("family", PLACES)
 def test_a_starting_file_trains_and_opens_again(
     family: str, tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

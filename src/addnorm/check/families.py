@@ -68,17 +68,27 @@ def family_name(part: Any, wanted: str | None = None) -> str:
             )
         _check(known[wanted], part)
         return wanted
-    fitting = [name for name, family in known.items() if _fits(family, part)]
-    most = max((_alike(known[name], part) for name in fitting), default=0)
-    fitting = [name for name in fitting if _alike(known[name], part) == most]
-    if len(fitting) > 1:
-        fitting = _by_what_it_builds(fitting, part)
+    fitting = fitting_families(part)
     if len(fitting) != 1:
         which = f"may be any of {', '.join(fitting)}" if fitting else "fits no family"
         raise InputError(
             f"{kind_of(part)} {which}: say with --family which it is. There are {', '.join(known)}."
         )
     return fitting[0]
+
+
+def fitting_families(part: Any) -> list[str]:
+    """The families that a part may belong to: one for most, none for what is no part."""
+    known = families()
+    fitting = [name for name, family in known.items() if _fits(family, part)]
+    most = max((_alike(known[name], part) for name in fitting), default=0)
+    fitting = [name for name in fitting if _alike(known[name], part) == most]
+    if len(fitting) < 2:
+        return fitting
+    try:
+        return _by_what_it_builds(fitting, part)
+    except (ValueError, RuntimeError):  # it cannot be built without more being said
+        return fitting
 
 
 def _check(family: Family, part: Any) -> None:

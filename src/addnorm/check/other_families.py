@@ -4,60 +4,38 @@ Each has a small contract of its own.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from addnorm.check.comparison import Comparison
+from addnorm.data import DataConfig
+from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.parts import Family
-from addnorm.train.loss import IGNORED
+from addnorm.parts import Family, family_of
+from addnorm.train.loss import IGNORED, LossConfig
+from addnorm.train.optim import OptimizerConfig
+from addnorm.train.schedule import ScheduleConfig
 
 N_CLASSES = 7
 
 
-class LossPart(Protocol):
-    """See `train.loss`."""
-
-    def build(self) -> nn.Module: ...
-
-
-class SchedulePart(Protocol):
-    """See `train.schedule`."""
-
-    def factor(self, step: int, total: int) -> float: ...
-
-
-class OptimizerPart(Protocol):
-    """See `train.optim`."""
-
-    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]: ...
-
-
-class TokenizerPart(Protocol):
-    """See `data.codecs`."""
-
-    def train(self, texts: Iterable[str]) -> Any: ...
-
-
-class DataPart(Protocol):
-    """See `data.sources`."""
-
-    def load(self) -> Any: ...
-
+_UNIONS: Mapping[str, Any] = {
+    "loss": LossConfig,
+    "schedule": ScheduleConfig,
+    "optimizer": OptimizerConfig,
+    "tokenizer": TokenizerConfig,
+    "data": DataConfig,
+}
 
 OTHER_FAMILIES: Mapping[str, Family] = {
-    "loss": Family("loss", LossPart),
-    "schedule": Family("schedule", SchedulePart, method="factor"),
-    "optimizer": Family("optimizer", OptimizerPart),
-    "tokenizer": Family("tokenizer", TokenizerPart, method="train"),
-    "data": Family("data", DataPart, method="load"),
+    name: family for name, union in _UNIONS.items() if (family := family_of(union)) is not None
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import addnorm
-from addnorm.check.families import family_name
+from addnorm.check.families import fitting_families
 from addnorm.errors import InputError, nearest
 from addnorm.models import ModelConfig
 from addnorm.models.inputs import InputConfig
@@ -42,6 +42,9 @@ FAMILIES: dict[str, Any] = {
 }
 """The unions, by what their members are called."""
 
+EITHER = " or "
+"""Between the families of a part that may be of several."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -61,12 +64,16 @@ def parts(family: str | None = None, modules: Sequence[str] = ()) -> list[Part]:
     Raises `InputError` for a family that there is not.
     """
     own = [part for module in modules for part in _own(module)]
-    known = [*FAMILIES, *dict.fromkeys(part.family for part in own if part.family not in FAMILIES)]
+    known = [*dict.fromkeys([*FAMILIES, *(name for part in own for name in _families_of(part))])]
     if family is not None and family not in known:
         hint = nearest(family, known) or f" There are {', '.join(known)}."
         raise InputError(f"no family of parts is called {family!r}.{hint}")
     ours = [part for name in FAMILIES for part in _members(name)]
-    return [part for part in [*ours, *own] if family in (None, part.family)]
+    return [part for part in [*ours, *own] if family in (None, *_families_of(part))]
+
+
+def _families_of(part: Part) -> list[str]:
+    return part.family.split(EITHER)
 
 
 def module_names(imports: Sequence[str]) -> list[str]:
@@ -79,18 +86,38 @@ def _own(module: str) -> Iterator[Part]:
     for name, config in vars(sys.modules[module]).items():
         if not isinstance(config, type) or config.__module__ != module:
             continue
-        try:
-            family = family_name(config)
-        except InputError:  # no part, or one that may be of several families
+        if not (fitting := fitting_families(config)):  # no part
             continue
+        told = _own_described(config)
         yield Part(
-            family=next((plural for plural in FAMILIES if plural == f"{family}s"), family),
+            family=EITHER.join(f"{one}s" if f"{one}s" in FAMILIES else one for one in fitting),
             kind=kind_of(config),
             name=name,
-            equation=equation(config),
-            source=source(config),
+            equation=next(filter(None, map(equation, told)), ""),
+            source=next(filter(None, map(source, told)), ""),
             file=Path(inspect.getfile(config)).name,
         )
+
+
+def _own_described(config: type) -> list[type]:
+    """What may tell of someone's own part: what it builds or trains, and the configuration.
+
+    What is built is what the method says that it returns, or else has the name of the
+    configuration without `Config`; ours and PyTorch's own classes tell nothing of the part.
+    """
+    method = getattr(config, "build", None) or getattr(config, "train", None)
+    try:
+        hint = get_type_hints(method).get("return") if method else None
+    except (NameError, AttributeError, TypeError):  # types that are there for a type checker alone
+        hint = None
+    named = vars(sys.modules[config.__module__]).get(config.__name__.removesuffix("Config"))
+    package = config.__module__.partition(".")[0]
+    built = [
+        one
+        for one in (hint, *get_args(hint), named)
+        if isinstance(one, type) and one.__module__.partition(".")[0] == package
+    ]
+    return [*built, config]
 
 
 def _members(family: str) -> Iterator[Part]:
@@ -122,10 +149,13 @@ def _built(config: type) -> type:
 
 
 def equation(part: type) -> str:
-    """The first code in the first sentence of the docstring that is more than a name."""
+    """The first code in the first sentence of the docstring that is more than a name.
+
+    A table of a recipe, which begins with a brace, is no equation.
+    """
     sentence = re.split(r"(?<=[^.])\.(?:\s|$)", inspect.getdoc(part) or "", maxsplit=1)[0]
     codes = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", sentence)]
-    return next((code for code in codes if re.search(r"[^\w.&]", code)), "")
+    return next((code for code in codes if re.search(r"^(?!{).*[^\w.&]", code)), "")
 
 
 def source(part: type) -> str:
