@@ -33,6 +33,7 @@ def test_a_memory_follows_its_rows() -> None:
     assert all(comparison.holds for comparison in found)
 
 
+@torch.no_grad()
 def test_a_reader_keeps_rows() -> None:
     reader = Reader.of(case("encoder_decoder"))
     tokens, memory = reader.tokens.clone(), reader.memory

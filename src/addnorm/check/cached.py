@@ -82,13 +82,16 @@ def selected(case: Case, expected: Tensor) -> Iterator[Comparison]:
     whole = expected.new_zeros(*reader.valid.shape, expected.shape[-1])
     whole[reader.valid] = expected
     size, places = reader.tokens.shape[1], list(range(n))
+    longest = max(places, key=lambda i: len(case.texts[i]))  # has tokens in every piece
     cuts = sorted(case.draw.sample(range(1, size), 2))
     for name, part in zip(("", "selected", "beams"), _between([0, *cuts, size]), strict=True):
         if name == "selected":  # more rows than there were
-            rows = [case.draw.randrange(len(places)) for _ in range(n + 2)]
+            rows = [longest, *(case.draw.randrange(len(places)) for _ in range(n + 1))]
+            case.draw.shuffle(rows)
             reader.select(torch.tensor(rows))
         elif name == "beams":  # two texts, each of them twice: they share what they look at
-            texts = case.draw.sample(range(len(places)), 2)
+            first = places.index(longest)
+            texts = [case.draw.choice([i for i in range(len(places)) if i != first]), first]
             rows = [one for one in texts for _ in range(2)]
             reader.select_beams(torch.tensor(rows), torch.tensor(texts))
         else:
