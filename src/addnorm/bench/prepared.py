@@ -12,9 +12,9 @@ from addnorm.bench.implementation import Round, Run
 from addnorm.bench.ours import translator_config
 from addnorm.bench.sizes import TranslatorSizes
 from addnorm.convert.core.family import ModelSpec
-from addnorm.convert.ctranslate2 import export_ctranslate2
+from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
+from addnorm.convert.exporters.gguf import export_gguf
 from addnorm.convert.folder import save
-from addnorm.convert.gguf import export_gguf
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import BPEConfig
 from addnorm.models import DecoderConfig

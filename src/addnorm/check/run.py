@@ -45,6 +45,16 @@ class Report:
         if result.failed:
             self.failed.append(result)
 
+    def text(self) -> str:
+        """What came of it, for a person to read."""
+        first = (
+            f"{self.checked:,} combinations checked in {self.compared:,} comparisons, "
+            f"{self.refused.total():,} refused, {len(self.failed):,} failed"
+        )
+        refused = [f"refused: {n:,} × {reason}" for reason, n in self.refused.most_common()]
+        failed = [f"failed: {v.cell}: {v.failed}, off by {v.error:.1g}" for v in self.failed]
+        return "\n".join([first, *refused, *failed])
+
 
 def found(only: str) -> tuple[list[Cell], list[str]]:
     """The cells of the matrix with parts named so, and the kernels and ways to decode.

@@ -10,7 +10,6 @@ from addnorm.cli.imports import Imports, import_named
 
 if TYPE_CHECKING:
     from addnorm.check.own import PartReport
-    from addnorm.check.run import Report
 
 Count = Annotated[int, Parameter(validator=Number(gte=0))]
 
@@ -106,7 +105,7 @@ def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, e
         few = sample(compile, draw[1], [cell for cell in chosen if not cell.refusal()])
         for cell in bar.track(few[:compile], description="compiled"):
             report.add(compiled(cell))
-    _print(lines(report))
+    _print([report.text()])
     return 1 if report.failed else 0
 
 
@@ -135,25 +134,15 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
             seed=seed,
             watch=lambda n: bar.update(task, description=f"{own.part}: {n}"),
         )
-    _print(part_lines(report))
+    _print(part_[report.text()])
     return 1 if report.report.failed or not report.report.checked else 0
-
-
-def lines(report: "Report") -> list[str]:
-    """What came of it, for a person to read."""
-    found = [
-        f"{report.checked:,} combinations checked in {report.compared:,} comparisons, "
-        f"{report.refused.total():,} refused, {len(report.failed):,} failed"
-    ]
-    found += [f"refused: {n:,} × {reason}" for reason, n in report.refused.most_common()]
-    return found + [f"failed: {v.cell}: {v.failed}, off by {v.error:.1g}" for v in report.failed]
 
 
 def part_lines(report: "PartReport") -> list[str]:
     """What came of a part of someone's own: what it is, what was checked, and the result."""
     first = f"{report.family} {report.kind}: {', '.join(report.checked)}"
     nothing = [] if report.report.checked else ["failed: it goes with no part of ours"]
-    return [first, *lines(report.report), *nothing]
+    return [first, report.report.text(), *nothing]
 
 
 def _print(found: list[str]) -> None:
