@@ -264,3 +264,13 @@ class NeedsSizeConfig:
 
     def build(self, d_model: int) -> nn.Module:
         return DyT(d_model, float(self.size))
+
+
+@dataclass(frozen=True)
+class ChoosyConfig(CosineConfig):
+    """A score that needs both heads with keys of their own and a gate after them."""
+
+    def conflict(self, attention: Any) -> str | None:
+        if attention.n_heads != attention.n_kv_heads:
+            return "every head needs keys of its own"
+        return None if attention.output else "it needs a gate"

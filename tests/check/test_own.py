@@ -58,3 +58,9 @@ def test_a_loss_has_a_contract_of_its_own() -> None:
     assert checked(my_parts.BrierConfig).report.failed == []
     [failed] = checked(my_parts.MeanConfig).report.failed
     assert failed.failed == "the loss of a batch is the sum of its rows'"
+
+
+def test_the_contract_is_held_in_the_nearest_cell_that_is_allowed() -> None:
+    found = checked(my_parts.ChoosyConfig, my_parts.cosine_float64).report
+    assert found.failed == []
+    assert found.checked == 4  # the contract in three architectures, and a partner

@@ -70,6 +70,20 @@ def test_a_starting_file_trains_and_opens_again(
     assert addnorm(*use, "--import", file)[0] == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", PLACES)
+def test_the_check_that_a_starting_file_names_holds(
+    family: str, tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = addnorm("new", family, f"my_{family}.py")
+    words = out.partition("Next: addnorm ")[2].splitlines()[0].split()
+    code, out, err = addnorm(*words, "--no-compile", "--sample", "2")
+    assert code == 0, out + err
+    assert out.startswith(f"{family} my_{family}:")
+    assert ("definition" in out) == ("--definition" in words)
+
+
 def test_nothing_is_replaced(tmp_path: Path, addnorm: Command) -> None:
     file = tmp_path / "my_norm.py"
     file.write_text("# mine\n")

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import combinations, islice, product
 from typing import Any
 
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from addnorm.check.axes import ARCHITECTURES, AXES, MIXERS, PARTS
+from addnorm.check.axes import ARCHITECTURES, AXES, MIXERS, PARTS, Architecture
 from addnorm.check.case import Case, build, real
 from addnorm.check.compare import every_comparison
 from addnorm.check.comparison import CellResult, Comparison, run_comparisons
@@ -129,18 +129,23 @@ def _usual(family: str, with_own: Callable[[Cell], Cell]) -> list[Cell]:
     """A cell of every architecture that takes the part: as near the usual one as it allows."""
     found: list[Cell] = []
     for architecture in ARCHITECTURES:
-        near = [Cell(family=architecture, parts=tuple(USUAL.items()))]
-        near += [
-            replace(near[0], parts=tuple({**USUAL, axis: name}.items()))
-            for axis, names in AXES.items()
-            for name in names
-        ]
-        if family == "mixer":
-            parts = tuple((axis, USUAL[axis]) for axis in AROUND_MIXERS)
-            near = [Cell(family=architecture, parts=parts, mixer=next(iter(MIXERS)))]
-        own = (with_own(cell) for cell in near)
+        own = (with_own(cell) for cell in _near(architecture, family))
         found += islice((cell for cell in own if not cell.refusal() and _takes(cell)), 1)
     return found
+
+
+def _near(architecture: Architecture, family: str) -> Iterator[Cell]:
+    """The usual cell, then those that differ in one part, then in two; of mixers it alone."""
+    if family == "mixer":
+        parts = tuple((axis, USUAL[axis]) for axis in AROUND_MIXERS)
+        yield Cell(family=architecture, parts=parts, mixer=next(iter(MIXERS)))
+        return
+    yield Cell(family=architecture, parts=tuple(USUAL.items()))
+    for n in (1,) if family == "head" else (1, 2):  # what a head refuses is no other part
+        for axes in combinations(AXES, n):
+            for names in product(*(AXES[axis] for axis in axes)):
+                parts = {**USUAL, **dict(zip(axes, names, strict=True))}
+                yield Cell(family=architecture, parts=tuple(parts.items()))
 
 
 def _takes(cell: Cell) -> bool:
@@ -150,7 +155,7 @@ def _takes(cell: Cell) -> bool:
     try:
         case = Case.of(cell)
         return case.run("right").ndim == 2 and len(case.run("right")) == sum(case.lengths)
-    except (ValueError, RuntimeError):
+    except (ValueError, RuntimeError, TypeError):  # its outputs have another shape
         return False
 
 
