@@ -155,6 +155,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.timeout(600)
 def test_the_commands_in_the_readme_run(tmp_path: Path) -> None:
     """One after the other in one folder, as a reader would, with the README's recipe cut short."""
     [recipe] = _blocks("toml")

@@ -134,7 +134,7 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
             seed=seed,
             watch=lambda n: bar.update(task, description=f"{own.part}: {n}"),
         )
-    _print(part_[report.text()])
+    _print(part_lines(report))
     return 1 if report.report.failed or not report.report.checked else 0
 
 
