@@ -98,7 +98,8 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         if self.layer_pattern and not isinstance(self.attention, AttentionConfig):
-            raise ValueError("layer_pattern changes attention, and this model has none")
+            mixer = kind_of(self.attention)
+            raise ValueError(f"layer_pattern changes attention, and a {mixer} has none")
         parts = [self.norm, self.residual, self.feedforward, self.attention, self.embedding]
         check_conflicts(parts, self)
         if isinstance(self.attention, AttentionConfig):
