@@ -99,7 +99,9 @@ def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, e
     chosen = cells if every else sample(*draw, cells)
     items = [*chosen, *others]
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("combinations", total=len(items))
         report = check_cells(items, jobs=jobs, watch=lambda n: bar.update(task, completed=n))
         few = sample(compile, draw[1], [cell for cell in chosen if not cell.refusal()])
@@ -122,7 +124,11 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
     found = named_object(own.part, "--part")
     defined = named_object(own.definition, "--definition") if own.definition else None
     with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task(own.part)
         report = check_part(
