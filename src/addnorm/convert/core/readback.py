@@ -51,9 +51,10 @@ def _sample_input(embed: nn.Module) -> Tensor:
             rows, columns = embed.grid or (2, 2)
             shape = (1, embed.proj.in_channels, rows * embed.patch, columns * embed.patch)
         case LogMelEmbedding():
-            shape = (1, embed.conv1.in_channels, LENGTH)
+            most = 2 * (embed.position.max_len or LENGTH)  # two frames to a position
+            shape = (1, embed.conv1.in_channels, min(LENGTH, most))
         case SeriesEmbedding():
-            shape = (1, embed.proj.in_channels, LENGTH)
+            shape = (1, embed.proj.in_channels, min(LENGTH, embed.position.max_len or LENGTH))
         case _:
             max_len = embed.position.max_len if isinstance(embed, TokenEmbedding) else None
             return sample_tokens(_rows(embed), max_len)
