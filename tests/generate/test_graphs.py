@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 from tests.generate.test_compiled import decoder
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.generate import graphs
@@ -92,3 +94,28 @@ def test_a_product_is_the_linear_map(shape: tuple[int, ...]) -> None:
     want = F.linear(x, w, b)
     torch.testing.assert_close(graphs.product(x, w, b), want)
     torch.testing.assert_close(graphs.product(x, w), want - b)
+
+
+class Grown(nn.Module):
+    """A part of someone's own whose numbers come from elsewhere: a function, a closure, a field."""
+
+    def __init__(self, grow: Callable[[Tensor], Tensor], private: float) -> None:
+        super().__init__()
+        self._private = private
+        self._grow = grow
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._grow(x) * self._private
+
+
+def test_other_peoples_parts_are_named_by_what_they_compute() -> None:
+    """Not by the text of their class, which says nothing of what it calls."""
+
+    def name(times: float, private: float) -> str:
+        module, example = Grown(lambda x: x.relu() * times, private), (torch.ones(2, 3),)
+        assert graphs.has_other_parts(module)
+        return graphs._name_of("same", module, example, ({0: torch.export.Dim.DYNAMIC},))
+
+    assert name(1.0, 1.0) == name(1.0, 1.0)
+    assert len({name(1.0, 1.0), name(3.0, 1.0), name(1.0, 3.0)}) == 3
+    assert not graphs.has_other_parts(decoder())
