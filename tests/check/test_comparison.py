@@ -37,7 +37,7 @@ def test_numbers_of_tokens_are_compared_exactly() -> None:
 def test_the_first_that_fails_is_named() -> None:
     found = run_comparisons(
         "cell",
-        [Comparison("a", ONES, ONES), Comparison("b", ONES, 0 * ONES), None],  # type: ignore[list-item]
+        iter([Comparison("a", ONES, ONES), Comparison("b", ONES, 0 * ONES), None]),  # type: ignore[list-item]
     )
     assert (found.compared, found.failed, found.error) == (2, "b", 1.0)
     assert run_comparisons("cell", []).failed is None

@@ -30,8 +30,11 @@ SURFACE = {
         "--run", "--out", "--set", "--layers", "--recover", "--distill", "--split", "--import",
     },
     "new": {"--family", "--file"},
-    "parts": {"--json"},
-    "check": {"--all", "--sample", "--seed", "--only", "--compile", "--jobs"},
+    "parts": {"--json", "--import"},
+    "check": {
+        "--all", "--sample", "--seed", "--only", "--compile", "--no-compile", "--jobs",
+        "--part", "--definition", "--family", "--import",
+    },
     "bench": {"--rounds", "--out", "--list"},
 }  # fmt: skip
 

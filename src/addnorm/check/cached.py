@@ -85,13 +85,14 @@ def selected(case: Case, expected: Tensor) -> Iterator[Comparison]:
     longest = max(places, key=lambda i: len(case.texts[i]))  # has tokens in every piece
     cuts = sorted(case.draw.sample(range(1, size), 2))
     for name, part in zip(("", "selected", "beams"), _between([0, *cuts, size]), strict=True):
-        if name == "selected":  # more rows than there were
-            rows = [longest, *(case.draw.randrange(len(places)) for _ in range(n + 1))]
-            case.draw.shuffle(rows)
+        if name == "selected":  # more rows than there were; backwards they are others
+            other = case.draw.choice([i for i in places if i != longest])
+            rows = [other, *(case.draw.randrange(n) for _ in range(n)), longest]
             reader.select(torch.tensor(rows))
         elif name == "beams":  # two texts, each of them twice: they share what they look at
             first = places.index(longest)
-            texts = [case.draw.choice([i for i in range(len(places)) if i != first]), first]
+            others = [i for i, text in enumerate(places) if text != longest]
+            texts = [case.draw.choice(others), first]
             rows = [one for one in texts for _ in range(2)]
             reader.select_beams(torch.tensor(rows), torch.tensor(texts))
         else:

@@ -184,6 +184,8 @@ def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
     for core in SOFTMAX_CORES:
         config = dataclasses.replace(config, core=core)
         d_model = 4 if config.d_head or config.n_heads == 2 else 8
+        if getattr(position, "fraction", 1.0) < 1.0:
+            d_model *= 2  # half of a head is pairs, too
         heads = config.heads(d_model)
         place = BuildContext(
             d_model=d_model,
