@@ -12,6 +12,7 @@ install_import_hook(
 )
 
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 
@@ -26,6 +27,15 @@ hypothesis.settings.load_profile("repeatable")
 @pytest.fixture(autouse=True)
 def _same_numbers_each_time() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def types_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user runs it: no annotation is checked, which costs half of the time or more.
+
+    A tracer needs it too: its sizes are symbols, and comparing shapes would tie them to numbers.
+    """
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(autouse=True)

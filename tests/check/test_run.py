@@ -5,7 +5,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import jaxtyping
 import pytest
 
 from addnorm.check.axes import ARCHITECTURES
@@ -51,9 +50,7 @@ def test_every_cell_is_as_defined() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # what the compiler remarks on the way
-def test_compiled_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Checks of annotations compare shapes, which a tracer keeps open.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+def test_compiled_is_eager() -> None:
     for cell in some(6, "decoder"):
         assert compiled(cell).failed is None, cell.id
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import jaxtyping
 import pytest
 
 RunOf = Callable[[str], Path]
@@ -103,11 +102,11 @@ def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:
     assert done.stdout.count(b"\n") == 3
 
 
+@pytest.mark.usefixtures("types_unchecked")
 def test_compiled_it_writes_the_same(
     run_of: RunOf, addnorm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # see test_compiled.py
     words = ("generate", run_of("language"), "--prompt", "To be", "--max-new-tokens", 30)
     words += ("--beams", 1)
     _, plain, _ = addnorm(*words)
@@ -116,12 +115,12 @@ def test_compiled_it_writes_the_same(
     assert [file.suffix for file in tmp_path.iterdir()] == [".pt2"]
 
 
+@pytest.mark.usefixtures("types_unchecked")
 @pytest.mark.parametrize("task", ["language", "translation"])
 def test_compiled_it_writes_the_same_of_many_lines(
     task: str, run_of: RunOf, addnorm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     texts = tmp_path / "texts"
     texts.write_text("cat\n\nthe old house\na\n")
     words = ("generate", run_of(task), texts, "--max-new-tokens", 12, "--beams", 2, "--json")

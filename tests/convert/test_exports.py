@@ -1,8 +1,5 @@
 """No export is wrong without a word: every drawn model is equal, or refused with a reason."""
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 from tests.convert.exports import QUICK, TARGETS, count, outcome
 
@@ -10,12 +7,7 @@ FEW, MANY, ONNX = 25, 500, 40
 """Drawn models a target; a graph takes ten seconds."""
 
 
-@pytest.fixture(autouse=True)
-def _unchecked() -> Iterator[None]:
-    """Sizes are symbols while a model is traced, and the checks of types would fix their values."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("types_unchecked")
 
 
 @pytest.mark.parametrize("target", QUICK)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 
@@ -64,11 +63,12 @@ OTHERS = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
-    # Comparing shapes, as the checks of annotations do, would tie a tracer's symbols to a number.
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def decoder(**fields) -> DecoderModel:

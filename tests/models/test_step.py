@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -170,10 +169,10 @@ class _Step(nn.Module):
         return decoder_step(self.model, tokens, DecoderState(cache=cache, valid=valid), EVERY)[0]
 
 
+@pytest.mark.usefixtures("types_unchecked")
 @pytest.mark.parametrize("name", ["learned", "rotary, window"])
-def test_a_traced_step_serves_every_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traced_step_serves_every_length(name: str) -> None:
     """None of the lengths of the example, nor one text nor none of the past, is in the graph."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     model = decoder(**FIELDS[name]).requires_grad_(False)
     any_length = torch.export.Dim.DYNAMIC
 

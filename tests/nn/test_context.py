@@ -1,8 +1,5 @@
 """Context: positions that skip padding and restart with each document; shapes that must agree."""
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -13,14 +10,6 @@ from addnorm.nn.masks import Causal, Dense, Full, Window
 TOKENS = torch.zeros(2, 4, dtype=torch.long)
 LEFT = torch.tensor([[False, False, True, True], [True] * 4])
 RIGHT = torch.tensor([[True, True, False, False], [True] * 4])
-
-
-@pytest.fixture
-def untyped() -> Iterator[None]:
-    """As a user runs it: shapes are not checked by annotations, so the package itself must."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +89,7 @@ def test_memory_mask() -> None:
     assert torch.equal(mask.allowed, valid[:, None, None].expand(2, 1, 4, 3))
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("types_unchecked")
 @pytest.mark.parametrize("shape", [(2, 3), (2, 5), (1, 4), (3, 4)])
 @pytest.mark.parametrize("name", ["valid", "segments"])
 def test_shapes_that_disagree_are_refused(name: str, shape: tuple[int, int]) -> None:
@@ -109,13 +98,13 @@ def test_shapes_that_disagree_are_refused(name: str, shape: tuple[int, int]) -> 
         Context.over(TOKENS, Causal(), **{name: tensor})
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("types_unchecked")
 def test_valid_must_cover_the_cached_slots() -> None:
     with pytest.raises(ValueError, match=r"\(2, 6\), got \(2, 4\)"):
         Context.over(TOKENS, Causal(), valid=LEFT, past=2)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("types_unchecked")
 def test_memory_must_match() -> None:
     ctx = Context.over(TOKENS, Causal())
     with pytest.raises(ValueError, match="memory has 3 rows, which 2 rows cannot share evenly"):

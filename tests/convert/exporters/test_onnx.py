@@ -1,9 +1,8 @@
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -59,12 +58,7 @@ SMALL = {"d_model": 32, "n_layers": 2}
 Arrays = dict[str, Any]
 
 
-@pytest.fixture(autouse=True)
-def _unchecked() -> Iterator[None]:
-    """Sizes are symbols while a model is traced, and the checks of types would fix their values."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("types_unchecked")
 
 
 class Session:

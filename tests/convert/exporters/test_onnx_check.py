@@ -1,9 +1,7 @@
 """An ONNX folder is run by onnxruntime: a difference from the model is found."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import pytest
 
 from addnorm.convert.exporters.onnx import export_onnx
@@ -14,15 +12,7 @@ from addnorm.nn.attention import AttentionConfig
 
 CONFIG = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2))
 
-pytestmark = pytest.mark.parity
-
-
-@pytest.fixture(autouse=True)
-def _unchecked() -> Iterator[None]:
-    """Sizes are symbols while a model is traced, and the checks of types would fix their values."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("types_unchecked")]
 
 
 def test_a_model_that_is_another_by_now_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jaxtyping
 import pytest
 import torch
 from tests.contracts import build_core
@@ -36,10 +35,7 @@ POSITIONS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _untyped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tracer's numbers have shapes that no annotation knows."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+pytestmark = pytest.mark.usefixtures("types_unchecked")
 
 
 def context(mask: Mask, valid: Tensor | None, past: int) -> Context:
