@@ -24,9 +24,23 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
+TYPES_CHECKED = {"data", "generate", "inspect", "models", "nn", "quantize", "train"}
+"""The folders whose tests check every annotation as they run: those of what is put together.
+
+The others use the whole as a user does. Checking costs them two thirds of their time or more.
+"""
+
+
 @pytest.fixture(autouse=True)
 def _same_numbers_each_time() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _types(request: pytest.FixtureRequest) -> None:
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    if folder not in TYPES_CHECKED:
+        request.getfixturevalue("types_unchecked")
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.positions import LearnedConfig, PositionConfig
 from addnorm.parts import members
 
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
 VOCAB, BOS = 13, 2
 POSITIONS = [kind() for kind in members(PositionConfig)]
 ROWS = st.lists(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7), min_size=1, max_size=5)

@@ -19,6 +19,8 @@ from addnorm.generate import (
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import AttentionConfig
 
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
 TEXT = st.text(alphabet="ab€😀 \n", max_size=12)
 
 

@@ -31,6 +31,8 @@ from addnorm.train.trainer import (
     Interrupted,
 )
 
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
 ROOT = Path(__file__).parents[2]
 
 

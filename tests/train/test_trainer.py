@@ -33,6 +33,8 @@ from addnorm.train.trainer import (
     resolve_device,
 )
 
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -185,7 +185,7 @@ def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
         config = dataclasses.replace(config, core=core)
         d_model = 4 if config.d_head or config.n_heads == 2 else 8
         if getattr(position, "fraction", 1.0) < 1.0:
-            d_model *= 2  # half of a head is pairs, too
+            config = dataclasses.replace(config, d_head=4)  # half of a head is a pair
         heads = config.heads(d_model)
         place = BuildContext(
             d_model=d_model,
