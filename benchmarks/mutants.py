@@ -300,7 +300,7 @@ def _verdict(code: int, log: Path) -> tuple[str, str]:
     if code == 0:
         return "survived", ""
     text = log.read_text(encoding="utf-8", errors="replace")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
     return "killed", failed[1] if failed else f"exit code {code}"
 
 

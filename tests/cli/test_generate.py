@@ -102,7 +102,6 @@ def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:
     assert done.stdout.count(b"\n") == 3
 
 
-@pytest.mark.usefixtures("types_unchecked")
 def test_compiled_it_writes_the_same(
     run_of: RunOf, addnorm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +114,7 @@ def test_compiled_it_writes_the_same(
     assert [file.suffix for file in tmp_path.iterdir()] == [".pt2"]
 
 
-@pytest.mark.usefixtures("types_unchecked")
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["language", "translation"])
 def test_compiled_it_writes_the_same_of_many_lines(
     task: str, run_of: RunOf, addnorm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

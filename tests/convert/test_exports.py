@@ -7,9 +7,6 @@ FEW, MANY, ONNX = 25, 500, 40
 """Drawn models a target; a graph takes ten seconds."""
 
 
-pytestmark = pytest.mark.usefixtures("types_unchecked")
-
-
 @pytest.mark.parametrize("target", QUICK)
 def test_a_drawn_model_is_equal_or_refused(target: str) -> None:
     pytest.importorskip({"hf": "safetensors"}.get(target, target))

@@ -108,6 +108,7 @@ def test_it_writes_what_the_plain_step_writes(monkeypatch: pytest.MonkeyPatch) -
     assert_the_same(other)
 
 
+@pytest.mark.slow
 def test_a_damaged_graph_is_made_again(tmp_path: Path) -> None:
     model = decoder()
     ids = written(CompiledContinuation(model), [3], 9)[0]
@@ -176,6 +177,7 @@ def assert_several_are_the_same(plain: NextToken, compiled: NextToken, prompts: 
             )
 
 
+@pytest.mark.slow
 def test_several_texts_and_beams_are_what_the_plain_step_writes() -> None:
     model = decoder(**LLAMA)
     compiled = CompiledContinuation(model, several=True)

@@ -58,9 +58,6 @@ SMALL = {"d_model": 32, "n_layers": 2}
 Arrays = dict[str, Any]
 
 
-pytestmark = pytest.mark.usefixtures("types_unchecked")
-
-
 class Session:
     """A file run by onnxruntime."""
 

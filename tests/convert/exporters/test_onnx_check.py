@@ -12,7 +12,7 @@ from addnorm.nn.attention import AttentionConfig
 
 CONFIG = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2))
 
-pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("types_unchecked")]
+pytestmark = pytest.mark.parity
 
 
 def test_a_model_that_is_another_by_now_is_refused(tmp_path: Path) -> None:
