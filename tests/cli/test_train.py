@@ -3,6 +3,11 @@
 import gzip
 import io
 import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +15,10 @@ import numpy as np
 import pytest
 from tests.runs.tiny import RECIPES, write_recipe
 
+from addnorm.runs.run import Run
+
 Command = Callable[..., tuple[int, str, str]]
+COMMAND = [sys.executable, "-m", "addnorm"]
 OURS = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 
 
@@ -40,6 +48,59 @@ def test_resume(tmp_path: Path, addnorm: Command) -> None:
     assert addnorm("train", recipe, "--out", run, "--resume")[0] == 0
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sorted(set(steps)) == [1, 2, 3, 4]
+
+
+def test_the_hint_after_ctrl_c_goes_on_with_overrides_and_all(
+    tmp_path: Path, addnorm: Command
+) -> None:
+    """The command that an interrupted run prints, as it is, ends what was begun."""
+    recipe, folder = write_recipe(tmp_path, "language"), tmp_path / "other"
+    words = ["train", recipe, "--out", folder, "--train.lr", "3e-3", "--train.steps", "100000"]
+    process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    journal = folder / "metrics.jsonl"
+    while not (journal.exists() and journal.stat().st_size):
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    step = len(journal.read_text().splitlines())
+    hint = said.rpartition("go on with `")[2].partition("`")[0]
+    assert shlex.split(hint) == ["addnorm", "train", "--resume", str(folder)]
+    code, _, err = addnorm(*shlex.split(hint)[1:], "--train.steps", step + 2)
+    assert code == 0, err
+    assert "train.steps: 100000 so far" in err
+    steps = [json.loads(line)["step"] for line in journal.read_text().splitlines()]
+    assert max(steps) >= step + 2
+    assert json.loads((folder / "config.json").read_text())["recipe"]["train"]["lr"] == 3e-3
+
+
+def test_two_processes_in_one_folder(tmp_path: Path, addnorm: Command) -> None:
+    """The second is refused by name, and the first ends as if it had been alone."""
+    recipe, folder = write_recipe(tmp_path, "language"), tmp_path / "r"
+    words = [*COMMAND, "train", str(recipe), "--out", str(folder), "--train.steps", "60"]
+    first = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    while not (folder / ".lock").exists():
+        time.sleep(0.02)
+        assert first.poll() is None
+    code, _, err = addnorm("train", recipe, "--out", folder, "--train.steps", "60")
+    _, said = first.communicate()
+    assert (code, first.returncode) == (2, 0), said
+    assert f"process {first.pid} on " in err
+    steps = [
+        json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [*dict.fromkeys(steps)] == list(range(1, 61))
+    assert not (folder / ".lock").exists()
+    Run.open(folder)
+
+
+def test_what_is_no_run(tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "empty").mkdir()
+    code, _, err = addnorm("train", "--resume", tmp_path / "empty")
+    assert (code, "no run to go on with" in err) == (2, True)
+    code, _, err = addnorm("train", tmp_path / "empty")
+    assert (code, "goes on with `--resume" in err) == (2, True)
 
 
 def test_the_dry_run_writes_nothing(

@@ -35,7 +35,7 @@ def test_a_short_demo_leaves_a_run_and_two_pictures(short: None, tmp_path: Path,
     assert "300 sentences" in said.getvalue()
     assert "[data]" in said.getvalue()
     clear(tmp_path / "run")  # so the next demo takes its place
-    assert not (tmp_path / "run").exists()
+    assert not any((tmp_path / "run").iterdir())
 
 
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:

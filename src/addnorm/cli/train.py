@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.errors import Interrupted
+from addnorm.errors import InputError, Interrupted
 
 
 def train(
@@ -27,13 +27,15 @@ def train(
     Parameters
     ----------
     recipe
-        The TOML file with the tables data, tokenizer, model, train and eval.
+        The TOML file with the tables data, tokenizer, model, train and eval; with `--resume`, a run
+        folder is enough.
     overrides
         Fields to replace, as `--table.field value`.
     out
         The run folder; by default `runs/` and the recipe's name.
     resume
-        Go on from the newest checkpoint in the run folder.
+        Go on from the newest checkpoint in the run folder: `addnorm train --resume runs/my`. What
+        may change on the way: steps, epochs, how often it validates and saves, patience, device.
     dry_run
         Only print the model, its parameters, tokens a step, memory and the time to expect; this
         takes a few steps and writes nothing.
@@ -43,20 +45,28 @@ def train(
     from addnorm.runs.description import expectation
     from addnorm.runs.estimate import estimate
     from addnorm.runs.recipe import read_recipe
+    from addnorm.runs.resuming import resume_command, resumed_recipe
     from addnorm.runs.training import Prepared, train_run
 
     fields = fields_given(overrides, ["--out", "--resume", "--dry-run", "--import"])
     import_named(imports)
-    parsed = read_recipe(recipe, fields, import_parts=True)
+    if recipe.is_dir():
+        if not resume:
+            raise InputError(f"{recipe}: a folder: a run goes on with `--resume {recipe}`")
+        if out not in (None, recipe):
+            raise InputError(f"--out {out}: a run goes on where it is, in {recipe}")
+        parsed, folder = resumed_recipe(recipe, fields), recipe
+    else:
+        parsed = read_recipe(recipe, fields, import_parts=True)
+        folder = out or Path("runs") / recipe.stem
     if dry_run:
         prepared = Prepared(parsed)
         prepared.report(console)
         console.print(expectation(parsed, estimate(prepared)))
         return
-    folder = out or Path("runs") / recipe.stem
     try:
         train_run(parsed, folder, resume=resume, console=console)
     except Interrupted as stopped:
-        stopped.add_note(f"go on with `addnorm train {recipe} --out {folder} --resume`")
+        stopped.add_note(f"go on with `{resume_command(folder, parsed)}`")
         raise
     console.out(f"Trained. Next: addnorm info {folder}")

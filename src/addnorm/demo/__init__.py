@@ -16,6 +16,7 @@ from addnorm.inspect.pictures import attention_picture, position_picture
 from addnorm.nn.positions import sinusoidal_encoding
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.folder import read_settings
+from addnorm.runs.lock import LOCK, locked
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
@@ -32,9 +33,10 @@ def demo(to: str, out: Path, console: Console) -> float:
         recipe = read_recipe(file, {"data.to": f'"{to}"'})
         text = file.read_text(encoding="utf-8")
     recipe.corpus()  # an unknown language stops here, with the earlier demo untouched
-    clear(out)
-    console.print(f"Learning to translate English dates and numbers to {to!r} …")
-    run = train_run(recipe, out, resume=False, console=console)
+    with locked(out):
+        clear(out)
+        console.print(f"Learning to translate English dates and numbers to {to!r} …")
+        run = train_run(recipe, out, resume=False, console=console)
     (out / "recipe.toml").write_text(text, encoding="utf-8")
     scores = evaluate_run(run, "test")
     console.print(
@@ -67,13 +69,15 @@ Recipes for language models, classification and tagging are in the project's fol
 
 def clear(out: Path) -> None:
     """Remove an earlier demo. Raises `InputError` for a folder that holds anything else."""
-    if not out.exists() or not any(out.iterdir()):
+    files = [file for file in out.glob("*") if file.name != LOCK]
+    if not files:
         return
     if not (out / "config.json").exists() or not isinstance(
         read_settings(out).recipe.data, DatesConfig
     ):
         raise InputError(f"{out}: holds something other than an earlier demo: choose another --out")
-    shutil.rmtree(out)
+    for file in files:
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
 
 
 def varied(pairs: Sequence[Pair]) -> list[Pair]:

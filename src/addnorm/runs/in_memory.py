@@ -16,6 +16,7 @@ from addnorm.data.tokenizers import Tokenizer, TokenizerConfig
 from addnorm.errors import InputError, Interrupted, known_keywords
 from addnorm.models import DecoderConfig, ModelConfig
 from addnorm.runs.folder import Saved, is_run, write_settings
+from addnorm.runs.lock import locked
 from addnorm.runs.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
@@ -159,10 +160,11 @@ def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -
 
 def _kept(prepared: Prepared, folder: Path, console: Console) -> Run:
     """Train in a folder that a run can be opened from, and gone on with."""
-    if folder.exists() and (not folder.is_dir() or is_run(folder)):
-        raise InputError(f"{folder}: is there already: choose another folder")
-    write_settings(folder, prepared.recipe, prepared.tokenizers, prepared.labels)
-    return fit(prepared, folder, console)
+    with locked(folder):
+        if is_run(folder):
+            raise InputError(f"{folder}: is there already: choose another folder")
+        write_settings(folder, prepared.recipe, prepared.tokenizers, prepared.labels)
+        return fit(prepared, folder, console)
 
 
 def _in_memory(prepared: Prepared, console: Console) -> Run:

@@ -23,6 +23,7 @@ from addnorm.runs.build import WEIGHTS, build_model, check_model, load_into, sav
 from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.folder import read_settings, write_settings
 from addnorm.runs.recipe import Recipe, task_of
+from addnorm.runs.resuming import resume_command
 from addnorm.runs.types import (
     Classified,
     DecodingOptions,
@@ -93,10 +94,8 @@ class Run:
             model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
             return cls(folder, *saved, model.to(device))
         if not (folder / WEIGHTS).is_file():
-            raise InputError(
-                f"{folder}: training has not finished: go on with "
-                f"`addnorm train RECIPE --out {folder} --resume`"
-            )
+            command = resume_command(folder, saved.recipe)
+            raise InputError(f"{folder}: training has not finished: go on with `{command}`")
         model = build_model(*saved)
         stored = load_into(model, folder / WEIGHTS)
         return cls(folder, *saved, model.to(device, dtype or stored).eval())

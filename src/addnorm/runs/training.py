@@ -12,11 +12,12 @@ from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.runs.build import build_model, save_model
-from addnorm.runs.differences import differences
 from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
+from addnorm.runs.lock import locked
 from addnorm.runs.metrics import entity_scores
 from addnorm.runs.recipe import Recipe, check_task
+from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
 from addnorm.runs.settings import MEASURED
 from addnorm.runs.start import transfer_matching_weights
@@ -24,21 +25,6 @@ from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.precision import autocast
 from addnorm.train.progress import ProgressBar
 from addnorm.train.trainer import Trainer, Validation, resolve_device
-
-MAY_CHANGE = (
-    "data.root",
-    "train.steps",
-    "train.epochs",
-    "train.validate_every",
-    "train.save_every",
-    "train.keep",
-    "train.patience",
-    "train.compile",
-    "train.device",
-    "train.tensorboard",
-    "eval",
-)
-"""What a resumed run may do otherwise than it began; the rest says what it is."""
 
 
 class Prepared:
@@ -114,17 +100,19 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
     """Train a recipe in `folder`, or go on with what is there; return the finished run.
 
     Raises `InputError` where the folder holds a run and `resume` is not asked for, or is asked for
-    with a recipe that makes another run; `Interrupted` and `NonFiniteError` as training does.
+    with a recipe that makes another run, and where another process writes there; `Interrupted` and
+    `NonFiniteError` as training does.
     """
-    saved = earlier(recipe, folder, resume=resume, console=console)
-    prepared = Prepared(recipe, saved)
-    prepared.report(console)
-    if saved is None:
-        write_settings(folder, recipe, prepared.tokenizers, prepared.labels)
-    elif saved.recipe != recipe:
-        write_recipe(folder, recipe)
-    console.out(f"{count(prepared.model):,} parameters · {folder}", highlight=False)
-    return fit(prepared, folder, console)
+    with locked(folder):
+        saved = earlier(recipe, folder, resume=resume, console=console)
+        prepared = Prepared(recipe, saved)
+        prepared.report(console)
+        if saved is None:
+            write_settings(folder, recipe, prepared.tokenizers, prepared.labels)
+        elif saved.recipe != recipe:
+            write_recipe(folder, recipe)
+        console.out(f"{count(prepared.model):,} parameters · {folder}", highlight=False)
+        return fit(prepared, folder, console)
 
 
 def fit(prepared: Prepared, folder: Path, console: Console) -> Run:
@@ -159,23 +147,17 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
     begun = checkpoints_in(folder / "checkpoints") or (folder / "model.safetensors").exists()
     if begun and not resume:
         raise InputError(
-            f"{folder}: holds a run already. Go on with --resume, or choose another --out."
+            f"{folder}: holds a run already. Go on with `addnorm train --resume {folder}`, or "
+            "choose another --out."
         )
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file: choose another --out")
     if not resume:
         return None
     if not is_run(folder):
         console.out(f"{folder}: nothing to go on with: training starts at the beginning")
         return None
     saved = read_settings(folder)
-    for name, (old, new) in differences(saved.recipe, recipe).items():
-        if not f"{name}.".startswith(tuple(f"{known}." for known in MAY_CHANGE)):
-            raise InputError(
-                f"{folder}: holds another run: {name} is {old!r} there and {new!r} here. "
-                "Choose another --out, or go on with its own recipe."
-            )
-        console.out(f"{name}: {old!r} so far, {new!r} from here on", highlight=False)
+    for change in check_same_run(folder, saved.recipe, recipe):
+        console.out(change, highlight=False)
     return saved
 
 

@@ -1,0 +1,69 @@
+"""Going on with a run: what may change on the way, and the command that does it."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from addnorm.errors import InputError, nearest
+from addnorm.runs.differences import differences
+from addnorm.runs.folder import is_run, read_settings
+from addnorm.runs.imports import imports_of
+from addnorm.runs.recipe import Recipe
+
+MAY_CHANGE = (
+    "data.root",
+    "train.steps",
+    "train.epochs",
+    "train.validate_every",
+    "train.save_every",
+    "train.keep",
+    "train.patience",
+    "train.compile",
+    "train.device",
+    "train.tensorboard",
+    "eval",
+)
+"""What a resumed run may do otherwise than it began; the rest says what it is."""
+
+
+def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
+    """The recipe of the run in `folder`, with what `overrides` change from here on.
+
+    Raises `InputError` where there is no run, its data are in no file, or an override would make
+    it another run.
+    """
+    for name in overrides:
+        if not _may_change(name):
+            raise InputError(
+                f"--{name}: a run that goes on keeps it.{nearest(name, MAY_CHANGE)} "
+                f"May change: {', '.join(MAY_CHANGE)}."
+            )
+    if not is_run(folder):
+        raise InputError(
+            f"{folder}: no run to go on with: it ended before its first step, or is another folder"
+        )
+    recipe = read_settings(folder, overrides).recipe
+    if recipe.data is None:
+        raise InputError(f"{folder}: its data are in no file that the run could go on with")
+    return recipe
+
+
+def resume_command(folder: Path, recipe: Recipe) -> str:
+    """The command that goes on with a run."""
+    imports = [f"--import {shlex.quote(name)}" for name in imports_of(recipe).values()]
+    return " ".join(["addnorm train --resume", shlex.quote(str(folder)), *imports])
+
+
+def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
+    """A line on each field that changes on the way. Raises `InputError` for one that may not."""
+    for name, (before, after) in differences(old, new).items():
+        if not _may_change(name):
+            raise InputError(
+                f"{folder}: holds another run: {name} is {before!r} there and {after!r} here. "
+                f"Choose another --out, or go on with `{resume_command(folder, old)}`."
+            )
+        yield f"{name}: {before!r} so far, {after!r} from here on"
+
+
+def _may_change(name: str) -> bool:
+    return f"{name}.".startswith(tuple(f"{known}." for known in MAY_CHANGE))
