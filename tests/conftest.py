@@ -1,6 +1,7 @@
 """Settings for all tests: types and shapes are checked, threads few, hypothesis repeatable."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from jaxtyping import install_import_hook
@@ -15,6 +16,7 @@ import hypothesis
 import jaxtyping
 import pytest
 import torch
+from tests.disks import small_disk
 
 # Workers with several threads each would wait for one another.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -56,6 +58,13 @@ def types_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def _device(request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB, to fill."""
+    with small_disk(tmp_path / "disk") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,16 @@
 """Atomic writes: a file or a folder appears complete, or what was there before stays."""
 
 import os
+import re
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def atomic_write(file: Path, data: str | bytes) -> None:
@@ -15,6 +20,28 @@ def atomic_write(file: Path, data: str | bytes) -> None:
             partial.write_text(data, encoding="utf-8")
         else:
             partial.write_bytes(data)
+
+
+def write_tensors(
+    file: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file with the permissions of any other new file.
+
+    The library makes it readable for its owner alone, and says in words why the disk refuses.
+    Raises `OSError` for that, as for every other file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    file.touch()
+    mode = file.stat().st_mode
+    try:
+        save_file({name: one.contiguous() for name, one in tensors.items()}, file, metadata)
+    except SafetensorError as error:
+        if found := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(file)) from error
+        raise
+    file.chmod(mode)
 
 
 @contextmanager

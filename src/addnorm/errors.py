@@ -23,11 +23,16 @@ class NonFiniteError(ArithmeticError):
 
 
 class Interrupted(Exception):
-    """Training was asked to stop; everything up to `step` is saved."""
+    """Training was asked to stop after `step`; everything up to `saved` is on the disk."""
 
-    def __init__(self, step: int) -> None:
-        super().__init__(f"stopped after step {step}, which is saved")
-        self.step = step
+    def __init__(self, step: int, saved: int | None = None) -> None:
+        self.step, self.saved = step, step if saved is None else saved
+        lost = f"steps {self.saved + 1} to {step} are lost" if step > self.saved else ""
+        super().__init__(
+            f"stopped at once: {lost}, saved is everything up to step {self.saved}"
+            if lost
+            else f"stopped after step {step}, which is saved"
+        )
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Command
+from tests.disks import fill
 from tests.runs.test_start import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
@@ -40,3 +41,16 @@ def test_mistakes_are_one_message(run: Path, tmp_path: Path, addnorm: Command) -
     code, _, err = addnorm("export", run, tmp_path / "x", "--to", "tf")
     assert code == 2
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("to", ["hf", "ctranslate2", "onnx"])
+def test_a_full_disk_is_one_message_and_leaves_nothing(
+    to: str, run: Path, disk: Path, addnorm: Command
+) -> None:
+    pytest.importorskip({"hf": "safetensors"}.get(to, to))
+    fill(disk, left=8192)
+    code, out, err = addnorm("export", run, disk / "out", "--to", to)
+    assert (code, out) == (2, "")
+    assert "No space left on device" in err
+    assert err.count("\n") == 1
+    assert [file.name for file in disk.iterdir()] == ["ballast"]

@@ -47,3 +47,23 @@ def test_speed_is_that_of_the_last_steps_and_leaves_validation_out(
     now += 0.25
     assert speed.after(50) == pytest.approx(200)
     assert len(speed._marks) <= 100
+
+
+def test_without_a_terminal_lines_at_steps_that_grow_and_every_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    console = Console(file=io.StringIO(), width=120)
+    with ProgressBar(console) as bar:
+        for step in range(1, 301):
+            now += 0.1 if step <= 200 else 40.0
+            bar.stepped(step, 1000, 2.0, 100)
+        bar.say("something")
+    lines = [line for line in console.file.getvalue().splitlines() if line.startswith("step ")]
+    steps = [int(line.split()[1].partition("/")[0]) for line in lines]
+    assert steps[:8] == [1, 2, 5, 10, 20, 50, 100, 200]
+    assert steps[8:12] == [202, 204, 206, 208]
+    assert "loss 2.000" in lines[2]
+    assert lines[2].endswith("0:01:40 left")
+    assert "something" in console.file.getvalue()

@@ -196,8 +196,13 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     # What a shell starts in the background ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     trainer = tiny.trainer(tmp_path, listener=At(7, lambda: (interrupt(), interrupt())))
-    with pytest.raises(KeyboardInterrupt):
+    said: list[str] = []
+    trainer.say = said.append
+    lost = "stopped at once: steps 6 to 7 are lost, saved is everything up to step 5"
+    with pytest.raises(Interrupted, match=lost):
         trainer.fit()
+    [line] = said
+    assert line.endswith("loses what came after step 5")
     assert steps_of(tmp_path) == [5]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -47,6 +47,7 @@ def train(
     from addnorm.runs.recipe import read_recipe
     from addnorm.runs.resuming import resume_command, resumed_recipe
     from addnorm.runs.training import Prepared, train_run
+    from addnorm.train.patience import ExhaustedError
 
     fields = fields_given(overrides, ["--out", "--resume", "--dry-run", "--import"])
     import_named(imports)
@@ -66,7 +67,7 @@ def train(
         return
     try:
         train_run(parsed, folder, resume=resume, console=console)
-    except Interrupted as stopped:
+    except (Interrupted, ExhaustedError) as stopped:
         stopped.add_note(f"go on with `{resume_command(folder, parsed)}`")
         raise
     console.out(f"Trained. Next: addnorm info {folder}")

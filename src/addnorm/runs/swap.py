@@ -31,10 +31,11 @@ from addnorm.runs.evaluation import Evaluator, Split
 from addnorm.runs.folder import write_settings
 from addnorm.runs.recipe import Recipe, check_task
 from addnorm.runs.run import Run
+from addnorm.train.precision import resolve_device
 from addnorm.train.progress import ProgressBar
 from addnorm.train.schedule import LinearConfig
 from addnorm.train.settings import TrainConfig
-from addnorm.train.trainer import Trainer, resolve_device
+from addnorm.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)

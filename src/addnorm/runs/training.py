@@ -22,9 +22,10 @@ from addnorm.runs.run import Run
 from addnorm.runs.settings import MEASURED
 from addnorm.runs.start import transfer_matching_weights
 from addnorm.train.checkpoint import checkpoints_in
-from addnorm.train.precision import autocast
+from addnorm.train.patience import patiently
+from addnorm.train.precision import autocast, resolve_device
 from addnorm.train.progress import ProgressBar
-from addnorm.train.trainer import Trainer, Validation, resolve_device
+from addnorm.train.trainer import Trainer, Validation
 
 
 class Prepared:
@@ -130,11 +131,12 @@ def fit(prepared: Prepared, folder: Path, console: Console) -> Run:
             folder,
             validation=prepared.validation(),
             listener=bar,
+            say=bar.say,
         )
         for problem in trainer.resume():
             console.out(f"passed over: {problem}", highlight=False)
         trainer.fit()
-    save_model(folder, run.model)
+        patiently(lambda: save_model(folder, run.model), "the model", bar.say)
     run.model.eval()
     return run
 

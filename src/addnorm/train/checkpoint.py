@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from addnorm.atomic import atomic_directory, atomic_file, remove_partial
+from addnorm.atomic import atomic_directory, atomic_file, remove_partial, write_tensors
 from addnorm.errors import InputError
 
 MANIFEST = "manifest.json"
@@ -36,8 +36,7 @@ def save_checkpoint(
     remove_partial(folder, "step-*")
     with atomic_directory(final, whole=True) as partial:
         for name, group in tensors.items():
-            file = partial / f"{name}.safetensors"
-            save_file({k: t.contiguous() for k, t in group.items()}, file)
+            write_tensors(partial / f"{name}.safetensors", group)
         (partial / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
         hashes = {file.name: _sha256(file) for file in sorted(partial.iterdir())}
         manifest = json.dumps({"sha256": hashes}, indent=1)
@@ -114,9 +113,8 @@ def load_weights(file: Path) -> dict[str, Tensor]:
 
 def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, replacing an older one in one step."""
-    tensors = {k: t.contiguous() for k, t in weights.items()}
     with atomic_file(file) as partial:
-        save_file(tensors, partial, metadata={"format": "pt"})
+        write_tensors(partial, weights, {"format": "pt"})
 
 
 def _sha256(file: Path) -> str:

@@ -1,5 +1,6 @@
 """The journal of a run: one JSON line for each step and validation, and TensorBoard if asked."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -21,9 +22,15 @@ class Journal:
 
     def write(self, step: int, figures: dict[str, float]) -> None:
         """Add one line, `{"step": …, …}`."""
-        line = json.dumps({"step": step, **figures})
-        with self.file.open("ab") as stream:
-            stream.write(line.encode() + b"\n")
+        line = json.dumps({"step": step, **figures}).encode() + b"\n"
+        handle = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            length = os.fstat(handle).st_size
+            if os.write(handle, line) < len(line):  # the disk took a part: no half line stays
+                os.ftruncate(handle, length)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
+        finally:
+            os.close(handle)
         if self._board is not None:
             for name, value in figures.items():
                 self._board.add_scalar(name, value, step)

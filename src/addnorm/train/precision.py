@@ -30,3 +30,12 @@ def autocast(precision: PrecisionName, device: torch.device) -> AbstractContextM
 def loss_scaler(precision: PrecisionName, device: torch.device) -> torch.amp.GradScaler:
     """Dynamic loss scaling for float16 (Micikevicius et al. 2018, §3.2); does nothing otherwise."""
     return torch.amp.GradScaler(device.type, enabled=precision == "float16")
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("train.device = 'cuda', but torch sees no GPU here: use 'cpu' or 'auto'")
+    return torch.device(name)

@@ -1,13 +1,18 @@
-"""The progress bar of a training run: loss, tokens per second, time left."""
+"""How a training run goes, shown as a bar or, where there is no terminal, as lines."""
 
 import time
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 class ProgressBar:
-    """Shows each step as it comes; a context manager around `Trainer.fit`."""
+    """Shows each step as it comes: loss, tokens per second, time left.
+
+    A context manager around `Trainer.fit`. Where there is no terminal, as under nohup or on a
+    cluster, it prints a line at steps 1, 2, 5, 10, 20, 50 and so on, and at least every minute.
+    """
 
     def __init__(self, console: Console) -> None:
         self._bar = Progress(
@@ -19,7 +24,9 @@ class ProgressBar:
             console=console,
         )
         self._task = self._bar.add_task("training", total=None, loss=float("nan"), speed=0.0)
+        self.console = console
         self._speed = _Speed()
+        self._lines = _Lines()
 
     def __enter__(self) -> "ProgressBar":
         self._bar.__enter__()
@@ -32,12 +39,46 @@ class ProgressBar:
         """Move on by one step."""
         speed = self._speed.after(tokens)
         self._bar.update(self._task, completed=step, total=total, loss=loss, speed=speed)
+        if not self.console.is_terminal and self._lines.due(step):
+            left = self._lines.left(step, total)
+            self.console.out(
+                f"step {step:,}/{total:,} · loss {loss:.3f} · {speed:,.0f} tokens/s · {left} left",
+                highlight=False,
+            )
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self.console.out(line, highlight=False)
 
     def validated(self, step: int, scores: dict[str, float]) -> None:
         """Print the scores above the bar."""
         figures = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        self._bar.console.print(f"step {step:>6} · valid {figures}")
+        self.console.print(f"step {step:>6} · valid {figures}")
         self._speed.restart()
+
+
+class _Lines:
+    """When a line is due where no bar can be drawn: at steps that grow, and every minute."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+        self._last = time.monotonic()
+
+    def due(self, step: int) -> bool:
+        now = time.monotonic()
+        self._first = self._first or (now, step)
+        if str(step).rstrip("0") in ("1", "2", "5") or now - self._last >= 60.0:
+            self._last = now
+            return True
+        return False
+
+    def left(self, step: int, total: int) -> timedelta | str:
+        """The time to expect, from all steps so far."""
+        begun, first = self._first or (0.0, step)
+        if step == first:
+            return "?"
+        seconds = (time.monotonic() - begun) / (step - first) * (total - step)
+        return timedelta(seconds=round(seconds))
 
 
 class _Speed:

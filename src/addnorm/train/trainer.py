@@ -1,8 +1,6 @@
 """The training loop: batches in, updates out; it validates, saves, resumes and stops cleanly."""
 
 import math
-import signal
-import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -36,9 +34,11 @@ from addnorm.train.loss import (
 )
 from addnorm.train.objective import Objective
 from addnorm.train.optim import build_optimizers, optimizer_tensors, restore_optimizers
-from addnorm.train.precision import autocast, loss_scaler
+from addnorm.train.patience import ExhaustedError, out_of_memory, patiently, to_standard_error
+from addnorm.train.precision import autocast, loss_scaler, resolve_device
 from addnorm.train.schedule import checked_factor
 from addnorm.train.settings import TrainConfig
+from addnorm.train.stopping import stop_requests
 
 
 @runtime_checkable
@@ -88,7 +88,8 @@ class Trainer:
     """Trains `model` in `folder` as `config` says, from the newest whole checkpoint there if any.
 
     `folder` gets `metrics.jsonl`, `checkpoints/` and, while validation runs, `best.safetensors`.
-    With a `teacher`, the model learns to say what that says, and not the labels.
+    With a `teacher`, the model learns to say what that says, and not the labels. `say` gets a line
+    where a person has to know something at once.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Trainer:
         validation: Validation | None = None,
         listener: Listener | None = None,
         teacher: nn.Module | None = None,
+        say: Callable[[str], None] = to_standard_error,
     ) -> None:
         if validation is None and (config.select == "best" or config.patience is not None):
             raise InputError("train.select = 'best' and train.patience need validation data")
@@ -119,6 +121,8 @@ class Trainer:
         self.folder = folder
         self.validation = validation
         self.listener = listener
+        self.say = say
+        self.saved_step = 0
         self.optimizers = build_optimizers(config.optimizer, model, config.lr)
         self.peaks = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
         self.scaler = loss_scaler(config.precision, self.device)
@@ -145,9 +149,10 @@ class Trainer:
     def fit(self) -> None:
         """Train to the last step, then give the model the weights that the run ends with.
 
-        Raises `Interrupted` after Ctrl-C or SIGTERM, everything saved, and `NonFiniteError`.
+        Raises `Interrupted` after Ctrl-C or SIGTERM, everything saved, `NonFiniteError`, and
+        `InputError` where memory or the disk is full, saying what is saved.
         """
-        with stop_requests() as stop:
+        with stop_requests(self.stopping) as stop, self.saying_what_is_saved():
             while not self.finished():
                 self.update(self.next_group())
                 self.validate_if_due()
@@ -157,6 +162,30 @@ class Trainer:
                 if stopping and not self.finished():
                     raise Interrupted(self.state.step)
         self.take_final_weights()
+
+    def stopping(self) -> None:
+        """Say what a first Ctrl-C does, and what a second would."""
+        self.say(
+            "stopping after this step, which is then saved; Ctrl-C again stops at once and loses "
+            f"what came after step {self.saved_step}"
+        )
+
+    @contextmanager
+    def saying_what_is_saved(self) -> Generator[None]:
+        """Where training ends before its time, say what of it is on the disk."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            raise Interrupted(self.state.step, saved=self.saved_step) from error
+        except (InputError, MemoryError, RuntimeError) as error:
+            full = error if isinstance(error, ExhaustedError) else None
+            if what := out_of_memory(error):
+                smaller = "Smaller batches (train.batching) with train.accumulate take less"
+                full = ExhaustedError(f"step {self.state.step + 1}: {what}. {smaller}")
+            if full is None:
+                raise
+            full.add_note(f"saved is everything up to step {self.saved_step}")
+            raise full from error.__cause__
 
     def update(self, group: list[Batch]) -> None:
         """One optimiser step on the tokens of micro-batches, as if they were one batch."""
@@ -257,9 +286,13 @@ class Trainer:
         state = self.state
         rate = self.optimizers[-1].param_groups[0]["lr"]
         figures = {"loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens}
-        self.journal.write(state.step, {"epoch": state.epoch, **figures})
+        self.note({"epoch": state.epoch, **figures})
         if self.listener is not None:
             self.listener.stepped(state.step, self.total_steps, loss, n_tokens)
+
+    def note(self, figures: dict[str, float]) -> None:
+        """Write a line of the journal."""
+        patiently(lambda: self.journal.write(self.state.step, figures), "the journal", self.say)
 
     # Validation.
 
@@ -273,7 +306,7 @@ class Trainer:
             scores = self.validation.score(self.model)
             self.note_best(scores[self.validation.metric])
         restore_random_state(state, self.device)
-        self.journal.write(self.state.step, {f"valid_{k}": v for k, v in scores.items()})
+        self.note({f"valid_{k}": v for k, v in scores.items()})
         if self.listener is not None:
             self.listener.validated(self.state.step, scores)
 
@@ -285,7 +318,8 @@ class Trainer:
         if best is None or math.isnan(best) or sign * value > sign * best:
             state.best, state.best_step = value, state.step
             state.validations_since_best = 0
-            save_weights(self.folder / "best.safetensors", weights_of(self.model))
+            best_file, weights = self.folder / "best.safetensors", weights_of(self.model)
+            patiently(lambda: save_weights(best_file, weights), "the best weights", self.say)
         else:
             state.validations_since_best += 1
 
@@ -293,7 +327,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint from which `resume` continues bit for bit."""
-        self.state.journal_bytes = self.journal.flush()
+        self.state.journal_bytes = patiently(self.journal.flush, "the journal", self.say)
         tensors = {
             "model": weights_of(self.model),
             "optimizer": optimizer_tensors(self.optimizers),
@@ -303,8 +337,11 @@ class Trainer:
         if self.average is not None:
             tensors["average"] = self.average.weights
             facts["average_updates"] = self.average.updates
-        folder = self.folder / "checkpoints"
-        saved = save_checkpoint(folder, self.state.step, tensors, facts)
+        folder, step = self.folder / "checkpoints", self.state.step
+        saved = patiently(
+            lambda: save_checkpoint(folder, step, tensors, facts), f"step {step}", self.say
+        )
+        self.saved_step = step
         keep_latest(saved, max(self.config.keep, self.config.average))
 
     def resume(self) -> list[str]:
@@ -327,6 +364,7 @@ class Trainer:
             self.average.weights = {k: v.to(self.device) for k, v in tensors["average"].items()}
             self.average.updates = facts["average_updates"]
         self.state, self._stream = TrainState(**facts["standing"]), None
+        self.saved_step = self.state.step
         self.journal.cut(self.state.journal_bytes)
         return problems
 
@@ -342,38 +380,6 @@ class Trainer:
             final = self.average.weights
         if final is not None:
             copy_into(self.model, final)
-
-
-@contextmanager
-def stop_requests() -> Generator[list[int]]:
-    """A list that fills when Ctrl-C or SIGTERM asks to stop; a second request stops at once."""
-    requests: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield requests  # only the main thread may watch signals
-        return
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, _: object) -> None:
-        requests.append(number)
-        signal.signal(number, before[signal.Signals(number)])
-
-    try:
-        for number in before:
-            signal.signal(number, note)
-        yield requests
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device of that name; "auto" takes a GPU where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("train.device = 'cuda', but torch sees no GPU here: use 'cpu' or 'auto'")
-    return torch.device(name)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

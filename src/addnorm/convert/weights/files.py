@@ -13,10 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from addnorm.atomic import atomic_directory
+from addnorm.atomic import atomic_directory, write_tensors
 from addnorm.convert.weights.header import MAX_HEADER, parse_object
 from addnorm.convert.weights.mapped import StoredTensor, map_pickle, map_safetensors
 from addnorm.errors import InputError
@@ -234,7 +233,7 @@ def _shards(tensors: Mapping[str, Tensor], max_bytes: int) -> dict[str, dict[str
 def _write_weights(file: Path, tensors: Mapping[str, Tensor]) -> None:
     file.touch()
     mode = file.stat().st_mode
-    save_file({k: t.contiguous() for k, t in tensors.items()}, file, metadata={"format": "pt"})
+    write_tensors(file, tensors, {"format": "pt"})
     file.chmod(mode)  # safetensors 0.8 leaves a file that its owner alone may read
 
 
