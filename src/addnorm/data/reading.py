@@ -11,6 +11,7 @@ from typing import TypeVar
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus
 from addnorm.errors import InputError, nearest
+from addnorm.files import check_regular
 
 T = TypeVar("T")
 
@@ -28,6 +29,8 @@ def find(path: Path, root: Path | None = None) -> Path:
         return full
     if full.is_dir():
         raise InputError(f"{full} is a folder, not a file")
+    if full.exists():
+        check_regular(full)
     folder = full.parent
     if not folder.is_dir():
         raise InputError(f"{full} does not exist, nor does its folder{_hint(root)}")
@@ -41,17 +44,30 @@ def _hint(root: Path | None) -> str:
     return f" (relative paths start at root, else at ${ROOT}, else here)"
 
 
+UNPACKED = 2**26
+"""Bytes that any .gz file may unpack to."""
+
+
 def read_bytes(path: Path) -> bytes:
     """The content of a file, unpacked where its name ends in .gz."""
     try:
         if path.suffix != ".gz":
             return path.read_bytes()
-        with gzip.open(path) as file:
-            return file.read()
+        return _unpacked(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path} is a damaged or truncated gzip file: {error}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    """What a .gz file holds. Raises `InputError` for one made to fill the memory."""
+    most = max(UNPACKED, 100 * path.stat().st_size)
+    with gzip.open(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"{path} unpacks to more than {most:,} bytes, a hundred times its size")
+    return data
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:

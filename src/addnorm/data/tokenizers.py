@@ -15,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from addnorm.config import config
 from addnorm.data.codecs import SPECIALS, LibraryCodec, OwnCodec, TokenizerPart
 from addnorm.errors import InputError
+from addnorm.files import read_file
 from addnorm.parts import FROM_FILE, Family, dump
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
@@ -178,13 +179,19 @@ class ForeignIds:
     after: tuple[NonNegativeInt, ...]
 
 
+MOST_ADDED = 50_000
+"""Added tokens of a `tokenizer.json`; published ones have some hundreds."""
+
+
 def read_inner(path: Path) -> tokenizers.Tokenizer:
     """Read a `tokenizer.json`; raise `InputError` where it is missing or damaged."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path).decode()
         json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a tokenizer: {error}") from error
+    if (n := text.count('"single_word"')) > MOST_ADDED:  # each takes the library milliseconds
+        raise InputError(f"{path}: {n:,} added tokens: at most {MOST_ADDED:,} are read")
     try:
         return tokenizers.Tokenizer.from_str(text)
     except (KeyboardInterrupt, SystemExit):
@@ -195,7 +202,7 @@ def read_inner(path: Path) -> tokenizers.Tokenizer:
 
 def _foreign_ids(path: Path) -> ForeignIds:
     try:
-        return TypeAdapter(ForeignIds).validate_json(path.read_bytes())
+        return TypeAdapter(ForeignIds).validate_json(read_file(path))
     except (OSError, ValidationError) as error:
         raise InputError(f"{path} does not say what the ids mean: {error}") from error
 
@@ -207,7 +214,7 @@ OWN = "own_tokenizer"
 def _own_table(path: Path) -> Any:
     """The configuration of someone's own tokenizer, where the file speaks of one."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):
         return None  # `read_inner` says what is wrong
     return found.get(OWN) if isinstance(found, dict) else None

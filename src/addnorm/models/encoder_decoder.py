@@ -17,7 +17,7 @@ from addnorm.models.inputs import (
     embedded,
     valid_positions,
 )
-from addnorm.models.transformer import TransformerConfig
+from addnorm.models.transformer import LayerCount, TransformerConfig
 from addnorm.nn.attention import CrossAttention
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
@@ -138,7 +138,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     input: InputConfig = TokenInputConfig()
-    n_decoder_layers: PositiveInt | None = None
+    n_decoder_layers: LayerCount | None = None
     share_embeddings: bool = True
     decoder_position: PositionConfig | None = None
     decoder_max_len: PositiveInt | None = None

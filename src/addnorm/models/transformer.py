@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Any, cast
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import nn
 
 from addnorm.config import Probability, config
@@ -59,6 +59,10 @@ LayerPositionConfig = Annotated[
 """The positions that a layer may have of its own: those that act in attention."""
 
 
+LayerCount = Annotated[PositiveInt, Field(le=4096)]
+"""How many layers a stack may have; the deepest that was published has a thousand."""
+
+
 @config
 class LayerConfig:
     """What a layer has of its own; the rest is the model's.
@@ -82,7 +86,7 @@ class TransformerConfig:
     """
 
     d_model: PositiveInt = 512
-    n_layers: PositiveInt = 6
+    n_layers: LayerCount = 6
     max_len: PositiveInt = 1024
     position: PositionConfig = SinusoidalConfig()
     attention: MixerConfig = AttentionConfig()

@@ -9,6 +9,7 @@ from torch import nn
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
+from addnorm.memory import total_memory
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
 from addnorm.nn.init import without_values
 from addnorm.runs.recipe import Recipe
@@ -20,18 +21,57 @@ WEIGHTS = "model.safetensors"
 
 
 def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]) -> Model:
-    """The untrained model of a recipe, sized for its vocabularies and labels."""
+    """The untrained model of a recipe, sized for its vocabularies and labels.
+
+    Raises `InputError`, before any memory is taken, for one that this machine cannot hold.
+    """
+    check_memory(count_parameters(recipe, tokenizers, labels))
+    return _built(recipe, tokenizers, labels)
+
+
+def count_parameters(
+    recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
+) -> int:
+    """The parameters of a recipe's model, tied ones once, without building it in memory.
+
+    Embeddings have at least `rows` rows, for a recipe whose tokenizer is not there yet.
+    """
+    try:
+        with without_values():
+            model = _built(recipe, tokenizers, labels, rows=rows)
+    except (RuntimeError, OverflowError, TypeError) as error:
+        if "overflow" in str(error).lower():
+            raise InputError(f"model: no machine can hold its size: {error}") from error
+        model = _built(recipe, tokenizers, labels, rows=rows)  # of parts that need real numbers
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def check_memory(parameters: int) -> None:
+    """Raise `InputError` where so many parameters in float32 are more than the machine's memory."""
+    needed, there = 4 * parameters, total_memory()
+    if there is not None and needed > there:
+        raise InputError(
+            f"model: {parameters:,} parameters take {needed / 2**30:,.0f} GiB in float32, and this "
+            f"machine has {there / 2**30:,.0f} GiB: a smaller d_model, n_layers or vocabulary"
+        )
+
+
+def _built(
+    recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
+) -> Model:
     model = recipe.model
-    source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source)
+    source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source) or rows
     match model:
         case EncoderDecoderConfig():
             configured = model.target_vocab_size or model.vocab_size
-            target = _rows("target_vocab_size", configured, tokenizers and tokenizers.target)
+            target = (
+                _rows("target_vocab_size", configured, tokenizers and tokenizers.target) or rows
+            )
             return model.build(source, target)
         case DecoderConfig():
             return model.build(source)
         case EncoderConfig():
-            return model.build(source, n_labels=len(labels))
+            return model.build(source, n_labels=len(labels) or rows)
 
 
 def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int:
@@ -62,7 +102,7 @@ def check_model(
 ) -> None:
     """Raise `InputError` unless `model` has the weights of its recipe's, by name and shape."""
     with without_values():
-        expected = weights_of(build_model(recipe, tokenizers, labels))
+        expected = weights_of(_built(recipe, tokenizers, labels))
     if problems := _differences(weights_of(model), expected):
         raise InputError(f"the model is not that of its configuration {problems}")
 

@@ -14,11 +14,10 @@ from rich.tree import Tree
 from addnorm.convert.folder import hf_model_type
 from addnorm.models import EncoderConfig
 from addnorm.parts import kind_of
-from addnorm.runs.build import build_model
+from addnorm.runs.build import count_parameters
 from addnorm.runs.estimate import Estimate
 from addnorm.runs.folder import read_settings
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
-from addnorm.runs.training import count
 from addnorm.train.checkpoint import checkpoints_in
 
 
@@ -40,7 +39,7 @@ def describe_run(folder: Path) -> RenderableType:
     rows = {"run" if foreign is None else "folder": str(folder)}
     rows |= {
         "task": _task(recipe),
-        "parameters": f"{count(build_model(recipe, tokenizers, labels)):,}",
+        "parameters": f"{count_parameters(recipe, tokenizers, labels):,}",
     }
     if tokenizers is not None:
         sizes = dict.fromkeys((tokenizers.source.vocab_size, tokenizers.target.vocab_size))

@@ -18,6 +18,7 @@ from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.data import ImagesConfig
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
+from addnorm.files import read_file
 from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.recipe import (
     RECIPE,
@@ -44,7 +45,7 @@ class Saved(NamedTuple):
 
 def is_run(folder: Path) -> bool:
     """Whether `write_settings` has finished in this folder."""
-    return (folder / "config.json").is_file()
+    return (folder / "config.json").exists()
 
 
 def write_settings(
@@ -80,7 +81,7 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
     if is_hf_folder(folder):
         return _foreign_settings(folder, overrides or {})
     if not is_run(folder):
-        near = [path.parent.name for path in folder.parent.glob("*/config.json")]
+        near = [file.parent.name for file in folder.parent.glob("*/config.json")]
         raise InputError(f"{folder}: not a run folder: no config.json.{nearest(folder.name, near)}")
     match _read_json(file):
         case {"format": version, "recipe": dict(stored), **facts} if version == FORMAT:
@@ -140,7 +141,7 @@ def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(read_file(file))
     except FileNotFoundError as error:
         raise InputError(f"{file}: missing: the run is damaged") from error
     except (ValueError, RecursionError) as error:

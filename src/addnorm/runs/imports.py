@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.errors import InputError
+from addnorm.files import read_file
 from addnorm.parts import import_parts, needed_imports
 
 
@@ -104,7 +105,7 @@ def _model_folder(file: Path) -> Path | None:
     """The run, checkpoint or Hugging Face folder that a recipe lies in, if it does."""
     for folder in file.resolve().parents[:3]:
         try:
-            facts = json.loads((folder / "config.json").read_bytes())
+            facts = json.loads(read_file(folder / "config.json"))
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(facts, Mapping) and facts.keys() & {"recipe", "model_type", "architectures"}:

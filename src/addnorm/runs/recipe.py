@@ -15,6 +15,7 @@ from addnorm.data.batching import BatchingConfig, ExamplesConfig
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
+from addnorm.files import read_file
 from addnorm.models import DecoderConfig, ModelConfig
 from addnorm.parts import FROM_FILE, family_of, kind_of, members
 from addnorm.runs.imports import check_imports, import_named
@@ -114,7 +115,7 @@ def _write_start(tree: dict[str, Any], place: Place) -> None:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_bytes().decode("utf-8-sig")
+        return read_file(file).decode("utf-8-sig")
     except FileNotFoundError as error:
         names = [path.name for path in file.parent.glob("*.toml")]
         raise InputError(f"{file}: no such recipe.{nearest(file.name, names)}") from error

@@ -11,7 +11,7 @@ from addnorm.data.batching import Loaders
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.errors import InputError
 from addnorm.models import Model
-from addnorm.runs.build import build_model, save_model
+from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
 from addnorm.runs.lock import locked
@@ -40,6 +40,7 @@ class Prepared:
         self, recipe: Recipe, saved: Saved | None = None, corpus: Corpus | None = None
     ) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
+        check_memory(count_parameters(recipe, None, (), rows=1))  # at least: before data are read
         self.recipe = recipe
         self.corpus: Corpus = corpus or recipe.corpus()
         check_task(recipe, self.corpus)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from addnorm.atomic import atomic_directory, atomic_file, remove_partial, write_tensors
 from addnorm.errors import InputError
+from addnorm.files import read_file
 
 MANIFEST = "manifest.json"
 
@@ -51,13 +52,13 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Tensor]], Json]:
     """
     files = check_checkpoint(folder)
     tensors = {file.stem: load_file(file) for file in files if file.suffix == ".safetensors"}
-    return tensors, json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    return tensors, json.loads(read_file(folder / "facts.json"))
 
 
 def check_checkpoint(folder: Path) -> list[Path]:
     """The files of the manifest, each compared with it. Raises `InputError` where they differ."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(read_file(folder / MANIFEST))
         hashes: dict[str, str] = dict(manifest["sha256"])
     except FileNotFoundError as error:
         raise InputError(f"{folder}: no {MANIFEST}: the checkpoint was never finished") from error

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from addnorm.convert.weights.header import parse_object
 from addnorm.errors import InputError, nearest
+from addnorm.files import read_file
 
 Json = dict[str, Any]
 T = TypeVar("T", bool, int, float, str)
@@ -54,9 +55,7 @@ class Settings:
         """Those of a folder. Raises `InputError` where the file is missing or no JSON object."""
         file = folder / "config.json"
         try:
-            if file.stat().st_size > MAX_BYTES:
-                raise InputError(f"{file}: no configuration is longer than {MAX_BYTES:,} bytes")
-            return cls(parse_object(file.read_bytes(), file), str(file))
+            return cls(parse_object(read_file(file, MAX_BYTES), file), str(file))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"{file}: missing") from error
 

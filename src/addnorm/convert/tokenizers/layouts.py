@@ -13,6 +13,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from addnorm.convert.tokenizers.sentencepiece import SentencePiece, check_charsmap
 from addnorm.data.tokenizers import read_inner
 from addnorm.errors import InputError
+from addnorm.files import read_file
 
 JSON = "tokenizer.json"
 TARGET = "target.tokenizer.json"
@@ -181,7 +182,7 @@ def read_object(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_file(path))
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no character
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
@@ -193,7 +194,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def _lines(path: Path) -> list[str]:
     """The lines of a file, without what ends them."""
     try:
-        text = path.read_bytes().decode()
+        text = read_file(path).decode()
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not UTF-8 text: {error}") from error
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")

@@ -16,6 +16,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers
 
 from addnorm.errors import InputError
+from addnorm.files import read_file
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class SentencePiece:
     def read(cls, path: Path) -> "SentencePiece":
         """Read a file; raise `InputError` for any byte out of place."""
         try:
-            return _model(path.read_bytes())
+            return _model(read_file(path))
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error}") from error
         except ValueError as error:

@@ -19,6 +19,7 @@ from addnorm.atomic import atomic_directory, write_tensors
 from addnorm.convert.weights.header import MAX_HEADER, parse_object
 from addnorm.convert.weights.mapped import StoredTensor, map_pickle, map_safetensors
 from addnorm.errors import InputError
+from addnorm.files import read_file
 
 SAFE = "model.safetensors"
 PICKLED = "pytorch_model.bin"
@@ -121,9 +122,7 @@ def _read_shards(
 
 def _read_index(file: Path) -> dict[str, str]:
     try:
-        if file.stat().st_size > MAX_HEADER:
-            raise InputError(f"{file}: too large: at most {MAX_HEADER} bytes")
-        weight_map = parse_object(file.read_bytes(), file).get("weight_map")
+        weight_map = parse_object(read_file(file, MAX_HEADER), file).get("weight_map")
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
     if not isinstance(weight_map, dict) or not weight_map:

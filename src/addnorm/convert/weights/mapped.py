@@ -12,6 +12,7 @@ from torch import Tensor
 
 from addnorm.convert.weights.header import Entry, read_header
 from addnorm.errors import InputError
+from addnorm.files import check_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ def map_safetensors(file: Path) -> dict[str, StoredTensor]:
     where the file is not whole.
     """
     try:
+        check_regular(file)
         with file.open("rb") as stream:
             entries = read_header(stream, file)
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -1,0 +1,32 @@
+"""Files that are read whole: regular ones, of a size that what they are for can have."""
+
+import os
+import stat
+from pathlib import Path
+
+from addnorm.errors import InputError
+
+SETTINGS = 2**26
+"""Bytes that no recipe, configuration or tokenizer has more of: 64 MiB."""
+
+
+def check_regular(file: Path) -> None:
+    """Raise `InputError` for a pipe, a device or a link to one, which may have no end."""
+    mode = file.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"{file}: not a file but a pipe or a device")
+
+
+def read_file(file: Path, most: int = SETTINGS) -> bytes:
+    """The bytes of a file.
+
+    Raises `InputError` for what is no file or has more than `most` bytes, and `OSError` where it
+    cannot be read.
+    """
+    check_regular(file)
+    with file.open("rb") as stream:
+        long = os.fstat(stream.fileno()).st_size > most
+        data = b"" if long else stream.read(most + 1)
+    if long or len(data) > most:
+        raise InputError(f"{file}: too large: what it is for has at most {most:,} bytes")
+    return data
