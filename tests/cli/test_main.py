@@ -24,7 +24,7 @@ SURFACE = {
         "--import",
     },
     "classify": {"--run", "--json", "--import"},
-    "info": {"--what", "--import"},
+    "info": {"--what", "--verify", "--import"},
     "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},
     "swap": {
         "--run", "--out", "--set", "--layers", "--recover", "--distill", "--split", "--import",
@@ -134,7 +134,7 @@ def test_an_interrupted_training_says_how_to_go_on(
     assert code == 130
     assert err == (
         "addnorm: stopped after step 2, which is saved; "
-        f"go on with `addnorm train {recipe} --out {tmp_path / 'r'} --resume`\n"
+        f"go on with `addnorm train --resume {tmp_path / 'r'}`\n"
     )
     assert train.Interrupted is Interrupted
 

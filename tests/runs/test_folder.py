@@ -138,6 +138,7 @@ def test_weights_of_another_model_are_named(copied: Path) -> None:
     weights["extra"] = weights.pop(first)
     weights[second] = torch.zeros(2, 3, 4)
     save_file(weights, copied / "model.safetensors")
+    (copied / "digests.json").unlink()  # changed on purpose
     said = refusal(copied)
     assert f"missing {first}" in said
     assert "unexpected extra" in said

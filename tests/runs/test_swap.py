@@ -72,7 +72,7 @@ def test_the_same_function_has_the_same_loss(gpt: Path, tmp_path: Path) -> None:
     assert scores["loss"] == pytest.approx(done.figures["after"]["loss"])
     assert evaluate_run(Run.open(gpt), "valid")["loss"] == done.figures["before"]["loss"]
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"config.json", "tokenizer.json", "model.safetensors"}
+    assert names == {"config.json", "digests.json", "tokenizer.json", "model.safetensors"}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

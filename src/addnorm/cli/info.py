@@ -1,21 +1,38 @@
 """`addnorm info`: what a run or a recipe consists of."""
 
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
 
 
-def info(what: Path, *, imports: Imports = ()) -> None:
+def info(
+    what: Path,
+    *,
+    verify: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    imports: Imports = (),
+) -> None:
     """Describe a run folder or a recipe: its parts, parameters, data and scores.
 
     Parameters
     ----------
     what
         A run folder or a recipe file.
+    verify
+        Also compare every file of a run, and of its checkpoints, with the digest of what was saved.
     """
     from rich.console import Console
 
     from addnorm.runs.description import describe
+    from addnorm.runs.digests import check_digests
+    from addnorm.train.checkpoint import check_checkpoint, checkpoints_in
 
     import_named(imports)
-    Console(highlight=False).print(describe(what))
+    console = Console(highlight=False)
+    console.print(describe(what))
+    if verify:
+        n = check_digests(what)
+        n += sum(len(check_checkpoint(one)) for one in checkpoints_in(what / "checkpoints"))
+        console.print(f"verified: {n} files are as they were saved")

@@ -12,6 +12,7 @@ from addnorm.errors import InputError
 from addnorm.memory import total_memory
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
 from addnorm.nn.init import without_values
+from addnorm.runs.digests import check_digest, write_digests
 from addnorm.runs.recipe import Recipe
 from addnorm.train.average import Weights, copy_into, weights_of
 from addnorm.train.checkpoint import load_weights, save_weights
@@ -89,6 +90,7 @@ def load_into(model: nn.Module, file: Path) -> torch.dtype:
 
     Raises `InputError` naming the tensors that are missing, unexpected or of another shape.
     """
+    check_digest(file)
     found = load_weights(file)
     if problems := _differences(found, weights_of(model)):
         raise InputError(f"{file}: does not fit this model {problems}")
@@ -121,5 +123,6 @@ def _differences(found: Weights, expected: Weights) -> str:
 
 
 def save_model(folder: Path, model: nn.Module) -> None:
-    """Write `model.safetensors`, tied weights once."""
+    """Write `model.safetensors`, tied weights once, and the digests of the run, which is whole."""
     save_weights(folder / WEIGHTS, weights_of(model))
+    write_digests(folder)

@@ -3,7 +3,7 @@
 A Hugging Face folder is read as a run too, one that has no data.
 
 config.json, tokenizer.json (or source. and target., or none), labels.json, model.safetensors,
-metrics.jsonl, checkpoints/
+digests.json, metrics.jsonl, checkpoints/
 """
 
 import json

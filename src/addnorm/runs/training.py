@@ -12,6 +12,7 @@ from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
+from addnorm.runs.digests import DIGESTS
 from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
 from addnorm.runs.lock import locked
@@ -107,6 +108,7 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
     """
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
+        (folder / DIGESTS).unlink(missing_ok=True)  # of an end that is none any more
         prepared = Prepared(recipe, saved)
         prepared.report(console)
         if saved is None:
