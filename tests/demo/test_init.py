@@ -8,8 +8,9 @@ from rich.console import Console
 
 import addnorm.demo as demo_module
 from addnorm.data.examples import Pair
-from addnorm.demo import clear, demo, varied
+from addnorm.demo import clear, demo, varied, warn_of_fonts
 from addnorm.errors import InputError
+from addnorm.inspect import pictures
 
 
 @pytest.fixture
@@ -34,8 +35,22 @@ def test_a_short_demo_leaves_a_run_and_two_pictures(short: None, tmp_path: Path,
     }
     assert "300 sentences" in said.getvalue()
     assert "[data]" in said.getvalue()
+    assert f'"my.{to}"' in said.getvalue()
+    assert f'to = "{to}"\n' in (tmp_path / "run" / "recipe.toml").read_text()
     clear(tmp_path / "run")  # so the next demo takes its place
     assert not any((tmp_path / "run").iterdir())
+
+
+def test_fonts_are_asked_for_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = pictures._upright()
+    own = [entry for entry in installed if entry.name == "DejaVu Sans"]
+    monkeypatch.setattr(pictures, "_upright", lambda: own)
+    said = StringIO()
+    warn_of_fonts(["5. März 2026"], Console(file=said))
+    assert said.getvalue() == ""
+    warn_of_fonts(["2026年3月5日"], Console(file=said, width=200))
+    assert said.getvalue().startswith("No installed font draws 年 日 月: ")
+    assert "fonts-noto-cjk" in said.getvalue()
 
 
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:

@@ -76,7 +76,6 @@ def test_a_run_that_goes_on_has_those_of_its_new_end(tmp_path: Path) -> None:
     run = train_tiny(tmp_path, "language")
     before = (run / DIGESTS).read_text()
 
-
     train_run(resumed_recipe(run, {"train.steps": "6"}), run, resume=True, console=quiet())
     assert (run / DIGESTS).read_text() != before
     assert check_digests(run) == 3

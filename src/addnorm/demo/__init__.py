@@ -12,7 +12,7 @@ from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import Pair
 from addnorm.demo.words import words_looked_at
 from addnorm.errors import InputError
-from addnorm.inspect.pictures import attention_picture, position_picture
+from addnorm.inspect.pictures import Lettering, attention_picture, position_picture
 from addnorm.nn.positions import sinusoidal_encoding
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.folder import read_settings
@@ -32,18 +32,19 @@ def demo(to: str, out: Path, console: Console) -> float:
     with as_file(files("addnorm.demo") / "recipe.toml") as file:
         recipe = read_recipe(file, {"data.to": f'"{to}"'})
         text = file.read_text(encoding="utf-8")
-    recipe.corpus()  # an unknown language stops here, with the earlier demo untouched
+    corpus = recipe.corpus()  # an unknown language stops here, the earlier demo untouched
     with locked(out):
         clear(out)
+        warn_of_fonts([p.target for p in corpus.test if isinstance(p, Pair)], console)
         console.print(f"Learning to translate English dates and numbers to {to!r} …")
         run = train_run(recipe, out, resume=False, console=console)
-    (out / "recipe.toml").write_text(text, encoding="utf-8")
+    (out / "recipe.toml").write_text(text.replace('to = "de"', f'to = "{to}"'), encoding="utf-8")
     scores = evaluate_run(run, "test")
     console.print(
         f"\n[bold]{scores['exact']:.1f} % of {scores['examples']:,} sentences it never saw are "
         "translated exactly.[/bold]\n"
     )
-    shown = varied([e for e in recipe.corpus().test if isinstance(e, Pair)])
+    shown = varied([e for e in corpus.test if isinstance(e, Pair)])
     for pair, [best, *_] in zip(
         shown, write(run, [p.source for p in shown], recipe.eval.decoding), strict=True
     ):
@@ -59,7 +60,7 @@ The run is in {out}. What next?
 Your own sentences, a line each in two files: put this into {out / "recipe.toml"}
   \\[data]
   kind = "parallel"
-  train = ["my.en", "my.de"]
+  train = ["my.en", "my.{to}"]
   valid_fraction = 0.1
 and run
   addnorm train {out / "recipe.toml"} --out runs/my
@@ -78,6 +79,16 @@ def clear(out: Path) -> None:
         raise InputError(f"{out}: holds something other than an earlier demo: choose another --out")
     for file in files:
         shutil.rmtree(file) if file.is_dir() else file.unlink()
+
+
+def warn_of_fonts(texts: Sequence[str], console: Console) -> None:
+    """Say before training which characters the pictures could not show, and what to install."""
+    if lacking := sorted(Lettering.of(texts).missing):
+        console.print(
+            f"No installed font draws {' '.join(lacking[:5])}: the pictures will show code points "
+            "instead. A font to install is fonts-noto-cjk (Debian, Ubuntu) or "
+            "google-noto-sans-cjk-fonts (Fedora)."
+        )
 
 
 def varied(pairs: Sequence[Pair]) -> list[Pair]:
