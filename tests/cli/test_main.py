@@ -1,5 +1,7 @@
 """The command as a whole: its surface, its exit statuses, one message for each mistake."""
 
+import importlib
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,7 +53,23 @@ def test_the_surface_is_frozen() -> None:
         for name in SURFACE
     }
     assert found == SURFACE
-    assert {name for name in app if not name.startswith("-")} == set(SURFACE)
+    assert {name for name in app if not name.startswith("-")} == {*SURFACE, "help"}
+
+
+def test_the_list_of_commands_has_the_first_sentence_of_each(addnorm: Command) -> None:
+    _, listed, _ = addnorm("--help")
+    assert set(main.COMMANDS) == set(SURFACE)
+    for name in main.COMMANDS:
+        written = inspect.getdoc(getattr(importlib.import_module(f"addnorm.cli.{name}"), name))
+        assert written is not None
+        assert " ".join(written.split()[:4]).replace("`", "") in listed
+        assert addnorm("help", name)[1] == addnorm(name, "--help")[1]
+    assert addnorm("help")[1] == listed
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell: str) -> None:
+    assert "evaluate" in app.generate_completion(shell=shell)
 
 
 @pytest.mark.parametrize("name", ["", *SURFACE])
@@ -66,7 +84,17 @@ def test_help_says_what_the_options_do(name: str, addnorm: Command) -> None:
     ("words", "expected"),
     [
         (["gen"], "Available commands"),
-        (["train"], "--recipe requires an argument"),
+        (["train"], "train needs a recipe, a TOML file"),
+        (["train", "r.toml", "--lr", "1"], "Did you mean '--train.lr'?"),
+        (
+            ["train", "r.toml", "--train.lr", "1", "--train.lr=2"],
+            "--train.lr is given twice: 1 and 2",
+        ),
+        (
+            ["train", "r.toml", "--max_length", "4"],
+            "such as --train.lr. Did you mean '--model.max_len'?",
+        ),
+        (["help", "trian"], "Did you mean 'train'?"),
         (["train", "none.toml"], "no such recipe"),
         (["train", "r.toml", "--dryrun"], "Did you mean '--dry-run'?"),
         (["generate", "none"], "not a run folder"),
@@ -108,7 +136,7 @@ def test_how_a_command_ends(
         raise error
 
     monkeypatch.setattr(main, "app", fail)
-    assert status([]) == code
+    assert status(["train"]) == code
     assert capsys.readouterr().err == expected
 
 
@@ -118,7 +146,7 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(main, "app", fail)
     with pytest.raises(KeyError):
-        status([])
+        status(["train"])
 
 
 def test_an_interrupted_training_says_how_to_go_on(

@@ -182,8 +182,10 @@ def test_a_wrong_override_is_blamed_and_not_the_file(tmp_path: Path) -> None:
     assert said.startswith("--model.position: model.position.kind = 'rotry' does not exist.")
     assert "Did you mean 'rotary'?" in said
     assert "is not a table" in message(file, **{"train.lr": "1", "train.lr.x": "1"})
-    # What an override broke elsewhere is still found in the file.
-    assert message(file, **{"train.epochs": "3"}).startswith(f"{file}:")
+    # What goes wrong between an override and the file names both.
+    said = message(file, **{"train.epochs": "3"})
+    assert said.startswith(f"{file}:")
+    assert " with --train.epochs: train: give either steps or epochs, and not both" in said
 
 
 def test_data_of_another_task_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Recipe fields on the command line: `--train.lr 3e-4` or `--train.lr=3e-4`."""
 
 from collections.abc import Iterable
+from dataclasses import fields as dataclass_fields
 
 from addnorm.errors import InputError, nearest
 
@@ -21,14 +22,32 @@ def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]
         table, _, field = name.partition(".")
         whole = name in PARTS
         if not (word.startswith("--") and (whole or (field and table in TABLES))):
-            known = [*options, *(f"--{table}.{field}" for table in TABLES)]
             raise InputError(
                 f"{word!r} is neither an option nor a field such as --train.lr."
-                f"{nearest(word.split('=')[0], known)}"
+                f"{_nearest(name, options)}"
             )
         if not equals:
             value = next(rest, None)
         if value is None:
             raise InputError(f"--{name} needs a value")
+        if name in fields:
+            raise InputError(f"--{name} is given twice: {fields[name]} and {value}")
         fields[name] = value
     return fields
+
+
+def _nearest(name: str, options: Iterable[str]) -> str:
+    """The hint at an option, or at the field whose last word is the nearest."""
+    from addnorm.runs.settings import EvalConfig
+    from addnorm.train.settings import TrainConfig
+
+    table, _, field = name.rpartition(".")
+    known = {
+        f"{one}.{entry.name}": entry.name
+        for one, config in (("train", TrainConfig), ("eval", EvalConfig))
+        for entry in dataclass_fields(config)
+    } | {f"model.{entry}": entry for entry in ("d_model", "n_layers", "dropout", "max_len")}
+    exact = [full for full, last in known.items() if last == (field or name)]
+    if exact and not table:
+        return f" Did you mean '--{exact[0]}'?"
+    return nearest(f"--{name}", [*options, *(f"--{full}" for full in known)])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from addnorm import __version__
-from addnorm.errors import InputError, Interrupted, NonFiniteError
+from addnorm.errors import InputError, Interrupted, NonFiniteError, nearest
 
 app = App(
     name="addnorm",
@@ -19,7 +19,7 @@ app = App(
     exit_on_error=False,
     print_error=False,
 )
-for name in (
+COMMANDS = (
     "demo",
     "train",
     "evaluate",
@@ -32,8 +32,24 @@ for name in (
     "parts",
     "check",
     "bench",
-):
-    app.command(f"addnorm.cli.{name}:{name}", name=name)
+)
+for name in COMMANDS:
+    app.command(f"addnorm.cli.{name}:{name}", name=name)  # imported when it is named
+
+
+@app.command(name="help")
+def help_of(command: str = "") -> None:
+    """Show what a command does, and its options: `addnorm help train`."""
+    if command and command not in COMMANDS:
+        raise InputError(
+            f"no command {command!r}.{nearest(command, COMMANDS)} Valid: {', '.join(COMMANDS)}."
+        )
+    app.help_print([command] if command else [])
+
+
+app.register_install_completion_command(
+    help="Have the shell complete commands and options: bash, zsh or fish."
+)
 
 
 def main() -> None:
@@ -51,6 +67,8 @@ def status(words: Sequence[str]) -> int:
     AddNorm's own keeps its traceback.
     """
     try:
+        if not words or words[0] in ("help", "--help", "-h"):
+            _import_commands()
         code: int | None = app(words)
         sys.stdout.flush()
         return code or 0
@@ -69,6 +87,12 @@ def status(words: Sequence[str]) -> int:
         return failed(error, 130)
     except KeyboardInterrupt:
         return 130
+
+
+def _import_commands() -> None:
+    """Import every command, so that the list of them has the first sentence of each."""
+    for name in COMMANDS:
+        assert app[name]
 
 
 def failed(error: Exception | str, code: int) -> int:

@@ -10,7 +10,7 @@ from addnorm.errors import InputError, Interrupted
 
 
 def train(
-    recipe: Path,
+    recipe: Path | None = None,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     out: Path | None = None,
     resume: Annotated[bool, Parameter(negative="", show_default=False)] = False,
@@ -51,6 +51,12 @@ def train(
 
     fields = fields_given(overrides, ["--out", "--resume", "--dry-run", "--import"])
     import_named(imports)
+    if recipe is None:
+        raise InputError(
+            "train needs a recipe, a TOML file that names data, tokenizer, model and training: "
+            "`addnorm train my.toml`. The README has one of ten lines, the folder recipes/ of the "
+            "project one for each task"
+        )
     if recipe.is_dir():
         if not resume:
             raise InputError(f"{recipe}: a folder: a run goes on with `--resume {recipe}`")

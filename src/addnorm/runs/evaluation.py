@@ -212,7 +212,9 @@ def evaluation_of(
         settings=run.recipe.eval,
     )
     if evaluator is None:
-        raise InputError(f"the data have no {split} split: data.{split} is not given")
+        other = "valid" if split == "test" else "test"
+        there = f": use --split {other}" if getattr(corpus, other) else ""
+        raise InputError(f"the data have no {split} split: data.{split} is not given{there}")
     if console is not None:
         console.out(f"{split}: {loaders.reports[split]}", highlight=False)
     found = evaluator.evaluate(run.model)

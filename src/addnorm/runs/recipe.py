@@ -79,8 +79,12 @@ def read_recipe(
         set_field(tree, name, value)
 
     def place(path: list[str]) -> str:
-        given = [name for name in overrides if ".".join([*path, ""]).startswith(f"{name}.")]
-        return f"--{given[-1]}" if given else f"{file}:{line_of(text, path)}"
+        here = ".".join([*path, ""])
+        given = [name for name in overrides if here.startswith(f"{name}.")]
+        if given:
+            return f"--{given[-1]}"
+        below = [f"--{name}" for name in overrides if path and f"{name}.".startswith(here)]
+        return " with ".join([f"{file}:{line_of(text, path)}", *below])
 
     if import_parts:
         import_named(file, names, place(["import"]))
