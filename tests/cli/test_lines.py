@@ -1,20 +1,26 @@
 """Lines from files and standard input."""
 
 import io
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from addnorm.cli.lines import groups_from, lines_from, one_line, words_of
+from addnorm.cli.lines import Lines, Reading, one_line, words_of
 from addnorm.errors import InputError
+
+
+def lines_from(files: list[Path], **reading: str) -> list[str]:
+    groups = Lines(files, Reading(**reading)).groups()  # type: ignore[arg-type]
+    return [line for _, group in groups for line in group]
 
 
 def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes("\ufeffone\r\ntwo\u2028\u0085\x0b\r\n\nla\rst".encode())
     (tmp_path / "b").write_bytes(b"")
     (tmp_path / "c").write_bytes(b"\n")
-    lines = list(lines_from([tmp_path / name for name in "abc"]))
+    lines = lines_from([tmp_path / name for name in "abc"])
     assert lines == ["one", "two\u2028\u0085\x0b", "", "la\rst", ""]
 
 
@@ -22,13 +28,13 @@ def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     (tmp_path / "a").write_text("file\n")
     for files, expected in (([], ["in"]), ([tmp_path / "a", Path("-")], ["file", "in"])):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"in\n")))
-        assert list(lines_from(files)) == expected
+        assert lines_from(files) == expected
 
 
 def test_groups_count_over_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1\n2\n3\n")
-    groups = list(groups_from([tmp_path / "a"] * 2, size=4))
-    assert groups == [(0, ["1", "2", "3", "1"]), (4, ["2", "3"])]
+    groups = list(Lines([tmp_path / "a"] * 2).groups(size=2))
+    assert groups == [(0, ["1", "2"]), (2, ["3"]), (3, ["1", "2"]), (5, ["3"])]
 
 
 def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,10 +45,10 @@ def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (".", "Is a directory"),
     ):
         with pytest.raises(InputError, match=expected):
-            list(lines_from([tmp_path / file]))
+            lines_from([tmp_path / file])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     with pytest.raises(InputError, match="standard input:1: not UTF-8"):
-        list(lines_from([]))
+        lines_from([])
 
 
 def test_words_stand_between_spaces_and_tabs() -> None:
@@ -52,3 +58,54 @@ def test_words_stand_between_spaces_and_tabs() -> None:
 
 def test_a_line_holds_no_line_breaks() -> None:
     assert one_line("a\nb\r\nc\u2028") == "a\\nb\\r\\nc\u2028"
+
+
+def upper(first: int, group: list[str]) -> list[str]:
+    for number, line in enumerate(group, first + 1):
+        if line == "long":
+            raise InputError(f"line {number}: too long")
+    return [line.upper() for line in group]
+
+
+def test_what_was_answered_before_a_bad_line_is_not_lost(tmp_path: Path) -> None:
+    for bad, message in ((b"\xff", ":4: not UTF-8"), (b"long", "line 4: too long")):
+        (tmp_path / "a").write_bytes(b"a\nb\nc\n" + bad + b"\nd\n")
+        answers = Lines([tmp_path / "a"]).answers(upper)
+        assert [next(answers) for _ in range(3)] == [(1, "A"), (2, "B"), (3, "C")]
+        with pytest.raises(InputError, match=message):
+            next(answers)
+
+
+def test_bad_lines_are_skipped_and_counted_or_mended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a").write_bytes(b"a\n\xff\nlong\nd\n")
+    answers = Lines([tmp_path / "a"], Reading(errors="skip")).answers(upper)
+    assert list(answers) == [(1, "A"), (4, "D")]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3
+    assert said[0].endswith("a:2: not UTF-8 at byte 1: skipped")
+    assert said[-1] == "addnorm: 2 lines skipped"
+    assert lines_from([tmp_path / "a"], errors="replace") == ["a", "\ufffd", "long", "d"]
+
+
+def test_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes("März\n".encode("latin-1"))
+    assert lines_from([tmp_path / "a"], encoding="latin-1") == ["März"]
+    with pytest.raises(InputError, match="--encoding latin1x: unknown"):
+        Reading(encoding="latin1x")
+
+
+def test_a_pause_in_a_pipe_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line is there before the next is written."""
+    end, begin = os.pipe()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(os.fdopen(end, "rb")))
+    with os.fdopen(begin, "wb", buffering=0) as pipe:
+        answers = Lines([]).answers(upper)
+        for number in range(1, 4):
+            pipe.write(b"a\n")
+            assert next(answers) == (number, "A")
+        pipe.write(b"b\nc\nunfinished")
+        assert [next(answers), next(answers)] == [(4, "B"), (5, "C")]
+    assert list(answers) == [(6, "UNFINISHED")]
+    sys.stdin.close()

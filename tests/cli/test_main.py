@@ -19,13 +19,17 @@ Command = Callable[..., tuple[int, str, str]]
 SURFACE = {
     "demo": {"--to", "--out"},
     "train": {"--recipe", "--out", "--resume", "--dry-run", "--import"},
-    "evaluate": {"--run", "--split", "--predictions", "--weights", "--import"},
+    "evaluate": {
+        "--run", "--split", "--predictions", "--weights", "--device", "--dtype", "--import",
+    },
     "generate": {
         "--run", "--prompt", "--beams", "--n-best", "--temperature", "--top-k", "--top-p",
         "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
-        "--import",
+        "--encoding", "--errors", "--device", "--dtype", "--import",
     },
-    "classify": {"--run", "--json", "--import"},
+    "classify": {
+        "--run", "--json", "--encoding", "--errors", "--device", "--dtype", "--import",
+    },
     "info": {"--what", "--verify", "--import"},
     "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},
     "swap": {

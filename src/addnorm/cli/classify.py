@@ -3,18 +3,21 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.lines import Files, check_files, groups_from, words_of
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, words_of
+from addnorm.cli.where import ANYWHERE, Where
 
 
 def classify(
     run: Path,
     *files: Files,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    reading: Reading = STRICT,
+    where: Where = ANYWHERE,
     imports: Imports = (),
 ) -> None:
     """Name the class of each line; with a tagging model, the tag of each word between spaces.
@@ -35,16 +38,17 @@ def classify(
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import tag
 
-    check_files(files, ["--json", "--import"])
+    check_files(files, ["--json", "--encoding", "--errors", "--device", "--dtype", "--import"])
     import_named(imports)
-    opened = Run.open(run)
-    for first, group in groups_from(files):
-        if opened.task == "tagging":
-            sentences = [words_of(line) for line in group]
-            both = zip(sentences, tag(opened, sentences, first=first), strict=True)
-            lines = [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
-        else:
+    opened = Run.open(run, **where.options())
+
+    def answer(first: int, group: list[str]) -> list[tuple[str, dict[str, Any]]]:
+        if opened.task != "tagging":
             found = classify_texts(opened, group, first=first)
-            lines = [(one.label, asdict(one)) for one in found]
-        for plain, figures in lines:
-            print(json.dumps(figures, ensure_ascii=False) if json_lines else plain)
+            return [(one.label, asdict(one)) for one in found]
+        sentences = [words_of(line) for line in group]
+        both = zip(sentences, tag(opened, sentences, first=first), strict=True)
+        return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
+
+    for _, (plain, figures) in Lines(files, reading).answers(answer):
+        print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
 
 
@@ -16,6 +17,7 @@ def evaluate(
     split: Literal["valid", "test"] = "test",
     predictions: Path | None = None,
     weights: Literal["bfloat16", "int8"] | None = None,
+    where: Where = ANYWHERE,
     imports: Imports = (),
 ) -> None:
     """Score a trained model and print the figures as JSON.
@@ -43,8 +45,8 @@ def evaluate(
     from addnorm.runs.run import Run
 
     import_named(imports)
-    options = ["--split", "--predictions", "--weights", "--import"]
-    opened = Run.open(run, fields_given(overrides, options))
+    options = ["--split", "--predictions", "--weights", "--device", "--dtype", "--import"]
+    opened = Run.open(run, fields_given(overrides, options), **where.options())
     if weights is not None:
         from addnorm.quantize import with_weights
 

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.lines import Files, check_files, groups_from
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files
+from addnorm.cli.where import Where
 from addnorm.errors import InputError
 
 
@@ -45,8 +46,8 @@ class Choices:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Speed:
-    """How fast a model writes, and at what cost.
+class Speed(Where):
+    """How fast a model writes, where, and at what cost.
 
     Parameters
     ----------
@@ -61,8 +62,26 @@ class Speed:
     weights: Literal["bfloat16", "int8"] | None = None
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """When a text ends.
+
+    Parameters
+    ----------
+    max_new_tokens
+        The most tokens to write: 256, or for a translation 50 more than the source has.
+    stop
+        End before this string; may be given several times.
+    """
+
+    max_new_tokens: int | None = None
+    stop: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = ()
+
+
 DEFAULT = Choices()
 PLAIN = Speed()
+UNSAID = End()
 
 
 def generate(
@@ -71,9 +90,9 @@ def generate(
     prompt: str | None = None,
     choices: Choices = DEFAULT,
     speed: Speed = PLAIN,
-    max_new_tokens: int | None = None,
-    stop: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    end: End = UNSAID,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    reading: Reading = STRICT,
     imports: Imports = (),
 ) -> None:
     r"""Continue or translate text, a line at a time.
@@ -94,10 +113,6 @@ def generate(
         Text files, a line an input; `-` is standard input.
     prompt
         One text instead of files.
-    max_new_tokens
-        The most tokens to write: 256, or for a translation 50 more than the source has.
-    stop
-        End before this string; may be given several times.
     json_lines
         Write JSON lines: the number of the input, the text, its log-probability as score, and why
         it ended.
@@ -105,14 +120,15 @@ def generate(
     from addnorm.cli.generated import as_json, as_lines
     from addnorm.cli.terminal import console
     from addnorm.runs.run import Run
+    from addnorm.runs.types import Written
     from addnorm.runs.use import compiled, decoding_for, write, write_as_it_comes
 
     others = (
         *asdict(choices),
         *asdict(speed),
+        *asdict(reading),
+        *asdict(end),
         "prompt",
-        "max_new_tokens",
-        "stop",
         "json",
         "import",
     )
@@ -120,7 +136,7 @@ def generate(
     if prompt is not None and files:
         raise InputError("give either --prompt or files, and not both")
     import_named(imports)
-    opened = Run.open(run)
+    opened = Run.open(run, **speed.options())
     decoding = decoding_for(opened, **asdict(choices))
     if speed.weights is not None:
         from addnorm.quantize import with_weights
@@ -132,22 +148,23 @@ def generate(
             graph = compiled(opened, decoding, several=prompt is None)
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
-        for piece in write_as_it_comes(
-            opened, prompt, decoding, max_new_tokens=max_new_tokens, stop=stop, compiled=graph
-        ):
+        for piece in write_as_it_comes(opened, prompt, decoding, **asdict(end), compiled=graph):
             print(piece, end="", flush=True)
         print()
         return
     n_best = decoding.n_best if decoding.kind == "beam" else 1
-    for first, group in [(0, [prompt])] if prompt is not None else groups_from(files):
-        texts = write(
+
+    def answer(first: int, group: list[str]) -> list[list[Written]]:
+        return write(
             opened,
             group,
             decoding,
-            max_new_tokens=max_new_tokens,
-            stop=stop,
+            **asdict(end),
             first=first,
             compiled=graph,
         )
-        for number, best in enumerate(texts, start=first + 1):
-            print("\n".join(as_json(best, number) if json_lines else as_lines(best, n_best)))
+
+    found = Lines(files, reading).answers(answer)
+    for number, best in enumerate(answer(0, [prompt]), 1) if prompt is not None else found:
+        lines = as_json(best, number) if json_lines else as_lines(best, n_best)
+        print("\n".join(lines), flush=True)

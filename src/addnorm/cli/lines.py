@@ -1,16 +1,20 @@
 """Text in, text out: lines from files or standard input."""
 
+import codecs
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
 from addnorm.errors import InputError, nearest
 
+T = TypeVar("T")
 STANDARD_INPUT = Path("-")
+CHUNK = 2**20
+"""Bytes that are read at once, where so many are there."""
 
 
 Files = Annotated[Path, Parameter(allow_leading_hyphen=True)]
@@ -24,40 +28,142 @@ def check_files(files: Iterable[Path], options: Iterable[str]) -> None:
             raise InputError(f"Unknown option: {word}.{nearest(word, options)}")
 
 
-def lines_from(files: Sequence[Path]) -> Iterator[str]:
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How lines are read.
+
+    Parameters
+    ----------
+    encoding
+        The encoding of the files and of standard input.
+    errors
+        What to do about a line that cannot be read: `stop` there, with all before it answered;
+        `skip` it, counted at the end; or `replace` what is wrong in it by U+FFFD.
+    """
+
+    encoding: str = "utf-8"
+    errors: Literal["stop", "skip", "replace"] = "stop"
+
+    def __post_init__(self) -> None:
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError as error:
+            raise InputError(f"--encoding {self.encoding}: unknown; utf-8 is not") from error
+
+
+STRICT = Reading()
+
+
+class Lines:
     r"""The lines of the files, or of standard input where there are none or one is `-`.
 
-    Lines end at "\n" alone. Raises `InputError`, with file and line, for what is missing or not
-    UTF-8.
+    Lines end at "\n" alone. They come in groups worth a batch, or fewer as soon as nothing more is
+    there: a pause in a pipe is no reason to wait.
     """
-    for file in files or [STANDARD_INPUT]:
-        if file == STANDARD_INPUT:
-            yield from _lines("standard input", sys.stdin.buffer)
+
+    def __init__(self, files: Sequence[Path], reading: Reading = STRICT) -> None:
+        self.files = files
+        self.reading = reading
+        self.read = 0
+        self.skipped = 0
+
+    def answers(self, answer: Callable[[int, list[str]], Sequence[T]]) -> Iterator[tuple[int, T]]:
+        """What `answer` says of each line, with the number of the line.
+
+        It is called with the number of lines before a group and the group. Where it raises
+        `InputError`, the lines of the group are tried apart, to find the one that is meant.
+        """
+        for first, group in self.groups():
+            yield from self._answers(answer, first, group)
+        if self.skipped:
+            lines = "line" if self.skipped == 1 else "lines"
+            print(f"addnorm: {self.skipped} {lines} skipped", file=sys.stderr)
+
+    def _answers(
+        self, answer: Callable[[int, list[str]], Sequence[T]], first: int, group: list[str]
+    ) -> Iterator[tuple[int, T]]:
+        try:
+            found = answer(first, group)
+        except InputError as error:
+            if len(group) == 1:
+                self._skip(error)
+                return
+            half = len(group) // 2
+            yield from self._answers(answer, first, group[:half])
+            yield from self._answers(answer, first + half, group[half:])
         else:
+            yield from enumerate(found, start=first + 1)
+
+    def groups(self, size: int = 256) -> Iterator[tuple[int, list[str]]]:
+        """Groups of lines, each after the number of lines before it.
+
+        Raises `InputError`, with file and line, for what is missing or cannot be decoded, after
+        all lines before it have been given.
+        """
+        for file in self.files or [STANDARD_INPUT]:
+            if file == STANDARD_INPUT:
+                yield from self._groups("standard input", sys.stdin.buffer, size)
+                continue
             try:
-                stream = file.open("rb")
+                stream = file.open("rb", buffering=0)
             except OSError as error:
                 raise InputError(f"{file}: {error.strerror}") from error
             with stream:
-                yield from _lines(str(file), stream)
+                yield from self._groups(str(file), stream, size)
 
+    def _groups(self, name: str, stream: Any, size: int) -> Iterator[tuple[int, list[str]]]:
+        number = 0
+        group: list[str] = []
+        for chunk in _whole_lines(stream):
+            for line in chunk:
+                number += 1
+                try:
+                    group.append(self._decoded(name, number, line))
+                except InputError as error:
+                    if group:
+                        yield self.read - len(group), group
+                        group = []
+                    self._skip(error)
+                self.read += 1
+                if len(group) == size:
+                    yield self.read - len(group), group
+                    group = []
+            if group:
+                yield self.read - len(group), group
+                group = []
 
-def groups_from(files: Sequence[Path], size: int = 256) -> Iterator[tuple[int, list[str]]]:
-    """The same lines in groups worth a batch, each after the number of lines before it."""
-    lines = lines_from(files)
-    first = 0
-    while group := list(islice(lines, size)):
-        yield first, group
-        first += len(group)
+    def _skip(self, error: InputError) -> None:
+        """Count a line that is left out; raise `error` where nothing is to be left out."""
+        if self.reading.errors != "skip":
+            raise error
+        self.skipped += 1
+        print(f"addnorm: {error}: skipped", file=sys.stderr)
 
-
-def _lines(name: str, stream: Iterable[bytes]) -> Iterator[str]:
-    for number, line in enumerate(stream, start=1):
+    def _decoded(self, name: str, number: int, line: bytes) -> str:
+        how = "replace" if self.reading.errors == "replace" else "strict"
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            text = line.decode(self.reading.encoding, how)
         except UnicodeDecodeError as error:
-            raise InputError(f"{name}:{number}: not UTF-8 at byte {error.start + 1}") from error
-        yield text.removesuffix("\n").removesuffix("\r")
+            encoding = self.reading.encoding.upper()
+            raise InputError(
+                f"{name}:{number}: not {encoding} at byte {error.start + 1}"
+            ) from error
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        return text.removesuffix("\r")
+
+
+def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
+    """The lines that have come, without what ends them, as soon as there are any."""
+    read = stream.read1 if hasattr(stream, "read1") else stream.read
+    rest = b""
+    while chunk := read(CHUNK):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
 
 
 def words_of(line: str) -> list[str]:

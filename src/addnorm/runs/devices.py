@@ -25,14 +25,25 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
 
 
 def device_named(name: str | torch.device) -> torch.device:
-    """The device of that name. Raises `InputError` for one that is not here."""
+    """The device of that name; "auto" is a GPU where there is one.
+
+    Raises `InputError` for one that is not here.
+    """
+    if name == "auto":
+        name = next((one for one, there in _accelerators().items() if there), "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        here = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-        near = "" if str(name) in ("cpu", "cuda") else nearest(str(name), ["cpu", "cuda"])
+        here = ["cpu", *(one for one, there in _accelerators().items() if there)]
+        known = ["auto", "cpu", *_accelerators()]
+        near = "" if str(name) in known else nearest(str(name), known)
         raise InputError(
             f"device = {str(name)!r} is not here.{near} torch sees: {', '.join(here)}."
         ) from error
     return device
+
+
+def _accelerators() -> dict[str, bool]:
+    """What torch may know besides the CPU, and whether it is here."""
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
