@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from addnorm.nn import functional
@@ -104,3 +105,24 @@ def test_epsilon_stands_inside_the_root() -> None:
 def test_squared_relu() -> None:
     x = torch.tensor([-2.0, 0.0, 3.0])
     assert_close(functional.squared_relu(x), torch.tensor([0.0, 0.0, 9.0]))
+
+
+def test_the_epsilons_that_nobody_names_are_those_of_torch_and_the_papers() -> None:
+    """On numbers so small that ε decides."""
+    small, zero, one = X / 1000, torch.zeros(3), torch.ones(3)
+    assert_close(functional.layer_norm(small), F.layer_norm(small, (3,)))
+    assert_close(functional.rms_norm(small), F.rms_norm(small, (3,), eps=1e-6))
+    assert_close(functional.batch_norm(small, zero, zero), small / math.sqrt(1e-5))
+    tiny = torch.tensor([3e-6, 4e-6])
+    assert_close(functional.scale_norm(tiny, torch.tensor(1.0)), tiny / 1e-5)
+    assert_close(functional.batch_norm(small, zero, one), small / math.sqrt(1 + 1e-5))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_scores_are_weighed_in_float32_and_rounded_once(dtype: torch.dtype) -> None:
+    scores = (3 * torch.randn(4, 300)).to(dtype)
+    allowed = torch.rand(4, 300) < 0.7
+    weights = functional.masked_softmax(scores, allowed)
+    expected = scores.float().masked_fill(~allowed, -math.inf).softmax(-1).to(dtype)
+    assert weights.dtype == dtype
+    assert torch.equal(weights, expected)

@@ -1,5 +1,7 @@
 """The loss against torch's own, in every width, for every target that may come."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from tests.contracts import context
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from addnorm.errors import InputError
 from addnorm.nn.heads import TokenHeadConfig, TransformConfig
 from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.train import loss as loss_module
@@ -20,6 +23,7 @@ from addnorm.train.loss import (
     mixtures_of,
     record_router_logits,
 )
+from addnorm.train.settings import TrainConfig
 
 TOLERANCE = {
     torch.float64: {"rtol": 1e-12, "atol": 1e-12},
@@ -275,3 +279,15 @@ def test_what_is_frozen_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> Non
     assert x.grad is not None
     assert x.grad[0, 2].abs().max() == 0.0
     assert x.grad.abs().max() > 0.0
+
+
+@dataclass(frozen=True)
+class OfAWidth:
+    """A part, and no loss: its `build` wants a width."""
+
+    def build(self, d_model: int) -> nn.Module: ...
+
+
+def test_what_is_no_loss_is_told_so() -> None:
+    with pytest.raises(InputError, match=r"OfAWidth is no loss: AddNorm calls build\(\)"):
+        TrainConfig(steps=1, loss=OfAWidth())  # type: ignore[arg-type]
