@@ -1,4 +1,4 @@
-"""How the documentation is built: MyST pages, the furo theme, and pictures drawn by the code."""
+"""How the documentation is built: MyST pages, furo, and what the code says and draws of itself."""
 
 import sys
 from pathlib import Path
@@ -6,9 +6,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from manual import write_all  # noqa: E402
 from pictures import draw_all  # noqa: E402
 
 import addnorm  # noqa: E402
+from addnorm.cli.main import app  # noqa: E402
 
 project = "AddNorm"
 author = "AddNorm contributors"
@@ -16,8 +18,8 @@ copyright = "AddNorm contributors"
 release = version = addnorm.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
-exclude_patterns = ["_build"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+exclude_patterns = ["_build", "_reference"]
 html_theme = "furo"
 html_title = f"AddNorm {release}"
 autodoc_typehints = "none"
@@ -26,3 +28,4 @@ autodoc_member_order = "bysource"
 nitpicky = False
 
 draw_all(HERE / "_pictures")
+write_all(HERE / "_reference", app)

@@ -1,9 +1,13 @@
 """The decorator of every configuration: a frozen, keyword-only dataclass that checks itself."""
 
+import ast
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import wraps
+from itertools import pairwise
+from textwrap import dedent
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
@@ -82,6 +86,24 @@ def _in_one_sentence(init: Callable[..., None]) -> Callable[..., None]:
             raise ConfigError.about(type(self), error) from error
 
     return __init__
+
+
+def meanings(config: type) -> dict[str, str]:
+    """What the fields of a configuration mean: the string below each, here or in a base class."""
+    found: dict[str, str] = {}
+    for cls in [one for one in reversed(config.__mro__) if is_dataclass(one)]:
+        [body] = ast.parse(dedent(inspect.getsource(cls))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = " ".join(text.split())
+                case _:
+                    pass
+    return found
 
 
 def sentence(config: type, error: ErrorDetails) -> str:

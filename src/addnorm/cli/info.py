@@ -8,6 +8,8 @@ from addnorm.cli.imports import Imports, import_named
 def info(what: Path, *, imports: Imports = ()) -> None:
     """Describe a run folder or a recipe: its parts, parameters, data and scores.
 
+    Example: `addnorm info runs/my`.
+
     Parameters
     ----------
     what

@@ -30,6 +30,7 @@ for name in (
     "swap",
     "new",
     "parts",
+    "schema",
     "check",
     "bench",
 ):

@@ -80,6 +80,9 @@ class PreNormConfig:
 
     kind: Literal["pre"] = "pre"
     first: bool = True
+    """Whether the very first sublayer has its norm; false for embeddings that are normed
+    already.
+    """
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -194,6 +197,7 @@ class ParallelConfig:
 
     kind: Literal["parallel"] = "parallel"
     norms: Literal["one", "each"] = "one"
+    """Whether attention and feed-forward share one norm, or each have their own."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
