@@ -17,12 +17,22 @@ author = "AddNorm contributors"
 copyright = "AddNorm contributors"
 release = version = addnorm.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+extensions = [
+    "myst_parser",
+    "signatures",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 exclude_patterns = ["_build", "_reference"]
 html_theme = "furo"
 html_title = f"AddNorm {release}"
-autodoc_typehints = "none"
+autodoc_typehints_format = "short"
+python_display_short_literal_types = True
+add_module_names = False
+default_role = "code"  # docstrings write code as Markdown does
 autodoc_inherit_docstrings = False  # torch tells every module how hooks work
 autodoc_member_order = "bysource"
 nitpicky = False

@@ -204,10 +204,12 @@ def type_text(annotation: Any, name: str, known: Sections) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if configs := classes_in(annotation):
         section = section_name(known, name, annotation)
-        several = "list of " if origin is tuple else ""
-        if len(configs) == 1 and len(known[section].configs) > 1 and not family_of(annotation):
-            return f"{several}[{kind_of(configs[0])}](#recipe-{section}-{kind_of(configs[0])})"
-        return f"{several}[{section}](#recipe-{section})"
+        if chooses(annotation):
+            return f"any [{section}](#recipe-{section})"
+        kind = kind_of(configs[0])
+        anchor = f"{section}-{kind}" if "kind" in hints_of(configs[0]) else section
+        several = "list of tables" if origin is tuple else "table"
+        return f"{several}, see [{anchor.removeprefix(section + '-')}](#recipe-{anchor})"
     if origin is Annotated:
         bounds = ", ".join(bound for one in arguments[1:] for bound in bounds_in(one))
         return f"{type_text(arguments[0], name, known)} {bounds}".rstrip()

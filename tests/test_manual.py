@@ -4,6 +4,7 @@ import re
 import shlex
 import tomllib
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from cyclopts import App
 from docs import manual
 from pydantic import TypeAdapter
 
+import addnorm
 from addnorm.cli.main import app
 from addnorm.config import config, meanings
 from addnorm.parts import kind_of
 from addnorm.runs.mistakes import classes_in, hints_of
 from addnorm.runs.recipe import Recipe
 
+DOCS = Path(__file__).parent.parent / "docs"
 COMMANDS = [name for name in app if not name.startswith("-")]
 
 
@@ -181,3 +184,14 @@ def test_a_command_that_says_too_little_stops_the_build() -> None:
         [*manual.command_lines("silent", made["silent"])]
     with pytest.raises(ValueError, match="addnorm mute has no example"):
         [*manual.command_lines("mute", made["mute"])]
+
+
+def test_every_public_name_is_on_one_page_of_the_api() -> None:
+    """`masks` and `presets` are modules, each with a page of its own."""
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api_*.md"))
+    shown = re.findall(r"^\.\. auto\w+:: addnorm\.(\w+)$", text, re.MULTILINE)
+    shown += [
+        name for name in ("train", "check") if re.search(rf"autofunction:: .*\.{name}$", text, re.M)
+    ]
+    shown += [name for name in ("masks", "presets") if f"`addnorm.{name}`" in text]
+    assert sorted(shown) == sorted({*addnorm.__all__} - {"__version__"})

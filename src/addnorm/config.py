@@ -1,6 +1,7 @@
 """The decorator of every configuration: a frozen, keyword-only dataclass that checks itself."""
 
 import ast
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -88,22 +89,41 @@ def _in_one_sentence(init: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-def meanings(config: type) -> dict[str, str]:
-    """What the fields of a configuration mean: the string below each, here or in a base class."""
-    found: dict[str, str] = {}
+@dataclasses.dataclass(frozen=True)
+class SourceField:
+    """A field as its class is written: its type and its default, and the string below it."""
+
+    annotation: str
+    default: str | None
+    meaning: str
+
+
+def source_fields(config: type) -> dict[str, SourceField]:
+    """The fields of a configuration in its source and those of its base classes, theirs first."""
+    found: dict[str, SourceField] = {}
     for cls in [one for one in reversed(config.__mro__) if is_dataclass(one)]:
         [body] = ast.parse(dedent(inspect.getsource(cls))).body
         assert isinstance(body, ast.ClassDef)
-        for field, below in pairwise(body.body):
-            match field, below:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    found[name] = " ".join(text.split())
-                case _:
-                    pass
+        for field, below in pairwise([*body.body, ast.Pass()]):
+            if isinstance(field, ast.AnnAssign):
+                default = None if field.value is None else ast.unparse(field.value)
+                found[ast.unparse(field.target)] = SourceField(
+                    ast.unparse(field.annotation), default, _text_of(below)
+                )
     return found
+
+
+def _text_of(statement: ast.stmt) -> str:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return " ".join(text.split())
+        case _:
+            return ""
+
+
+def meanings(config: type) -> dict[str, str]:
+    """What the fields of a configuration mean: the string below each of them."""
+    return {name: field.meaning for name, field in source_fields(config).items() if field.meaning}
 
 
 def sentence(config: type, error: ErrorDetails) -> str:
