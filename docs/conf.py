@@ -1,6 +1,7 @@
 """How the documentation is built: MyST pages, furo, and what the code says and draws of itself."""
 
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -28,6 +29,9 @@ extensions = [
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 exclude_patterns = ["_build", "_reference"]
 html_theme = "furo"
+# MathJax goes with the pages, in one file that has its fonts in it: formulas need no network.
+mathjax_path = "tex-svg-full.js"
+html_static_path = [str(files("sphinx-mathjax-offline") / "static" / "mathjax" / mathjax_path)]
 html_title = f"AddNorm {release}"
 autodoc_typehints_format = "short"
 python_display_short_literal_types = True

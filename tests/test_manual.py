@@ -2,8 +2,11 @@
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from dataclasses import MISSING, dataclass, fields
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +198,44 @@ def test_every_public_name_is_on_one_page_of_the_api() -> None:
     ]
     shown += [name for name in ("masks", "presets") if f"`addnorm.{name}`" in text]
     assert sorted(shown) == sorted({*addnorm.__all__} - {"__version__"})
+
+
+class Loaded(HTMLParser):
+    """What a page has a browser load when it is opened."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.places: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "a":
+            names = ("src", "srcset", "href", "data", "poster")
+            self.places += [value for name, value in attrs if name in names and value]
+
+
+def test_what_a_page_loads_is_found() -> None:
+    page = '<a href="https://a"></a><script src="https://b"></script><link href="//c"><img src="d">'
+    assert Loaded(page).places == ["https://b", "//c", "d"]
+
+
+@pytest.mark.slow
+def test_the_pages_need_no_network(tmp_path: Path) -> None:
+    """The documentation builds without a warning, formulas and all, and loads nothing remote."""
+    command = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs"]
+    done = subprocess.run(
+        [sys.executable, *command, tmp_path], cwd=DOCS.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {page: page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")}
+    assert len(pages) > 20
+    for page, text in pages.items():
+        for place in Loaded(text).places:
+            assert not re.match(r"\w+://|//", place), (page.name, place)
+        if 'class="math' in text:
+            [script] = [one for one in Loaded(text).places if "tex-svg-full.js" in one]
+            assert (page.parent / script.partition("?")[0]).is_file()
+    for style in tmp_path.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*['\"]?(\w+:)?//", style.read_text("utf-8")), style
+    assert "[source]" in re.sub(r"<[^>]+>", "", pages[tmp_path / "api_runs.html"])
+    assert 'class="math' in pages[tmp_path / "norms.html"]
