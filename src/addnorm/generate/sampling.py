@@ -125,7 +125,7 @@ class SampleConfig:
     temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
     """Divides the logits: below 1 likelier tokens gain, above 1 unlikely ones."""
     top_k: Annotated[int, Field(ge=1)] | None = None
-    """Draw from that many likeliest tokens (Fan et al. 2018, §5.1); by default from all."""
+    """Draw from that many likeliest tokens (Fan et al. 2018, §5); by default from all."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Draw from the likeliest tokens that together have this probability (Holtzman et al. 2020,
     §3.1).

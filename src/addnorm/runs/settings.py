@@ -36,7 +36,7 @@ class EvalConfig:
     none.
     """
     batch_size: PositiveInt = 64
-    """Texts that are decoded or classified at once."""
+    """Texts that are decoded at once."""
 
     def __post_init__(self) -> None:
         if self.metric in ("bleu", "chrf") and not self.valid_examples:
