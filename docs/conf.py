@@ -1,28 +1,45 @@
-"""How the documentation is built: MyST pages, the furo theme, and pictures drawn by the code."""
+"""How the documentation is built: MyST pages, furo, and what the code says and draws of itself."""
 
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from manual import write_all  # noqa: E402
 from pictures import draw_all  # noqa: E402
 
 import addnorm  # noqa: E402
+from addnorm.cli.main import app  # noqa: E402
 
 project = "AddNorm"
 author = "AddNorm contributors"
 copyright = "AddNorm contributors"
 release = version = addnorm.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
-exclude_patterns = ["_build"]
+extensions = [
+    "myst_parser",
+    "signatures",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+exclude_patterns = ["_build", "_reference"]
 html_theme = "furo"
+# MathJax goes with the pages, in one file that has its fonts in it: formulas need no network.
+mathjax_path = "tex-svg-full.js"
+html_static_path = [str(files("sphinx-mathjax-offline") / "static" / "mathjax" / mathjax_path)]
 html_title = f"AddNorm {release}"
-autodoc_typehints = "none"
+autodoc_typehints_format = "short"
+python_display_short_literal_types = True
+add_module_names = False
+default_role = "code"  # docstrings write code as Markdown does
 autodoc_inherit_docstrings = False  # torch tells every module how hooks work
 autodoc_member_order = "bysource"
 nitpicky = False
 
 draw_all(HERE / "_pictures")
+write_all(HERE / "_reference", app)

@@ -1,9 +1,14 @@
 """The decorator of every configuration: a frozen, keyword-only dataclass that checks itself."""
 
+import ast
+import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import wraps
+from itertools import pairwise
+from textwrap import dedent
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
@@ -82,6 +87,43 @@ def _in_one_sentence(init: Callable[..., None]) -> Callable[..., None]:
             raise ConfigError.about(type(self), error) from error
 
     return __init__
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceField:
+    """A field as its class is written: its type and its default, and the string below it."""
+
+    annotation: str
+    default: str | None
+    meaning: str
+
+
+def source_fields(config: type) -> dict[str, SourceField]:
+    """The fields of a configuration in its source and those of its base classes, theirs first."""
+    found: dict[str, SourceField] = {}
+    for cls in [one for one in reversed(config.__mro__) if is_dataclass(one)]:
+        [body] = ast.parse(dedent(inspect.getsource(cls))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise([*body.body, ast.Pass()]):
+            if isinstance(field, ast.AnnAssign):
+                default = None if field.value is None else ast.unparse(field.value)
+                found[ast.unparse(field.target)] = SourceField(
+                    ast.unparse(field.annotation), default, _text_of(below)
+                )
+    return found
+
+
+def _text_of(statement: ast.stmt) -> str:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return " ".join(text.split())
+        case _:
+            return ""
+
+
+def meanings(config: type) -> dict[str, str]:
+    """What the fields of a configuration mean: the string below each of them."""
+    return {name: field.meaning for name, field in source_fields(config).items() if field.meaning}
 
 
 def sentence(config: type, error: ErrorDetails) -> str:

@@ -14,6 +14,7 @@ own recipe, an `import` statement) has it imported before, by `import_parts`.
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -27,6 +28,7 @@ from typing import Any, Protocol, get_args, runtime_checkable
 
 from pydantic import (
     GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     TypeAdapter,
     ValidationError,
 )
@@ -111,6 +113,17 @@ class Family:
             ours,
             serialization=core_schema.wrap_serializer_function_ser_schema(serialize, schema=ours),
         )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Our own parts, those of someone's own, and the default where a table names no kind."""
+        ours = handler(schema)
+        names = [":", *(f"^{re.escape(name)}$" for name in installed_parts())]
+        word = {"type": "string", "pattern": "|".join(names)}
+        table = {"type": "object", "properties": {"kind": word}, "required": ["kind"]}
+        default = ours["discriminator"]["mapping"].get(self.default)
+        return {"anyOf": [ours, word, table, *([{"$ref": default}] if default else [])]}
 
     def find(self, kind: str, *, from_file: bool = False) -> type | None:
         """The configuration class that `kind` names; None where it is a word that nobody knows.

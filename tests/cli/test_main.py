@@ -37,6 +37,7 @@ SURFACE = {
     },
     "new": {"--family", "--file"},
     "parts": {"--json", "--import"},
+    "schema": set(),
     "check": {
         "--all", "--sample", "--seed", "--only", "--compile", "--no-compile", "--jobs",
         "--part", "--definition", "--family", "--import",

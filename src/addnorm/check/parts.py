@@ -121,16 +121,7 @@ def _own_described(config: type) -> list[type]:
 
 
 def _members(family: str) -> Iterator[Part]:
-    configs = members(FAMILIES[family])
-    built = {config: _built(config) for config in configs}
-    times = Counter(built.values())
-    for config in configs:
-        # A configuration tells of itself where it begins with its equation, as do those of which
-        # several build one module; of all others the module does.
-        describes_itself = times[built[config]] > 1 or re.match(
-            r"`[^`]*[+(][^`]*`", inspect.getdoc(config) or ""
-        )
-        described = config if describes_itself else built[config]
+    for config, described in describing(members(FAMILIES[family])).items():
         yield Part(
             family=family,
             kind=kind_of(config),
@@ -139,6 +130,23 @@ def _members(family: str) -> Iterator[Part]:
             source=source(described) or source(config),
             file=str(Path(inspect.getfile(described)).relative_to(Path(addnorm.__file__).parent)),
         )
+
+
+def describing(configs: Sequence[type]) -> dict[type, type]:
+    """The class whose docstring tells of each part of a family: the module, or the configuration.
+
+    A configuration tells of itself where it begins with its equation, as do those of which several
+    build one module; of all others the module does.
+    """
+    built = {config: _built(config) for config in configs}
+    times = Counter(built.values())
+    equations = re.compile(r"`[^`]*[+(][^`]*`")
+    return {
+        config: config
+        if times[module] > 1 or equations.match(inspect.getdoc(config) or "")
+        else module
+        for config, module in built.items()
+    }
 
 
 def _built(config: type) -> type:

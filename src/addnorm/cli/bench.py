@@ -17,7 +17,7 @@ def bench(
 
     Shows medians with their spread, the fraction of what the machine itself can do, and the targets
     of each benchmark; writes all of it to `bench-NAME.json`.
-    `pip install 'addnorm[bench]'` brings the peers.
+    `pip install 'addnorm[bench]'` brings the peers. Example: `addnorm bench decode --rounds 3`.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ def check(
     on either side, alone and in a batch, packed as documents; in float32 and bfloat16, on texts so
     long that they are read in tiles; every kernel by itself, and what beams write. A sample has
     every part, every variant and every pair of parts in it, from 270 on. Exits with status 1 where
-    anything differs.
+    anything differs. Example: `addnorm check --sample 50 --jobs 2`.
 
     `--part my_parts:DyTConfig` checks a part of your own instead, with every part of ours that it
     allows. A definition is a plain function in float64; `weights` are the part's own by name, `x`

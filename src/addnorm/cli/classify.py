@@ -24,6 +24,7 @@ def classify(
 
     Reads the files, or standard input. Writes one line for each line read, in their order: an
     empty line has a class like any other, and no tags.
+    Example: `addnorm classify runs/my reviews.txt --json`.
 
     Parameters
     ----------

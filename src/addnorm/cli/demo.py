@@ -6,7 +6,7 @@ from pathlib import Path
 def demo(*, to: str = "de", out: Path | None = None) -> None:
     """Train a translator of dates and numbers in about a minute, then look at what it does.
 
-    Needs no data, no network and no GPU.
+    Needs no data, no network and no GPU. Example: `addnorm demo --to zh`.
 
     Parameters
     ----------

@@ -20,6 +20,7 @@ def export(
     `hf` is a folder for `transformers`, of the first family that has all of the model's parts;
     `onnx` graphs for onnxruntime; `ctranslate2` a folder for CTranslate2; `gguf` a file for
     llama.cpp. A part that the other library does not have is named, and nothing is written.
+    Example: `addnorm export runs/my my.gguf --to gguf`.
 
     Parameters
     ----------

@@ -104,6 +104,7 @@ def generate(
 
     A language model given `--prompt` writes its text as it comes, line breaks and all. Decoding is
     the recipe's own (for language models: sampling) unless an option says otherwise.
+    Example: `addnorm generate runs/my --prompt "To be" --temperature 0.8`.
 
     Parameters
     ----------

@@ -16,6 +16,8 @@ def info(
 ) -> None:
     """Describe a run folder or a recipe: its parts, parameters, data and scores.
 
+    Example: `addnorm info runs/my`.
+
     Parameters
     ----------
     what

@@ -30,6 +30,7 @@ COMMANDS = (
     "swap",
     "new",
     "parts",
+    "schema",
     "check",
     "bench",
 )

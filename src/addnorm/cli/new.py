@@ -8,10 +8,10 @@ from addnorm.errors import InputError, nearest
 
 
 def new(family: str, file: Path) -> None:
-    """Write a starting file for a part of your own: `addnorm new norm my_norm.py`.
+    """Write a starting file for a part of your own.
 
     The file works as it is, and its first lines say how to check it and how to train with it. It is
-    not replaced where it is there already.
+    not replaced where it is there already. Example: `addnorm new norm my_norm.py`.
 
     Parameters
     ----------

@@ -17,6 +17,8 @@ def parts(
 ) -> None:
     """List every part with its equation, its source and the file that it is written in.
 
+    Example: `addnorm parts norms`.
+
     Parameters
     ----------
     family

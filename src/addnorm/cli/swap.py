@@ -26,9 +26,9 @@ def swap(
 ) -> None:
     """Change parts of a trained model, keep what can be kept, and measure before and after.
 
-    `addnorm swap runs/gpt --set norm=rmsnorm --set attention.n_kv_heads=2 --out runs/grouped`.
     Every weight is said to be exact, folded into others, derived from the old ones, or new. Any
     field of the recipe can be given after the run: `--data.kind text`, `--train.lr 3e-4`.
+    Example: `addnorm swap runs/gpt --set norm=rmsnorm --out runs/rms`.
 
     Parameters
     ----------

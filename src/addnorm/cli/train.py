@@ -22,7 +22,7 @@ def train(
     Any field of the recipe can be given here, after the recipe: `--train.lr 3e-4`,
     `--model.d_model 256`, `--model.position rotary`. A part of your own is
     `kind = "my_parts:MyNorm"`, with `--import my_parts.py` or `import = ["my_parts.py"]` at the top
-    of the recipe.
+    of the recipe. Example: `addnorm train my.toml --train.lr 3e-4 --out runs/my`.
 
     Parameters
     ----------

@@ -113,9 +113,13 @@ class TokensConfig:
 
     kind: Literal["tokens"] = "tokens"
     tokens: PositiveInt = 4096
+    """The most positions of a batch, padding included; of a pair the longer side counts."""
     pad_to: PositiveInt = 1
+    """Round the width of a batch up to a multiple of this, for fewer shapes."""
     max_len: Annotated[int, Field(ge=2)] | None = None
+    """The longest example in tokens, special ones included; by default any length."""
     longer: Longer = "leave_out"
+    """What happens to longer examples: they are left out, or shortened to `max_len`."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
         """The loaders of a corpus of text; raise `InputError` for images.

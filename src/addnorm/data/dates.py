@@ -132,10 +132,15 @@ class DatesConfig:
 
     kind: Literal["dates"] = "dates"
     to: str = "de"
+    """The language to translate into, by its code; numbers are in words where these are known."""
     n_train: Annotated[int, Field(ge=1)] = 30_000
+    """How many sentences to learn from."""
     n_valid: Annotated[int, Field(ge=0)] = 500
+    """How many sentences to validate on."""
     n_test: Annotated[int, Field(ge=0)] = 1_000
+    """How many sentences to test on."""
     seed: int = 0
+    """The seed of the sentences that are drawn."""
 
     def load(self) -> Corpus:
         """Generate the corpus, test sentences first."""

@@ -16,19 +16,26 @@ from addnorm.errors import InputError, nearest
 class DatasetConfig(Columns):
     """A dataset of the hub (the only source that uses the network), or a local folder.
 
-    `path` and `name` are those of `datasets.load_dataset`; a folder written by `save_to_disk` is
-    read as such. `train`, `valid` and `test` name its splits. Class numbers become class names.
+    `path` and `name` are those of `datasets.load_dataset`. Class numbers become class names.
     """
 
     kind: Literal["dataset"] = "dataset"
     path: str
+    """The dataset's name on the hub, or a local folder written by `save_to_disk`."""
     name: str | None = None
+    """The configuration of the dataset, where it has several."""
     train: str = "train"
+    """The split to learn from."""
     valid: str | None = None
+    """The split to validate on while training."""
     test: str | None = None
+    """The split that training never sees."""
     lowercase: bool = False
+    """Put the text in lower case; labels and tags keep theirs."""
     valid_fraction: Probability = 0.0
+    """The share of train that is held out for validation, where `valid` names no split."""
     seed: int = 0
+    """The seed of the random rows that `valid_fraction` holds out."""
 
     def load(self) -> Corpus:
         """Load every split and check it."""

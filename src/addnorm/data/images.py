@@ -32,22 +32,33 @@ class ImagesConfig:
     """Classification of images in an .npz file: whole numbers from 0, black, to 255, white.
 
     `train`, `valid` and `test` name two arrays: the images, `n × height × width`, with
-    `× channels` where they have colours, and their classes, `n` numbers from 0. `valid_fraction`
-    holds out a random share of train, by `seed`. `pool` averages squares of that side;
-    `permute_seed` then shuffles the pixels, those of every image in the same way. A relative
-    `file` starts at `root`, else at $ADDNORM_DATA, else in the current folder.
+    `× channels` where they have colours, and their classes, `n` numbers from 0. `pool` comes before
+    `permute_seed`.
     """
 
     kind: Literal["images"] = "images"
     root: Path | None = None
+    """The folder where a relative `file` starts; by default $ADDNORM_DATA, else the current
+    folder.
+    """
     file: Path
+    """The .npz file with the arrays of every split."""
     train: tuple[str, str] = ("x_train", "y_train")
+    """The arrays to learn from: the images and their classes."""
     valid: tuple[str, str] | None = None
+    """The arrays to validate on while training."""
     test: tuple[str, str] | None = ("x_test", "y_test")
+    """The arrays that training never sees."""
     valid_fraction: Probability = 0.0
+    """The share of train, drawn at random, that is held out for validation."""
     seed: int = 0
+    """The seed of the random images that `valid_fraction` holds out."""
     pool: PositiveInt = 1
+    """The side, in pixels, of the squares that are averaged to one pixel; 1 leaves images as
+    they are.
+    """
     permute_seed: int | None = None
+    """Shuffle the pixels of all images in the same way, by this seed."""
 
     def load(self) -> Corpus:
         """Read every array and check it; `InputError` at the first fault, with its place."""
@@ -190,7 +201,9 @@ class ExamplesConfig:
 
     kind: Literal["examples"] = "examples"
     size: PositiveInt = 128
+    """Images in a batch."""
     shift: NonNegativeInt = 0
+    """The most pixels by which training moves an image at random, along each axis."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
         """The loaders of a corpus of images; raise `InputError` for text."""

@@ -109,16 +109,16 @@ def given(train: T, valid: T | None, test: T | None) -> dict[str, T]:
 
 @config
 class Files(ABC):
-    """What all sources of files share.
-
-    Relative paths start at `root`, else at $ADDNORM_DATA, else in the current folder. `encoding` is
-    the same for all files; `lowercase` spares labels and tags.
-    """
+    """What all sources of files share."""
 
     root: Path | None = None
+    """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
     encoding: str = "utf-8"
+    """The character encoding of all files, by its Python name, such as `latin-1`."""
     lowercase: bool = False
+    """Put the text in lower case; labels and tags keep theirs."""
     valid_fraction: Probability = 0.0
+    """The share of train that is held out for validation, where `valid` names no file."""
 
     @abstractmethod
     def load(self) -> Corpus:

@@ -23,10 +23,15 @@ class TextConfig(Files):
 
     kind: Literal["text"] = "text"
     train: Path
+    """The text file to learn from; `.gz` is unpacked."""
     valid: Path | None = None
+    """The text file to validate on while training."""
     test: Path | None = None
+    """The text file that training never sees."""
     test_fraction: Probability = 0.0
+    """The share of train, its last characters, that is held out for testing."""
     unit: Literal["file", "line", "paragraph"] = "file"
+    """What one document is: the whole file, a line, or a paragraph between empty lines."""
 
     def load(self) -> Corpus:
         """Read every file, check it, and hold out the end of train."""
@@ -80,6 +85,7 @@ class RowFiles(Files, ABC):
     """Files of independent rows: `valid_fraction` holds out a random share of train, by `seed`."""
 
     seed: int = 0
+    """The seed of the random rows that `valid_fraction` holds out."""
 
     @abstractmethod
     def rows(self) -> dict[str, Iterable[Row]]:
@@ -99,8 +105,11 @@ class ParallelConfig(RowFiles):
 
     kind: Literal["parallel"] = "parallel"
     train: tuple[Path, Path]
+    """The files to learn from: source sentences, and their translations line by line."""
     valid: tuple[Path, Path] | None = None
+    """The two files to validate on while training."""
     test: tuple[Path, Path] | None = None
+    """The two files that training never sees."""
 
     def rows(self) -> dict[str, Iterable[Row]]:
         """The rows of each split that is there."""
@@ -128,10 +137,15 @@ class LinesConfig(RowFiles):
 
     kind: Literal["lines"] = "lines"
     train: Path
+    """The file of labelled lines to learn from."""
     valid: Path | None = None
+    """The file of labelled lines to validate on while training."""
     test: Path | None = None
+    """The file of labelled lines that training never sees."""
     separator: str = " "
+    """What stands between label and text."""
     label_first: bool = True
+    """Whether the label stands before the text, or after it."""
 
     def __post_init__(self) -> None:
         if not self.separator:
@@ -173,10 +187,15 @@ class ConllConfig(RowFiles):
 
     kind: Literal["conll"] = "conll"
     train: Path
+    """The file of tagged words to learn from."""
     valid: Path | None = None
+    """The file of tagged words to validate on while training."""
     test: Path | None = None
+    """The file of tagged words that training never sees."""
     token_column: int = 0
+    """The column of the word, counted from 0; negative from the last."""
     tag_column: int = -1
+    """The column of the tag, counted from 0; negative from the last."""
 
     def rows(self) -> dict[str, Iterable[Row]]:
         """The rows of each split that is there."""

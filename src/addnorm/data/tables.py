@@ -31,11 +31,17 @@ class Columns(ABC):
     """
 
     source: str | None = None
+    """The column of the sentence to translate."""
     target: str | None = None
+    """The column of its translation."""
     text: str | None = None
+    """The column of the text: alone for a language model, with `label` for a classifier."""
     label: str | None = None
+    """The column of the class."""
     tokens: str | None = None
+    """The column of the words to tag: a list, or words with spaces between."""
     tags: str | None = None
+    """The column of their tags, one for each word."""
 
     def __post_init__(self) -> None:
         if tuple(self.columns()) not in KINDS:
@@ -132,8 +138,11 @@ class TableConfig(RowFiles, Columns):
 
     kind: Literal["table"] = "table"
     train: Path
+    """The table to learn from: `.tsv`, `.csv`, `.jsonl` or `.parquet`."""
     valid: Path | None = None
+    """The table to validate on while training."""
     test: Path | None = None
+    """The table that training never sees."""
 
     def rows(self) -> dict[str, Iterable[Row]]:
         """The rows of each split that is there."""

@@ -288,8 +288,11 @@ class BPEConfig:
 
     kind: Literal["bpe"] = "bpe"
     vocab_size: Annotated[int, Field(ge=len(SPECIALS) + 256)] = 8000
+    """The most tokens that the vocabulary may have, special ones and the 256 bytes included."""
     min_frequency: PositiveInt = 2
+    """How often a pair must occur in the training text to be merged."""
     joint: bool = True
+    """Train one tokenizer on source and target together; else one for each."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Learn the merges."""
@@ -313,6 +316,7 @@ class CharConfig:
 
     kind: Literal["char"] = "char"
     joint: bool = True
+    """Use one vocabulary for source and target together; else one for each."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Collect the characters, in order of code point."""
@@ -334,8 +338,11 @@ class WordConfig:
 
     kind: Literal["word"] = "word"
     vocab_size: Annotated[int, Field(gt=len(SPECIALS))] = 30_000
+    """The most words that the vocabulary may have, special tokens included."""
     min_frequency: PositiveInt = 1
+    """How often a word must occur in the training text to be known."""
     joint: bool = True
+    """Use one vocabulary for source and target together; else one for each."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Count the words; the most frequent come first, those that tie in order of code points."""

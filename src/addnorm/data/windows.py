@@ -85,8 +85,11 @@ class WindowsConfig:
 
     kind: Literal["windows"] = "windows"
     batch_size: PositiveInt = 16
+    """Windows in a batch."""
     seq_len: PositiveInt = 256
+    """Tokens in a window."""
     documents: Literal["marked", "joined"] = "marked"
+    """How documents follow one another: each between bos and eos, or joined as one text."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
         """The loaders of a language corpus; raise `InputError` for another."""
@@ -192,7 +195,9 @@ class PackedConfig:
 
     kind: Literal["packed"] = "packed"
     batch_size: PositiveInt = 16
+    """Rows in a batch."""
     seq_len: PositiveInt = 256
+    """Tokens in a row, which holds as many whole documents as fit."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
         """The loaders of a language corpus; raise `InputError` for another."""

@@ -30,9 +30,17 @@ class BeamConfig:
 
     kind: Literal["beam"] = "beam"
     beams: Annotated[int, Field(ge=1, le=1024)] = 5
+    """Hypotheses that are kept at every step; 1 is greedy."""
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
+    """The exponent of the length penalty: larger ones favour longer texts, 0 leaves the plain
+    log p.
+    """
     n_best: Annotated[int, Field(ge=1)] = 1
+    """How many complete hypotheses are returned, best first."""
     width: Literal["shrinking", "constant"] = "shrinking"
+    """Whether a finished hypothesis keeps its place among the beams or leaves it to the next
+    best.
+    """
 
     def __post_init__(self) -> None:
         if self.n_best > self.beams:

@@ -123,10 +123,17 @@ class SampleConfig:
 
     kind: Literal["sample"] = "sample"
     temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
+    """Divides the logits: below 1 likelier tokens gain, above 1 unlikely ones."""
     top_k: Annotated[int, Field(ge=1)] | None = None
+    """Draw from that many likeliest tokens (Fan et al. 2018, §5); by default from all."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Draw from the likeliest tokens that together have this probability (Holtzman et al. 2020,
+    §3.1).
+    """
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Draw from tokens at least this share as likely as the likeliest (Nguyen et al. 2024, §3)."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """The seed of the draws; every prompt has a stream of its own."""
 
     def filtered(self, logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
         """The logits that `draw` sees."""

@@ -106,14 +106,13 @@ class DecoderModel(nn.Module):
 
 @config
 class DecoderConfig(TransformerConfig):
-    """A decoder-only model; `head.tied` shares the embedding table.
-
-    `exits` are layers, counted from one, that get a head of their own (see `nn.exits`).
-    """
+    """A decoder-only model; `head.tied` shares the embedding table."""
 
     kind: Literal["decoder"] = "decoder"
     head: AnyTokenHeadConfig = TokenHeadConfig()
+    """What turns hidden states into logits over the vocabulary."""
     exits: tuple[int, ...] = ()
+    """Layers, counted from one, that get a head of their own for early exits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -71,15 +71,15 @@ class EncoderModel(nn.Module):
 
 @config
 class EncoderConfig(TransformerConfig):
-    """An encoder-only model with the head of its task; `input` says what it reads.
-
-    `exits` are layers, counted from one, that get a head of their own (see `nn.exits`).
-    """
+    """An encoder-only model with the head of its task; `input` says what it reads."""
 
     kind: Literal["encoder"] = "encoder"
     input: InputConfig = TokenInputConfig()
+    """What the encoder reads: tokens, images, audio or time series."""
     head: HeadConfig = TokenHeadConfig()
+    """What becomes of the hidden states: the task of the model."""
     exits: tuple[int, ...] = ()
+    """Layers, counted from one, that get a head of their own for early exits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -130,20 +130,23 @@ class EncoderDecoderModel(nn.Module):
 
 @config
 class EncoderDecoderConfig(TransformerConfig):
-    """`input` says what the encoder reads; the decoder writes tokens.
-
-    Where both are tokens, `share_embeddings` uses one table for source and target, which then share
-    a vocabulary. `decoder_position` and `decoder_max_len` are by default those of the encoder.
-    """
+    """`input` says what the encoder reads; the decoder writes tokens."""
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     input: InputConfig = TokenInputConfig()
+    """What the encoder reads: tokens, images, audio or time series."""
     n_decoder_layers: LayerCount | None = None
+    """Blocks of the decoder; by default as many as the encoder has."""
     share_embeddings: bool = True
+    """Use one table for source and target, which then share a vocabulary."""
     decoder_position: PositionConfig | None = None
+    """The decoder's positions; by default the encoder's."""
     decoder_max_len: PositiveInt | None = None
+    """The decoder's `max_len`; by default the encoder's."""
     target_vocab_size: PositiveInt | None = None
+    """Rows of the decoder's table; by default as many as its tokenizer has tokens."""
     head: AnyTokenHeadConfig = TokenHeadConfig()
+    """What turns the decoder's hidden states into logits over the vocabulary."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -72,33 +72,45 @@ class LayerConfig:
     """
 
     pattern: PatternConfig | None = None
+    """What this layer's attention sees; by default as the model's."""
     position: LayerPositionConfig | None = None
+    """The positions of this layer; by default the model's."""
 
 
 @config
 class TransformerConfig:
-    """The width and the parts; abstract: the three model configurations add their own fields.
-
-    `dropout` acts on embeddings and on what every sublayer adds to the residual stream; attention
-    and feed-forward have their own. `max_len` bounds learned positions alone.
-    Layer `i` has what entry `i` of `layer_pattern` says, which begins anew when it ends.
-    `vocab_size` is by default that of the tokenizer.
-    """
+    """The width and the parts; abstract: the three model configurations add their own fields."""
 
     d_model: PositiveInt = 512
+    """The width of the residual stream."""
     n_layers: LayerCount = 6
+    """Blocks in the stack, in an encoder–decoder those of the encoder."""
     max_len: PositiveInt = 1024
+    """The longest sequence in tokens that learned positions have a row for."""
     position: PositionConfig = SinusoidalConfig()
+    """How the model knows the order of tokens."""
     attention: MixerConfig = AttentionConfig()
+    """What mixes the tokens: attention, or a recurrence or convolution in its place."""
     cross_attention: AttentionConfig | None = None
+    """The decoder's attention to the encoder; by default that of self-attention."""
     feedforward: AnyFeedForwardConfig = FeedForwardConfig()
+    """The layer that acts on each token alone."""
     norm: NormConfig = LayerNormConfig()
+    """The norm of every sublayer."""
     residual: ResidualConfig = PostNormConfig()
+    """Where norms stand around a sublayer and its residual connection."""
     embedding: AnyEmbeddingConfig = EmbeddingConfig()
+    """The table of token vectors, and what is done to them first."""
     dropout: Probability = 0.1
+    """The dropout rate of embeddings and of what every sublayer adds to the residual stream."""
     init: InitName = "xavier"
+    """How weights start: Glorot's, GPT-2's, BERT's or torch's own way, or sublayers that write
+    zero.
+    """
     layer_pattern: tuple[LayerConfig, ...] = ()
+    """What layers have of their own, in turn; it begins anew when it ends."""
     vocab_size: PositiveInt | None = None
+    """Rows of the embedding table; by default as many as the tokenizer has tokens."""
 
     def __post_init__(self) -> None:
         if self.layer_pattern and not isinstance(self.attention, AttentionConfig):

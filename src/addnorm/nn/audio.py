@@ -63,6 +63,7 @@ class LogMelEmbeddingConfig:
 
     kind: Literal["log_mel"] = "log_mel"
     n_mels: PositiveInt = 80
+    """Mel features of a frame."""
 
     def build(self, d_model: int, position: Position, dropout: float) -> LogMelEmbedding:
         return LogMelEmbedding(d_model, n_mels=self.n_mels, position=position, dropout=dropout)

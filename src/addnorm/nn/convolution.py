@@ -108,8 +108,11 @@ class ConvolutionConfig:
 
     kind: Literal["convolution"] = "convolution"
     kernel_size: PositiveInt | Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = 3
+    """Tokens that a kernel spans; several kernels give d_model features each, then joined."""
     activation: Activation = "relu"
+    """The nonlinearity after the convolution."""
     bias: bool = True
+    """Whether the kernels and the output projection have biases."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

@@ -69,9 +69,13 @@ class EmbeddingConfig:
 
     kind: Literal["tokens"] = "tokens"
     scale: Literal["one", "sqrt"] = "sqrt"
+    """What token vectors are multiplied by: one, or √d_model (Vaswani et al. 2017, §3.4)."""
     norm: NormConfig | None = None
+    """A norm of the embedded tokens; by default none."""
     word_dropout: Probability = 0.0
+    """The probability that a whole token vector is zero in training."""
     n_types: NonNegativeInt = 0
+    """Token types with a vector of their own, such as BERT's two segments; 0 for none."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

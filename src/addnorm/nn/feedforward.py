@@ -58,9 +58,13 @@ class FeedForwardConfig:
 
     kind: Literal["mlp"] = "mlp"
     d_ff: PositiveInt | None = None
+    """The inner width; by default 4 d_model."""
     activation: Activation = "relu"
+    """The nonlinearity between the two maps."""
     bias: bool = True
+    """Whether the two maps have biases."""
     dropout: Probability = 0.0
+    """The dropout rate of the inner features."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -113,9 +117,13 @@ class GatedFeedForwardConfig:
 
     kind: Literal["gated"] = "gated"
     d_ff: PositiveInt | None = None
+    """The inner width; by default 8/3 d_model, as costly as an ungated 4 d_model."""
     activation: Activation = "silu"
+    """The nonlinearity of the gate: `silu` is SwiGLU, `gelu` GeGLU."""
     bias: bool = False
+    """Whether the three maps have biases."""
     dropout: Probability = 0.0
+    """The dropout rate of the inner features."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

@@ -40,8 +40,11 @@ class TransformConfig:
     """BERT's head of masked tokens has GELU and a LayerNorm, its classifier tanh and no norm."""
 
     activation: HeadActivation = "gelu"
+    """The nonlinearity after the map."""
     bias: bool = True
+    """Whether the map has a bias."""
     norm: NormConfig | None = None
+    """A norm after the nonlinearity; by default none."""
 
     def build(self, d_model: int) -> Transform:
         norm = NoNorm() if self.norm is None else self.norm.build(d_model)
@@ -89,10 +92,15 @@ class TokenHeadConfig:
 
     kind: Literal["token"] = "token"
     tied: bool = True
+    """Whether the head's matrix is the embedding table (Press & Wolf 2017)."""
     bias: bool = False
+    """Whether every token has a bias."""
     transform: TransformConfig | None = None
+    """A layer before the logits, as in BERT; by default none."""
     scale: Literal["one", "sqrt"] = "one"
+    """What hidden states are multiplied by: one, or 1/√d_model as in T5."""
     softcap: PositiveFloat | None = None
+    """Keep logits within ± this by c·tanh(logit/c) (Gemma Team 2024, §2); by default unbounded."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -157,8 +165,11 @@ class ClassificationHeadConfig:
 
     kind: Literal["classification"] = "classification"
     pooling: Literal["mean", "max", "first"] = "mean"
+    """How a text becomes one vector: the mean or maximum over tokens, or the first token."""
     transform: TransformConfig | None = None
+    """A layer before the logits, as in BERT; by default none."""
     dropout: Probability = 0.0
+    """The dropout rate before the logits."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -207,7 +218,9 @@ class TaggingHeadConfig:
 
     kind: Literal["tagging"] = "tagging"
     transform: TransformConfig | None = None
+    """A layer before the logits, as in ModernBERT; by default none."""
     dropout: Probability = 0.0
+    """The dropout rate before the logits."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

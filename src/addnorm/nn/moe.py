@@ -124,16 +124,17 @@ def _refusal(top_k: int, n_experts: int) -> str:
 
 @config
 class MixtureOfExpertsConfig:
-    """`n_experts` layers of the kind `expert`, of which every token takes `top_k`.
-
-    `balance` weighs the load-balance loss in training. `expert.d_ff` is the width of one expert.
-    """
+    """`n_experts` layers of the kind `expert`, of which every token takes `top_k`."""
 
     kind: Literal["moe"] = "moe"
     n_experts: Annotated[int, Field(ge=2)] = 8
+    """Feed-forward layers among which the router chooses."""
     top_k: PositiveInt = 2
+    """Experts that every token takes."""
     expert: DenseFeedForwardConfig = GatedFeedForwardConfig()
+    """The kind and width of one expert."""
     balance: NonNegativeFloat = 0.01
+    """The weight of the load-balance loss in training."""
 
     def __post_init__(self) -> None:
         if self.top_k > self.n_experts:

@@ -44,7 +44,9 @@ class LayerNormConfig:
 
     kind: Literal["layernorm"] = "layernorm"
     eps: PositiveFloat = 1e-5
+    """ε, added to the variance against division by zero."""
     bias: bool = True
+    """Whether β is learned, or left out."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -76,6 +78,7 @@ class RMSNormConfig:
 
     kind: Literal["rmsnorm"] = "rmsnorm"
     eps: PositiveFloat = 1e-6
+    """ε, added to the mean square against division by zero."""
 
     def build(self, d_model: int) -> RMSNorm:
         return RMSNorm(d_model, eps=self.eps)
@@ -105,6 +108,7 @@ class OffsetRMSNormConfig:
 
     kind: Literal["offset_rmsnorm"] = "offset_rmsnorm"
     eps: PositiveFloat = 1e-6
+    """ε, added to the mean square against division by zero."""
 
     def build(self, d_model: int) -> OffsetRMSNorm:
         return OffsetRMSNorm(d_model, eps=self.eps)
@@ -131,6 +135,7 @@ class ScaleNormConfig:
 
     kind: Literal["scalenorm"] = "scalenorm"
     eps: PositiveFloat = 1e-5
+    """ε, the smallest length that is divided by."""
 
     def build(self, d_model: int) -> ScaleNorm:
         return ScaleNorm(d_model, eps=self.eps)
@@ -192,7 +197,9 @@ class BatchNormConfig:
 
     kind: Literal["batchnorm"] = "batchnorm"
     eps: PositiveFloat = 1e-5
+    """ε, added to the variance against division by zero."""
     momentum: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """The share of the newest batch in the running statistics."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -223,6 +230,7 @@ class DynamicTanhConfig:
 
     kind: Literal["dynamic_tanh"] = "dynamic_tanh"
     alpha: PositiveFloat = 0.5
+    """What α starts at."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

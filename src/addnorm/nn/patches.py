@@ -110,10 +110,15 @@ class PatchEmbeddingConfig:
 
     kind: Literal["patches"] = "patches"
     size: tuple[PositiveInt, PositiveInt] = (224, 224)
+    """Height and width, in pixels, of the images that learned positions are for."""
     channels: PositiveInt = 3
+    """Values of a pixel: 3 for colours, 1 for grey."""
     patch: PositiveInt = 16
+    """The side of a patch in pixels."""
     class_token: bool = True
+    """Whether a learned vector stands before the patches, for a head to read."""
     positions: Literal["learned", "none"] = "learned"
+    """Whether patches have learned positions, besides those of `model.position`."""
 
     def __post_init__(self) -> None:
         check_divides(self.size, self.patch)
@@ -224,9 +229,13 @@ class SeriesEmbeddingConfig:
 
     kind: Literal["series"] = "series"
     channels: PositiveInt = 1
+    """Values of a time step."""
     patch: PositiveInt = 16
+    """Time steps in a patch."""
     stride: PositiveInt | None = None
+    """Time steps from one patch to the next; by default `patch`, so that none overlap."""
     norm: Literal["none", "instance"] = "none"
+    """Whether each channel of a series is standardised first (Kim et al. 2022)."""
 
     def __post_init__(self) -> None:
         if self.stride is not None and self.stride > self.patch:

@@ -227,8 +227,11 @@ class RecurrentConfig:
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Cell = "lstm"
+    """The recurrent cell: a plain RNN, an LSTM or a GRU."""
     d_hidden: PositiveInt | None = None
+    """The width of the hidden state, both directions together; by default d_model."""
     bias: bool = True
+    """Whether the cell and its projections have biases."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

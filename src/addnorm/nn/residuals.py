@@ -80,6 +80,9 @@ class PreNormConfig:
 
     kind: Literal["pre"] = "pre"
     first: bool = True
+    """Whether the very first sublayer has its norm; false for embeddings that are normed
+    already.
+    """
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -144,11 +147,9 @@ class DeepNorm(nn.Module):
 class DeepNormConfig:
     """Post-norm with a wider residual; α and β follow from the number of layers.
 
-    | stack                 | α                    | β                     |
-    |-----------------------|----------------------|-----------------------|
-    | encoder or decoder of N layers alone | (2N)^¼ | (8N)^-¼             |
-    | encoder beside a decoder of M layers | 0.81 (N⁴M)^(1/16) | 0.87 (N⁴M)^(-1/16) |
-    | decoder beside an encoder            | (3M)^¼ | (12M)^-¼            |
+    - an encoder or a decoder of N layers alone: α = (2N)^¼, β = (8N)^-¼;
+    - an encoder of N layers beside a decoder of M: α = 0.81 (N⁴M)^(1/16), β = 0.87 (N⁴M)^(-1/16);
+    - that decoder: α = (3M)^¼, β = (12M)^-¼.
     """
 
     kind: Literal["deepnorm"] = "deepnorm"
@@ -194,6 +195,7 @@ class ParallelConfig:
 
     kind: Literal["parallel"] = "parallel"
     norms: Literal["one", "each"] = "one"
+    """Whether attention and feed-forward share one norm, or each have their own."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

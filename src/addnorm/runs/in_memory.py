@@ -72,6 +72,9 @@ def train(
     `addnorm.train(addnorm.DecoderConfig(d_model=128), addnorm.text("play.txt"), tokenizer="char",
     steps=500)`.
 
+    Raises `InputError` naming what is wrong and the nearest valid name; `NonFiniteError` where the
+    loss is no number; `Interrupted` after Ctrl-C with a folder, without one `KeyboardInterrupt`.
+
     Parameters
     ----------
     config
@@ -94,9 +97,6 @@ def train(
         Every field of `TrainConfig`: one of `steps` and `epochs`, and `lr`, `batching`, `seed`,
         `device`, `precision`, `start` (a folder whose weights to begin with) … `batching` is by
         default windows of at most 256 tokens for language models.
-
-    Raises `InputError` naming what is wrong and the nearest valid name; `NonFiniteError` where the
-    loss is no number; `Interrupted` after Ctrl-C with a folder, without one `KeyboardInterrupt`.
     """
     check_data(data)
     settings = TrainConfig(**_checked(options, config, data))

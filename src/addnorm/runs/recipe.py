@@ -35,10 +35,17 @@ class Recipe:
     """
 
     data: DataConfig | None = None
+    """What to learn from, and what to validate and test on."""
     tokenizer: TokenizerConfig | None = None
+    """How text becomes token ids; images have none, and with `train.start` it is that of the
+    folder.
+    """
     model: ModelConfig
+    """The architecture: the kind of model, its sizes and its parts."""
     train: TrainConfig
+    """How long to train, in what batches, by which optimiser, and what is kept."""
     eval: EvalConfig = EvalConfig()
+    """How the model is measured, and how it decodes."""
 
     def corpus(self) -> Corpus:
         """The data. Raises `InputError` where none are named, or they cannot be read."""

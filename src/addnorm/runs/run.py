@@ -110,12 +110,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What messages call it: its folder, where it has one."""
+        """What messages call it, its folder where it has one."""
         return "this run" if self.folder is None else str(self.folder)
 
     @property
     def task(self) -> Task:
-        """What the model is for: "language", "translation", "classification" or "tagging"."""
+        """What the model is for, "language", "translation", "classification" or "tagging"."""
         return task_of(self.recipe)
 
     @property

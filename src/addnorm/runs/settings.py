@@ -21,19 +21,22 @@ MEASURED: dict[Task, tuple[MetricName, ...]] = {
 
 @config
 class EvalConfig:
-    """How a model is evaluated.
-
-    `metric` picks the best weights and decides on early stopping; by default it is `accuracy` for
-    classification, `f1` for tagging and `loss` otherwise. BLEU is sacrebleu's, with its tokeniser
-    `bleu_tokenize` ("none" where the text is tokenised already). `valid_examples` is how many
-    validation sentences are translated while training, for BLEU and chrF; 0 leaves them out there.
-    """
+    """How a model is evaluated."""
 
     metric: MetricName | None = None
+    """What picks the best weights and decides on early stopping; by default accuracy for
+    classification, F1 for tagging, loss otherwise.
+    """
     decoding: DecodingConfig = BeamConfig()
+    """How text is written from the model's probabilities."""
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = "13a"
+    """The tokeniser of sacrebleu's BLEU; `none` where the text is tokenised already."""
     valid_examples: NonNegativeInt = 0
+    """How many validation sentences are translated while training, for BLEU and chrF; 0 for
+    none.
+    """
     batch_size: PositiveInt = 64
+    """Texts that are decoded at once."""
 
     def __post_init__(self) -> None:
         if self.metric in ("bleu", "chrf") and not self.valid_examples:

@@ -21,8 +21,11 @@ class AdamWConfig:
 
     kind: Literal["adamw"] = "adamw"
     betas: Betas = (0.9, 0.98)
+    """The decay of the running means of the gradient and of its square."""
     eps: PositiveFloat = 1e-9
+    """Added to the root of the second moment, against division by zero."""
     weight_decay: NonNegativeFloat = 0.01
+    """The decoupled decay of matrices, times the learning rate at each step."""
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         roles = roles_of(model)
@@ -47,16 +50,17 @@ class AdamWConfig:
 
 @config
 class MuonConfig:
-    """Muon (Jordan et al. 2024) for the matrices inside the stack, AdamW for all else.
-
-    `lr` is Muon's own; AdamW takes `train.lr`.
-    """
+    """Muon (Jordan et al. 2024) for the matrices inside the stack, AdamW for all else."""
 
     kind: Literal["muon"] = "muon"
     lr: PositiveFloat = 0.02
+    """The peak learning rate of the matrices inside the stack; all else takes `train.lr`."""
     momentum: Probability = 0.95
+    """The decay of the running mean of gradients."""
     weight_decay: NonNegativeFloat = 0.05
+    """The decoupled decay of these matrices, times the learning rate at each step."""
     adamw: AdamWConfig = AdamWConfig(weight_decay=0.0)
+    """The optimiser of embeddings, heads, biases and norm gains."""
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         roles = roles_of(model)

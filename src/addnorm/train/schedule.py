@@ -21,6 +21,7 @@ class ConstantConfig:
 
     kind: Literal["constant"] = "constant"
     warmup: NonNegativeInt = 0
+    """Steps of linear rise from 0 to the peak rate."""
 
     def factor(self, step: int, total: int) -> float:
         return _rise(step, self.warmup)
@@ -35,6 +36,7 @@ class InverseSquareRootConfig:
 
     kind: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup: NonNegativeInt = 4000
+    """Steps of linear rise from 0 to the peak rate."""
 
     def factor(self, step: int, total: int) -> float:
         return min(_rise(step, self.warmup), math.sqrt(max(self.warmup, 1) / max(step, 1)))
@@ -46,8 +48,11 @@ class LinearConfig:
 
     kind: Literal["linear"] = "linear"
     warmup: NonNegativeInt = 0
+    """Steps of linear rise from 0 to the peak rate."""
     decay: Share = 1.0
+    """The share of all steps, at the end, over which the rate falls."""
     floor: Share = 0.0
+    """The factor at the last step."""
 
     def factor(self, step: int, total: int) -> float:
         left = _left(step, total, min(self.decay, 1 - self.warmup / max(total, 1)))
@@ -60,7 +65,9 @@ class CosineConfig:
 
     kind: Literal["cosine"] = "cosine"
     warmup: NonNegativeInt = 0
+    """Steps of linear rise from 0 to the peak rate."""
     floor: Share = 0.0
+    """The factor at the last step."""
 
     def factor(self, step: int, total: int) -> float:
         left = _left(step, total, 1 - self.warmup / max(total, 1))
@@ -77,8 +84,11 @@ class WarmupStableDecayConfig:
 
     kind: Literal["wsd"] = "wsd"
     warmup: NonNegativeInt = 0
+    """Steps of linear rise from 0 to the peak rate."""
     decay: Share = 0.2
+    """The share of all steps, at the end, over which the rate falls."""
     floor: Share = 0.0
+    """The factor at the last step."""
 
     def factor(self, step: int, total: int) -> float:
         left = _left(step, total, self.decay)

@@ -16,39 +16,58 @@ from addnorm.train.schedule import LinearConfig, ScheduleConfig
 
 @config
 class TrainConfig:
-    """How long, in what batches, by which optimiser, and what is kept.
-
-    `validate_every` and `save_every` count steps; unset, they happen at the end of each epoch.
-    `patience` stops after that many validations without a better `metric`. `select` says which
-    weights the run ends with: the last ones, or those of the best validation. `average` ends with
-    the mean of that many last checkpoints instead, `ema` with a moving average. `start` is the
-    folder, a run's or one from Hugging Face, whose weights training begins with. `loss` is what
-    training lowers; validation reports the cross-entropy whatever that is.
-    """
+    """How long, in what batches, by which optimiser, and what is kept."""
 
     start: Path | None = None
+    """A run folder or a Hugging Face folder whose weights training begins with."""
     steps: PositiveInt | None = None
+    """Updates of the weights to make; give either this or `epochs`."""
     epochs: PositiveInt | None = None
+    """Passes over the training data to make; give either this or `steps`."""
     batching: BatchingConfig = TokensConfig()
+    """How examples are put into batches."""
     lr: PositiveFloat = 1e-3
+    """The peak learning rate, which the schedule multiplies by a factor from 0 to 1."""
     optimizer: OptimizerConfig = AdamWConfig()
+    """The rule by which gradients change the weights."""
     schedule: ScheduleConfig = LinearConfig()
+    """How the learning rate rises and falls over the steps."""
     loss: LossConfig = CrossEntropyConfig()
+    """What training lowers; validation reports the cross-entropy whatever this is."""
     label_smoothing: Probability = 0.0
+    """The probability mass taken from the right token and spread over all (Szegedy et al. 2016,
+    §7).
+    """
     clip: PositiveFloat | None = 1.0
+    """The largest global norm of the gradient: a larger one is scaled down (Pascanu et al.
+    2013).
+    """
     accumulate: PositiveInt = 1
+    """Batches whose gradients make up one step."""
     precision: PrecisionName = "float32"
+    """The type in which products run; weights and optimiser stay in float32."""
     ema: Probability | None = None
+    """The decay, per step, of a moving average of the weights that the run ends with."""
     average: NonNegativeInt = 0
+    """End with the mean of that many last checkpoints; 0 for the last weights."""
     validate_every: PositiveInt | None = None
+    """Steps between validations; by default one at the end of each epoch."""
     save_every: PositiveInt | None = None
+    """Steps between checkpoints; by default one at the end of each epoch."""
     keep: PositiveInt = 3
+    """How many of the newest checkpoints stay on disk."""
     patience: PositiveInt | None = None
+    """Stop after that many validations without a better `eval.metric`."""
     select: Literal["last", "best"] = "last"
+    """Which weights the run ends with: the last ones, or those of the best validation."""
     compile: bool = False
+    """Train through `torch.compile`: a slow start, then faster steps."""
     seed: int = 1
+    """The seed of the first weights, the order of examples and dropout."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; `auto` takes a GPU where there is one."""
     tensorboard: bool = False
+    """Write the curves for TensorBoard as well."""
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):

@@ -151,25 +151,35 @@ FUSED_CORES = (SDPACoreConfig, FlexCoreConfig, DifferentialCoreConfig)
 
 @config
 class AttentionConfig:
-    """Attention with `n_heads` heads; `n_kv_heads` = `n_heads` is MHA, 1 is MQA, between is GQA.
-
-    `d_head` defaults to d_model / n_heads. `pattern` narrows what self-attention sees. `core`
-    defaults to torch's fused kernels, and to the eager core where no kernel knows the score.
-    `bias` is that of queries, keys and values; `out_bias`, by default the same, of the output.
-    """
+    """Attention with `n_heads` heads; `n_kv_heads` = `n_heads` is MHA, 1 is MQA, between is GQA."""
 
     kind: Literal["attention"] = "attention"
     n_heads: PositiveInt = 8
+    """Heads of the queries."""
     n_kv_heads: PositiveInt | None = None
+    """Heads of keys and values: as many as queries is MHA (the default), 1 is MQA, between is
+    GQA.
+    """
     d_head: PositiveInt | None = None
+    """The width of a head; by default d_model / n_heads."""
     bias: bool = True
+    """Whether the projections of queries, keys and values have a bias."""
     out_bias: bool | None = None
+    """Whether the output projection has a bias; by default as `bias`."""
     dropout: Probability = 0.0
+    """The dropout rate of the attention weights."""
     qk_norm: NormConfig | None = None
+    """A norm over each head of queries and keys; by default none."""
     score: ScoreConfig = ScaledDotConfig()
+    """How well a key fits a query."""
     pattern: PatternConfig = FullPatternConfig()
+    """What self-attention may look at, within the causal mask where there is one."""
     core: CoreConfig | None = None
+    """What computes attention; by default torch's fused kernels, or the eager core where none
+    knows the score.
+    """
     output: OutputConfig | None = None
+    """What is done to the heads before the output projection; by default nothing."""
 
     def __post_init__(self) -> None:
         if isinstance(self.core, FUSED_CORES) and not is_fused(self.score):

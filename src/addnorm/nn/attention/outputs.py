@@ -55,6 +55,7 @@ class GatedOutputConfig:
 
     kind: Literal["gated"] = "gated"
     per: Literal["feature", "head"] = "feature"
+    """Whether each feature of a head has a gate, or each head one."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

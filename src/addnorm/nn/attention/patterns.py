@@ -25,6 +25,9 @@ class WindowPatternConfig:
 
     kind: Literal["window"] = "window"
     size: PositiveInt
+    """Slots that a query sees, itself included: behind it in a decoder, on each side in an
+    encoder.
+    """
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -41,8 +44,11 @@ class BlocksPatternConfig:
 
     kind: Literal["blocks"] = "blocks"
     size: PositiveInt = 64
+    """Tokens in a block."""
     local: NonNegativeInt = 1
+    """Blocks that a query sees on either side of its own."""
     n_global: NonNegativeInt = 0
+    """Blocks at the start that every token sees, and that see every token."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

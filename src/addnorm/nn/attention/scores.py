@@ -83,7 +83,9 @@ class ScaledDotConfig:
 
     kind: Literal["scaled_dot"] = "scaled_dot"
     factor: PositiveFloat | None = None
+    """What scores are multiplied by; by default 1/√d_head."""
     softcap: PositiveFloat | None = None
+    """Keep scores within ± this by c·tanh(score/c) (Gemma Team 2024, §2); by default unbounded."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

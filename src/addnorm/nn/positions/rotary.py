@@ -131,9 +131,13 @@ class RotaryConfig:
 
     kind: Literal["rotary"] = "rotary"
     theta: Annotated[float, Field(gt=1.0)] = 10000.0
+    """The base θ of the frequencies `θ^(-2i/width)`; LLaMA-3 has 500,000."""
     layout: Layout = "half"
+    """Which features turn together: one of each half, or neighbours."""
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """The share of every head that turns; GPT-J and GPT-NeoX leave the rest."""
     scaling: ScalingConfig | None = None
+    """How frequencies are changed for longer texts; by default not."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

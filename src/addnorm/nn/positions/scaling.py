@@ -25,6 +25,7 @@ class LinearScaling:
 
     kind: Literal["linear"] = "linear"
     factor: Factor
+    """s, how many times longer texts may be."""
 
     def frequencies(self, width: int, theta: float) -> Frequencies:
         return frequencies(width, theta) / self.factor
@@ -43,6 +44,7 @@ class NTKScaling:
 
     kind: Literal["ntk"] = "ntk"
     factor: Factor
+    """s, how many times longer texts may be."""
 
     def frequencies(self, width: int, theta: float) -> Frequencies:
         return frequencies(width, theta) * self.factor ** -_ramp(width)
@@ -62,7 +64,9 @@ class DynamicScaling:
 
     kind: Literal["dynamic"] = "dynamic"
     factor: Factor
+    """s, how many times longer texts may be."""
     original_max_len: PositiveInt
+    """L, the length in tokens that the model was trained on."""
 
     def frequencies(
         self, width: int, theta: float, length: Int[Tensor, "*batch"]
@@ -86,9 +90,13 @@ class YaRNScaling:
 
     kind: Literal["yarn"] = "yarn"
     factor: Factor
+    """s, how many times longer texts may be."""
     original_max_len: PositiveInt
+    """The length in tokens that the model was trained on."""
     beta_fast: PositiveFloat = 32.0
+    """Turns over the original length above which a pair keeps its frequency."""
     beta_slow: PositiveFloat = 1.0
+    """Turns over the original length below which a pair is slowed in full."""
 
     def __post_init__(self) -> None:
         _ordered("beta_slow", self.beta_slow, "beta_fast", self.beta_fast)
@@ -120,9 +128,13 @@ class Llama3Scaling:
 
     kind: Literal["llama3"] = "llama3"
     factor: Factor = 8.0
+    """s, by how much the slowest pairs are slowed."""
     low_freq_factor: PositiveFloat = 1.0
+    """Turns over the original length below which a pair is slowed in full."""
     high_freq_factor: PositiveFloat = 4.0
+    """Turns over the original length above which a pair keeps its frequency."""
     original_max_len: PositiveInt = 8192
+    """L, the length in tokens that the model was trained on."""
 
     def __post_init__(self) -> None:
         _ordered("low_freq_factor", self.low_freq_factor, "high_freq_factor", self.high_freq_factor)

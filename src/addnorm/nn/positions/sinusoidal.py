@@ -81,7 +81,9 @@ class SinusoidalConfig:
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     theta: PositiveFloat = 10000.0
+    """The longest wavelength in tokens, divided by 2π."""
     layout: Layout = "interleaved"
+    """Whether sines and cosines alternate, or sines stand in the first half (Marian)."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:

@@ -72,7 +72,9 @@ class T5BiasConfig:
 
     kind: Literal["t5"] = "t5"
     buckets: PositiveInt = 32
+    """Ranges of distance that share a learned bias."""
     max_distance: PositiveInt = 128
+    """Tokens from which on all distances share the last bucket."""
 
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 2:

@@ -1,0 +1,241 @@
+"""The reference pages: nothing is missing, nothing is silent, and every example is true."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import MISSING, dataclass, fields
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclopts import App
+from docs import manual
+from pydantic import TypeAdapter
+
+import addnorm
+from addnorm.cli.main import app
+from addnorm.config import config, meanings
+from addnorm.parts import kind_of
+from addnorm.runs.mistakes import classes_in, hints_of
+from addnorm.runs.recipe import Recipe
+
+DOCS = Path(__file__).parent.parent / "docs"
+COMMANDS = [name for name in app if not name.startswith("-")]
+
+
+def reachable(root: Any) -> list[Any]:
+    """Every configuration that may stand somewhere in a recipe."""
+    found: dict[Any, None] = {}
+    todo = [root]
+    while todo:
+        if (one := todo.pop()) not in found:
+            found[one] = None
+            todo += [inner for hint in hints_of(one).values() for inner in classes_in(hint)]
+    return [*found]
+
+
+CONFIGS = [one for one in reachable(Recipe) if one is not Recipe]
+FIELDS = [(one, field) for one in CONFIGS for field in fields(one) if field.name != "kind"]
+
+
+def named(value: Any) -> str:
+    return getattr(value, "__name__", "") or getattr(value, "name", "")
+
+
+adapters: dict[str, TypeAdapter[Any]] = {}
+
+
+def adapter(one: Any, field: str) -> TypeAdapter[Any]:
+    """Checks a value of a field; fields of the same type share one, for it is slow to make."""
+    hint = hints_of(one)[field]
+    return adapters.setdefault(str(hint), adapters.get(str(hint)) or TypeAdapter(hint))
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return manual.recipe_pages()
+
+
+def test_every_part_of_a_recipe_has_its_place_once(pages: dict[str, str]) -> None:
+    headings = [line for page in pages.values() for line in page.splitlines() if line[:1] == "("]
+    kinds = [kind_of(one) for one in CONFIGS if "kind" in hints_of(one)]
+    for kind in kinds:
+        places = [one for one in headings if one.endswith(f"-{kind})=")]
+        assert len(places) == kinds.count(kind), kind
+    assert len(headings) == len({*headings})
+
+
+@pytest.mark.parametrize("one", [Recipe, *CONFIGS], ids=named)
+def test_every_field_has_a_sentence(one: Any) -> None:
+    found = meanings(one)
+    assert {*found} >= {field.name for field in fields(one)} - {"kind"}
+    for said in found.values():
+        assert said[0].isupper() or said.startswith(("ε, ", "s, ")), said
+        assert said.endswith("."), said
+
+
+@pytest.mark.parametrize(("one", "field"), FIELDS, ids=named)
+def test_what_is_shown_of_a_field_is_right(one: Any, field: Any) -> None:
+    """The default is the default, and the example is accepted and another."""
+    accepted = adapter(one, field.name).validate_python
+    shown = manual.default_and_example(one, field)
+    lines = re.findall(rf"`({field.name} = .*?)`(?:\.|$)", shown)
+    assert lines, "there is an example of every field"
+    checked = [accepted(tomllib.loads(line)[field.name]) for line in lines]
+    if "Default" in shown:
+        assert checked[0] == field.default
+        assert field.default not in checked[1:]
+    else:
+        assert field.default in (None, MISSING)
+        assert ("Required" in shown) == (field.default is MISSING)
+
+
+def test_the_text_of_a_field(pages: dict[str, str]) -> None:
+    assert """`momentum`
+: The share of the newest batch in the running statistics.
+
+  Number above 0, up to 1. Default: `momentum = 0.1`.
+""" in pages["recipe_model"]
+    assert """`betas`
+: The decay of the running means of the gradient and of its square.
+
+  Pair of numbers from 0, below 1. Default: `betas = [0.9, 0.98]`.
+""" in pages["recipe_train"]
+    assert "`γ x / √(mean(x²) + ε)` over the features" in pages["recipe_model"]
+
+
+@config
+class Silent:
+    """A configuration that says too little."""
+
+    said: int = 1
+    """A number."""
+    unsaid: int = 2
+
+
+def test_a_field_without_a_sentence_stops_the_build() -> None:
+    with pytest.raises(ValueError, match=r"Silent\.unsaid has no sentence"):
+        [*manual.field_lines(Silent, {})]
+
+
+def test_meanings_are_those_of_the_nearest_class() -> None:
+    @dataclass(frozen=True)
+    class Above:
+        kept: int = 1
+        """From above."""
+        changed: int = 1
+        """From above."""
+
+    @dataclass(frozen=True)
+    class Below(Above):
+        changed: int = 2
+        """From
+        below."""
+
+    assert meanings(Below) == {"kept": "From above.", "changed": "From below."}
+
+
+def test_every_option_is_on_the_page_of_commands() -> None:
+    page = manual.commands_page(app)
+    for name in COMMANDS:
+        section = page.split(f"\n## addnorm {name}\n")[1].split("\n## ")[0]
+        for argument in app[name].assemble_argument_collection():
+            if argument.show:
+                written = argument.name if argument.index is None else manual.place(argument)
+                assert f"\n`{written}`\n: " in section, (name, written)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_example_of_a_command_is_one(name: str) -> None:
+    lines = [*manual.command_lines(name, app[name])]
+    [example] = [line for line in lines if line.startswith("$ ")]
+    words = shlex.split(example.partition(">")[0])[1:]
+    assert words[:2] == ["addnorm", name]
+    app.parse_args(words[1:], exit_on_error=False, print_error=False)
+
+
+def test_the_text_of_an_option() -> None:
+    page = manual.commands_page(app)
+    assert "Usage: `addnorm swap RUN [OVERRIDES …] --out … [OPTIONS]`" in page
+    assert "Usage: `addnorm schema`\n" in page
+    assert (
+        """`--split`
+: Which part of the data to score.
+
+  One of `valid`, `test`. Default: `test`.
+"""
+        in page
+    )
+
+
+def silent_command(option: int = 1) -> None:
+    """Do something. Example: `addnorm silent`."""
+
+
+def command_without_example() -> None:
+    """Do something."""
+
+
+def test_a_command_that_says_too_little_stops_the_build() -> None:
+    made = App()
+    made.command(silent_command, name="silent")
+    made.command(command_without_example, name="mute")
+    with pytest.raises(ValueError, match="addnorm silent --option has no sentence"):
+        [*manual.command_lines("silent", made["silent"])]
+    with pytest.raises(ValueError, match="addnorm mute has no example"):
+        [*manual.command_lines("mute", made["mute"])]
+
+
+def test_every_public_name_is_on_one_page_of_the_api() -> None:
+    """`masks` and `presets` are modules, each with a page of its own."""
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("api_*.md"))
+    shown = re.findall(r"^\.\. auto\w+:: addnorm\.(\w+)$", text, re.MULTILINE)
+    shown += [
+        name for name in ("train", "check") if re.search(rf"autofunction:: .*\.{name}$", text, re.M)
+    ]
+    shown += [name for name in ("masks", "presets") if f"`addnorm.{name}`" in text]
+    assert sorted(shown) == sorted({*addnorm.__all__} - {"__version__"})
+
+
+class Loaded(HTMLParser):
+    """What a page has a browser load when it is opened."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.places: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "a":
+            names = ("src", "srcset", "href", "data", "poster")
+            self.places += [value for name, value in attrs if name in names and value]
+
+
+def test_what_a_page_loads_is_found() -> None:
+    page = '<a href="https://a"></a><script src="https://b"></script><link href="//c"><img src="d">'
+    assert Loaded(page).places == ["https://b", "//c", "d"]
+
+
+@pytest.mark.slow
+def test_the_pages_need_no_network(tmp_path: Path) -> None:
+    """The documentation builds without a warning, formulas and all, and loads nothing remote."""
+    command = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs"]
+    done = subprocess.run(
+        [sys.executable, *command, tmp_path], cwd=DOCS.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    pages = {page: page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")}
+    assert len(pages) > 20
+    for page, text in pages.items():
+        for place in Loaded(text).places:
+            assert not re.match(r"\w+://|//", place), (page.name, place)
+        if 'class="math' in text:
+            [script] = [one for one in Loaded(text).places if "tex-svg-full.js" in one]
+            assert (page.parent / script.partition("?")[0]).is_file()
+    for style in tmp_path.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*['\"]?(\w+:)?//", style.read_text("utf-8")), style
+    assert "[source]" in re.sub(r"<[^>]+>", "", pages[tmp_path / "api_runs.html"])
+    assert 'class="math' in pages[tmp_path / "norms.html"]
