@@ -40,7 +40,15 @@ for name in COMMANDS:
 
 @app.command(name="help")
 def help_of(command: str = "") -> None:
-    """Show what a command does, and its options: `addnorm help train`."""
+    """Show what a command does, and its options.
+
+    Example: `addnorm help train`.
+
+    Parameters
+    ----------
+    command
+        The command; by default all of them, a sentence each.
+    """
     if command and command not in COMMANDS:
         raise InputError(
             f"no command {command!r}.{nearest(command, COMMANDS)} Valid: {', '.join(COMMANDS)}."

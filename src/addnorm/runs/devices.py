@@ -37,7 +37,8 @@ def device_named(name: str | torch.device) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:
         here = ["cpu", *(one for one, there in _accelerators().items() if there)]
         known = ["auto", "cpu", *_accelerators()]
-        near = "" if str(name) in known else nearest(str(name), known)
+        word = str(name).partition(":")[0]
+        near = "" if word in known else nearest(word, known)
         raise InputError(
             f"device = {str(name)!r} is not here.{near} torch sees: {', '.join(here)}."
         ) from error
