@@ -8,17 +8,16 @@ import pytest
 import torch
 
 from addnorm.cli.where import ANYWHERE, Where
-from addnorm.runs.run import Run
 
 RunOf = Callable[[str], Path]
 Command = Callable[..., tuple[int, str, str]]
 
 
 def test_by_default_anywhere_and_as_stored(run_of: RunOf) -> None:
-    run = Run.open(run_of("language"), **ANYWHERE.options())
+    run = ANYWHERE.open(run_of("language"))
     assert run.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert next(run.model.parameters()).dtype == torch.float32
-    run = Run.open(run_of("language"), **Where(device="cpu", dtype="float64").options())
+    run = Where(device="cpu", dtype="float64").open(run_of("language"))
     assert next(run.model.parameters()).dtype == torch.float64
 
 

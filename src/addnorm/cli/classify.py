@@ -35,13 +35,12 @@ def classify(
     json_lines
         Write JSON lines: the label and the probability of every class, or the words and the tags.
     """
-    from addnorm.runs.run import Run
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import tag
 
     check_files(files, ["--json", "--encoding", "--errors", "--device", "--dtype", "--import"])
     import_named(imports)
-    opened = Run.open(run, **where.options())
+    opened = where.open(run)
 
     def answer(first: int, group: list[str]) -> list[tuple[str, dict[str, Any]]]:
         if opened.task != "tagging":

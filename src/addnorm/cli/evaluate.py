@@ -43,11 +43,10 @@ def evaluate(
     from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
     from addnorm.runs.evaluation import evaluation_of
-    from addnorm.runs.run import Run
 
     import_named(imports)
     options = ["--split", "--predictions", "--weights", "--device", "--dtype", "--import"]
-    opened = Run.open(run, fields_given(overrides, options), **where.options())
+    opened = where.open(run, fields_given(overrides, options))
     if weights is not None:
         from addnorm.quantize import with_weights
 

@@ -120,7 +120,6 @@ def generate(
     """
     from addnorm.cli.generated import as_json, as_lines
     from addnorm.cli.terminal import console
-    from addnorm.runs.run import Run
     from addnorm.runs.types import Written
     from addnorm.runs.use import compiled, decoding_for, write, write_as_it_comes
 
@@ -137,7 +136,7 @@ def generate(
     if prompt is not None and files:
         raise InputError("give either --prompt or files, and not both")
     import_named(imports)
-    opened = Run.open(run, **speed.options())
+    opened = speed.open(run)
     decoding = decoding_for(opened, **asdict(choices))
     if speed.weights is not None:
         from addnorm.quantize import with_weights

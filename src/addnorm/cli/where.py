@@ -1,9 +1,14 @@
 """`--device` and `--dtype`: where a command runs a model, and in which type of weights."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from addnorm.runs.run import Run
 
 
 @Parameter(name="*")
@@ -22,9 +27,11 @@ class Where:
     device: str = "auto"
     dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = None
 
-    def options(self) -> dict[str, str | None]:
-        """The arguments of `Run.open`."""
-        return {"device": self.device, "dtype": self.dtype}
+    def open(self, folder: Path, overrides: Mapping[str, str] | None = None) -> "Run":
+        """The run in a folder, where it is to run."""
+        from addnorm.runs.run import Run
+
+        return Run.open(folder, overrides, device=self.device, dtype=self.dtype)
 
 
 ANYWHERE = Where()
