@@ -58,7 +58,11 @@ WIDER = {
 }
 """The tests of what is built from a package, which run where the mirror of a file passes."""
 
-WIDEST = {"nn": ("tests/nn", "tests/models", "tests/quantize"), "train": ("tests/train",)}
+WIDEST = {
+    "nn": ("tests/nn", "tests/models", "tests/quantize", "tests/generate", "tests/check"),
+    "generate": ("tests/runs", "tests/cli", "tests/check"),
+    "train": ("tests/train", "tests/runs"),
+}
 """With `--wide` also these, which take minutes."""
 
 LIMIT = 900

@@ -31,6 +31,7 @@ SURFACE = {
         "--run", "--json", "--encoding", "--errors", "--device", "--dtype", "--import",
     },
     "info": {"--what", "--verify", "--import"},
+    "plot": {"--out"},
     "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},
     "swap": {
         "--run", "--out", "--set", "--layers", "--recover", "--distill", "--split", "--import",

@@ -177,7 +177,6 @@ def assert_several_are_the_same(plain: NextToken, compiled: NextToken, prompts: 
             )
 
 
-@pytest.mark.slow
 def test_several_texts_and_beams_are_what_the_plain_step_writes() -> None:
     model = decoder(**LLAMA)
     compiled = CompiledContinuation(model, several=True)

@@ -26,6 +26,7 @@ COMMANDS = (
     "generate",
     "classify",
     "info",
+    "plot",
     "export",
     "swap",
     "new",

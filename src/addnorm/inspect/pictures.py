@@ -73,7 +73,7 @@ def attention_picture(
     lettering = Lettering.of([title, *pieces, *(p.title for p in panels)])
     beside = _room(lettering, (piece for p in panels for piece in p.target))
     above = _room(lettering, (piece for p in panels for piece in p.source))
-    figure = _blank(
+    figure = blank_figure(
         cell * sum(widths) + beside * columns + 1.1,
         cell * sum(heights) + (above + 0.35) * len(rows) + 0.6,
     )
@@ -93,7 +93,7 @@ def attention_picture(
         ax.set_ylim(heights[index // columns] - 0.5, -0.5)
         ax.set_anchor("NW")
     _scale(figure, images[0], axes, "share of the row's attention")
-    return _finished(figure, title, lettering, path)
+    return finished(figure, title, lettering, path)
 
 
 def position_picture(
@@ -103,7 +103,7 @@ def position_picture(
     table = table.detach().cpu().float()
     products = table @ table.T
     height = 4.2
-    figure = _blank(2 * height + 2.2, height + 0.6)
+    figure = blank_figure(2 * height + 2.2, height + 0.6)
     left, right = figure.subplots(1, 2)
     for ax, values, name, across in (
         (left, table, "Encoding", "dimension"),
@@ -124,7 +124,7 @@ def position_picture(
         ax.tick_params(colors=FAINT, labelsize=8, length=2)
         ax.spines[:].set_visible(False)
         _scale(figure, image, [ax], "")
-    return _finished(figure, title, Lettering.of([title]), path)
+    return finished(figure, title, Lettering.of([title]), path)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,8 @@ def _style(font: FontProperties, color: str, **more: object) -> dict[str, Any]:
     return {"fontproperties": font, "color": color, "parse_math": False, **more}
 
 
-def _blank(width: float, height: float) -> Figure:
+def blank_figure(width: float, height: float) -> Figure:
+    """A white figure of so many inches, laid out by what is in it."""
     layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
     return Figure(figsize=(width, height), layout=layout, facecolor="white")
 
@@ -234,7 +235,8 @@ def _scale(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str) -
     bar.outline.set_visible(False)
 
 
-def _finished(figure: Figure, title: str, lettering: Lettering, path: Path | None) -> Figure:
+def finished(figure: Figure, title: str, lettering: Lettering, path: Path | None) -> Figure:
+    """The figure with its title and a note on missing characters, saved where a path is given."""
     if title:
         figure.suptitle(lettering.line(title), **_style(lettering.font(12), INK))
     if lettering.missing:

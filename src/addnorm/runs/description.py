@@ -1,7 +1,5 @@
 """What a run or a recipe consists of, for people to read."""
 
-import json
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from addnorm.runs.estimate import Estimate
 from addnorm.runs.folder import read_settings
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
 from addnorm.train.checkpoint import checkpoints_in
+from addnorm.train.journal import read_journal
 
 
 def describe(what: Path) -> RenderableType:
@@ -70,8 +69,8 @@ def progress(folder: Path) -> dict[str, str]:
         "state": "trained" if finished else "training not finished",
         "checkpoints": ", ".join(saved) or "none",
     }
-    steps = [line for line in _journal(folder / "metrics.jsonl") if "loss" in line]
-    checks = [line for line in _journal(folder / "metrics.jsonl") if "valid_loss" in line]
+    steps = [line for line in read_journal(folder / "metrics.jsonl") if "loss" in line]
+    checks = [line for line in read_journal(folder / "metrics.jsonl") if "valid_loss" in line]
     if steps:
         rows["last step"] = f"{steps[-1]['step']:,.0f} · loss {steps[-1]['loss']:.4g}"
     if checks:
@@ -79,17 +78,6 @@ def progress(folder: Path) -> dict[str, str]:
         rows["validation"] = " · ".join(f"{name} {value:.4g}" for name, value in figures.items())
         rows["validation"] += f" (after step {checks[-1]['step']:,.0f})"
     return rows
-
-
-def _journal(file: Path) -> Iterator[dict[str, float]]:
-    """The lines of a journal but for those that a crash left half-written."""
-    for line in file.read_bytes().splitlines() if file.is_file() else ():
-        try:
-            figures = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(figures, dict) and all(isinstance(v, int | float) for v in figures.values()):
-            yield figures
 
 
 def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:

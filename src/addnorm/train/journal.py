@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,14 @@ def _summary_writer(folder: Path) -> Any:
             "train.tensorboard = true needs an extra package: pip install 'addnorm[tensorboard]'"
         ) from error
     return SummaryWriter(folder)
+
+
+def read_journal(file: Path) -> Iterator[dict[str, float]]:
+    """The lines of a journal but for those that a crash left half-written."""
+    for line in file.read_bytes().splitlines() if file.is_file() else ():
+        try:
+            figures = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(figures, dict) and all(isinstance(v, int | float) for v in figures.values()):
+            yield figures

@@ -1,0 +1,38 @@
+"""`addnorm plot`: the curves of one run or of several, as a picture."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from addnorm.errors import InputError
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def plot(
+    *runs: Annotated[Path, Parameter(show_default=False)],
+    out: Path | None = None,
+) -> None:
+    """Draw the loss, the learning rate and the gradient norm of runs, over one another.
+
+    Example: `addnorm plot runs/my runs/other --out both.svg`.
+
+    Parameters
+    ----------
+    runs
+        Run folders, finished or not.
+    out
+        The picture, .png, .svg or .pdf; by default `curves.png` in the folder of a single run, and
+        in the current folder for several.
+    """
+    from addnorm.cli.terminal import console
+    from addnorm.inspect.curves import Curves, training_picture
+
+    if not runs:
+        raise InputError("plot needs a run folder: `addnorm plot runs/my`")
+    file = out or (runs[0] if len(runs) == 1 else Path()) / "curves.png"
+    if file.suffix not in SUFFIXES:
+        raise InputError(f"--out {file}: a picture ends in {', '.join(SUFFIXES)}")
+    training_picture([Curves.of(run) for run in runs], file)
+    console.out(str(file), highlight=False)

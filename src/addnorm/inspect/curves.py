@@ -1,0 +1,92 @@
+"""Curves of training: loss, learning rate and gradient norm of one run or of several."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from addnorm.errors import InputError
+from addnorm.inspect.pictures import FAINT, INK, Figure, Lettering, blank_figure, finished
+from addnorm.train.journal import read_journal
+
+COLORS = ("#0f6ba8", "#c8553d", "#3a7d44", "#8b5fbf", "#b8860b", "#4a4e69", "#d1478b", "#0a9396")
+"""Of the runs, in turn; told apart by eyes that do not see red and green as others do."""
+
+MEASURES = {"loss": "loss", "lr": "learning rate", "grad_norm": "gradient norm"}
+"""What a journal has of every step, and its name beside the axis."""
+
+Points = tuple[list[float], list[float]]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The figures of a run by step."""
+
+    name: str
+    steps: Mapping[str, Points]
+    valid: Points
+
+    @classmethod
+    def of(cls, folder: Path) -> "Curves":
+        """Those of a run folder. Raises `InputError` where nothing has been trained there."""
+        lines = [*read_journal(folder / "metrics.jsonl")]
+        steps = {name: _points(lines, name) for name in MEASURES}
+        if not steps["loss"][0]:
+            raise InputError(f"{folder}: no step in {folder / 'metrics.jsonl'}: nothing to draw")
+        return cls(folder.name, steps, _points(lines, "valid_loss"))
+
+
+def _points(lines: Sequence[Mapping[str, float]], name: str) -> Points:
+    """Steps and values; those that a resumed run wrote again count once, as it wrote them last."""
+    found = {line["step"]: line[name] for line in lines if name in line}
+    return [*found], [*found.values()]
+
+
+def smoothed(values: Sequence[float], n: int) -> list[float]:
+    """The mean of about the last `n` values: `m_t = m_(t-1) + (x_t - m_(t-1)) / min(t, n)`."""
+    mean, found = 0.0, list[float]()
+    for t, value in enumerate(values, start=1):
+        mean += (value - mean) / min(t, n)
+        found.append(mean)
+    return found
+
+
+def training_picture(runs: Sequence[Curves], path: Path | None = None, title: str = "") -> Figure:
+    """Three pictures above one another, by step: the loss, the learning rate, the gradient norm.
+
+    The loss of training is drawn as it is, faintly, and smoothed over a fiftieth of the steps; that
+    of validation has a dot for each time. `path` ends in .png, .pdf or .svg.
+    """
+    names = [run.name for run in runs]
+    lettering = Lettering.of([title, *names])
+    figure = blank_figure(8.0, 7.2)
+    axes = figure.subplots(3, 1, sharex=True, height_ratios=[2.4, 1, 1])
+    for run, color in zip(runs, (COLORS * len(runs))[: len(runs)], strict=True):
+        for ax, name in zip(axes, MEASURES, strict=True):
+            steps, values = run.steps[name]
+            width = max(1, len(steps) // 50)
+            alone = name == "lr" or width == 1
+            ax.plot(
+                steps, values, color=color, lw=1.4 if alone else 0.6, alpha=1 if alone else 0.25
+            )
+            if not alone:
+                ax.plot(steps, smoothed(values, width), color=color, lw=1.4)
+        label = lettering.line(run.name)
+        axes[0].plot([], [], color=color, label=f"{label}, training")
+        if run.valid[0]:
+            axes[0].plot(
+                *run.valid,
+                color=color,
+                marker="o",
+                ms=3.5,
+                lw=1,
+                ls=":",
+                label=f"{label}, validation",
+            )
+    for ax, label in zip(axes, MEASURES.values(), strict=True):
+        ax.set_ylabel(label, color=INK, fontsize=9)
+        ax.tick_params(colors=FAINT, labelsize=8, length=2)
+        ax.spines[:].set_visible(False)
+        ax.grid(color="#e4e9ee", lw=0.6)
+    axes[2].set_xlabel("step", color=INK, fontsize=9)
+    axes[0].legend(frameon=False, fontsize=8, labelcolor=INK, prop=lettering.font(8))
+    return finished(figure, title, lettering, path)
