@@ -23,7 +23,7 @@ SURFACE = {
         "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
         "--import",
     },
-    "classify": {"--run", "--json", "--import"},
+    "classify": {"--run", "--threshold", "--json", "--import"},
     "info": {"--what", "--import"},
     "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},
     "swap": {

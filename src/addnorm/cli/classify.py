@@ -14,13 +14,15 @@ from addnorm.cli.lines import Files, check_files, groups_from, words_of
 def classify(
     run: Path,
     *files: Files,
+    threshold: float = 0.5,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     imports: Imports = (),
 ) -> None:
     """Name the class of each line; with a tagging model, the tag of each word between spaces.
 
-    Reads the files, or standard input. Writes one line for each line read, in their order: an
-    empty line has a class like any other, and no tags.
+    A model for several labels names those of each line, with commas between, or none; a regression
+    model writes its numbers. Reads the files, or standard input. Writes one line for each line
+    read, in their order: an empty line has a class like any other, and no tags.
 
     Parameters
     ----------
@@ -28,14 +30,18 @@ def classify(
         The run folder.
     files
         Text files, a line an input; `-` is standard input.
+    threshold
+        The probability above which a line has a label, where it may have several.
     json_lines
-        Write JSON lines: the label and the probability of every class, or the words and the tags.
+        Write JSON lines: the label and the probability of every class, or the words and the tags,
+        or the numbers.
     """
+    from addnorm.runs.evaluation import numbers_line
     from addnorm.runs.run import Run
     from addnorm.runs.use import classify as classify_texts
-    from addnorm.runs.use import tag
+    from addnorm.runs.use import predict, tag
 
-    check_files(files, ["--json", "--import"])
+    check_files(files, ["--threshold", "--json", "--import"])
     import_named(imports)
     opened = Run.open(run)
     for first, group in groups_from(files):
@@ -43,8 +49,13 @@ def classify(
             sentences = [words_of(line) for line in group]
             both = zip(sentences, tag(opened, sentences, first=first), strict=True)
             lines = [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
+        elif opened.task == "regression":
+            rows = predict(opened, group, first=first).tolist()
+            lines = [
+                (numbers_line(row), dict(zip(opened.labels, row, strict=True))) for row in rows
+            ]
         else:
-            found = classify_texts(opened, group, first=first)
-            lines = [(one.label, asdict(one)) for one in found]
+            found = classify_texts(opened, group, first=first, threshold=threshold)
+            lines = [(",".join(one.labels), asdict(one)) for one in found]
         for plain, figures in lines:
             print(json.dumps(figures, ensure_ascii=False) if json_lines else plain)

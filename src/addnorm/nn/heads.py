@@ -19,6 +19,9 @@ from addnorm.parts import Family
 
 HeadActivation = Activation | Literal["tanh"]
 
+Problem = Literal["single_label", "multi_label", "regression"]
+"""What the outputs for a text mean: scores of classes, of labels each for itself, or numbers."""
+
 
 class Transform(nn.Module):
     """`norm(act(W x + b))`: what stands between a model and its head (Devlin et al. 2019, code)."""
@@ -153,9 +156,14 @@ class ClassificationHead(nn.Module):
 
 @config
 class ClassificationHeadConfig:
-    """One class for the whole text."""
+    """One class for the whole text; or, as `problem` says, several labels, or numbers.
+
+    The outputs are the same products; what is made of them differs. Of one class they are the
+    logits of a softmax, of several labels each that of a sigmoid, and numbers they are themselves.
+    """
 
     kind: Literal["classification"] = "classification"
+    problem: Problem = "single_label"
     pooling: Literal["mean", "max", "first"] = "mean"
     transform: TransformConfig | None = None
     dropout: Probability = 0.0

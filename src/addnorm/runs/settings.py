@@ -8,15 +8,32 @@ from addnorm.config import config
 from addnorm.data.examples import Task
 from addnorm.generate import BeamConfig, DecodingConfig
 
-MetricName = Literal["loss", "bleu", "chrf", "accuracy", "f1"]
+MetricName = Literal[
+    "loss",
+    "bleu",
+    "chrf",
+    "accuracy",
+    "f1",
+    "f1_micro",
+    "f1_macro",
+    "exact",
+    "mse",
+    "pearson",
+    "spearman",
+]
 
 MEASURED: dict[Task, tuple[MetricName, ...]] = {
     "language": ("loss",),
     "translation": ("loss", "bleu", "chrf"),
     "classification": ("accuracy", "f1", "loss"),
+    "multi_label": ("f1_micro", "f1_macro", "exact", "loss"),
+    "regression": ("mse", "pearson", "spearman", "loss"),
     "tagging": ("f1", "accuracy", "loss"),
 }
 """What may pick the best weights of each task; the first does unless `eval.metric` says another."""
+
+LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse")
+"""Of the others, more is better."""
 
 
 @config
@@ -24,7 +41,8 @@ class EvalConfig:
     """How a model is evaluated.
 
     `metric` picks the best weights and decides on early stopping; by default it is `accuracy` for
-    classification, `f1` for tagging and `loss` otherwise. BLEU is sacrebleu's, with its tokeniser
+    classification, `f1` for tagging, `f1_micro` for several labels, `mse` for numbers and `loss`
+    otherwise. BLEU is sacrebleu's, with its tokeniser
     `bleu_tokenize` ("none" where the text is tokenised already). `valid_examples` is how many
     validation sentences are translated while training, for BLEU and chrF; 0 leaves them out there.
     """
