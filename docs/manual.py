@@ -74,6 +74,8 @@ EXAMPLES = {
     "steps": 5000,
     "stride": 8,
     "tags": "tags",
+    "labels": "topics",
+    "values": "score",
     "target": "de",
     "target_vocab_size": 8000,
     "text": "text",

@@ -41,6 +41,25 @@ def test_a_tag_for_each_word(
     assert len(row["tags"]) == 3
 
 
+def test_several_labels_and_numbers(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "in.txt").write_text("a fine day\na ball\n")
+    run = run_of("multi_label")
+    for threshold, expected in (("0", "joy,weather"), ("1", "")):
+        options = [run, tmp_path / "in.txt", "--threshold", threshold]
+        code, out, _ = addnorm("classify", *options)
+        assert (code, out) == (0, f"{expected}\n" * 2)
+        _, out, _ = addnorm("classify", *options, "--json")
+        rows = [json.loads(line) for line in out.splitlines()]
+        assert [row["labels"] for row in rows] == [expected.split(",") if expected else []] * 2
+    code, _, err = addnorm("classify", run, tmp_path / "in.txt", "--threshold", "1.5")
+    assert (code, "threshold = 1.5 is no probability" in err) == (2, True)
+    code, out, _ = addnorm("classify", run_of("regression"), tmp_path / "in.txt")
+    _, as_json, _ = addnorm("classify", run_of("regression"), tmp_path / "in.txt", "--json")
+    found = [json.loads(line)["value"] for line in as_json.splitlines()]
+    assert [float(line) for line in out.splitlines()] == pytest.approx(found, rel=1e-5)
+    assert len(set(found)) == 2
+
+
 def test_a_writer_is_refused(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     (tmp_path / "in.txt").write_text("x\n")
     for task in ("language", "translation"):

@@ -28,7 +28,8 @@ SURFACE = {
         "--encoding", "--errors", "--device", "--dtype", "--import",
     },
     "classify": {
-        "--run", "--json", "--encoding", "--errors", "--device", "--dtype", "--import",
+        "--run", "--threshold", "--json", "--encoding", "--errors", "--device", "--dtype",
+        "--import",
     },
     "info": {"--what", "--verify", "--import"},
     "plot": {"--out"},

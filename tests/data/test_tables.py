@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.data import DatasetConfig, Labelled, Pair, TableConfig, Tagged, Text
+from addnorm.data import (
+    DatasetConfig,
+    Labelled,
+    MultiLabelled,
+    Pair,
+    Scored,
+    TableConfig,
+    Tagged,
+    Text,
+)
+from addnorm.data.constructors import table
 from addnorm.errors import InputError
 
 
@@ -87,6 +97,30 @@ def test_damaged_tables_are_refused_with_their_place(put, name, text, message) -
         pytest.importorskip("pyarrow")
     with pytest.raises(InputError, match=message):
         TableConfig(train=put(name, text), text="a").load()
+
+
+def test_several_labels_and_numbers(put) -> None:
+    rows = 'text,topics,stars\nfine,"a, b,a",4\nwet,,-1.5e1\n'
+    folder = put("r.csv", rows).parent
+    both = {"root": folder, "train": "r.csv", "text": "text"}
+    corpus = TableConfig(**both, labels="topics").load()
+    assert corpus.train == [MultiLabelled("fine", ("a", "b")), MultiLabelled("wet", ())]
+    assert (corpus.task, corpus.labels) == ("multi_label", ("a", "b"))
+    corpus = TableConfig(**both, values="stars").load()
+    assert corpus.train == [Scored("fine", (4.0,)), Scored("wet", (-15.0,))]
+    assert (corpus.task, corpus.labels) == ("regression", ("value",))
+    lists = [{"t": "x", "l": ["b", "a,c"], "v": [1, 2.5]}, {"t": "y", "l": [], "v": "3, 4"}]
+    assert table(lists, text="t", labels="l").train[0] == MultiLabelled("x", ("b", "a,c"))
+    numbers = table(lists, text="t", values="v")
+    assert [one.values for one in numbers.train] == [(1.0, 2.5), (3.0, 4.0)]
+    assert numbers.labels == ("value_1", "value_2")
+    for bad in ("four", "nan", "1e999", True, [1, None], {}):
+        with pytest.raises(InputError, match="expected numbers"):
+            table([{"t": "x", "v": bad}], text="t", values="v")
+    with pytest.raises(InputError, match="as many values; here are 1 and 2"):
+        table([{"t": "x", "v": 1}, {"t": "y", "v": [1, 2]}], text="t", values="v")
+    with pytest.raises(InputError, match="expected labels"):
+        table([{"t": "x", "l": 3}], text="t", labels="l")
 
 
 def test_what_is_empty_is_reported(put) -> None:

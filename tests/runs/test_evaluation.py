@@ -8,12 +8,12 @@ import pytest
 import torch
 from tests.runs.tiny import quiet, said
 
-from addnorm.data import Labelled, Pair, Tagged
+from addnorm.data import Labelled, MultiLabelled, Pair, Scored, Tagged
 from addnorm.errors import InputError
 from addnorm.runs import metrics
 from addnorm.runs.evaluation import evaluate_run, evaluation_of
 from addnorm.runs.run import Run
-from addnorm.runs.use import classify, tag, write
+from addnorm.runs.use import classify, predict, tag, write
 
 RunOf = Callable[[str], Path]
 
@@ -75,6 +75,37 @@ def test_a_classifier(run_of: RunOf) -> None:
     assert list(evaluation.predictions.values()) == labels
     assert scores["accuracy"] == metrics.accuracy(labels, [e.label for e in examples])
     assert scores["f1"] == metrics.macro_f1(labels, [e.label for e in examples])
+
+
+def test_several_labels(run_of: RunOf) -> None:
+    run = Run.open(run_of("multi_label"))
+    assert run.labels == ("joy", "weather")
+    evaluation = evaluation_of(run, "test")
+    examples = [e for e in run.recipe.data.load().test if isinstance(e, MultiLabelled)]
+    found = [one.labels for one in classify(run, [e.text for e in examples])]
+    assert list(evaluation.predictions.values()) == [",".join(labels) for labels in found]
+    expected = metrics.label_scores(found, [e.labels for e in examples], run.labels)
+    assert expected.items() <= evaluation.scores.items()
+    has = torch.tensor([[label in e.labels for label in run.labels] for e in examples])
+    odds = [one.probabilities.values() for one in classify(run, [e.text for e in examples])]
+    p = torch.tensor([list(row) for row in odds], dtype=torch.float64)
+    loss = -torch.where(has, p.log(), (1 - p).log()).mean()
+    assert evaluation.scores["loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_numbers(run_of: RunOf) -> None:
+    """-100 is a number like any other here, and no mark of what does not count."""
+    run = Run.open(run_of("regression"))
+    evaluation = evaluation_of(run, "test")
+    examples = [e for e in run.recipe.data.load().test if isinstance(e, Scored)]
+    found = predict(run, [e.text for e in examples]).tolist()
+    assert [float(line) for line in evaluation.predictions.values()] == pytest.approx(
+        [row[0] for row in found], rel=1e-4
+    )
+    errors = [(row[0] - e.values[0]) ** 2 for row, e in zip(found, examples, strict=True)]
+    assert evaluation.scores["mse"] == pytest.approx(sum(errors) / len(errors), rel=1e-5)
+    assert evaluation.scores["mse"] == pytest.approx(evaluation.scores["loss"], rel=1e-5)
+    assert evaluation.scores["mse"] > 1000
 
 
 def test_a_tagger_and_a_sentence_too_long(run_of: RunOf) -> None:

@@ -50,6 +50,32 @@ def test_accuracy_and_macro_f1_by_hand() -> None:
     assert metrics.accuracy([], []) == metrics.macro_f1([], []) == 0
 
 
+def test_scores_of_several_labels_by_hand() -> None:
+    gold, said = [{"a", "b"}, {"a"}, set[str]()], [{"a"}, {"a", "b"}, set[str]()]
+    scores = metrics.label_scores(said, gold, ["a", "b", "c"])
+    # a: 2 hits, no miss; b: no hit, 2 misses; c is nowhere.
+    assert scores["f1_micro"] == pytest.approx(100 * 4 / 6)
+    assert scores["f1_macro"] == pytest.approx(50)
+    assert scores["exact"] == pytest.approx(100 / 3)
+    nothing = {"f1_micro": 100.0, "f1_macro": 100.0, "exact": 100.0}
+    assert metrics.label_scores([()], [()], ["a"]) == nothing
+
+
+def test_scores_of_numbers_are_those_of_scipy() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    gold, said = [[1.0], [2.0], [2.0], [5.0], [-3.0]], [[0.5], [0.1], [3.0], [3.0], [-9.0]]
+    scores = metrics.number_scores(said, gold)
+    columns = [[row[0] for row in side] for side in (said, gold)]
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(*columns).statistic)
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(*columns).statistic)
+    assert scores["mse"] == pytest.approx((0.25 + 1.9**2 + 1 + 4 + 36) / 5)
+    same = metrics.number_scores([[1.0, 1.0]] * 3, [[1.0, 1.0], [2.0, 1.0], [3.0, 1.0]])
+    assert (same["pearson"], same["spearman"]) == (0.0, 0.0)
+    two = [[a, -b] for [a], [b] in zip(said, gold, strict=True)]
+    both = metrics.number_scores(two, [[a, b] for [a], [b] in zip(said, gold, strict=True)])
+    assert both["pearson"] == pytest.approx((1 - 1) / 2, abs=1e-6)
+
+
 def test_entities_count_as_wholes() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-PER"]]
     said = [["B-PER", "O", "O", "B-LOC"], ["B-PER", "B-PER"]]

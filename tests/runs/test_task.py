@@ -42,6 +42,8 @@ class Misspelt(Silent):
     ("model", "task"),
     [
         (EncoderConfig(head=ClassificationHeadConfig()), "classification"),
+        (EncoderConfig(head=ClassificationHeadConfig(problem="multi_label")), "multi_label"),
+        (EncoderConfig(head=ClassificationHeadConfig(problem="regression")), "regression"),
         (EncoderConfig(head=TaggingHeadConfig()), "tagging"),
         (EncoderConfig(head=Tags()), "tagging"),
         (EncoderConfig(head=Classes()), "classification"),
@@ -54,7 +56,7 @@ class Misspelt(Silent):
 )
 def test_the_task_of_a_model(model: Any, task: str) -> None:
     assert task_of_model(model) == task
-    assert has_labels(model) == (task in ("classification", "tagging"))
+    assert has_labels(model) == (task not in ("language", "translation"))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Small corpora and recipes of all four tasks, and runs trained on them for a few steps."""
+"""Small corpora and recipes of every task, and runs trained on them for a few steps."""
 
 import io
 from pathlib import Path
@@ -81,6 +81,49 @@ batching = {{ kind = "tokens", tokens = 64 }}
 select = "best"
 """
 
+MULTI_LABEL = f"""
+[data]
+kind = "table"
+train = "topics.tsv"
+valid = "topics.tsv"
+test = "topics.tsv"
+text = "text"
+labels = "topics"
+
+[tokenizer]
+kind = "word"
+
+[model]
+kind = "encoder"
+head = {{ kind = "classification", problem = "multi_label" }}
+{PARTS}
+[train]
+epochs = 2
+batching = {{ kind = "tokens", tokens = 64 }}
+"""
+
+REGRESSION = f"""
+[data]
+kind = "table"
+train = "stars.jsonl"
+valid = "stars.jsonl"
+test = "stars.jsonl"
+text = "text"
+values = "stars"
+
+[tokenizer]
+kind = "word"
+
+[model]
+kind = "encoder"
+head = {{ kind = "classification", problem = "regression" }}
+{PARTS}
+[train]
+epochs = 2
+batching = {{ kind = "tokens", tokens = 64 }}
+select = "best"
+"""
+
 TAGGING = f"""
 [data]
 kind = "conll"
@@ -105,6 +148,8 @@ RECIPES = {
     "language": LANGUAGE,
     "translation": TRANSLATION,
     "classification": CLASSIFICATION,
+    "multi_label": MULTI_LABEL,
+    "regression": REGRESSION,
     "tagging": TAGGING,
 }
 
@@ -112,6 +157,8 @@ ENGLISH = ["one dog", "two dogs", "a red cat", "the cat sees a dog", "no cat", "
 GERMAN = ["ein hund", "zwei hunde", "eine rote katze", "die katze sieht einen hund"]
 GERMAN += ["keine katze", "ein roter hund"]
 LINES = ["good a fine day", "bad a wet day", "good fine and dry", "bad wet and cold"]
+TOPICS = ["a fine day\tweather,joy", "a wet day\tweather", "a ball\t", "a fine ball\tjoy"]
+STARS = ['{"text": "a fine day", "stars": 4.5}', '{"text": "a wet day", "stars": "-100"}']
 SENTENCES = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n\nshe O\nlikes O\nBonn B-LOC\n\n"
 
 
@@ -125,6 +172,8 @@ def write_corpora(folder: Path) -> None:
         "valid.de": "".join(f"{line}\n" for line in GERMAN[:3]),
         "train.txt": "".join(f"{line}\n" for line in LINES * 4),
         "valid.txt": "".join(f"{line}\n" for line in LINES),
+        "topics.tsv": "".join(f"{line}\n" for line in ["text\ttopics", *TOPICS * 4]),
+        "stars.jsonl": "".join(f"{line}\n" for line in STARS * 6),
         "train.conll": SENTENCES * 4,
         "valid.conll": SENTENCES + "word O\n" * 60,
     }

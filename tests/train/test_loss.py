@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.contracts import context
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from addnorm.errors import InputError
 from addnorm.nn.heads import TokenHeadConfig, TransformConfig
@@ -20,6 +21,7 @@ from addnorm.train.loss import (
     cross_entropy_sum,
     exits_cross_entropy_sum,
     head_cross_entropy_sum,
+    loss_sum,
     mixtures_of,
     record_router_logits,
 )
@@ -146,6 +148,23 @@ def test_micro_batches_add_up() -> None:
     logits, targets = some(20, 9, torch.float64)
     parts = [cross_entropy_sum(logits[s], targets[s]) for s in (slice(0, 3), slice(3, 20))]
     torch.testing.assert_close(sum(parts), cross_entropy_sum(logits, targets), rtol=0, atol=1e-12)
+
+
+def test_the_targets_say_which_loss() -> None:
+    """Sums as torch has them; -100 is a number where the targets are numbers."""
+    outputs = torch.randn(5, 3)
+    classes, has = torch.tensor([0, 1, 2, 1, -100]), torch.rand(5, 3) > 0.5
+    numbers = torch.tensor([[-100.0, 0.0, 2.5]]).expand(5, 3)
+    expected = F.cross_entropy(outputs, classes, reduction="sum")
+    assert_close(loss_sum(outputs, classes), expected)
+    expected = F.binary_cross_entropy(outputs.sigmoid(), has.float(), reduction="sum")
+    assert_close(loss_sum(outputs, has), expected)
+    assert_close(loss_sum(outputs, numbers), (outputs - numbers).square().sum())
+    narrow = loss_sum(outputs.bfloat16(), numbers)
+    assert narrow.dtype == torch.float32
+    for targets in (has, numbers):
+        with pytest.raises(InputError, match=r"label_smoothing = 0\.1 is for classes"):
+            loss_sum(outputs, targets, 0.1)
 
 
 @pytest.mark.parametrize("wrong", [7, 100])

@@ -15,6 +15,7 @@ from addnorm.cli.where import ANYWHERE, Where
 def classify(
     run: Path,
     *files: Files,
+    threshold: float = 0.5,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
@@ -22,8 +23,9 @@ def classify(
 ) -> None:
     """Name the class of each line; with a tagging model, the tag of each word between spaces.
 
-    Reads the files, or standard input. Writes one line for each line read, in their order: an
-    empty line has a class like any other, and no tags.
+    A model for several labels names those of each line, with commas between, or none; a regression
+    model writes its numbers. Reads the files, or standard input. Writes one line for each line
+    read, in their order: an empty line has a class like any other, and no tags.
     Example: `addnorm classify runs/my reviews.txt --json`.
 
     Parameters
@@ -32,23 +34,31 @@ def classify(
         The run folder.
     files
         Text files, a line an input; `-` is standard input.
+    threshold
+        The probability above which a line has a label, where it may have several.
     json_lines
-        Write JSON lines: the label and the probability of every class, or the words and the tags.
+        Write JSON lines: the label and the probability of every class, or the words and the tags,
+        or the numbers.
     """
+    from addnorm.runs.evaluation import numbers_line
     from addnorm.runs.use import classify as classify_texts
-    from addnorm.runs.use import tag
+    from addnorm.runs.use import predict, tag
 
-    check_files(files, ["--json", "--encoding", "--errors", "--device", "--dtype", "--import"])
+    options = ["threshold", "json", "encoding", "errors", "device", "dtype", "import"]
+    check_files(files, [f"--{option}" for option in options])
     import_named(imports)
     opened = where.open(run)
 
     def answer(first: int, group: list[str]) -> list[tuple[str, dict[str, Any]]]:
-        if opened.task != "tagging":
-            found = classify_texts(opened, group, first=first)
-            return [(one.label, asdict(one)) for one in found]
-        sentences = [words_of(line) for line in group]
-        both = zip(sentences, tag(opened, sentences, first=first), strict=True)
-        return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
+        if opened.task == "tagging":
+            sentences = [words_of(line) for line in group]
+            both = zip(sentences, tag(opened, sentences, first=first), strict=True)
+            return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
+        if opened.task == "regression":
+            rows = predict(opened, group, first=first).tolist()
+            return [(numbers_line(row), dict(zip(opened.labels, row, strict=True))) for row in rows]
+        found = classify_texts(opened, group, first=first, threshold=threshold)
+        return [(",".join(one.labels), asdict(one)) for one in found]
 
     for _, (plain, figures) in Lines(files, reading).answers(answer):
         print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)

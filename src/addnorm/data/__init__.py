@@ -6,7 +6,18 @@
 from typing import Annotated, Protocol, runtime_checkable
 
 from addnorm.data.dates import DatesConfig
-from addnorm.data.examples import Corpus, Example, Image, Labelled, Pair, Report, Tagged, Text
+from addnorm.data.examples import (
+    Corpus,
+    Example,
+    Image,
+    Labelled,
+    MultiLabelled,
+    Pair,
+    Report,
+    Scored,
+    Tagged,
+    Text,
+)
 from addnorm.data.hub import DatasetConfig
 from addnorm.data.images import ImagesConfig
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
@@ -19,7 +30,7 @@ class DataPart(Protocol):
     """A configuration of a data source of someone's own."""
 
     def load(self) -> Corpus:
-        """The examples, all of one kind: `Text`, `Pair`, `Labelled`, `Tagged` or `Image`."""
+        """The examples, all of one kind, such as `Text`, `Pair`, `Labelled` or `Image`."""
         ...
 
 
@@ -49,9 +60,11 @@ __all__ = [
     "ImagesConfig",
     "Labelled",
     "LinesConfig",
+    "MultiLabelled",
     "Pair",
     "ParallelConfig",
     "Report",
+    "Scored",
     "TableConfig",
     "Tagged",
     "Text",

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from addnorm.data.encoding import IGNORE
@@ -21,22 +21,24 @@ Item = TypeVar("Item")
 class Batch:
     """The keyword arguments of a model's forward, and what it should say.
 
-    `targets` is -100 where nothing is to be predicted, `n_tokens` counts the others. `indices` are
+    `targets` is -100 where nothing is to be predicted, `n_tokens` counts the others; where they are
+    numbers or truth values, every one counts. `indices` are
     the places of the examples in their split of the corpus, row by row; for windows, where each
     starts in the stream.
     """
 
     inputs: dict[str, Tensor]
-    targets: Int[Tensor, "..."]
+    targets: Shaped[Tensor, "..."]
     n_tokens: int
     indices: list[int]
 
     @classmethod
     def of(
-        cls, inputs: dict[str, Tensor], targets: Int[Tensor, "..."], indices: list[int]
+        cls, inputs: dict[str, Tensor], targets: Shaped[Tensor, "..."], indices: list[int]
     ) -> "Batch":
         """The batch, its targets counted."""
-        return cls(inputs, targets, int((targets != IGNORE).sum()), indices)
+        counted = int((targets != IGNORE).sum()) if targets.dtype == torch.long else targets.numel()
+        return cls(inputs, targets, counted, indices)
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on a device."""

@@ -88,6 +88,9 @@ class Buckets(Loader[int]):
         read = self.padded(name, "valid", [e.tokens for e in examples])
         targets = [e.targets for e in examples]
         indices = [e.index for e in examples]
+        values = [e.values for e in examples if e.values is not None]
+        if values:
+            return Batch.of(read, torch.stack(values), indices)
         if self.corpus.task == "classification":
             return Batch.of(read, torch.tensor([label for [label] in targets]), indices)
         labels = padded(tensors(targets), IGNORE, self.width(max(map(len, targets))))

@@ -163,6 +163,8 @@ class TableOptions(Splits, total=False):
     target: str
     text: str
     label: str
+    labels: str
+    values: str
     tokens: str
     tags: str
 
@@ -175,7 +177,8 @@ def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
     """A table with named columns (.tsv, .csv, .jsonl, .parquet), or a list of dictionaries.
 
     The columns named say what it is for: `text` alone, `text` and `label`, `source` and `target`,
-    or `tokens` and `tags`: `addnorm.table("reviews.csv", text="review", label="stars")`. Raises
+    or `tokens` and `tags`: `addnorm.table("reviews.csv", text="review", label="stars")`; `text` and
+    `labels` where a text has several or none, `text` and `values` where it has numbers. Raises
     `InputError` for other combinations, and for a column that is not there.
     """
     names = {name: value for name, value in more.items() if name in Columns.__annotations__}

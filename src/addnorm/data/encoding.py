@@ -5,14 +5,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from jaxtyping import UInt8
+import torch
+from jaxtyping import Shaped, UInt8
 from torch import Tensor
 
 from addnorm.data.examples import (
     Corpus,
     Example,
     Image,
+    MultiLabelled,
     Report,
+    Scored,
     Task,
     labels_of,
     source_text,
@@ -76,13 +79,16 @@ class Encoded:
     | classification | bos text eos    | the number of the class                              |
     | tagging        | bos words eos   | the number of the tag at each word's first piece     |
 
-    An image has `pixels` and no tokens; its target is the number of its class.
+    An image has `pixels` and no tokens; its target is the number of its class. Where every output
+    of the model has to say something of its own, `values` are the targets: numbers, or for each
+    label whether the text has it.
     """
 
     index: int
     tokens: list[int]
     targets: list[int]
     pixels: UInt8[Tensor, "channels height width"] | None = None
+    values: Shaped[Tensor, " outputs"] | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,10 @@ def encode(
         bos_id=tokenizers.target.bos_id,
         pad_id=tokenizers.target.pad_id,
         **{
-            split: [Encoded(i, tokens, targets) for i, (tokens, targets) in enumerate(pairs)]
+            split: [
+                Encoded(i, *sides, values=_values(corpus.splits[split][i], number))
+                for i, sides in enumerate(pairs)
+            ]
             for split, pairs in splits.items()
         },
         reports=corpus.reports,
@@ -268,6 +277,26 @@ def _classification(
         yield tokens, _numbers(example, number)
 
 
+def _every_output(
+    examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]
+) -> Sides:
+    texts = [source_text(example) for example in examples]
+    return ((tokens, []) for tokens in as_read("classification", tokenizers.source, texts))
+
+
+def _values(example: Example, number: Mapping[str, int]) -> Shaped[Tensor, " outputs"] | None:
+    """What every output has to say of a text; None for tasks of other targets."""
+    match example:
+        case Scored(_, values):
+            return torch.tensor(values)
+        case MultiLabelled():
+            has = torch.zeros(len(number), dtype=torch.bool)
+            has[_numbers(example, number)] = True
+            return has
+        case _:
+            return None
+
+
 def _tagging(
     examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int]
 ) -> Sides:
@@ -283,6 +312,8 @@ _ENCODE = {
     "language": _language,
     "translation": _translation,
     "classification": _classification,
+    "multi_label": _every_output,
+    "regression": _every_output,
     "tagging": _tagging,
 }
 

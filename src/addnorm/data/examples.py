@@ -1,4 +1,4 @@
-"""What a corpus is made of: five kinds of example, three splits, an account of every row read."""
+"""What a corpus is made of: seven kinds of example, three splits, an account of every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from addnorm.errors import InputError
 
-Task = Literal["language", "translation", "classification", "tagging"]
+Task = Literal["language", "translation", "classification", "multi_label", "regression", "tagging"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,22 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True)
+class MultiLabelled:
+    """A text and the labels that it has: any number of them, or none."""
+
+    text: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A text and one or several numbers."""
+
+    text: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tagged:
     """A sentence as words, and one tag for each of them."""
 
@@ -52,12 +68,14 @@ class Image:
     label: str
 
 
-Example = Text | Pair | Labelled | Tagged | Image
+Example = Text | Pair | Labelled | MultiLabelled | Scored | Tagged | Image
 
 TASKS: dict[type[Example], Task] = {
     Text: "language",
     Pair: "translation",
     Labelled: "classification",
+    MultiLabelled: "multi_label",
+    Scored: "regression",
     Tagged: "tagging",
     Image: "classification",
 }
@@ -97,7 +115,8 @@ def _some(places: Sequence[str]) -> str:
 class Corpus:
     """Examples of one kind in three splits, and the report on each split that was read.
 
-    Raises `InputError` when there is nothing to train on.
+    Raises `InputError` when there is nothing to train on, and where texts have different numbers of
+    values.
     """
 
     train: Sequence[Example]
@@ -113,6 +132,11 @@ class Corpus:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             valid = ", ".join(kind.__name__ for kind in TASKS)
             raise InputError(f"a corpus holds one kind of example of {valid}; here are {names}")
+        sizes = {len(one.values) for one in self._scored()}
+        if len(sizes) > 1:
+            raise InputError(
+                f"every text needs as many values; here are {min(sizes)} and {max(sizes)}"
+            )
 
     @property
     def splits(self) -> dict[str, Sequence[Example]]:
@@ -126,9 +150,18 @@ class Corpus:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every class or tag in train and valid, sorted; none for other tasks."""
+        """Every class, label or tag in train and valid, sorted; names of the numbers of a text.
+
+        None for other tasks.
+        """
+        if scored := next(self._scored(), None):
+            n = len(scored.values)
+            return ("value",) if n == 1 else tuple(f"value_{i}" for i in range(1, n + 1))
         examples = chain(self.train, self.valid)
         return tuple(sorted({label for example in examples for label in labels_of(example)}))
+
+    def _scored(self) -> Iterator[Scored]:
+        return (one for split in self.splits.values() for one in split if isinstance(one, Scored))
 
     def source_texts(self) -> Iterator[str]:
         """What a tokenizer (of the source, for translation) learns from: training examples only."""
@@ -140,12 +173,12 @@ class Corpus:
 
 
 def labels_of(example: Example) -> tuple[str, ...]:
-    """The class or the tags of an example."""
+    """The class, the labels or the tags of an example."""
     match example:
         case Labelled(_, label) | Image(_, label):
             return (label,)
-        case Tagged(_, tags):
-            return tags
+        case MultiLabelled(_, labels) | Tagged(_, labels):
+            return labels
         case _:
             return ()
 
@@ -153,7 +186,7 @@ def labels_of(example: Example) -> tuple[str, ...]:
 def source_text(example: Example) -> str:
     """The text that the model reads: words joined with spaces, and nothing of an image."""
     match example:
-        case Text(text) | Labelled(text, _):
+        case Text(text) | Labelled(text, _) | MultiLabelled(text, _) | Scored(text, _):
             return text
         case Pair(source, _):
             return source

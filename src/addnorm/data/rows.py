@@ -9,8 +9,10 @@ from addnorm.data.examples import (
     Example,
     Image,
     Labelled,
+    MultiLabelled,
     Pair,
     Report,
+    Scored,
     Tagged,
     Text,
     labels_of,
@@ -112,6 +114,10 @@ def lowered(example: Example) -> Example:
             return Pair(source.lower(), target.lower())
         case Labelled(text, label):
             return Labelled(text.lower(), label)
+        case MultiLabelled(text, labels):
+            return MultiLabelled(text.lower(), labels)
+        case Scored(text, values):
+            return Scored(text.lower(), values)
         case Tagged(tokens, tags):
             return Tagged(tuple(token.lower() for token in tokens), tags)
         case Image():

@@ -3,13 +3,23 @@
 import csv
 import io
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from addnorm.config import config
-from addnorm.data.examples import Corpus, Example, Labelled, Pair, Tagged, Text
+from addnorm.data.examples import (
+    Corpus,
+    Example,
+    Labelled,
+    MultiLabelled,
+    Pair,
+    Scored,
+    Tagged,
+    Text,
+)
 from addnorm.data.reading import find, given, lines_of, read_text
 from addnorm.data.rows import Row
 from addnorm.data.sources import RowFiles
@@ -18,16 +28,25 @@ from addnorm.errors import InputError, nearest
 Record = Mapping[str, object]
 """The cells of a row by the name of their column."""
 
-KINDS = (("source", "target"), ("text", "label"), ("tokens", "tags"), ("text",))
+KINDS = (
+    ("source", "target"),
+    ("text", "label"),
+    ("text", "labels"),
+    ("text", "values"),
+    ("tokens", "tags"),
+    ("text",),
+)
 
 
 @config
 class Columns(ABC):
     """The names of the columns that hold an example: exactly those that its kind needs.
 
-    `source` and `target`, or `text` and `label`, or `tokens` and `tags`, or `text` alone. A dotted
-    name reaches into a nested column: `source = "translation.en"`. Words and tags are lists, or
-    strings with spaces between.
+    `source` and `target`, or `text` and `label`, or `tokens` and `tags`, or `text` alone; `text`
+    and `labels` where a text has several or none, `text` and `values` where it has numbers. A
+    dotted name reaches into a nested column: `source = "translation.en"`. Words and tags are lists,
+    or strings with spaces between; labels are lists, or strings with commas between; so are values,
+    or one number.
     """
 
     source: str | None = None
@@ -38,6 +57,10 @@ class Columns(ABC):
     """The column of the text: alone for a language model, with `label` for a classifier."""
     label: str | None = None
     """The column of the class."""
+    labels: str | None = None
+    """The column of several labels: a list, or words with commas between."""
+    values: str | None = None
+    """The column of a number to predict, or of several: a list, or numbers with commas between."""
     tokens: str | None = None
     """The column of the words to tag: a list, or words with spaces between."""
     tags: str | None = None
@@ -55,6 +78,8 @@ class Columns(ABC):
             "target": self.target,
             "text": self.text,
             "label": self.label,
+            "labels": self.labels,
+            "values": self.values,
             "tokens": self.tokens,
             "tags": self.tags,
         }
@@ -71,7 +96,9 @@ class Columns(ABC):
         """
         needed = self.columns()
         cells = {name: _cell(record, column, where) for name, column in needed.items()}
-        empty = [name for name, cell in cells.items() if not _filled(cell)]
+        empty = [
+            name for name, cell in cells.items() if not _filled(cell, may_be_none=name == "labels")
+        ]
         if empty:
             return Row(where, f"empty {' and '.join(empty)}")
         return Row(where, _example(cells, where))
@@ -88,7 +115,10 @@ def _cell(record: Record, column: str, where: str) -> object:
     raise InputError(f"{where}: no column {column!r} among {known}.{nearest(column, record)}")
 
 
-def _filled(cell: object) -> bool:
+def _filled(cell: object, *, may_be_none: bool) -> bool:
+    """Whether there is something in a cell; a text may have no labels."""
+    if may_be_none:
+        return cell is not None
     return bool(cell.strip()) if isinstance(cell, str) else cell is not None and cell != []
 
 
@@ -99,6 +129,10 @@ def _example(cells: Record, where: str) -> Example | str:
         case {"text": text, "label": label}:
             # A label may be a number or a truth value; its name is how it is written.
             return Labelled(_text(text, where), _text(str(label), where).strip())
+        case {"text": text, "labels": labels}:
+            return MultiLabelled(_text(text, where), _labels(labels, where))
+        case {"text": text, "values": values}:
+            return Scored(_text(text, where), _numbers(values, where))
         case {"text": text}:
             return Text(_text(text, where))
         case _:
@@ -109,6 +143,27 @@ def _tagged(tokens: tuple[str, ...], tags: tuple[str, ...], where: str) -> Tagge
     if len(tokens) != len(tags):
         raise InputError(f"{where}: {len(tokens)} tokens but {len(tags)} tags")
     return Tagged(tokens, tags) if all((*tokens, *tags)) else "an empty word or tag"
+
+
+def _labels(cell: object, where: str) -> tuple[str, ...]:
+    """Each label once, in the order in which they stand."""
+    parts = cell.split(",") if isinstance(cell, str) else cell
+    if not isinstance(parts, list):
+        raise InputError(f"{where}: expected labels, a list or with commas between, not {cell!r}")
+    names = (_text(str(one), where).strip() for one in cast(list[object], parts))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _numbers(cell: object, where: str) -> tuple[float, ...]:
+    parts = cell.split(",") if isinstance(cell, str) else cell
+    many: list[Any] = cast(list[Any], parts) if isinstance(parts, list) else [parts]
+    try:
+        found = tuple(float(one) for one in many if not isinstance(one, bool))
+    except (TypeError, ValueError):
+        found = ()
+    if len(found) != len(many) or not all(map(math.isfinite, found)):
+        raise InputError(f"{where}: expected numbers, a list or with commas between, not {cell!r}")
+    return found
 
 
 def _words(cell: object, where: str) -> tuple[str, ...]:

@@ -19,6 +19,9 @@ from addnorm.parts import Family
 
 HeadActivation = Activation | Literal["tanh"]
 
+Problem = Literal["single_label", "multi_label", "regression"]
+"""What the outputs for a text mean: scores of classes, of labels each for itself, or numbers."""
+
 
 class Transform(nn.Module):
     """`norm(act(W x + b))`: what stands between a model and its head (Devlin et al. 2019, code)."""
@@ -161,9 +164,15 @@ class ClassificationHead(nn.Module):
 
 @config
 class ClassificationHeadConfig:
-    """One class for the whole text."""
+    """One class for the whole text; or, as `problem` says, several labels, or numbers.
+
+    The outputs are the same products; what is made of them differs. Of one class they are the
+    logits of a softmax, of several labels each that of a sigmoid, and numbers they are themselves.
+    """
 
     kind: Literal["classification"] = "classification"
+    problem: Problem = "single_label"
+    """What the outputs are: one class of several, several labels, or numbers (regression)."""
     pooling: Literal["mean", "max", "first"] = "mean"
     """How a text becomes one vector: the mean or maximum over tokens, or the first token."""
     transform: TransformConfig | None = None

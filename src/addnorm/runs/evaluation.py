@@ -1,13 +1,15 @@
 """Evaluation of a model by the metrics of its task, while it trains and afterwards."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any, Literal, cast, get_args
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from addnorm.data import DataConfig
 from addnorm.data.batch import Batch, Loader
 from addnorm.data.batching import Buckets, Loaders
 from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Tokenizers, encode
@@ -16,7 +18,9 @@ from addnorm.data.examples import (
     Example,
     Image,
     Labelled,
+    MultiLabelled,
     Pair,
+    Scored,
     Tagged,
     Text,
     labels_of,
@@ -30,7 +34,8 @@ from addnorm.runs import metrics
 from addnorm.runs.recipe import check_task
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
-from addnorm.train.loss import cross_entropy_sum
+from addnorm.runs.types import check_choice, corpus_of
+from addnorm.train.loss import loss_sum
 
 Split = Literal["valid", "test"]
 
@@ -90,21 +95,28 @@ class Evaluator:
                 return Evaluation(scores | self._translated(predictions), predictions)
             case Labelled() | Image():
                 return self._classification(scores, outputs)
+            case MultiLabelled():
+                return self._labelling(scores, outputs)
+            case Scored():
+                return self._regression(scores, outputs)
             case Tagged():
                 return self._tagging(scores, outputs)
 
-    def _run(self, model: Model) -> tuple[float, int, dict[int, list[int]]]:
-        """The summed loss, its number of targets, and the best label at each target by example."""
+    def _run(self, model: Model) -> tuple[float, int, dict[int, list[Any]]]:
+        """The summed loss, its number of targets, and what the model says at each, by example.
+
+        That is the best label, or whether a label is there, or a number.
+        """
         device = next(model.parameters()).device
         total, n_tokens = 0.0, 0
-        outputs: dict[int, list[int]] = {}
+        outputs: dict[int, list[Any]] = {}
         for batch in self.loader.batches():
             batch = batch.to(device)
             logits = model(**batch.inputs)
-            total += cross_entropy_sum(logits, batch.targets).item()
+            total += loss_sum(logits, batch.targets).item()
             n_tokens += batch.n_tokens
             if self.labels:
-                outputs.update(_best_labels(logits, batch))
+                outputs.update(_answers(logits, batch))
         return total, n_tokens, dict(sorted(outputs.items()))
 
     def _language(self, total: float, loss: float) -> dict[str, float]:
@@ -155,6 +167,17 @@ class Evaluator:
         }
         return Evaluation(scores, predictions)
 
+    def _labelling(self, scores: dict[str, float], outputs: dict[int, list[bool]]) -> Evaluation:
+        found = {i: list(compress(self.labels, row)) for i, row in outputs.items()}
+        gold = [labels_of(self.examples[i]) for i in found]
+        scores |= metrics.label_scores(list(found.values()), gold, self.labels)
+        return Evaluation(scores, {i: ",".join(some) for i, some in found.items()})
+
+    def _regression(self, scores: dict[str, float], outputs: dict[int, list[float]]) -> Evaluation:
+        gold = [one.values for i in outputs if isinstance(one := self.examples[i], Scored)]
+        scores |= metrics.number_scores(list(outputs.values()), gold)
+        return Evaluation(scores, {i: numbers_line(row) for i, row in outputs.items()})
+
     def _tagging(self, scores: dict[str, float], outputs: dict[int, list[int]]) -> Evaluation:
         gold = {i: labels_of(self.examples[i]) for i in outputs}
         tags = {
@@ -167,8 +190,16 @@ class Evaluator:
         return Evaluation(scores, {i: " ".join(one) for i, one in tags.items()})
 
 
-def _best_labels(logits: Tensor, batch: Batch) -> dict[int, list[int]]:
+def numbers_line(numbers: Iterable[float]) -> str:
+    """Numbers as a line of text, in six digits, with commas between."""
+    return ",".join(f"{one:.6g}" for one in numbers)
+
+
+def _answers(logits: Tensor, batch: Batch) -> dict[int, list[Any]]:
     best, targets = logits.argmax(-1), batch.targets
+    if targets.dtype != torch.long:
+        answers = logits > 0 if targets.dtype == torch.bool else logits
+        return dict(zip(batch.indices, answers.tolist(), strict=True))
     if targets.ndim == 1:  # one label for the whole text
         best, targets = best[:, None], targets[:, None]
     return {
@@ -180,6 +211,25 @@ def _best_labels(logits: Tensor, batch: Batch) -> dict[int, list[int]]:
 def _filled(tags: list[str], n: int) -> list[str]:
     """Words cut off with a sentence that was too long count as outside any entity."""
     return tags + ["O"] * (n - len(tags))
+
+
+def evaluate_on(
+    run: Run, data: Corpus | DataConfig | None = None, split: str | None = None
+) -> dict[str, float]:
+    """The scores of a run as `Run.evaluate` says: by default on its own data, and on their test.
+
+    Raises `InputError` where the data have no such split, or are for another task.
+    """
+    other = None if data is None else corpus_of(data)
+    corpus = other or run.corpus or run.recipe.corpus()
+    if other is not None and not (other.valid or other.test):
+        corpus = replace(other, test=other.train, reports={})
+    if not (corpus.valid or corpus.test):
+        raise InputError("the data have no test and no validation split: name some to evaluate")
+    if split is None:
+        split = "test" if corpus.test or not corpus.valid else "valid"
+    check_choice("split", split, get_args(Split))
+    return evaluate_run(run, cast(Split, split), corpus=corpus)
 
 
 def evaluate_run(

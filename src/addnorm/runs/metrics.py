@@ -1,7 +1,11 @@
 """The metrics of each task."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from addnorm.errors import InputError
 
@@ -48,6 +52,62 @@ def macro_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
         wrong = sum((p == label) != (g == label) for p, g in pairs)
         scores.append(2 * hits / (2 * hits + wrong))
     return 100 * sum(scores) / max(len(scores), 1)
+
+
+def label_scores(
+    predicted: Sequence[Collection[str]], gold: Sequence[Collection[str]], labels: Sequence[str]
+) -> dict[str, float]:
+    """F1 over all labels of all texts, and its mean over the labels that occur, in percent.
+
+    `exact` is the percentage of texts with just the right labels. A label that occurs neither here
+    nor there has no F1; where none does, every answer is right.
+    """
+    pairs = list(zip(predicted, gold, strict=True))
+    counts = [
+        (
+            sum(label in p and label in g for p, g in pairs),
+            sum((label in p) != (label in g) for p, g in pairs),
+        )
+        for label in labels
+    ]
+    hits, wrong = (sum(side) for side in zip(*counts, strict=True))
+    each = [2 * hit / (2 * hit + miss) for hit, miss in counts if hit + miss]
+    return {
+        "f1_micro": 200 * hits / (2 * hits + wrong) if hits + wrong else 100.0,
+        "f1_macro": 100 * sum(each) / len(each) if each else 100.0,
+        "exact": 100 * sum(set(p) == set(g) for p, g in pairs) / max(len(pairs), 1),
+    }
+
+
+def number_scores(
+    predicted: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """The mean squared error, and the correlations of Pearson and Spearman, from -1 to 1.
+
+    Of several numbers a text, the correlations are the mean of theirs. What does not vary has no
+    correlation: it counts as 0.
+    """
+    ours, theirs = torch.tensor(predicted).double(), torch.tensor(gold).double()
+    return {
+        "mse": float((ours - theirs).square().mean()),
+        "pearson": _correlation(ours, theirs),
+        "spearman": _correlation(_ranks(ours), _ranks(theirs)),
+    }
+
+
+def _correlation(x: Float[Tensor, "n outputs"], y: Float[Tensor, "n outputs"]) -> float:
+    x, y = (side - side.mean(0) for side in (x, y))
+    size = (x.square().sum(0) * y.square().sum(0)).sqrt()
+    return float(torch.where(size > 0, (x * y).sum(0) / size, 0.0).mean())
+
+
+def _ranks(x: Float[Tensor, "n outputs"]) -> Float[Tensor, "n outputs"]:
+    """The place of each number in the order of its column; equal ones share the mean of theirs."""
+    ordered = x.sort(0).values.mT.contiguous()
+    columns = x.mT.contiguous()
+    first = torch.searchsorted(ordered, columns)
+    last = torch.searchsorted(ordered, columns, right=True)
+    return (first + last).mT.double() / 2
 
 
 def entity_scores(

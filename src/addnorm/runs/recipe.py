@@ -256,6 +256,8 @@ def check_task(recipe: Recipe, corpus: Corpus) -> None:
         "language": "model.kind = 'decoder'",
         "translation": "model.kind = 'encoder_decoder'",
         "classification": "model.kind = 'encoder' with model.head.kind = 'classification'",
+        "multi_label": "model.head = { kind = 'classification', problem = 'multi_label' }",
+        "regression": "model.head = { kind = 'classification', problem = 'regression' }",
         "tagging": "model.kind = 'encoder' with model.head.kind = 'tagging'",
     }
     raise InputError(

@@ -26,12 +26,11 @@ from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.resuming import resume_command
 from addnorm.runs.types import (
     Classified,
+    ClassifyOptions,
     DecodingOptions,
     Pooling,
     Sentence,
     Texts,
-    check_choice,
-    corpus_of,
     listed,
     one_text,
     path_of,
@@ -56,7 +55,7 @@ class Run:
     text
         The tokenizers, where the model has to do with text; `tokenizers` insists on them.
     labels
-        The classes or tags, in the order of the model's outputs.
+        The classes or tags, or the names of numbers, in the order of the model's outputs.
     model
         The model itself, an `nn.Module`.
     corpus
@@ -115,7 +114,7 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """What the model is for, "language", "translation", "classification" or "tagging"."""
+        """What the model is for, such as "language", "translation", "classification"."""
         return task_of(self.recipe)
 
     @property
@@ -265,20 +264,31 @@ class Run:
         return self.generate(texts, max_new_tokens=max_new_tokens, decoding=decoding, **options)
 
     @overload
-    def classify(self, texts: str, *, batch_size: int = 64) -> Classified: ...
+    def classify(self, texts: str, **options: Unpack[ClassifyOptions]) -> Classified: ...
     @overload
-    def classify(self, texts: Texts, *, batch_size: int = 64) -> list[Classified]: ...
+    def classify(self, texts: Texts, **options: Unpack[ClassifyOptions]) -> list[Classified]: ...
     @known_keywords
     def classify(
-        self, texts: str | Texts, *, batch_size: int = 64
+        self, texts: str | Texts, **options: Unpack[ClassifyOptions]
     ) -> Classified | list[Classified]:
-        """The class of a text, with the probability of every class: `.label`, `.probabilities`.
+        """The class of a text: `.label`, and `.probabilities` of each; `.labels` above `threshold`.
 
         Raises `InputError` where the model does not classify texts, or one is too long for it.
         """
         from addnorm.runs import use
 
-        found = use.classify(self, listed(texts), batch_size)
+        found = use.classify(self, listed(texts), **options)
+        return found[0] if isinstance(texts, str) else found
+
+    @known_keywords
+    def predict(self, texts: str | Texts, *, batch_size: int = 64) -> Float[Tensor, "*texts n"]:
+        """The numbers of a text, or of each of a list, by a regression model; `labels` names them.
+
+        Raises `InputError` as `classify` does.
+        """
+        from addnorm.runs import use
+
+        found = use.predict(self, listed(texts), batch_size)
         return found[0] if isinstance(texts, str) else found
 
     @overload
@@ -347,18 +357,9 @@ class Run:
         perplexity and bits per character; BLEU, chrF and exact; accuracy and F1. Raises
         `InputError` where the data have no such split, or are for another task.
         """
-        from addnorm.runs import evaluation
+        from addnorm.runs.evaluation import evaluate_on
 
-        other = None if data is None else corpus_of(data)
-        corpus = other or self.corpus or self.recipe.corpus()
-        if other is not None and not (other.valid or other.test):
-            corpus = replace(other, test=other.train, reports={})
-        if not (corpus.valid or corpus.test):
-            raise InputError("the data have no test and no validation split: name some to evaluate")
-        if split is None:
-            split = "test" if corpus.test or not corpus.valid else "valid"
-        check_choice("split", split, ("valid", "test"))
-        return evaluation.evaluate_run(self, split, corpus=corpus)
+        return evaluate_on(self, data, split)
 
     # Where it goes.
 

@@ -8,15 +8,32 @@ from addnorm.config import config
 from addnorm.data.examples import Task
 from addnorm.generate import BeamConfig, DecodingConfig
 
-MetricName = Literal["loss", "bleu", "chrf", "accuracy", "f1"]
+MetricName = Literal[
+    "loss",
+    "bleu",
+    "chrf",
+    "accuracy",
+    "f1",
+    "f1_micro",
+    "f1_macro",
+    "exact",
+    "mse",
+    "pearson",
+    "spearman",
+]
 
 MEASURED: dict[Task, tuple[MetricName, ...]] = {
     "language": ("loss",),
     "translation": ("loss", "bleu", "chrf"),
     "classification": ("accuracy", "f1", "loss"),
+    "multi_label": ("f1_micro", "f1_macro", "exact", "loss"),
+    "regression": ("mse", "pearson", "spearman", "loss"),
     "tagging": ("f1", "accuracy", "loss"),
 }
 """What may pick the best weights of each task; the first does unless `eval.metric` says another."""
+
+LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse")
+"""Of the others, more is better."""
 
 
 @config
@@ -25,7 +42,7 @@ class EvalConfig:
 
     metric: MetricName | None = None
     """What picks the best weights and decides on early stopping; by default accuracy for
-    classification, F1 for tagging, loss otherwise.
+    classification, F1 for tagging, micro F1 for several labels, MSE for numbers, loss otherwise.
     """
     decoding: DecodingConfig = BeamConfig()
     """How text is written from the model's probabilities."""

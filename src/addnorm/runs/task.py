@@ -5,11 +5,18 @@ from typing import Any, get_args
 from addnorm.data.examples import Task
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
-from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, TaggingHeadConfig
+from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, Problem, TaggingHeadConfig
 from addnorm.parts import kind_of, members
 
-LABELLED: tuple[Task, ...] = ("classification", "tagging")
-"""The tasks whose outputs are the labels of the data."""
+LABELLED: tuple[Task, ...] = ("classification", "multi_label", "regression", "tagging")
+"""The tasks whose outputs are the labels of the data, or its numbers."""
+
+PROBLEMS: dict[Problem, Task] = {
+    "single_label": "classification",
+    "multi_label": "multi_label",
+    "regression": "regression",
+}
+"""The task of a head that judges whole texts."""
 
 
 def task_of_head(head: Any) -> Task | None:
@@ -18,7 +25,7 @@ def task_of_head(head: Any) -> Task | None:
     None where it has none. Raises `InputError` for a task that does not exist.
     """
     if isinstance(head, ClassificationHeadConfig):
-        return "classification"
+        return PROBLEMS[head.problem]
     if isinstance(head, TaggingHeadConfig):
         return "tagging"
     if isinstance(head, members(HeadConfig)):
@@ -55,7 +62,7 @@ def task_of_model(model: ModelConfig) -> Task:
     if task is None and not isinstance(head, members(HeadConfig)):
         raise InputError(
             f"model.head: {kind_of(head)} does not say what it is for: give its class an attribute "
-            "task = 'classification' or task = 'tagging'"
+            f"task, one of {', '.join(LABELLED)}"
         )
     raise InputError(
         f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "

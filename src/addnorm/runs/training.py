@@ -20,7 +20,7 @@ from addnorm.runs.metrics import entity_scores
 from addnorm.runs.recipe import Recipe, check_task
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
-from addnorm.runs.settings import MEASURED
+from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.patience import patiently
@@ -89,7 +89,7 @@ class Prepared:
         def score(_: nn.Module) -> dict[str, float]:
             return evaluator.evaluate(self.model, settings.valid_examples).scores
 
-        return Validation(score, metric, larger_is_better=metric != "loss")
+        return Validation(score, metric, larger_is_better=metric not in LOWER_IS_BETTER)
 
 
 def learnt(recipe: Recipe, corpus: Corpus) -> Tokenizers | None:

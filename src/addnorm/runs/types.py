@@ -35,11 +35,23 @@ class DecodingOptions(TypedDict, total=False):
     seed: int
 
 
+class ClassifyOptions(TypedDict, total=False):
+    """How many texts are read at once (64), and above what probability (0.5) a label is given."""
+
+    batch_size: int
+    threshold: float
+
+
 @dataclass(frozen=True)
 class Classified:
-    """The likeliest class of a text, and the probability of every class."""
+    """The likeliest class of a text, and the probability of every class.
+
+    `labels` are those that the text has: of one class that one; where a text may have several, or
+    none, those whose probability is above the threshold.
+    """
 
     label: str
+    labels: tuple[str, ...]
     probabilities: dict[str, float]
 
 

@@ -200,17 +200,49 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
 
 
 def classify(
-    run: Run, texts: Sequence[str], batch_size: int = 64, first: int = 0
+    run: Run,
+    texts: Sequence[str],
+    batch_size: int = 64,
+    first: int = 0,
+    *,
+    threshold: float = 0.5,
 ) -> list[Classified]:
-    """The class of each text; `first` texts came before. Raises `InputError` as `tag` does."""
-    check_use(run, "classification", "does not classify texts")
+    """The class of each text, or the labels above the `threshold`; `first` texts came before.
+
+    Raises `InputError` as `tag` does, and for a threshold that is no probability.
+    """
+    if run.task != "multi_label":
+        check_use(run, "classification", "does not classify texts")
+    if not 0.0 <= threshold <= 1.0:
+        raise InputError(f"threshold = {threshold} is no probability: give one from 0 to 1")
+    several = run.task == "multi_label"
     results: list[Classified] = []
+    for logits in _of_texts(run, texts, batch_size, first):
+        rows = logits.sigmoid() if several else logits.softmax(-1)
+        for row in rows.tolist():
+            by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
+            best = max(by_label, key=by_label.__getitem__)
+            above = tuple(label for label, p in by_label.items() if p > threshold)
+            results.append(Classified(best, above if several else (best,), by_label))
+    return results
+
+
+def predict(
+    run: Run, texts: Sequence[str], batch_size: int = 64, first: int = 0
+) -> Float[Tensor, "texts outputs"]:
+    """The numbers of each text; `first` texts came before. Raises `InputError` as `tag` does."""
+    check_use(run, "regression", "gives no numbers")
+    none = torch.empty(0, len(run.labels), device=run.device)
+    return torch.cat([none, *map(_wide, _of_texts(run, texts, batch_size, first))])
+
+
+def _of_texts(
+    run: Run, texts: Sequence[str], batch_size: int, first: int
+) -> Iterator[Float[Tensor, "batch outputs"]]:
+    """The outputs for texts, in batches and in their order."""
     for start in range(0, len(texts), batch_size):
         ids = as_read(run.task, run.tokenizers.source, texts[start : start + batch_size])
-        for row in _logits(run, ids, first + start).softmax(-1).tolist():
-            by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
-            results.append(Classified(max(by_label, key=by_label.__getitem__), by_label))
-    return results
+        yield _logits(run, ids, first + start)
 
 
 def tag(

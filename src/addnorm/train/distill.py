@@ -1,23 +1,30 @@
 """Distillation: a model learns to say what another says, in place of labels."""
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.train.loss import IGNORED
+from addnorm.train.loss import IGNORED, binary_cross_entropy_sum, squared_error_sum
 
 
 def imitation_sum(
     student: Float[Tensor, "*batch vocab"],
     teacher: Float[Tensor, "*batch vocab"],
-    targets: Int[Tensor, "*batch"],
+    targets: Shaped[Tensor, "*targets"],
     temperature: float = 1.0,
 ) -> Float[Tensor, ""]:
     """`T² Σ_t KL(softmax(teacher_t / T) ‖ softmax(student_t / T))` in nats, in float32 or wider.
 
     Hinton et al. 2015, §2: T² keeps the size of the gradient the same at every temperature T. The
-    sum runs over the targets that count, whatever they say. The teacher gets no gradient.
+    sum runs over the targets that count, whatever they say. The teacher gets no gradient. Where the
+    targets are truth values, each label is learned from the teacher's probability for it; numbers
+    are learned as they are.
     """
+    if targets.dtype == torch.bool:
+        return binary_cross_entropy_sum(student, teacher.detach().sigmoid())
+    if targets.is_floating_point():
+        return squared_error_sum(student, teacher.detach())
     counted = targets.flatten() != IGNORED
     student_log_p, teacher_log_p = (
         (_wide(logits.flatten(0, -2)[counted]) / temperature).log_softmax(-1)

@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
 from addnorm.config import config
+from addnorm.errors import InputError
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.moe import MixtureOfExperts, load_balance
@@ -35,6 +37,45 @@ def cross_entropy_sum(
     )
 
 
+def binary_cross_entropy_sum(
+    logits: Float[Tensor, "*batch labels"], targets: Shaped[Tensor, "*batch labels"]
+) -> Float[Tensor, ""]:
+    """`Σ log(1 + exp z) - y z` in nats: each label for itself, `y` whether it is there.
+
+    `y` may be a probability too. In float32 or wider.
+    """
+    wide = _wide(logits)
+    return F.binary_cross_entropy_with_logits(wide, targets.to(wide.dtype), reduction="sum")
+
+
+def squared_error_sum(
+    outputs: Float[Tensor, "*batch numbers"], targets: Float[Tensor, "*batch numbers"]
+) -> Float[Tensor, ""]:
+    """`Σ (z - y)²`, in float32 or wider."""
+    wide = _wide(outputs)
+    return F.mse_loss(wide, targets.to(wide.dtype), reduction="sum")
+
+
+def loss_sum(
+    outputs: Float[Tensor, "*batch outputs"],
+    targets: Shaped[Tensor, "*targets"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """The loss that the targets call for: of classes, of truth values or of numbers.
+
+    Raises `InputError` where anything but classes is to be smoothed.
+    """
+    if targets.dtype == torch.long:
+        return cross_entropy_sum(outputs, targets, label_smoothing)
+    if label_smoothing:
+        raise InputError(
+            f"train.label_smoothing = {label_smoothing} is for classes: several labels and numbers "
+            "have none, so leave it out"
+        )
+    of = binary_cross_entropy_sum if targets.dtype == torch.bool else squared_error_sum
+    return of(outputs, targets)
+
+
 class CrossEntropy(nn.Module):
     """`Σ_t -log softmax(logits_t)[target_t]`, the mean of which is the negative log-likelihood."""
 
@@ -46,7 +87,11 @@ class CrossEntropy(nn.Module):
 
 @config
 class CrossEntropyConfig:
-    """Cross-entropy, smoothed by `train.label_smoothing`."""
+    """Cross-entropy, smoothed by `train.label_smoothing`.
+
+    Where a text has several labels it is that of each label, and numbers are learned by the squared
+    error, which is the same of a normal distribution.
+    """
 
     kind: Literal["cross_entropy"] = "cross_entropy"
 
@@ -103,15 +148,15 @@ def head_cross_entropy_sum(
 
 def exits_cross_entropy_sum(
     outputs: Iterable[Float[Tensor, "*batch vocab"]],
-    targets: Int[Tensor, "*batch"],
+    targets: Shaped[Tensor, "*targets"],
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The mean of `cross_entropy_sum` over the logits of every exit of a model, the last included.
+    """The mean of `loss_sum` over the logits of every exit of a model, the last included.
 
     Every exit learns at once and counts alike (Teerapittayanon et al. 2016, §III.B with equal
     weights; Schwartz et al. 2020, §3). Raises `ValueError` where there are none.
     """
-    losses = [cross_entropy_sum(logits, targets, label_smoothing) for logits in outputs]
+    losses = [loss_sum(logits, targets, label_smoothing) for logits in outputs]
     if not losses:
         raise ValueError("the loss of no exits is undefined: a model has at least its last")
     return torch.stack(losses).mean()
@@ -253,6 +298,10 @@ def _loss_and_gradient(
         y.scatter_add_(1, at, counts * (smoothing - 1))
         out.copy_(y)
     return torch.stack(losses).sum(), grad
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.element_size() >= 4 else x.float()
 
 
 def _chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:

@@ -11,9 +11,9 @@ from addnorm.train.distill import imitation_sum
 from addnorm.train.loss import (
     CrossEntropyConfig,
     LossConfig,
-    cross_entropy_sum,
     exits_cross_entropy_sum,
     head_cross_entropy_sum,
+    loss_sum,
 )
 
 
@@ -60,11 +60,11 @@ class Objective:
         if early is not None:
             return exits_cross_entropy_sum(early.exit_logits(**inputs), targets, smoothing)
         if not self.in_parts or not isinstance(model, Model):
-            return cross_entropy_sum(model(**inputs), targets, smoothing)
+            return loss_sum(model(**inputs), targets, smoothing)
         x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
         if isinstance(model.head, TokenHead):
             return head_cross_entropy_sum(model.head, x, ctx, targets, smoothing)
-        return cross_entropy_sum(model.head(x, ctx), targets, smoothing)
+        return loss_sum(model.head(x, ctx), targets, smoothing)
 
     def _own(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         found = module(logits, targets)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from addnorm.convert.core.family import ModelSpec
-from addnorm.convert.core.settings import Settings, label_keys, labels_of
+from addnorm.convert.core.settings import Settings, labels_of
 from addnorm.convert.families.gpt2 import GPT2
 from addnorm.convert.folder import family_of, load, read_config, save
 from addnorm.errors import InputError
@@ -51,8 +51,8 @@ def test_what_nobody_read_is_named_unless_it_asks_for_nothing() -> None:
         Settings({"attention_sinks": 4}).check_all_read()
 
 
-def test_labels_there_and_back() -> None:
-    assert labels_of(Settings(label_keys(["no", "yes"]))) == ("no", "yes")
+def test_labels() -> None:
+    assert labels_of(Settings({"id2label": {"1": "yes", "0": "no"}})) == ("no", "yes")
     assert labels_of(Settings({})) == ("LABEL_0", "LABEL_1")
     for wrong in ({"1": "a"}, {"x": "a"}, ["a"]):
         with pytest.raises(InputError, match="id2label"):

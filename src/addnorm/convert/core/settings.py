@@ -1,7 +1,7 @@
 """Read a Hugging Face `config.json` key by key, so that no setting is silently ignored."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -185,12 +185,3 @@ def labels_of(settings: Settings) -> tuple[str, ...]:
         raise InputError(f"{settings.where}: id2label must number its names from 0 without a gap")
     names = tuple(name for _, name in numbered)
     return names or tuple(f"LABEL_{i}" for i in range(settings.tree.get("num_labels") or 2))
-
-
-def label_keys(labels: Sequence[str]) -> Json:
-    """The keys that name the classes."""
-    return {
-        "num_labels": len(labels),
-        "id2label": {str(i): name for i, name in enumerate(labels)},
-        "label2id": {name: i for i, name in enumerate(labels)},
-    }

@@ -1,11 +1,11 @@
 """Encoder tasks: the head named by the `architectures` key of a `config.json`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from addnorm.convert.core.family import ModelSpec
-from addnorm.convert.core.settings import Settings, labels_of
+from addnorm.convert.core.settings import Json, Settings, labels_of
 from addnorm.errors import InputError, nearest
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import (
@@ -13,6 +13,7 @@ from addnorm.nn.heads import (
     HeadConfig,
     HiddenHeadConfig,
     PoolerHeadConfig,
+    Problem,
     TaggingHeadConfig,
     TokenHeadConfig,
 )
@@ -43,6 +44,39 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
             "architectures", f"valid are {', '.join(known)}.{nearest(names[0], known)}"
         )
     return known[names[0]]
+
+
+PROBLEMS: dict[str, Problem] = {
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
+
+
+def problem_of(settings: Settings) -> Problem:
+    """What the outputs for a text mean; one output without a word is a number, as for a loss.
+
+    Raises `InputError` for another `problem_type`, and for a single class to choose from.
+    """
+    alone = len(labels_of(settings)) == 1
+    default = "regression" if alone else "single_label_classification"
+    problem = settings.choose("problem_type", PROBLEMS, default)
+    if alone and problem == "single_label":
+        raise settings.refuse("problem_type", "there is one label, which is no choice")
+    return problem
+
+
+def label_keys(labels: Sequence[str], head: HeadConfig) -> Json:
+    """The keys that name the outputs and say what they mean."""
+    keys: Json = {
+        "num_labels": len(labels),
+        "id2label": {str(i): name for i, name in enumerate(labels)},
+        "label2id": {name: i for i, name in enumerate(labels)},
+    }
+    if isinstance(head, ClassificationHeadConfig):
+        names = {problem: name for name, problem in PROBLEMS.items()}
+        keys["problem_type"] = names[head.problem]
+    return keys
 
 
 def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDINGS) -> str:

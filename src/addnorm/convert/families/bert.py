@@ -14,12 +14,14 @@ from addnorm.convert.core.family import (
 )
 from addnorm.convert.core.known import embedding_of
 from addnorm.convert.core.maps import Duplicated, Renamed, SkipRows, TensorMap, weight_and_bias
-from addnorm.convert.core.settings import Json, Settings, label_keys
+from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import (
     ENDINGS,
     Task,
     architecture,
+    label_keys,
     labels_for,
+    problem_of,
     task_of,
     without_pooler,
 )
@@ -102,7 +104,10 @@ def head_of(settings: Settings, task: Task, transform: TransformConfig) -> HeadC
             return TokenHeadConfig(tied=tied, bias=True, transform=transform)
         case "sequence":
             return ClassificationHeadConfig(
-                pooling="first", transform=TransformConfig(activation="tanh"), dropout=dropout
+                problem=problem_of(settings),
+                pooling="first",
+                transform=TransformConfig(activation="tanh"),
+                dropout=dropout,
             )
         case "tags":
             return TaggingHeadConfig(dropout=dropout)
@@ -141,7 +146,7 @@ def settings_of(spec: ModelSpec, stem: str, *, first_row: int = 0) -> Json:
     if isinstance(model.head, TokenHeadConfig):
         tree["tie_word_embeddings"] = model.head.tied
     if isinstance(model.head, ClassificationHeadConfig | TaggingHeadConfig):
-        tree |= {"classifier_dropout": model.head.dropout, **label_keys(spec.labels)}
+        tree |= {"classifier_dropout": model.head.dropout, **label_keys(spec.labels, model.head)}
     return tree
 
 

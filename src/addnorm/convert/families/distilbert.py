@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, layers, mlp_of
 from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
-from addnorm.convert.core.settings import Json, Settings, label_keys
-from addnorm.convert.core.tasks import Task, architecture, labels_for, task_of
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import (
+    Task,
+    architecture,
+    label_keys,
+    labels_for,
+    problem_of,
+    task_of,
+)
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
@@ -69,7 +76,10 @@ def _head(settings: Settings, task: Task) -> HeadConfig:
             return TokenHeadConfig(tied=tied, bias=True, transform=transform)
         case "sequence":
             return ClassificationHeadConfig(
-                pooling="first", transform=TransformConfig(activation="relu"), dropout=dropout
+                problem=problem_of(settings),
+                pooling="first",
+                transform=TransformConfig(activation="relu"),
+                dropout=dropout,
             )
         case "tags":
             return TaggingHeadConfig(dropout=settings.get("dropout", 0.1))
@@ -98,7 +108,7 @@ def _write(spec: ModelSpec) -> Json:
         tree["tie_word_embeddings"] = model.head.tied
     if isinstance(model.head, ClassificationHeadConfig):
         tree["seq_classif_dropout"] = model.head.dropout
-    return tree | (label_keys(spec.labels) if spec.labels else {})
+    return tree | (label_keys(spec.labels, model.head) if spec.labels else {})
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:

@@ -6,8 +6,15 @@ from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, eps_of, layers
 from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.rotary import rotary_of, write_rotary
-from addnorm.convert.core.settings import Json, Settings, label_keys
-from addnorm.convert.core.tasks import Task, architecture, labels_for, task_of
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import (
+    Task,
+    architecture,
+    label_keys,
+    labels_for,
+    problem_of,
+    task_of,
+)
 from addnorm.convert.core.windows import (
     FULL,
     SLIDING,
@@ -138,6 +145,7 @@ def _head(settings: Settings, task: Task, norm: LayerNormConfig) -> HeadConfig:
             return TokenHeadConfig(tied=tied, bias=bias, transform=transform)
         case "sequence":
             return ClassificationHeadConfig(
+                problem=problem_of(settings),
                 pooling="mean" if pooling == "mean" else "first",
                 transform=transform,
                 dropout=dropout,
@@ -179,7 +187,7 @@ def _write(spec: ModelSpec) -> Json:
         **dict.fromkeys(f"{kind}_token_id" for kind in ("bos", "eos", "pad", "cls", "sep")),
         **_every(types),
         **_written_head(model.head),
-        **(label_keys(spec.labels) if spec.labels else {}),
+        **(label_keys(spec.labels, model.head) if spec.labels else {}),
     }
 
 

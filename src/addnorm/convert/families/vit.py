@@ -13,8 +13,16 @@ from addnorm.convert.core.family import (
     mlp_of,
 )
 from addnorm.convert.core.maps import Reshaped, TensorMap, weight_and_bias
-from addnorm.convert.core.settings import Json, Settings, label_keys
-from addnorm.convert.core.tasks import Task, architecture, labels_for, task_of, without_pooler
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import (
+    Task,
+    architecture,
+    label_keys,
+    labels_for,
+    problem_of,
+    task_of,
+    without_pooler,
+)
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -59,15 +67,17 @@ def _read(settings: Settings) -> ModelSpec:
             channels=settings.optional_int("num_channels") or 3,
             patch=patch,
         ),
-        head=_head(task),
+        head=_head(settings, task),
         dropout=settings.get("hidden_dropout_prob", 0.0),
         init="bert",
     )
     return ModelSpec(model=model, labels=labels_for(settings, task))
 
 
-def _head(task: Task) -> HeadConfig:
-    return PoolerHeadConfig() if task == "body" else ClassificationHeadConfig(pooling="first")
+def _head(settings: Settings, task: Task) -> HeadConfig:
+    if task == "body":
+        return PoolerHeadConfig()
+    return ClassificationHeadConfig(problem=problem_of(settings), pooling="first")
 
 
 def _write(spec: ModelSpec) -> Json:
@@ -91,7 +101,7 @@ def _write(spec: ModelSpec) -> Json:
         "encoder_stride": patches.patch,
         "pooler_act": "tanh",
         "pooler_output_size": model.d_model,
-        **(label_keys(spec.labels) if spec.labels else {}),
+        **(label_keys(spec.labels, model.head) if spec.labels else {}),
     }
 
 
