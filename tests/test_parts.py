@@ -11,12 +11,26 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from addnorm import parts
 from addnorm.config import config
+from addnorm.data import DataConfig
+from addnorm.data.batching import BatchingConfig
+from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
+from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention.cores import CoreConfig
+from addnorm.nn.attention.outputs import OutputConfig
+from addnorm.nn.attention.patterns import PatternConfig
+from addnorm.nn.attention.scores import ScoreConfig
+from addnorm.nn.embed import AnyEmbeddingConfig
+from addnorm.nn.feedforward import DenseFeedForwardConfig
+from addnorm.nn.heads import AnyTokenHeadConfig, HeadConfig
 from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.nn.positions import PositionConfig
 from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.residuals import ResidualConfig
 from addnorm.parts import (
     FROM_FILE,
     check_conflicts,
@@ -27,6 +41,9 @@ from addnorm.parts import (
     members,
     needed_imports,
 )
+from addnorm.train.loss import LossConfig
+from addnorm.train.optim import OptimizerConfig
+from addnorm.train.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,11 @@ class Pydantic(BaseModel):
 
     def build(self, d_model: int) -> str:
         return f"scaled by {self.alpha} over {d_model}"
+
+
+@dataclass(frozen=True)
+class Empty:
+    """A configuration that builds nothing."""
 
 
 @dataclass
@@ -249,3 +271,32 @@ def test_a_part_says_what_it_cannot_stand_beside() -> None:
     check_conflicts([Choosy(), Scaled()], 1)
     with pytest.raises(ValueError, match="too small"):
         check_conflicts([Choosy()], 0)
+
+
+FAMILIES = {
+    "norm": [NormConfig],
+    "position": [PositionConfig, LayerPositionConfig],
+    "score": [ScoreConfig],
+    "pattern": [PatternConfig],
+    "core": [CoreConfig],
+    "output": [OutputConfig],
+    "mixer": [MixerConfig],
+    "feedforward": [DenseFeedForwardConfig, AnyFeedForwardConfig],
+    "placement": [ResidualConfig],
+    "embedding": [AnyEmbeddingConfig],
+    "head": [HeadConfig, AnyTokenHeadConfig],
+    "loss": [LossConfig],
+    "schedule": [ScheduleConfig],
+    "optimizer": [OptimizerConfig],
+    "tokenizer": [TokenizerConfig],
+    "data": [DataConfig],
+    "batching": [BatchingConfig],
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_messages_call_a_family_by_its_name(name: str) -> None:
+    """What takes nothing is no part of any family, and is told which one was meant."""
+    for union in FAMILIES[name]:
+        with pytest.raises(ValidationError, match=f" is no {name}: it has no method"):
+            TypeAdapter(union).validate_python({"kind": f"{__name__}:Empty"})
