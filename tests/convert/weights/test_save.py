@@ -112,7 +112,7 @@ CALLS = [
     (os, "replace"),
     (os, "unlink"),
     (Path, "write_text"),
-    (module, "save_file"),
+    (module, "write_tensors"),
 ]
 
 
