@@ -24,6 +24,7 @@ SURFACE = {
         "--import",
     },
     "classify": {"--run", "--threshold", "--json", "--import"},
+    "embed": {"--run", "--out", "--pooling", "--import"},
     "info": {"--what", "--import"},
     "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},
     "swap": {

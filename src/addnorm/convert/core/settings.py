@@ -50,9 +50,9 @@ class Settings:
         self._read: set[str] = set()
 
     @classmethod
-    def of(cls, folder: Path) -> "Settings":
+    def of(cls, folder: Path, name: str = "config.json") -> "Settings":
         """Those of a folder. Raises `InputError` where the file is missing or no JSON object."""
-        file = folder / "config.json"
+        file = folder / name
         try:
             if file.stat().st_size > MAX_BYTES:
                 raise InputError(f"{file}: no configuration is longer than {MAX_BYTES:,} bytes")
