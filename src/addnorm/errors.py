@@ -18,6 +18,10 @@ class InputError(ValueError):
     """
 
 
+class NotFollowed(UserWarning):
+    """A file asks for something that is left aside: the message names the file and the keys."""
+
+
 class NonFiniteError(ArithmeticError):
     """A loss or a gradient is not a finite number; the update was not made."""
 

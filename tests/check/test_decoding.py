@@ -19,14 +19,14 @@ def test_it_is_as_defined(name: str) -> None:
 def _bound_of_the_present_length(patch: pytest.MonkeyPatch) -> None:
     def is_closed(beams: Beams, decoding: BeamConfig, limit: Tensor) -> Tensor:
         present = torch.tensor(beams.live.shape[-1])
-        bound = beams.live_scores.amax(-1) / decoding.normaliser(present)
+        bound = beams.live_scores.amax(-1) / decoding.divisor(present)
         return (bound <= beams.done_scores[:, -1]) | (limit <= present)
 
     patch.setattr(beam, "is_closed", is_closed)
 
 
 def _one_more_token_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BeamConfig, "normaliser", lambda self, n: ((6 + n) / 6.0) ** self.length_penalty)
+    patch.setattr(BeamConfig, "divisor", lambda self, n: ((6 + n) / 6.0) ** self.length_penalty)
 
 
 def _always_constant(patch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,9 @@ SURFACE = {
         "--run", "--threshold", "--json", "--encoding", "--errors", "--device", "--dtype",
         "--import",
     },
+    "embed": {
+        "--run", "--out", "--pooling", "--encoding", "--errors", "--device", "--dtype", "--import",
+    },
     "info": {"--what", "--verify", "--import"},
     "plot": {"--out"},
     "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},

@@ -26,11 +26,13 @@ def plain_beam_search(
 ) -> list[Hypothesis]:
     """The `n_best` best, of all that end within `limit` tokens; `log_p(ids)` is of what follows.
 
-    It never closes early: every step up to the limit is searched, whatever has been found.
+    It closes early only where `early_stopping` asks for that: otherwise every step up to the limit
+    is searched, whatever has been found.
     """
 
     def score(total: float, n: int) -> float:
-        return total / ((5 + n) / 6) ** config.length_penalty
+        length = n if config.normaliser == "length" else (5 + n) / 6
+        return total / length**config.length_penalty
 
     open_: list[tuple[float, Ids]] = [(0.0, ())]
     ended: list[Hypothesis] = []
@@ -46,10 +48,22 @@ def plain_beam_search(
         ended += [
             Hypothesis(ids[:-1], score(total, n), "eos") for total, ids in best if ids[-1] in ends
         ]
+        if config.unfinished == "ranked" and n == limit:
+            unended = [one for one in best if one[1][-1] not in ends]
+            ended += [Hypothesis(ids, score(total, n), "length") for total, ids in unended]
         survivors = every if config.width == "constant" else best
         open_ = [(total, ids) for total, ids in survivors if ids[-1] not in ends][: config.beams]
+        worst = sorted((h.score for h in ended), reverse=True)[: config.beams][-1:]
+        full = len(ended) >= config.beams
+        if config.early_stopping is True and full:
+            break
+        still = [score(total, n) for total, _ in open_[:1]]
+        if config.early_stopping is False and full and still <= worst:
+            break
     ended.sort(key=lambda found: found.score, reverse=True)
-    cut = [Hypothesis(ids, score(total, limit), "length") for total, ids in open_]
+    cut = [Hypothesis(ids, score(total, n), "length") for total, ids in open_]
+    if config.unfinished == "ranked":
+        cut = []
     return (ended + cut)[: config.n_best]
 
 

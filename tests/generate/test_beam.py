@@ -3,6 +3,7 @@
 import random
 from itertools import product
 from math import inf
+from typing import Any
 
 import pytest
 import torch
@@ -90,15 +91,21 @@ def test_enough_beams_find_the_true_best(seed: int, vocab: int, limit: int, pena
 
 @pytest.mark.parametrize("width", ["shrinking", "constant"])
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, 5.0])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_batch_finds_what_the_definition_finds(seed: int, penalty: float, width: str) -> None:
     draw = random.Random(f"{seed} {penalty} {width}")
     beams = draw.randint(1, 5)
+    others: Any = {
+        "normaliser": draw.choice(["gnmt", "length"]),
+        "early_stopping": draw.choice(["never", "never", True, False]),
+        "unfinished": draw.choice(["last", "ranked"]),
+    }
     config = BeamConfig(
         beams=beams,
         n_best=draw.randint(1, beams),
         length_penalty=penalty,
         width=width,  # pyright: ignore[reportArgumentType]
+        **others,
     )
     table, ends = Table(draw.randint(2, 6), seed), draw.choice([(EOS,), (EOS,), (1, EOS), ()])
     limits = [draw.randint(1, 9) for _ in range(6)]
@@ -155,6 +162,6 @@ def test_more_beams_than_tokens_and_no_end_token() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    for bad in ({"beams": 0}, {"n_best": 0}, {"beams": 2, "n_best": 3}, {"length_penalty": -1.0}):
+    for bad in ({"beams": 0}, {"n_best": 0}, {"beams": 2, "n_best": 3}, {"length_penalty": -11.0}):
         with pytest.raises(ValidationError):
             BeamConfig(**bad)

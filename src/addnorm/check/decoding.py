@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ MODELS: Mapping[str, str] = {
 """A decoder with a cache of keys and values, one with a state, and one that looks at a memory."""
 
 PENALTIES = (0.0, 0.6, 2.0)
+STOPPINGS: tuple[bool | Literal["never"], ...] = (True, False, "never")
 LIMITS = (1, 4, 9)
 
 
@@ -45,7 +47,7 @@ def decoding_cells() -> list[str]:
 
 
 def ways() -> dict[str, DecodingConfig]:
-    """Greedy choice, and beams of both widths under each penalty."""
+    """Greedy choice; beams of both widths under each penalty; and as other libraries search."""
     beams: dict[str, DecodingConfig] = {
         f"beams_{width}_{penalty}": BeamConfig(
             beams=beams, length_penalty=penalty, n_best=n_best, width=width
@@ -53,7 +55,19 @@ def ways() -> dict[str, DecodingConfig]:
         for width in ("shrinking", "constant")
         for penalty, beams, n_best in zip(PENALTIES, (3, 4, 2), (1, 3, 1), strict=True)
     }
-    return {"greedy": GreedyConfig(), **beams}
+    others: dict[str, DecodingConfig] = {
+        f"beams_stopping_{stopping}".lower(): BeamConfig(
+            beams=4,
+            length_penalty=1.0,
+            n_best=2,
+            normaliser="length",
+            width="constant",
+            early_stopping=stopping,
+            unfinished="ranked",
+        )
+        for stopping in STOPPINGS
+    }
+    return {"greedy": GreedyConfig(), **beams, **others}
 
 
 def compare_decoding(name: str) -> CellResult:

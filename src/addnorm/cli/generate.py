@@ -103,7 +103,7 @@ def generate(
     found. A line break within a text is written as `\n`; `--json` writes texts exactly.
 
     A language model given `--prompt` writes its text as it comes, line breaks and all. Decoding is
-    the recipe's own (for language models: sampling) unless an option says otherwise.
+    the recipe's own (a language model's that names none: sampling) unless an option says otherwise.
     Example: `addnorm generate runs/my --prompt "To be" --temperature 0.8`.
 
     Parameters

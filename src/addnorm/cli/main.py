@@ -3,12 +3,13 @@
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
 from addnorm import __version__
-from addnorm.errors import InputError, Interrupted, NonFiniteError, nearest
+from addnorm.errors import InputError, Interrupted, NonFiniteError, NotFollowed, nearest
 
 app = App(
     name="addnorm",
@@ -25,6 +26,7 @@ COMMANDS = (
     "evaluate",
     "generate",
     "classify",
+    "embed",
     "info",
     "plot",
     "export",
@@ -66,6 +68,12 @@ def main() -> None:
     """Run the command that the arguments name, and exit with its status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # what is read is UTF-8, so what is written is too
+    told = warnings.showwarning
+    warnings.showwarning = lambda message, category, *place: (
+        print(f"addnorm: {message}", file=sys.stderr)
+        if issubclass(category, NotFollowed)
+        else told(message, category, *place)
+    )
     sys.exit(status(sys.argv[1:]))
 
 

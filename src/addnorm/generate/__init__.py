@@ -4,6 +4,7 @@ from addnorm.generate.beam import BeamConfig
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.decode import DecodingConfig, decode, generate, stream, translate
 from addnorm.generate.next_token import Continuation, NextToken, Translation
+from addnorm.generate.rules import RulesConfig
 from addnorm.generate.sampling import GreedyConfig, SampleConfig
 from addnorm.generate.text_decoding import Generated, TextDecoder
 
@@ -16,6 +17,7 @@ __all__ = [
     "Generated",
     "GreedyConfig",
     "NextToken",
+    "RulesConfig",
     "SampleConfig",
     "TextDecoder",
     "Translation",

@@ -12,7 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from addnorm.config import config
+from addnorm.errors import InputError
 from addnorm.generate.next_token import Ids, NextToken, floats, ints
+from addnorm.generate.rules import NO_RULES, Rules, RulesConfig
 from addnorm.generate.text_decoding import Generated
 
 
@@ -22,25 +24,46 @@ class BeamConfig:
 
     A hypothesis of `n` tokens, its end included, scores `log p / ((5 + n) / 6) ** length_penalty`
     (Wu et al. 2016, arXiv 1609.08144, equation 14, without the coverage term); 0.6 with 4 beams is
-    what Vaswani et al. 2017 translate with. A `length_penalty` of 0 scores the plain log p.
+    what Vaswani et al. 2017 translate with. With `normaliser = "length"` it is `log p / n **
+    length_penalty` (fairseq, Hugging Face transformers, CTranslate2). A `length_penalty` of 0
+    scores the plain log p, and a negative one favours short ones.
 
     A hypothesis that ends keeps its place among the `beams` where `width = "shrinking"`; where it
-    is "constant", the next best takes it (fairseq, Hugging Face transformers, CTranslate2).
+    is "constant", the next best takes it (the same three libraries).
+
+    `early_stopping` says when a search ends before its limit. "never" is when nothing better can
+    come: closing changes no result. `false` is when `beams` hypotheses have ended and the best that
+    has not is no better at its present length, as if it were never to gain by growing; `true` is as
+    soon as `beams` have ended. What reaches the limit without an end comes after all that ended
+    where `unfinished = "last"`, and among them by its score where it is "ranked".
+
+    `transformers` searches with `normaliser = "length"`, `width = "constant"`, `unfinished =
+    "ranked"`, and by default a `length_penalty` of 1 and `early_stopping = false`.
     """
 
     kind: Literal["beam"] = "beam"
     beams: Annotated[int, Field(ge=1, le=1024)] = 5
     """Hypotheses that are kept at every step; 1 is greedy."""
-    length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 0.6
+    length_penalty: Annotated[float, Field(ge=-10.0, le=10.0)] = 0.6
     """The exponent of the length penalty: larger ones favour longer texts, 0 leaves the plain
     log p.
     """
     n_best: Annotated[int, Field(ge=1)] = 1
     """How many complete hypotheses are returned, best first."""
+    normaliser: Literal["gnmt", "length"] = "gnmt"
+    """What the exponent is of: `(5 + n) / 6` (GNMT), or the length `n` itself."""
     width: Literal["shrinking", "constant"] = "shrinking"
     """Whether a finished hypothesis keeps its place among the beams or leaves it to the next
     best.
     """
+    early_stopping: bool | Literal["never"] = "never"
+    """Whether to stop as soon as `beams` hypotheses have ended, when no other looks better, or
+    when none can get better.
+    """
+    unfinished: Literal["last", "ranked"] = "last"
+    """Where hypotheses without an end stand: after all that ended, or by their score."""
+    rules: RulesConfig = NO_RULES
+    """What may be written whatever the model says."""
 
     def __post_init__(self) -> None:
         if self.n_best > self.beams:
@@ -53,9 +76,16 @@ class BeamConfig:
         """
         return (1 + n_ends) * self.beams if self.width == "constant" else self.beams
 
-    def normaliser(self, n: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """What the log-probability of `n` tokens is divided by: `((5 + n) / 6) ** penalty`."""
-        return ((5.0 + n) / 6.0) ** self.length_penalty
+    @property
+    def kept(self) -> int:
+        """How many that ended are kept: as many as are asked for, or as decide when to stop."""
+        return self.n_best if self.early_stopping == "never" else self.beams
+
+    def divisor(self, n: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """What the log-probability of `n` tokens is divided by."""
+        return (
+            n.float() if self.normaliser == "length" else (5.0 + n) / 6.0
+        ) ** self.length_penalty
 
 
 @dataclass
@@ -68,17 +98,17 @@ class Beams:
 
     live: Int[Tensor, "batch beams seq"]
     live_scores: Float[Tensor, "batch beams"]
-    done: Int[Tensor, "batch n_best seq"]
-    done_scores: Float[Tensor, "batch n_best"]
+    done: Int[Tensor, "batch kept seq"]
+    done_scores: Float[Tensor, "batch kept"]
 
     @classmethod
-    def start(cls, batch: int, n_best: int, device: torch.device) -> "Beams":
+    def start(cls, batch: int, kept: int, device: torch.device) -> "Beams":
         """One live hypothesis a sentence, of no tokens and log p = 0."""
         return cls(
             live=torch.empty(batch, 1, 0, dtype=torch.long, device=device),
             live_scores=torch.zeros(batch, 1, device=device),
-            done=torch.empty(batch, n_best, 0, dtype=torch.long, device=device),
-            done_scores=torch.full((batch, n_best), -inf, device=device),
+            done=torch.empty(batch, kept, 0, dtype=torch.long, device=device),
+            done_scores=torch.full((batch, kept), -inf, device=device),
         )
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> "Beams":
@@ -97,23 +127,25 @@ def beam_search(
     decoding: BeamConfig,
     limits: Sequence[int],
     ends: Ids,
+    rules: Rules | None = None,
 ) -> list[list[Generated]]:
     """The `n_best` continuations of each prompt, best first, at most `limits[i]` tokens long.
 
     At each step, those of the `beams` best extensions of a sentence that end are set aside, and the
-    best that do not end are extended further, as many as `decoding.width` says. A sentence closes
-    when no live hypothesis can still displace a kept one: log p only falls, so
-    `live / normaliser(limit)` bounds whatever it may become, and closing early changes nothing.
-    Only where too few hypotheses ended within the limit do unfinished ones follow, marked "length".
-    Closed sentences leave the batch at once. `ends` are the tokens that end a hypothesis.
+    best that do not end are extended further, as many as `decoding.width` says. By default a
+    sentence closes when no live hypothesis can still displace a kept one: log p only falls, so
+    `live / divisor(limit)` bounds whatever it may become, and closing early changes nothing. Only
+    where too few hypotheses ended within the limit do unfinished ones follow, marked "length".
+    Closed sentences leave the batch at once. `ends` are the tokens that end a hypothesis; `rules`
+    change the log p of a token. Raises `InputError` where the rules leave nothing to write.
     """
     logits = next_token.start(prompts)
     limit = torch.tensor(limits, device=logits.device)
-    beams = Beams.start(len(prompts), decoding.n_best, logits.device)
+    beams = Beams.start(len(prompts), decoding.kept, logits.device)
     sentences = torch.arange(len(prompts), device=logits.device)
     results: list[list[Generated]] = [[] for _ in prompts]
     while True:
-        beams, parents = extend(beams, logits, decoding, ends)
+        beams, parents = extend(beams, logits, decoding, ends, limit, rules)
         closed = is_closed(beams, decoding, limit)
         for i in ints(closed.nonzero()[:, 0]):
             results[int(sentences[i])] = hypotheses(beams, i, decoding, ends)
@@ -121,26 +153,38 @@ def beam_search(
         if len(kept) == 0:
             return results
         beams, sentences, limit = beams.keep(kept), sentences[kept], limit[kept]
+        rules = None if rules is None else rules.keep(kept)
         next_token.select(parents[kept].flatten())
         logits = next_token.step(beams.live[:, :, -1].flatten())
 
 
 def extend(
-    beams: Beams, logits: Float[Tensor, "rows vocab"], decoding: BeamConfig, ends: Ids
+    beams: Beams,
+    logits: Float[Tensor, "rows vocab"],
+    decoding: BeamConfig,
+    ends: Ids,
+    limit: Int[Tensor, " batch"],
+    rules: Rules | None = None,
 ) -> tuple[Beams, Int[Tensor, "batch beams"]]:
     """The state one token on, and the row of `logits` that each live hypothesis came from."""
     batch, width, _ = beams.live.shape
+    log_p = logits.log_softmax(-1)
+    if rules is not None:
+        log_p = rules.apply(log_p, beams.live.flatten(0, 1))
     scores, tokens, parents = best_extensions(
-        beams.live_scores, logits, decoding.candidates(len(ends))
+        beams.live_scores, log_p, decoding.candidates(len(ends))
     )
     history = torch.cat([_take(beams.live, parents), tokens[..., None]], dim=-1)
     ended = torch.isin(tokens, tokens.new_tensor(ends))
     length = torch.tensor(history.shape[-1], device=logits.device)
     first = slice(decoding.beams)
+    complete = ended[:, first]
+    if decoding.unfinished == "ranked":
+        complete = complete | (limit <= length)[:, None]
     done, done_scores = _merge(
         beams,
         history[:, first],
-        scores[:, first].masked_fill(~ended[:, first], -inf) / decoding.normaliser(length),
+        scores[:, first].masked_fill(~complete, -inf) / decoding.divisor(length),
     )
     n_live = min(decoding.beams, scores.shape[-1])
     live_scores, live = scores.masked_fill(ended, -inf).topk(n_live, dim=-1)
@@ -152,7 +196,7 @@ def extend(
 
 
 def best_extensions(
-    live_scores: Float[Tensor, "batch beams"], logits: Float[Tensor, "rows vocab"], beams: int
+    live_scores: Float[Tensor, "batch beams"], log_p: Float[Tensor, "rows vocab"], beams: int
 ) -> tuple[Float[Tensor, "batch new"], Int[Tensor, "batch new"], Int[Tensor, "batch new"]]:
     """Scores, tokens and parents of the best extensions of each sentence.
 
@@ -160,7 +204,7 @@ def best_extensions(
     looked at.
     """
     batch, width = live_scores.shape
-    log_p, tokens = logits.log_softmax(-1).topk(min(beams, logits.shape[-1]), dim=-1)
+    log_p, tokens = log_p.topk(min(beams, log_p.shape[-1]), dim=-1)
     scores = (live_scores[..., None] + log_p.view(batch, width, -1)).flatten(1)
     scores, places = scores.topk(min(beams, scores.shape[-1]), dim=-1)
     return scores, tokens.view(batch, -1).gather(-1, places), places // log_p.shape[-1]
@@ -185,25 +229,38 @@ def _take(
 
 
 def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) -> torch.Tensor:
-    """Which sentences are at their limit, or can no longer better the worst they have kept."""
-    bound = beams.live_scores.amax(-1) / decoding.normaliser(limit)
-    return (bound <= beams.done_scores[:, -1]) | (limit <= beams.live.shape[-1])
+    """Which sentences are at their limit, or are to stop as `early_stopping` says."""
+    length, worst = torch.tensor(beams.live.shape[-1]), beams.done_scores[:, -1]
+    if decoding.early_stopping is True:
+        return (worst > -inf) | (limit <= length)
+    gains = decoding.early_stopping == "never" and decoding.length_penalty > 0
+    grown = limit if gains else length
+    bound = beams.live_scores.amax(-1) / decoding.divisor(grown)
+    return (bound <= worst) | (limit <= length)
 
 
 def hypotheses(beams: Beams, i: int, decoding: BeamConfig, ends: Ids) -> list[Generated]:
     """The best hypotheses of sentence `i`, done before unfinished, each kind best first."""
-    cut = beams.live_scores[i] / decoding.normaliser(torch.tensor(beams.live.shape[-1]))
+    cut = beams.live_scores[i] / decoding.divisor(torch.tensor(beams.live.shape[-1]))
+    sides = [(beams.done[i], floats(beams.done_scores[i]))]
+    if decoding.unfinished == "last":
+        sides.append((beams.live[i], floats(cut)))
     found = [
-        Generated(ids=_without_end(ints(ids), ends), score=score, finished="eos")
-        for ids, score in zip(beams.done[i], floats(beams.done_scores[i]), strict=True)
+        _generated(ints(ids), score, ends)
+        for side, scores in sides
+        for ids, score in zip(side, scores, strict=True)
         if score > -inf
     ]
-    found += [
-        Generated(ids=tuple(ints(ids)), score=score, finished="length")
-        for ids, score in zip(beams.live[i], floats(cut), strict=True)
-        if score > -inf
-    ]
+    if not found:
+        raise InputError("the rules of decoding leave no token to write")
     return found[: decoding.n_best]
+
+
+def _generated(ids: list[int], score: float, ends: Ids) -> Generated:
+    """A hypothesis up to its end; one without an end was cut."""
+    written = _without_end(ids, ends)
+    finished = "eos" if len(written) < len(ids) else "length"
+    return Generated(ids=written, score=score, finished=finished)
 
 
 def _without_end(ids: list[int], ends: Ids) -> tuple[int, ...]:

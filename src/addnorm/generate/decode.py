@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Annotated
 
 import torch
@@ -14,6 +15,7 @@ from addnorm.errors import InputError
 from addnorm.generate.beam import BeamConfig, beam_search
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.next_token import Continuation, Ids, NextToken, Translation, floats, ints
+from addnorm.generate.rules import Rules
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
 from addnorm.generate.text_decoding import Finished, Generated, TextDecoder, TextStream
 from addnorm.models import DecoderModel, EncoderDecoderModel
@@ -22,6 +24,9 @@ DecodingConfig = Annotated[
     GreedyConfig | SampleConfig | BeamConfig, Field(discriminator="kind"), WORD
 ]
 """Every way to decode."""
+
+NEW_TOKENS = 256
+"""How much a language model writes where nothing else is said."""
 
 Ends = int | Sequence[int] | None
 """The token that ends a text, or several of which each does, or none."""
@@ -32,7 +37,7 @@ def generate(
     prompts: Sequence[Ids],
     decoding: DecodingConfig,
     *,
-    max_new_tokens: int,
+    max_new_tokens: int | None = None,
     eos_id: Ends = EOS_ID,
     start_id: int | None = EOS_ID,
     text_decoder: TextDecoder | None = None,
@@ -41,12 +46,13 @@ def generate(
     """Continue each prompt: for each, its continuations, best first (one unless `n_best` > 1).
 
     An empty prompt begins with `start_id`, the token between the documents of the training
-    stream. At most `max_new_tokens` are written, the end token included, and no more than the
-    model has positions for. A compiled model writes one text after another. Raises `InputError` for
-    a prompt that the model cannot read.
+    stream. At most `max_new_tokens` are written, the end token included, by default as many as the
+    rules of `decoding` say or else 256, and no more than the model has positions for. A compiled
+    model writes one text after another. Raises `InputError` for a prompt that the model cannot
+    read.
     """
     begun = [_begun(i, prompt, start_id) for i, prompt in enumerate(prompts)]
-    wanted = [max_new_tokens] * len(begun)
+    wanted = [decoding.rules.limit(max_new_tokens, len(row), NEW_TOKENS) for row in begun]
     return decode(
         Continuation(model) if isinstance(model, DecoderModel) else model,
         begun,
@@ -73,10 +79,11 @@ def translate(
 ) -> list[list[Generated]]:
     """Translate each source: for each, its translations, best first (one unless `n_best` > 1).
 
-    At most `max_new_tokens` are written, by default 50 more than the source has, as in Vaswani et
-    al. 2017, section 6.1. Raises `InputError` for a source that is empty or too long.
+    At most `max_new_tokens` are written, by default as many as the rules of `decoding` say or else
+    50 more than the source has, as in Vaswani et al. 2017, section 6.1. Raises `InputError` for a
+    source that is empty or too long.
     """
-    wanted = [len(s) + 50 if max_new_tokens is None else max_new_tokens for s in sources]
+    wanted = [decoding.rules.limit(max_new_tokens, 1, len(s) + 50) for s in sources]
     return decode(
         _translation(model, bos_id, text_decoder),
         sources,
@@ -126,13 +133,14 @@ def decode(
     for first in range(0, len(order), batch_size):
         rows = order[first : first + batch_size]
         batch, most = [prompts[i] for i in rows], [limits[i] for i in rows]
+        rules = _rules(next_token, decoding, batch, most, eos_id)
         if isinstance(decoding, BeamConfig):
-            found = beam_search(next_token, batch, decoding, most, _ends(eos_id))
+            found = beam_search(next_token, batch, decoding, most, _ends(eos_id), rules)
             found = [[_with_text(g, text_decoder) for g in best] for best in found]
         else:
             choose = decoding.choose(rows)
             found = collected(
-                write(next_token, batch, choose, most, eos_id, text_decoder), len(rows)
+                write(next_token, batch, choose, most, eos_id, text_decoder, rules), len(rows)
             )
         results.update(zip(rows, found, strict=True))
     return [results[i] for i in range(len(prompts))]
@@ -143,7 +151,7 @@ def stream(
     prompt: Ids,
     decoding: GreedyConfig | SampleConfig,
     *,
-    max_new_tokens: int,
+    max_new_tokens: int | None = None,
     text_decoder: TextDecoder,
     eos_id: Ends = EOS_ID,
 ) -> Iterator[str]:
@@ -152,8 +160,11 @@ def stream(
     They join to the `text` that `decode` gives for this prompt alone. Raises `InputError` at the
     call, not at the first piece.
     """
-    limit = _limit(next_token, 0, prompt, max_new_tokens)
-    pieces = write(next_token, [prompt], decoding.choose([0]), [limit], eos_id, text_decoder)
+    wanted = decoding.rules.limit(max_new_tokens, len(prompt), NEW_TOKENS)
+    limit = _limit(next_token, 0, prompt, wanted)
+    rules = _rules(next_token, decoding, [prompt], [limit], eos_id)
+    choose = decoding.choose([0])
+    pieces = write(next_token, [prompt], choose, [limit], eos_id, text_decoder, rules)
     return (piece.text for piece in pieces if piece.text)
 
 
@@ -175,14 +186,17 @@ def write(
     limits: Sequence[int],
     eos_id: Ends,
     text_decoder: TextDecoder | None = None,
+    rules: Rules | None = None,
 ) -> Iterator[Piece]:
     """Write all rows at once, a token each at a time; a finished row leaves the batch."""
     ends = _ends(eos_id)
     logits = next_token.start(prompts)
     rows = list(range(len(prompts)))
     texts = [None if text_decoder is None else text_decoder.open() for _ in prompts]
+    history = torch.empty(len(prompts), 0, dtype=torch.long, device=logits.device)
     for step in range(1, max(limits) + 1):
-        tokens = choose(logits, rows)
+        allowed = logits if rules is None else _some(rules.apply(logits, history))
+        tokens = choose(allowed, rows)
         written = zip(rows, ints(tokens), floats(_log_p(logits, tokens)), strict=True)
         pieces = [
             _piece(row, token, log_p, texts[row], token in ends, step == limits[row])
@@ -195,8 +209,35 @@ def write(
         if len(going) < len(pieces):
             kept = torch.tensor(going, device=logits.device)
             rows, tokens = [rows[i] for i in going], tokens[kept]
+            history = history[kept]
+            rules = None if rules is None else rules.keep(kept)
             next_token.select(kept)
+        if rules is not None:
+            history = torch.cat([history, tokens[:, None]], dim=1)
         logits = next_token.step(tokens)
+
+
+def _some(scores: Tensor) -> Tensor:
+    """The scores. Raises `InputError` where a row has nothing that may be written."""
+    if bool((scores == -inf).all(-1).any()):
+        raise InputError("the rules of decoding leave no token to write")
+    return scores
+
+
+def _rules(
+    next_token: NextToken,
+    decoding: DecodingConfig,
+    prompts: Sequence[Ids],
+    limits: Sequence[int],
+    eos_id: Ends,
+) -> Rules | None:
+    """The rules for a batch; None where there are none. A translation begins with its start."""
+    config, before = decoding.rules, prompts
+    if isinstance(next_token, Translation):
+        before = [[next_token.bos_id]] * len(prompts)
+        if next_token.never:
+            config = replace(config, suppress_tokens=(*config.suppress_tokens, *next_token.never))
+    return Rules.over(config, before, limits, _ends(eos_id))
 
 
 def _piece(

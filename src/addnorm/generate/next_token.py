@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from math import inf
 from sys import maxsize
 from typing import Protocol, runtime_checkable
 
@@ -94,7 +93,7 @@ class Translation:
     """An encoder–decoder model writes a target, from `bos_id` on, for a source encoded once.
 
     `cached` as in `Continuation`; the keys and values of the source are cached with the rest.
-    Tokens of `never` are not written, whatever the model says (Marian's padding).
+    Tokens of `never` are not to be written, whatever the model says (Marian's padding).
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Translation:
     ) -> None:
         self.model = model
         self.bos_id = bos_id
-        self.never = torch.tensor(never, dtype=torch.long)
+        self.never = tuple(never)
         self.cached = cached
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
@@ -148,9 +147,7 @@ class Translation:
         return self._state.select(rows, shared_memories(rows // sharing))
 
     def _read(self) -> Logits:
-        logits = checked(self._step())
-        never = self.never.to(logits.device)
-        return logits.index_fill(-1, never, -inf) if len(never) else logits
+        return checked(self._step())
 
     def _step(self) -> Logits:
         with evaluating(self.model):

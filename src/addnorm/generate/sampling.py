@@ -12,6 +12,7 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.errors import InputError
+from addnorm.generate.rules import NO_RULES, RulesConfig
 
 
 def temperature(logits: Float[Tensor, "rows vocab"], value: float) -> Float[Tensor, "rows vocab"]:
@@ -105,9 +106,10 @@ Choose = Callable[[Tensor, Sequence[int]], Tensor]
 
 @config
 class GreedyConfig:
-    """Always the most probable token; of equals, any one."""
+    """Always the most probable token that the `rules` allow; of equals, any one."""
 
     kind: Literal["greedy"] = "greedy"
+    rules: RulesConfig = NO_RULES
 
     def choose(self, numbers: Sequence[int]) -> Choose:
         """How to choose for a batch of the prompts with these numbers."""
@@ -116,7 +118,7 @@ class GreedyConfig:
 
 @config
 class SampleConfig:
-    """Draw a token after `temperature`, `top_k`, `top_p` and `min_p`, applied in that order.
+    """Draw a token after `rules`, `temperature`, `top_k`, `top_p` and `min_p`, in that order.
 
     Prompt number `i` draws from a stream of its own, given by (`seed`, `i`).
     """
@@ -134,6 +136,8 @@ class SampleConfig:
     """Draw from tokens at least this share as likely as the likeliest (Nguyen et al. 2024, §3)."""
     seed: Annotated[int, Field(ge=0)] = 0
     """The seed of the draws; every prompt has a stream of its own."""
+    rules: RulesConfig = NO_RULES
+    """What may be written whatever the model says."""
 
     def filtered(self, logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
         """The logits that `draw` sees."""

@@ -19,6 +19,8 @@ from addnorm.data import ImagesConfig
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
+from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.runs.generation_config import decoding_of
 from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.recipe import (
     RECIPE,
@@ -108,12 +110,16 @@ def _reads_text(recipe: Recipe) -> bool:
 
 
 def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
-    """Those of a Hugging Face folder: its model, and data only if the overrides name any."""
+    """Those of a Hugging Face folder: its model and decoding, and data that overrides name."""
     _, shaped, tokenizers = describe_folder(folder)
     tree: dict[str, Any] = {
         "model": tree_of(sized(shaped)),
         "train": {"steps": 1, "start": str(folder)},
     }
+    if not isinstance(shaped.model, EncoderConfig):
+        writes = "language" if isinstance(shaped.model, DecoderConfig) else "translation"
+        decoding = decoding_of(folder, writes)
+        tree |= {} if decoding is None else {"eval": {"decoding": decoding}}
     for name, value in overrides.items():
         set_field(tree, name, value)
     recipe = check_recipe(tree, _place(folder / "config.json", overrides))

@@ -317,20 +317,20 @@ class Run:
 
     @known_keywords
     def embed(
-        self, texts: str | Texts, *, pooling: Pooling = "mean", batch_size: int = 64
-    ) -> Float[Tensor, "*texts d_model"]:
+        self, texts: str | Texts, *, pooling: Pooling | None = None, batch_size: int = 64
+    ) -> Float[Tensor, "*texts width"]:
         """A vector for a text `[d_model]`, or for each of a list `[texts, d_model]`.
 
         Made of the final hidden states, one of each token that the model reads (bos and eos too),
         after the final norm, if the placement has one. Of an encoder–decoder they are the
-        encoder's. `pooling` says how:
+        encoder's. `pooling` says how; by default a folder's `modules.json` does, or else "mean":
 
         - "mean" of all tokens, without the padding;
         - "first" or "last" token: in a decoder, only the last has seen the whole text;
         - "head": what a pooler head says (BERT's tanh of the first token).
 
-        Vectors are float32, or float64 of a model in float64, and are not normalised. Raises
-        `InputError` where there is no such head, or a text is too long.
+        Vectors are float32, or float64 of a model in float64, and normalised where the folder says
+        so. Raises `InputError` where there is no such head, or a text is too long.
         """
         from addnorm.runs import use
 

@@ -32,12 +32,10 @@ from addnorm.nn.context import Context
 from addnorm.nn.heads import ClassificationHead
 from addnorm.nn.masks import Full
 from addnorm.runs.run import Run
+from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.types import Classified, DecodingOptions, Pooling, Written, check_choice
 
 Compiled = CompiledContinuation | CompiledTranslation
-
-NEW_TOKENS = 256
-"""How much a language model writes where nothing else is said."""
 
 
 def decoding_for(
@@ -49,7 +47,7 @@ def decoding_for(
     **sampling: float | int | None,
 ) -> DecodingConfig:
     """The decoding that a few options ask for; without any, the run's own, or sampling for a
-    language model.
+    language model whose recipe names none. What the options leave open is as in the run's own.
 
     Raises `InputError` for an option out of its range, and for beams together with sampling.
     """
@@ -59,13 +57,19 @@ def decoding_for(
         raise InputError(
             f"beam search does not sample: leave out {', '.join(sampled)}, or beams and n_best"
         )
+    own = run.recipe.eval.decoding
+    # A recipe of a language model that says nothing of decoding means samples.
+    samples = isinstance(own, SampleConfig) or (run.task == "language" and own == BeamConfig())
     try:
         if beams == 1 == n_best:
-            return GreedyConfig()
+            return GreedyConfig(rules=own.rules)
         if searched:
-            return BeamConfig(beams=max(n_best, 5) if beams is None else beams, n_best=n_best)
-        if run.task == "language" or sampled:
-            return SampleConfig(seed=seed, **sampled)  # pyright: ignore[reportArgumentType]
+            beams = max(n_best, 5) if beams is None else beams
+            usual = own if isinstance(own, BeamConfig) else BeamConfig(rules=own.rules)
+            return replace(usual, beams=beams, n_best=n_best)
+        if sampled or samples:
+            usual = own if isinstance(own, SampleConfig) else SampleConfig(rules=own.rules)
+            return replace(usual, seed=seed, **sampled)
     except ValidationError as error:
         first = error.errors()[0]
         option = ".".join(map(str, first["loc"]))
@@ -73,7 +77,7 @@ def decoding_for(
         raise InputError(
             f"{option} = {first['input']}: {problem}" if option else problem
         ) from error
-    return run.recipe.eval.decoding
+    return own
 
 
 def chosen_decoding(
@@ -117,7 +121,7 @@ def write(
                 compiled if isinstance(compiled, CompiledContinuation) else model,
                 encoded,
                 later(decoding, first),
-                max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
+                max_new_tokens=max_new_tokens,
                 eos_id=target.eos_ids,
                 start_id=target.bos_id,
                 text_decoder=text_decoder,
@@ -173,7 +177,7 @@ def write_as_it_comes(
         compiled if isinstance(compiled, CompiledContinuation) else Continuation(run.model),
         prompt or [target.bos_id],
         decoding,
-        max_new_tokens=NEW_TOKENS if max_new_tokens is None else max_new_tokens,
+        max_new_tokens=max_new_tokens,
         text_decoder=TextDecoder(target, stop),
         eos_id=target.eos_ids,
     )
@@ -283,15 +287,25 @@ def check_lengths(
 
 @torch.inference_mode()
 def embed(
-    run: Run, texts: Sequence[str], pooling: Pooling = "mean", batch_size: int = 64
-) -> Float[Tensor, "texts d_model"]:
-    """A vector for each text, as `Run.embed` says."""
-    check_choice("pooling", pooling, get_args(Pooling))
-    width = run.recipe.model.d_model
-    found = [torch.empty(0, width, device=run.device)]
+    run: Run,
+    texts: Sequence[str],
+    pooling: Pooling | None = None,
+    batch_size: int = 64,
+    first: int = 0,
+) -> Float[Tensor, "texts width"]:
+    """A vector for each text, as `Run.embed` says; `first` texts came before."""
+    check_choice("pooling", pooling or "mean", get_args(Pooling))
+    folder = SentenceVectors.of(run.folder) if pooling is None else None
+    if not texts:
+        return torch.empty(0, run.recipe.model.d_model, device=run.device)
+    found: list[Tensor] = []
     for start in range(0, len(texts), batch_size):
-        x, ctx = _hidden(run, texts[start : start + batch_size], start)
-        found.append(_pooled(run, x, ctx, pooling))
+        x, ctx = _hidden(run, texts[start : start + batch_size], first + start, folder)
+        if folder is None:
+            found.append(_pooled(run, x, ctx, pooling or "mean"))
+        else:
+            assert ctx.valid is not None
+            found.append(folder.vectors(_wide(x), ctx.valid))
     return torch.cat(found)
 
 
@@ -303,14 +317,17 @@ def hidden_states(run: Run, text: str) -> Float[Tensor, "seq d_model"]:
 
 
 def _hidden(
-    run: Run, texts: Sequence[str], first: int
+    run: Run, texts: Sequence[str], first: int, folder: SentenceVectors | None = None
 ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
     """The final hidden states of texts, and the context that the head reads."""
     model, tokenizer = run.model, run.tokenizers.source
     task: Task = "classification"
     if not isinstance(model, EncoderModel):
         task = "language" if isinstance(model, DecoderModel) else "translation"
+    texts = texts if folder is None else folder.texts(texts)
     ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
+    if folder is not None:
+        ids = [folder.shortened(row, len(tokenizer.after or ())) for row in ids]
     check_lengths(model, ids, first)
     tokens, valid = _batch(run, ids)
     if not isinstance(model, EncoderDecoderModel):

@@ -51,9 +51,9 @@ class Settings:
         self._read: set[str] = set()
 
     @classmethod
-    def of(cls, folder: Path) -> "Settings":
+    def of(cls, folder: Path, name: str = "config.json") -> "Settings":
         """Those of a folder. Raises `InputError` where the file is missing or no JSON object."""
-        file = folder / "config.json"
+        file = folder / name
         try:
             return cls(parse_object(read_file(file, MAX_BYTES), file), str(file))
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -1,0 +1,84 @@
+"""`addnorm embed`: a run gives the vector of each line."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files
+from addnorm.cli.where import ANYWHERE, Where
+from addnorm.errors import InputError, nearest
+from addnorm.runs.types import Pooling
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMS = (".npy", ".safetensors", ".jsonl")
+
+
+def embed(
+    run: Path,
+    *files: Files,
+    out: Annotated[Path | None, Parameter(show_default=False)] = None,
+    pooling: Pooling | None = None,
+    reading: Reading = STRICT,
+    where: Where = ANYWHERE,
+    imports: Imports = (),
+) -> None:
+    """Write a vector for each line: as JSON lines, or into a file of numbers.
+
+    Reads the files, or standard input. A folder of sentence-transformers says itself, in
+    `modules.json`, how hidden states become a vector; of others it is their mean.
+    Example: `addnorm embed minilm/ texts.txt --out vectors.npy`.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    files
+        Text files, a line an input; `-` is standard input.
+    out
+        Where to write, instead of standard output: `.npy`, `.safetensors` (as `vectors`) or
+        `.jsonl`.
+    pooling
+        How hidden states become a vector, whatever the folder says.
+    """
+    import torch
+
+    from addnorm.runs.use import embed as embed_texts
+
+    options = ["out", "pooling", "encoding", "errors", "device", "dtype", "import"]
+    check_files(files, [f"--{option}" for option in options])
+    if out is not None and out.suffix not in FORMS:
+        raise InputError(
+            f"{out}: unknown form.{nearest(out.suffix, FORMS)} Valid: {', '.join(FORMS)}."
+        )
+    import_named(imports)
+    opened = where.open(run)
+    found: list[torch.Tensor] = []
+
+    def answer(first: int, group: list[str]) -> list[torch.Tensor]:
+        return [*embed_texts(opened, group, pooling, first=first).cpu()]
+
+    for _, vector in Lines(files, reading).answers(answer):
+        if out is None:
+            print(json.dumps(vector.tolist()), flush=True)
+        else:
+            found.append(vector)
+    if out is not None:
+        _write(out, torch.stack(found) if found else torch.empty(0, opened.recipe.model.d_model))
+
+
+def _write(out: Path, vectors: "Tensor") -> None:
+    import numpy
+    from safetensors.torch import save
+
+    if out.suffix == ".npy":
+        with out.open("wb") as file:
+            numpy.save(file, vectors.numpy(), allow_pickle=False)
+    elif out.suffix == ".safetensors":
+        out.write_bytes(save({"vectors": vectors.contiguous()}))
+    else:
+        out.write_text("".join(f"{json.dumps(row)}\n" for row in vectors.tolist()))

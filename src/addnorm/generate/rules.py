@@ -1,0 +1,204 @@
+"""Rules of writing: what may come next whatever the model says, and how long a text may be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Annotated
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.errors import InputError
+
+Scores = Float[Tensor, "rows vocab"]
+NOTHING = -1
+"""The id that stands where a row has no token."""
+
+
+@config
+class RulesConfig:
+    """What may be written whatever the model says, under the names of `transformers`.
+
+    Lengths count all tokens, those of the prompt or the start of a translation too, except where
+    they say `new`. `max_length` and `max_new_tokens` hold where nothing else is asked for, and of
+    both the second.
+
+    Scores are logarithms of probabilities in beam search and logits elsewhere, which only matters
+    to the repetition penalty; they are not normalised again unless `renormalize_logits` says so.
+    """
+
+    max_new_tokens: PositiveInt | None = None
+    """The most tokens to write."""
+    max_length: PositiveInt | None = None
+    """The most tokens that there may be, with those before."""
+    min_new_tokens: NonNegativeInt = 0
+    """No end is written before so many tokens."""
+    min_length: NonNegativeInt = 0
+    """The same, with the tokens before."""
+    no_repeat_ngram_size: NonNegativeInt = 0
+    """No sequence of so many tokens is written twice (Paulus et al. 2018, §2.5); 0 for any."""
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
+    """Divides positive scores of tokens that are there already, and multiplies negative ones
+    (Keskar et al. 2019, §4.1).
+    """
+    suppress_tokens: tuple[NonNegativeInt, ...] = ()
+    """Ids that are never written."""
+    begin_suppress_tokens: tuple[NonNegativeInt, ...] = ()
+    """Ids that are not written first."""
+    forced_bos_token_id: NonNegativeInt | None = None
+    """The id that comes first, after a single start token."""
+    forced_eos_token_id: NonNegativeInt | None = None
+    """The id that comes last, where a text reaches its limit."""
+    renormalize_logits: bool = False
+    """Whether scores are normalised again after the rules."""
+
+    def limit(self, wanted: int | None, before: int, usual: int) -> int:
+        """How many tokens may follow `before` others: as `wanted`, else as said here, or `usual`.
+
+        Raises `InputError` where `max_length` leaves no room for any.
+        """
+        if wanted is not None or (self.max_new_tokens is None and self.max_length is None):
+            return usual if wanted is None else wanted
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        assert self.max_length is not None
+        if before >= self.max_length:
+            raise InputError(
+                f"a prompt of {before} tokens leaves none of max_length = {self.max_length}: "
+                "give max_new_tokens"
+            )
+        return self.max_length - before
+
+
+NO_RULES = RulesConfig()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules for a batch of texts, and what stands before each of them.
+
+    `before` is filled up with -1 on the left, `limits` says how many tokens each text may have,
+    `ends` are those that end one.
+    """
+
+    config: RulesConfig
+    before: Int[Tensor, "texts prompt_seq"]
+    limits: Int[Tensor, " texts"]
+    ends: Sequence[int]
+
+    @classmethod
+    def over(
+        cls,
+        config: RulesConfig,
+        before: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        ends: Sequence[int],
+    ) -> "Rules | None":
+        """The rules for texts that begin with these tokens; None where there is no rule."""
+        if replace(config, max_new_tokens=None, max_length=None) == NO_RULES:
+            return None
+        width = max(map(len, before))
+        filled = [[NOTHING] * (width - len(row)) + list(row) for row in before]
+        return cls(
+            config,
+            torch.tensor(filled),
+            torch.tensor(limits),
+            tuple(ends),
+        )
+
+    def keep(self, texts: Int[Tensor, " kept"]) -> "Rules":
+        """The rules for these texts alone, or for some of them several times."""
+        texts = texts.to(self.before.device)
+        return Rules(self.config, self.before[texts], self.limits[texts], self.ends)
+
+    def apply(self, scores: Scores, written: Int[Tensor, "rows seq"]) -> Scores:
+        """The scores of what may come next after what was `written`, as many rows to each text.
+
+        What may not come has -inf, what has to come 0. Raises `InputError` for a token that the
+        model does not have.
+        """
+        self._check(scores.shape[-1])
+        each, n = len(written) // len(self.before), written.shape[1]
+        before = self.before.to(written.device).repeat_interleave(each, 0)
+        history = torch.cat([before, written], dim=1)
+        scores = repetition_penalised(scores, history, self.config.repetition_penalty)
+        if self.config.no_repeat_ngram_size:
+            repeated = ngrams_repeated(history, self.config.no_repeat_ngram_size, scores.shape[-1])
+            scores = scores.masked_fill(repeated, -inf)
+        scores = self._with_ends_in_time(scores, history, n)
+        length = (history != NOTHING).sum(1)
+        alone = length - n == 1  # a single start token, and no prompt
+        if (first := self.config.forced_bos_token_id) is not None:
+            scores = _forced(scores, first, alone & (n == 0))
+        if (last := self.config.forced_eos_token_id) is not None:
+            scores = _forced(
+                scores, last, self.limits.to(written.device).repeat_interleave(each) == n + 1
+            )
+        scores = _without(scores, self.config.suppress_tokens, torch.ones_like(alone))
+        begins = alone.long() if self.config.forced_bos_token_id is not None else 0 * alone.long()
+        scores = _without(scores, self.config.begin_suppress_tokens, begins == n)
+        if not self.config.renormalize_logits:
+            return scores
+        return scores.log_softmax(-1).masked_fill(scores == -inf, -inf)
+
+    def _with_ends_in_time(self, scores: Scores, history: Tensor, n: int) -> Scores:
+        """No end where a text is still too short."""
+        length = (history != NOTHING).sum(1)
+        short = (length < self.config.min_length) | (n < self.config.min_new_tokens)
+        return _without(scores, self.ends, short)
+
+    def _check(self, vocab: int) -> None:
+        known = self.config
+        ids = (*known.suppress_tokens, *known.begin_suppress_tokens)
+        forced = (known.forced_bos_token_id, known.forced_eos_token_id)
+        for i in (*ids, *(one for one in forced if one is not None)):
+            if i >= vocab:
+                raise InputError(f"a rule names the token {i}: this model writes 0 to {vocab - 1}")
+
+
+def repetition_penalised(
+    scores: Scores, history: Int[Tensor, "rows seq"], penalty: float
+) -> Scores:
+    """Tokens of the history: `s / penalty` where `s > 0`, else `s · penalty`."""
+    if penalty == 1.0:
+        return scores
+    seen = _mask(history, torch.ones_like(history, dtype=torch.bool), scores.shape[-1])
+    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def ngrams_repeated(
+    history: Int[Tensor, "rows seq"], n: int, vocab: int
+) -> Bool[Tensor, "rows vocab"]:
+    """Which tokens would end a sequence of `n` tokens that is in the history already."""
+    rows, length = history.shape
+    if length < n:
+        return torch.zeros(rows, vocab, dtype=torch.bool, device=history.device)
+    latest = history[:, length + 1 - n :]
+    sequences = history.unfold(1, n, 1)
+    same = (sequences[..., :-1] == latest[:, None]).all(-1)
+    return _mask(sequences[..., -1], same, vocab)
+
+
+def _mask(
+    ids: Int[Tensor, "rows seq"], chosen: Bool[Tensor, "rows seq"], vocab: int
+) -> Bool[Tensor, "rows vocab"]:
+    """Which tokens are among the chosen ids of a row; -1 is none."""
+    places = torch.where(chosen & (ids >= 0), ids, vocab).clamp(max=vocab)
+    mask = torch.zeros(len(ids), vocab + 1, dtype=torch.bool, device=ids.device)
+    return mask.scatter_(1, places, True)[:, :vocab]
+
+
+def _forced(scores: Scores, token: int, rows: Bool[Tensor, " rows"]) -> Scores:
+    only = torch.full_like(scores, -inf)
+    only[:, token] = 0.0
+    return torch.where(rows[:, None], only, scores)
+
+
+def _without(scores: Scores, tokens: Sequence[int], rows: Bool[Tensor, " rows"]) -> Scores:
+    if not tokens:
+        return scores
+    taken = scores.index_fill(1, scores.new_tensor(tokens, dtype=torch.long), -inf)
+    return torch.where(rows[:, None], taken, scores)

@@ -1,0 +1,136 @@
+"""The `generation_config.json` of a Hugging Face folder as a way to decode, key by key."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Literal
+from warnings import warn
+
+from pydantic import ValidationError
+
+from addnorm.convert.core.settings import Settings
+from addnorm.errors import InputError, NotFollowed
+from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
+from addnorm.generate.rules import NO_RULES
+
+FILE = "generation_config.json"
+
+RULES = tuple(field.name for field in fields(RulesConfig))  # pyright: ignore[reportArgumentType]
+"""Rules have the same names here and there."""
+
+BEAM = {
+    "num_beams": "beams",
+    "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping",
+}
+SAMPLE = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+"""What the keys of the two kinds are called here; where the other kind is asked for, they idle."""
+
+_IDS = "bos_token_id eos_token_id pad_token_id decoder_start_token_id bad_words_ids"
+_IDLE = """
+    _from_model_config assistant_confidence_threshold assistant_early_exit assistant_lookbehind
+    cache_config cache_implementation compile_config disable_compile do_sample is_assistant
+    low_memory max_cache_len max_matching_ngram_size num_assistant_tokens
+    num_assistant_tokens_schedule output_attentions output_hidden_states output_logits
+    output_scores prefill_chunk_size remove_invalid_values return_dict_in_generate
+    target_lookbehind transformers_version use_cache
+"""
+KNOWN = {*RULES, *BEAM, *SAMPLE, *_IDS.split(), *_IDLE.split()}
+"""Keys that are followed, here or by the tokenizer, and those that change no text."""
+
+NEUTRAL: dict[str, object] = {
+    "constraints": None,
+    "diversity_penalty": 0.0,
+    "dola_layers": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "exponential_decay_length_penalty": None,
+    "force_words_ids": None,
+    "forced_decoder_ids": None,
+    "guidance_scale": 1.0,
+    "num_beam_groups": 1,
+    "num_return_sequences": 1,
+    "penalty_alpha": None,
+    "sequence_bias": None,
+    "stop_strings": None,
+    "typical_p": 1.0,
+}
+"""Other keys of theirs, at the value at which they ask for nothing."""
+
+
+def decoding_of(folder: Path, writes: Literal["language", "translation"]) -> dict[str, Any] | None:
+    """The decoding that a folder asks for, as a table of a recipe; None where it says nothing.
+
+    Without the file it is what older folders say in `config.json`. Where beams or sampling are
+    asked for, what is left out is as `transformers` has it; where neither is, a language model
+    samples and a translator searches as always here, by the rules of the folder. Keys that are not
+    followed are named in one `NotFollowed` warning. Raises `InputError` naming the key whose value
+    cannot be.
+    """
+    own = (folder / FILE).exists()
+    settings = Settings.of(folder, FILE if own else "config.json")
+    tree = {key: value for key, value in settings.tree.items() if value is not None}
+    if not own:
+        tree = {key: value for key, value in tree.items() if key in KNOWN or key in NEUTRAL}
+    left = [key for key, value in tree.items() if _is_left(key, value)]
+    if left:
+        warn(f"{settings.where}: not followed: {', '.join(left)}", NotFollowed, stacklevel=2)
+    config = _decoding(tree, settings.where, writes)
+    return None if config is None else json.loads(json.dumps(asdict(config)))
+
+
+def _is_left(key: str, value: Any) -> bool:
+    if key == "bad_words_ids":  # tokens are never written (the tokenizer says); words may be
+        return any(len(word) != 1 for word in value)
+    if key in KNOWN or value in (False, "", [], {}):
+        return False
+    return key not in NEUTRAL or value != NEUTRAL[key]
+
+
+def _decoding(
+    tree: Mapping[str, Any], where: str, writes: Literal["language", "translation"]
+) -> DecodingConfig | None:
+    rules = _built(RulesConfig, {key: key for key in RULES}, _with_one_end(tree), {}, where)
+    for key, kind in (("num_beams", int), ("do_sample", bool)):
+        if key in tree and type(tree[key]) is not kind:
+            raise InputError(f"{where}: {key} = {tree[key]!r} must be of type {kind.__name__}")
+    beams, sampled = tree.get("num_beams", 1), tree.get("do_sample", False)
+    if beams != 1:
+        theirs = {"length_penalty": 1.0, "early_stopping": False}
+        forms = {"normaliser": "length", "width": "constant", "unfinished": "ranked"}
+        return _built(BeamConfig, BEAM, tree, {**theirs, **forms, "rules": rules}, where)
+    if sampled:
+        known = {key: value for key, value in tree.items() if (key, value) != ("top_k", 0)}
+        usual = {"top_k": None if "top_k" in tree else 50, "rules": rules}
+        return _built(SampleConfig, SAMPLE, known, usual, where)
+    if "num_beams" in tree or "do_sample" in tree:
+        return GreedyConfig(rules=rules)
+    if rules == NO_RULES:
+        return None
+    return SampleConfig(rules=rules) if writes == "language" else BeamConfig(rules=rules)
+
+
+def _with_one_end(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys with a list of one forced end as that end."""
+    match tree.get("forced_eos_token_id"):
+        case [end]:
+            return {**tree, "forced_eos_token_id": end}
+        case _:
+            return tree
+
+
+def _built(
+    config: Any, names: Mapping[str, str], tree: Mapping[str, Any], more: dict[str, Any], where: str
+) -> Any:
+    """The configuration that the keys give, over what they leave out."""
+    given = {ours: tree[theirs] for theirs, ours in names.items() if theirs in tree}
+    try:
+        return config(**{**more, **given})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        theirs = {ours: theirs for theirs, ours in names.items()}
+        key = theirs.get(str(first["loc"][0]) if first["loc"] else "", "")
+        raise InputError(f"{where}: {key} = {tree.get(key)!r}: {first['msg']}") from error

@@ -1,0 +1,234 @@
+"""The `modules.json` of sentence-transformers: how hidden states become the vector of a text."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from addnorm.convert.core.settings import Settings
+from addnorm.convert.weights.files import Weights
+from addnorm.convert.weights.header import parse_object
+from addnorm.errors import InputError, nearest
+
+FILE = "modules.json"
+
+Hidden = Float[Tensor, "batch seq d_model"]
+Valid = Bool[Tensor, "batch seq"]
+Vectors = Float[Tensor, "batch width"]
+
+
+def mean(x: Hidden, valid: Valid) -> Vectors:
+    """`Σ x_t / n`"""
+    return _sum(x, valid) / valid.sum(1, keepdim=True)
+
+
+def mean_sqrt_len(x: Hidden, valid: Valid) -> Vectors:
+    """`Σ x_t / √n`"""
+    return _sum(x, valid) / valid.sum(1, keepdim=True).sqrt()
+
+
+def weighted_mean(x: Hidden, valid: Valid) -> Vectors:
+    """`Σ t x_t / Σ t`, the first token counting once (Muennighoff 2022, §3.1.2)."""
+    weights = (valid.cumsum(1) * valid).to(x.dtype)
+    return (x * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+
+
+def largest(x: Hidden, valid: Valid) -> Vectors:
+    """`max_t x_t`"""
+    return x.masked_fill(~valid[..., None], -torch.inf).amax(1)
+
+
+def first(x: Hidden, valid: Valid) -> Vectors:
+    """`x_1`"""
+    return x[:, 0]
+
+
+def last(x: Hidden, valid: Valid) -> Vectors:
+    """`x_n`"""
+    return x[torch.arange(len(x), device=x.device), valid.sum(1) - 1]
+
+
+POOLINGS: dict[str, Callable[[Hidden, Valid], Vectors]] = {
+    "cls": first,
+    "max": largest,
+    "mean": mean,
+    "mean_sqrt_len_tokens": mean_sqrt_len,
+    "weightedmean": weighted_mean,
+    "lasttoken": last,
+}
+"""By their names there; padding, which stands on the right, takes no part."""
+
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""What older folders say in place of `pooling_mode`; several are joined in this order."""
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Identity": lambda x: x,
+    "Tanh": torch.tanh,
+    "ReLU": F.relu,
+    "GELU": F.gelu,
+    "SiLU": F.silu,
+    "Sigmoid": torch.sigmoid,
+}
+
+
+@dataclass(frozen=True)
+class SentenceVectors:
+    """How a folder makes a vector of a text: what it reads, pools, and does afterwards."""
+
+    poolings: tuple[str, ...]
+    steps: tuple[Callable[[Vectors], Vectors], ...]
+    max_len: int | None = None
+    lowercase: bool = False
+    prompt: str = ""
+
+    @classmethod
+    def of(cls, folder: Path | None) -> "SentenceVectors | None":
+        """Those of a folder; None where it has no `modules.json`.
+
+        Raises `InputError` naming a module, or a key of one, that is not followed.
+        """
+        if folder is None or not (folder / FILE).is_file():
+            return None
+        modules = [_module(folder, one) for one in _listed(folder)]
+        kinds = [kind for kind, _ in modules]
+        if kinds[:2] != ["Transformer", "Pooling"] or not STEPS.keys() >= set(kinds[2:]):
+            raise InputError(
+                f"{folder / FILE}: {', '.join(kinds)}: a text has a vector by Transformer, Pooling"
+            )
+        poolings = _poolings(Settings.of(modules[1][1]))
+        steps = tuple(STEPS[kind](path) for kind, path in modules[2:])
+        text = folder / "sentence_bert_config.json"
+        settings = Settings.of(folder, text.name) if text.is_file() else Settings({})
+        return cls(
+            poolings,
+            steps,
+            max_len=settings.optional_int("max_seq_length"),
+            lowercase=settings.get("do_lower_case", False),
+            prompt=_prompt(folder),
+        )
+
+    def texts(self, texts: Sequence[str]) -> list[str]:
+        """The texts as they are to be read."""
+        whole = [self.prompt + text for text in texts]
+        return [text.lower() for text in whole] if self.lowercase else whole
+
+    def shortened(self, ids: list[int], n_after: int) -> list[int]:
+        """The ids of a text cut to the length that is read; the last `n_after`, its end, stay."""
+        if self.max_len is None or len(ids) <= self.max_len:
+            return ids
+        return ids[: self.max_len - n_after] + ids[len(ids) - n_after :]
+
+    def vectors(self, x: Hidden, valid: Valid) -> Vectors:
+        """The vector of each text."""
+        found = torch.cat([POOLINGS[name](x, valid) for name in self.poolings], dim=-1)
+        for step in self.steps:
+            found = step(found)
+        return found
+
+
+def _sum(x: Hidden, valid: Valid) -> Vectors:
+    return torch.where(valid[..., None], x, 0.0).sum(1)
+
+
+def _listed(folder: Path) -> list[Mapping[str, Any]]:
+    """The modules in their order."""
+    data = (folder / FILE).read_bytes()
+    tree: Any = parse_object(b'{"modules": ' + data + b"}", folder / FILE)["modules"]
+    if not isinstance(tree, list) or not all(isinstance(one, dict) for one in tree):
+        raise InputError(f"{folder / FILE}: not a list of modules")
+    return tree
+
+
+def _module(folder: Path, listed: Mapping[str, Any]) -> tuple[str, Path]:
+    """The kind of a module, and its folder."""
+    kind = str(listed.get("type", "")).rpartition(".")[2]
+    known = ("Transformer", "Pooling", *STEPS)
+    if kind not in known:
+        raise InputError(
+            f"{folder / FILE}: the module {kind} is not supported. Valid: {', '.join(known)}."
+            f"{nearest(kind, known)}"
+        )
+    path = (folder / str(listed.get("path", ""))).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(f"{folder / FILE}: the path {listed.get('path')!r} is outside the folder")
+    return kind, path
+
+
+def _poolings(settings: Settings) -> tuple[str, ...]:
+    flagged = [name for key, name in FLAGS.items() if settings.get(key, False)]
+    given: Any = settings.tree.get("pooling_mode", flagged or "mean")
+    names = [given] if isinstance(given, str) else given
+    for name in names:
+        if name not in POOLINGS:
+            raise settings.refuse("pooling_mode", f"valid are {', '.join(POOLINGS)}")
+    return tuple(names)
+
+
+def _prompt(folder: Path) -> str:
+    """What stands before every text, where the folder says so."""
+    file = folder / "config_sentence_transformers.json"
+    if not file.is_file():
+        return ""
+    settings = Settings.of(folder, file.name)
+    name, prompts = settings.tree.get("default_prompt_name"), settings.tree.get("prompts") or {}
+    return "" if name is None else str(prompts.get(name, ""))
+
+
+def _normalise(folder: Path) -> Callable[[Vectors], Vectors]:
+    """`x / ‖x‖`"""
+    return lambda x: F.normalize(x, dim=-1)
+
+
+def _dense(folder: Path) -> Callable[[Vectors], Vectors]:
+    """`act(W x + b)`, in the type of `x`."""
+    settings = Settings.of(folder)
+    settings.expect("module_input_name", "sentence_embedding")
+    settings.expect("module_output_name", "sentence_embedding", None)
+    settings.expect("use_residual", False)
+    name = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
+    known = {f"torch.nn.modules.{place}.{kind}": kind for kind in ACTIVATIONS for place in PLACES}
+    activation = ACTIVATIONS[settings.choose("activation_function", known, name)]
+    weights = Weights.open(folder)
+    for tensor in ("linear.weight", *(("linear.bias",) if settings.get("bias", True) else ())):
+        if tensor not in weights:
+            raise InputError(f"{folder}: {tensor} is missing")
+    weight = weights["linear.weight"]
+    bias = weights["linear.bias"] if settings.get("bias", True) else None
+    if weight.shape[0] != settings.required_int("out_features"):
+        raise InputError(
+            f"{folder}: linear.weight has {weight.shape[0]} rows, and config.json says "
+            f"out_features = {settings.required_int('out_features')}"
+        )
+
+    def dense(x: Vectors) -> Vectors:
+        if x.shape[-1] != weight.shape[1]:
+            raise InputError(
+                f"{folder}: reads {weight.shape[1]} numbers, and these vectors have {x.shape[-1]}"
+            )
+        own = [None if part is None else part.to(x.device, x.dtype) for part in (weight, bias)]
+        return activation(F.linear(x, *own))  # pyright: ignore[reportArgumentType]
+
+    return dense
+
+
+PLACES = ("activation", "linear")
+"""The modules of torch where the activations stand."""
+
+STEPS: dict[str, Callable[[Path], Callable[[Vectors], Vectors]]] = {
+    "Normalize": _normalise,
+    "Dense": _dense,
+    "Dropout": lambda folder: nn.Identity(),
+}
+"""What may follow the pooling."""

@@ -1,0 +1,115 @@
+"""Rules of writing, each on scores written down by hand; without any, nothing is touched."""
+
+from math import inf
+from typing import Any
+
+import pytest
+import torch
+from tests.generate.plain_beam import Table
+from torch import Tensor
+
+from addnorm.errors import InputError
+from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
+from addnorm.generate.decode import decode
+from addnorm.generate.rules import Rules, ngrams_repeated, repetition_penalised
+
+SCORES = torch.tensor([[2.0, -1.0, 0.5, -3.0]])
+ENDS = (0,)
+
+
+def applied(before: list[int], written: list[int], limit: int = 9, **rules: Any) -> Tensor:
+    found = Rules.over(RulesConfig(**rules), [before], [limit], ENDS)
+    assert found is not None
+    return found.apply(SCORES, torch.tensor([written], dtype=torch.long))[0]
+
+
+def without(*tokens: int) -> list[float]:
+    return [-inf if i in tokens else x for i, x in enumerate(SCORES[0].tolist())]
+
+
+@pytest.mark.parametrize(
+    ("rules", "before", "written", "expected"),
+    [
+        ({"suppress_tokens": (1, 3)}, [1], [], without(1, 3)),
+        ({"begin_suppress_tokens": (2,)}, [1], [], without(2)),
+        ({"begin_suppress_tokens": (2,)}, [1], [3], without()),
+        ({"begin_suppress_tokens": (2,), "forced_bos_token_id": 3}, [1], [3], without(2)),
+        ({"begin_suppress_tokens": (2,), "forced_bos_token_id": 3}, [1, 1], [], without(2)),
+        ({"forced_bos_token_id": 3}, [1], [], [-inf, -inf, -inf, 0.0]),
+        ({"forced_bos_token_id": 3}, [1, 2], [], without()),
+        ({"forced_eos_token_id": 1}, [1], [2] * 8, [-inf, 0.0, -inf, -inf]),
+        ({"forced_eos_token_id": 1}, [1], [2] * 7, without()),
+        ({"min_new_tokens": 2}, [1, 1, 1], [2], without(0)),
+        ({"min_new_tokens": 2}, [1, 1, 1], [2, 2], without()),
+        ({"min_length": 4}, [1, 1], [2], without(0)),
+        ({"min_length": 4}, [1, 1], [2, 2], without()),
+        ({"no_repeat_ngram_size": 1}, [1], [2], without(1, 2)),
+        ({"no_repeat_ngram_size": 2}, [1, 2, 3], [1], without(2)),
+        ({"repetition_penalty": 2.0}, [0], [1], [1.0, -2.0, 0.5, -3.0]),
+        ({"repetition_penalty": 0.5}, [3], [], [2.0, -1.0, 0.5, -1.5]),
+    ],
+)
+def test_each_rule(
+    rules: dict[str, Any], before: list[int], written: list[int], expected: list[float]
+) -> None:
+    assert applied(before, written, **rules).tolist() == expected
+
+
+def test_normalised_again() -> None:
+    found = applied([1], [], suppress_tokens=(0,), renormalize_logits=True)
+    assert found[0] == -inf
+    assert float(found.exp().sum()) == pytest.approx(1.0)
+
+
+def test_a_shorter_text_beside_a_longer_one_is_judged_alone() -> None:
+    rules = Rules.over(
+        RulesConfig(min_length=3, no_repeat_ngram_size=1), [[1, 2], [3]], [9, 9], ENDS
+    )
+    assert rules is not None
+    both = rules.apply(SCORES.expand(4, -1), torch.tensor([[2], [0], [2], [1]]))
+    assert both.tolist() == [without(1, 2), without(0, 1, 2), without(0, 2, 3), without(0, 1, 3)]
+    assert rules.keep(torch.tensor([1])).apply(SCORES, torch.tensor([[2]])).tolist() == [
+        without(0, 2, 3)
+    ]
+
+
+def test_ngrams_by_hand() -> None:
+    history = [[-1, 1, 2, 1, 2], [3, 1, 2, 0, 1], [-1, -1, -1, -1, 1]]
+    for n in (1, 2, 3, 6):
+        found = ngrams_repeated(torch.tensor(history), n, 4).tolist()
+        for row, banned in zip(history, found, strict=True):
+            ids = [i for i in row if i >= 0]
+            there = {tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)}
+            tail = ids[len(ids) - n + 1 :] if n > 1 else []
+            full = len(ids) >= n - 1
+            assert banned == [full and (*tail, token) in there for token in range(4)]
+
+
+def test_no_penalty_is_the_same_tensor() -> None:
+    assert repetition_penalised(SCORES, torch.tensor([[1]]), 1.0) is SCORES
+    assert Rules.over(RulesConfig(max_new_tokens=3, max_length=9), [[1]], [9], ENDS) is None
+
+
+def test_lengths() -> None:
+    assert RulesConfig().limit(None, 3, 7) == 7
+    assert RulesConfig(max_length=5).limit(None, 3, 7) == 2
+    assert RulesConfig(max_length=5, max_new_tokens=4).limit(None, 3, 7) == 4
+    assert RulesConfig(max_length=5, max_new_tokens=4).limit(6, 3, 7) == 6
+    with pytest.raises(InputError, match="leaves none of max_length = 5"):
+        RulesConfig(max_length=5).limit(None, 5, 7)
+
+
+@pytest.mark.parametrize("decoding", [GreedyConfig, SampleConfig, BeamConfig])
+def test_every_kind_of_decoding_obeys(decoding: Any) -> None:
+    rules = RulesConfig(suppress_tokens=(3,), min_new_tokens=4, no_repeat_ngram_size=2)
+    prompts = [(1,), (2, 1)]
+    for [best] in decode(Table(5, 0), prompts, decoding(rules=rules), [12, 12], eos_id=0):
+        assert len(best.ids) >= 4
+        assert 3 not in best.ids
+        pairs = list(zip(best.ids, best.ids[1:], strict=False))
+        assert len(pairs) == len(set(pairs))
+    for bad in ((0, 1, 2, 3, 4), (9,)):
+        match = "leave no token" if 9 not in bad else "names the token 9: this model writes 0 to 4"
+        rules = RulesConfig(suppress_tokens=bad)
+        with pytest.raises(InputError, match=match):
+            decode(Table(5, 0), prompts, decoding(rules=rules), [5, 5], eos_id=0)

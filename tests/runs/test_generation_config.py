@@ -1,0 +1,77 @@
+"""`generation_config.json`, key by key; the texts themselves are in `parity/test_generation.py`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addnorm.errors import InputError, NotFollowed
+from addnorm.runs.generation_config import FILE, decoding_of
+
+BEAM = {"kind": "beam", "normaliser": "length", "width": "constant", "unfinished": "ranked"}
+
+
+def asked(folder: Path, keys: dict[str, Any], file: str = FILE, writes: Any = "language") -> Any:
+    (folder / "config.json").write_text("{}")
+    (folder / file).write_text(json.dumps(keys))
+    return decoding_of(folder, writes)
+
+
+def test_what_is_said_of_beams(tmp_path: Path) -> None:
+    found = asked(tmp_path, {"num_beams": 4, "no_repeat_ngram_size": 3, "temperature": 0.5})
+    assert BEAM.items() <= found.items()
+    assert (found["beams"], found["length_penalty"], found["early_stopping"]) == (4, 1.0, False)
+    assert found["rules"]["no_repeat_ngram_size"] == 3
+    for stopping in (True, False, "never"):
+        keys = {"num_beams": 2, "early_stopping": stopping, "length_penalty": -0.5}
+        found = asked(tmp_path, keys)
+        assert (found["early_stopping"], found["length_penalty"]) == (stopping, -0.5)
+
+
+def test_what_is_said_of_samples(tmp_path: Path) -> None:
+    found = asked(tmp_path, {"do_sample": True, "temperature": 0.6, "top_p": 0.9})
+    assert (found["kind"], found["temperature"], found["top_p"]) == ("sample", 0.6, 0.9)
+    assert found["top_k"] == 50, "as theirs where nothing is said"
+    assert asked(tmp_path, {"do_sample": True, "top_k": 0})["top_k"] is None
+    assert asked(tmp_path, {"do_sample": True, "top_k": 7})["top_k"] == 7
+
+
+def test_what_is_left_open_stays_as_it_is_here(tmp_path: Path) -> None:
+    ids = {"eos_token_id": [1, 2], "bos_token_id": 0, "transformers_version": "5.0.0"}
+    assert asked(tmp_path, {**ids, "top_k": 50}) is None
+    assert asked(tmp_path, {**ids, "do_sample": False})["kind"] == "greedy"
+    assert asked(tmp_path, {"min_length": 3})["kind"] == "sample"
+    assert asked(tmp_path, {"min_length": 3}, writes="translation")["kind"] == "beam"
+
+
+def test_older_folders_say_it_in_their_config(tmp_path: Path) -> None:
+    keys = {"num_beams": 3, "model_type": "bart", "vocab_size": 9, "forced_eos_token_id": [2]}
+    found = asked(tmp_path, keys, "config.json")
+    assert (found["beams"], found["rules"]["forced_eos_token_id"]) == (3, 2)
+    assert asked(tmp_path, {}) is None, "the file of its own counts, and no other"
+
+
+def test_what_is_not_followed_is_named_once(tmp_path: Path) -> None:
+    keys = {"typical_p": 0.9, "num_beam_groups": 1, "stop_strings": ["x"], "new_key": 3}
+    with pytest.warns(NotFollowed) as caught:
+        asked(tmp_path, {**keys, "bad_words_ids": [[1], [2, 3]], "unused": None})
+    [message] = [str(one.message) for one in caught]
+    assert message.endswith("not followed: typical_p, stop_strings, new_key, bad_words_ids")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"num_beams": 0}, "num_beams = 0: "),
+        ({"num_beams": "4"}, "num_beams = '4' must be of type int"),
+        ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping = 'soon': "),
+        ({"do_sample": True, "top_p": 1.5}, "top_p = 1.5: "),
+        ({"repetition_penalty": -1}, "repetition_penalty = -1: "),
+        ({"suppress_tokens": [-1]}, r"suppress_tokens = \[-1\]: "),
+        ({"max_length": 0}, "max_length = 0: "),
+    ],
+)
+def test_what_cannot_be_is_named(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{FILE}: {message}"):
+        asked(tmp_path, keys)

