@@ -20,6 +20,11 @@ def test_nearest(name: str, expected: str) -> None:
     assert nearest(name, ["rotary", "sinusoidal", "none"]) == expected
 
 
+@pytest.mark.parametrize("name", ["mish", "quick_gelu", "tanh", "leaky_relu", "GLU"])
+def test_another_function_is_never_offered(name: str) -> None:
+    assert nearest(name, ["swish", "gelu", "gelu_tanh", "relu", "silu", "geglu"]) == ""
+
+
 def test_nothing_is_near_among_nothing() -> None:
     assert nearest("rotary", []) == ""
 

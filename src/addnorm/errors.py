@@ -39,8 +39,19 @@ class Interrupted(Exception):
         )
 
 
+_FUNCTIONS = """
+    celu elu gelu_10 gelu_accurate gelu_fast glu hardshrink hardsigmoid hardswish hardtanh laplace
+    leaky_relu linear logsigmoid mish prelu quick_gelu relu6 rrelu selu sin softmax softplus
+    softsign tanh xielu
+"""
+FUNCTIONS = frozenset(_FUNCTIONS.split())
+"""Functions that other libraries have: whoever names one means no other, however near its name."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string."""
+    if name.lower() in FUNCTIONS:
+        return ""
     matches = get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 

@@ -12,7 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from addnorm.convert.core.family import ModelSpec, differences, explicit
-from addnorm.convert.folder import build_untrained, hf_model_type, is_hf_folder, load, save
+from addnorm.convert.core.settings import Settings
+from addnorm.convert.folder import (
+    build_untrained,
+    family_of,
+    hf_model_type,
+    is_hf_folder,
+    load,
+    read_config,
+    save,
+)
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig, EagerCoreConfig
@@ -232,3 +241,83 @@ def test_only_cores_that_compute_the_same_are_left_out(core: Any, tmp_path: Path
         return
     with pytest.raises(InputError, match=r"model.attention.core = 'differential' would become"):
         save(tmp_path / "out", spec, config.build(11), None)
+
+
+TINY = {"vocab_size": 32, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+GPT2 = {**TINY, "model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 9}
+T5 = {
+    **TINY,
+    "model_type": "t5",
+    "d_model": 8,
+    "d_ff": 9,
+    "num_layers": 1,
+    "num_heads": 2,
+    "dropout_rate": 0.0,
+}
+BART = {
+    **TINY,
+    "model_type": "bart",
+    "d_model": 8,
+    "max_position_embeddings": 9,
+    **{f"{side}_{key}": 2 for side in ("encoder", "decoder") for key in ("layers", "ffn_dim")},
+    **{f"{side}_attention_heads": 2 for side in ("encoder", "decoder")},
+}
+
+
+def described(folder: Path, config: dict[str, Any]) -> str:
+    """What is said of a config.json; nothing of one that is read."""
+    settings = Settings(config, str(folder / "config.json"))
+    try:
+        read_config(family_of(settings), settings)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "reason"),
+    [
+        (GPT2, "GPT2ForSequenceClassification", "a head that judges whole texts"),
+        (GPT2, "GPT2ForTokenClassification", "a head for tags"),
+        (GPT2, "GPT2DoubleHeadsModel", "a second head"),
+        (T5, "T5EncoderModel", "is without the decoder"),
+        (T5, "T5ForQuestionAnswering", "a head that marks answers"),
+        (BART, "BartForCausalLM", "is without the encoder"),
+        (BART, "BartForSequenceClassification", "a head that judges whole texts"),
+        (GPT2, "GPT2LMHeadModel", ""),
+        (GPT2, "GPT2Model", ""),
+        (T5, "T5ForConditionalGeneration", ""),
+        (BART, "BartModel", ""),
+    ],
+)
+def test_the_class_decides_or_is_refused_with_the_reason(
+    config: dict[str, Any], name: str, reason: str, tmp_path: Path
+) -> None:
+    said = described(tmp_path, {**config, "architectures": [name]})
+    assert bool(said) == bool(reason)
+    assert reason in said
+    assert not reason or f"architectures = ['{name}'] is not supported" in said
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value"),
+    [
+        (GPT2, "layer_norm_epsilon", 0.0),
+        (GPT2, "resid_pdrop", 1.5),
+        (T5, "dropout_rate", 2.0),
+        (T5, "relative_attention_num_buckets", 0),
+        (BART, "attention_dropout", -1),
+    ],
+)
+def test_a_number_out_of_range_is_named_with_its_key(
+    config: dict[str, Any], key: str, value: float, tmp_path: Path
+) -> None:
+    said = described(tmp_path, {**config, key: value})
+    assert f"config.json: {key} = {value!r}" in said.replace("-1.0", "-1")
+
+
+def test_no_other_function_is_offered(tmp_path: Path) -> None:
+    said = described(tmp_path, {**GPT2, "activation_function": "mish"})
+    assert "activation_function = 'mish' is not supported. Valid: relu" in said
+    assert "Did you mean" not in said
+    assert "mean 'gelu'" in described(tmp_path, {**GPT2, "activation_function": "gleu"})

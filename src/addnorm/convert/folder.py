@@ -16,6 +16,7 @@ from addnorm.convert.core.family import DIFFERS, Family, ModelSpec, check_expres
 from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import check_class
 from addnorm.convert.families.table import FAMILIES
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
 from addnorm.convert.weights.files import Weights, save_folder_weights
@@ -150,10 +151,13 @@ def read_config(family: Family, settings: Settings) -> ModelSpec:
     """Parse a `config.json`. Raises `InputError` naming what of it we do not have."""
     try:
         spec = family.read(settings)
-    except ValidationError as error:  # parts that make no sense together
-        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InputError(f"{settings.where}: {problem}") from error
+    except ValidationError as error:  # out of range, or parts that make no sense together
+        first = error.errors()[0]
+        problem = first["msg"].removeprefix("Value error, ")
+        key = settings.key_of(first["input"])
+        raise InputError(f"{settings.where}: {key}{problem}") from error
     settings.check_all_read()
+    check_class(settings, spec)
     return spec
 
 

@@ -1,7 +1,7 @@
 """Read a Hugging Face `config.json` key by key, so that no setting is silently ignored."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -149,6 +149,16 @@ class Settings:
                 f"{self.where}: {key} = {value!r} is not supported for this model type"
             )
 
+    def key_of(self, value: object) -> str:
+        """`key = value: `, of the keys that were read with this number, or nothing."""
+        if type(value) not in (int, float):
+            return ""
+        read = {key: found for key, found in self.tree.items() if key in self._read}
+        same = [(key, found) for key, found in _numbers(read) if found == value]
+        keys = [key for key, found in same if type(found) is type(value)]
+        keys = keys or [key for key, _ in same]  # an integer may stand for 0.0
+        return f"{' or '.join(keys)} = {value!r}: " if keys else ""
+
     def refuse(self, key: str, why: str) -> InputError:
         """The error about the value of a key."""
         return InputError(f"{self.where}: {key} = {self.tree.get(key)!r} is not supported: {why}")
@@ -168,6 +178,15 @@ class Settings:
         if not 1 <= found <= LIMITS[kind]:
             raise InputError(f"{self.where}: {key} = {found:,} must be from 1 to {LIMITS[kind]:,}")
         return found
+
+
+def _numbers(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, float]]:
+    """The keys that hold a number, those of tables within too."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{table}{key}.")
+        elif type(value) in (int, float):
+            yield f"{table}{key}", value
 
 
 def _asks_nothing(value: object) -> bool:

@@ -46,6 +46,34 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
     return known[names[0]]
 
 
+WRITERS = {"decoder": "a decoder that writes", "encoder_decoder": "an encoder with its decoder"}
+
+LACKS = {
+    "EncoderModel": "the decoder",
+    "DoubleHeadsModel": "a second head",
+    "ForMultipleChoice": "a head that chooses among texts",
+    "ForQuestionAnswering": "a head that marks answers",
+    "ForSequenceClassification": "a head that judges whole texts",
+    "ForTokenClassification": "a head for tags",
+    "ForAudioClassification": "a head that judges sounds",
+}
+"""What the classes of models that write have, or lack, that the family here does not say."""
+
+
+def check_class(settings: Settings, spec: ModelSpec) -> None:
+    """Raise `InputError` for a class of a writing family that is another model, with the reason."""
+    if isinstance(spec.model, EncoderConfig):
+        return
+    known = f"this family is read as {WRITERS[spec.model.kind]}"
+    for name in settings.string_list("architectures") or ():
+        for ending, what in LACKS.items():
+            if name.endswith(ending):
+                has = "is without" if ending == "EncoderModel" else "has"
+                raise settings.refuse("architectures", f"{name} {has} {what}, and {known}")
+        if name.endswith("ForCausalLM") and spec.model.kind == "encoder_decoder":
+            raise settings.refuse("architectures", f"{name} is without the encoder, and {known}")
+
+
 PROBLEMS: dict[str, Problem] = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
