@@ -80,7 +80,8 @@ def test_two_processes_in_one_folder(tmp_path: Path, addnorm: Command) -> None:
     recipe, folder = write_recipe(tmp_path, "language"), tmp_path / "r"
     words = [*COMMAND, "train", str(recipe), "--out", str(folder), "--train.steps", "60"]
     first = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    while not (folder / ".lock").exists():
+    lock = folder / ".lock"
+    while not (lock.exists() and lock.read_text()):
         time.sleep(0.02)
         assert first.poll() is None
     code, _, err = addnorm("train", recipe, "--out", folder, "--train.steps", "60")
