@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import Files, check_files, groups_from
 from addnorm.errors import InputError, nearest
-from addnorm.runs.types import Pooling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +20,7 @@ def embed(
     run: Path,
     *files: Files,
     out: Annotated[Path | None, Parameter(show_default=False)] = None,
-    pooling: Pooling | None = None,
+    pooling: Literal["mean", "first", "last", "head"] | None = None,
     imports: Imports = (),
 ) -> None:
     """Write a vector for each line: as JSON lines, or into a file of numbers.
