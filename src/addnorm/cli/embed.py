@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -10,7 +10,6 @@ from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files
 from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError, nearest
-from addnorm.runs.types import Pooling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +21,7 @@ def embed(
     run: Path,
     *files: Files,
     out: Annotated[Path | None, Parameter(show_default=False)] = None,
-    pooling: Pooling | None = None,
+    pooling: Literal["mean", "first", "last", "head"] | None = None,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
     imports: Imports = (),
