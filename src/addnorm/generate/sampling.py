@@ -110,6 +110,7 @@ class GreedyConfig:
 
     kind: Literal["greedy"] = "greedy"
     rules: RulesConfig = NO_RULES
+    """What may be written whatever the model says."""
 
     def choose(self, numbers: Sequence[int]) -> Choose:
         """How to choose for a batch of the prompts with these numbers."""
