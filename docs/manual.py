@@ -57,6 +57,10 @@ EXAMPLES = {
     "max_len": 128,
     "metric": "bleu",
     "n_decoder_layers": 2,
+    "forced_bos_token_id": 2,
+    "forced_eos_token_id": 3,
+    "max_length": 512,
+    "max_new_tokens": 256,
     "n_kv_heads": 2,
     "name": "de-en",
     "original_max_len": 4096,
@@ -244,6 +248,8 @@ def toml(value: Any) -> str:
             for one in fields(value)
             if one.name != "kind" and getattr(value, one.name) != one.default
         }
+        if "kind" not in hints_of(type(value)):
+            return toml(changed)
         return toml({"kind": kind_of(value), **changed} if changed else kind_of(value))
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name} = {toml(one)}' for name, one in value.items())}}}"
