@@ -16,7 +16,10 @@ from addnorm.nn.masks import Causal, Full, Mask, Segments, Window
 from addnorm.nn.positions import ALiBi, NoPosition, Position, T5Bias, TransformerXL
 from addnorm.nn.positions.position import BuildContext, PairBias
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+pytestmark = [
+    pytest.mark.usefixtures("types_unchecked"),
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+]
 
 SEQ = 21
 VALID = torch.ones(2, SEQ, dtype=torch.bool)
@@ -33,9 +36,6 @@ POSITIONS = {
     "alibi": lambda: ALiBi(4),
     "t5": lambda: T5Bias(4, buckets=8, max_distance=16, causal=False),
 }
-
-
-pytestmark = pytest.mark.usefixtures("types_unchecked")
 
 
 def context(mask: Mask, valid: Tensor | None, past: int) -> Context:
