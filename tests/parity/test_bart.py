@@ -138,7 +138,7 @@ def test_a_classifier_is_refused(tmp_path: Path) -> None:
     transformers.BartForSequenceClassification(transformers.BartConfig(**SMALL)).save_pretrained(
         tmp_path
     )
-    with pytest.raises(InputError, match=r"unexpected classification_head\.dense\.bias"):
+    with pytest.raises(InputError, match="has a head that judges whole texts"):
         load(tmp_path)
 
 
