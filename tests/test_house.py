@@ -4,12 +4,12 @@ import ast
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 
@@ -121,11 +121,13 @@ def test_imports_go_down_only() -> None:
 
 
 def test_the_command_line_starts_within_half_a_second() -> None:
+    """A command, in processor time; the best of five: other work only ever adds."""
     seconds: list[float] = []
-    for _ in range(5):  # the best of five: other work on the machine only ever adds
-        start = perf_counter()
-        done = subprocess.run([BIN / "addnorm", "--help"], capture_output=True, text=True)
-        seconds.append(perf_counter() - start)
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([BIN / "addnorm", "train", "--help"], capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.returncode == 0, done.stderr
     assert min(seconds) < 0.5
 
