@@ -94,6 +94,9 @@ def test_another_encoding(tmp_path: Path) -> None:
     assert lines_from([tmp_path / "a"], encoding="latin-1") == ["März"]
     with pytest.raises(InputError, match="--encoding latin1x: unknown"):
         Reading(encoding="latin1x")
+    for wide in ("utf-16", "utf-16-le", "utf-32", "cp037"):
+        with pytest.raises(InputError, match=f"--encoding {wide}: its lines do not end"):
+            Reading(encoding=wide)
 
 
 def test_a_pause_in_a_pipe_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Text in, text out: lines from files or standard input."""
 
-import codecs
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,9 +46,16 @@ class Reading:
 
     def __post_init__(self) -> None:
         try:
-            codecs.lookup(self.encoding)
+            in_bytes = b"a\nb".decode(self.encoding) == "a\nb"
         except LookupError as error:
             raise InputError(f"--encoding {self.encoding}: unknown; utf-8 is not") from error
+        except UnicodeError:
+            in_bytes = False
+        if not in_bytes:
+            raise InputError(
+                f"--encoding {self.encoding}: its lines do not end at a byte of their own: "
+                "convert to utf-8 first"
+            )
 
 
 STRICT = Reading()

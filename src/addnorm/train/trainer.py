@@ -185,7 +185,7 @@ class Trainer:
             if full is None:
                 raise
             full.add_note(f"saved is everything up to step {self.saved_step}")
-            raise full from error.__cause__
+            raise full from (error.__cause__ if full is error else error)
 
     def update(self, group: list[Batch]) -> None:
         """One optimiser step on the tokens of micro-batches, as if they were one batch."""
