@@ -4,8 +4,9 @@ Each `..._RECORDS` has every example of every member of a union, so a new part j
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import FrozenInstanceError, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -67,6 +68,27 @@ def build_core(core: Any, dropout: float, score: nn.Module, heads: HeadShape | N
 def named(records: Sequence[Any]) -> list[Any]:
     """The records as test parameters that say what they are."""
     return [pytest.param(record, id=_name(record)) for record in records]
+
+
+def combined(*axes: Collection[Any]) -> list[Any]:
+    """All combinations of parameters with names; those that bring no new value are slow.
+
+    The fast ones have every value of every axis in turn, as many as the longest axis has values.
+    """
+    fast = {tuple(i % len(axis) for axis in axes) for i in range(max(map(len, axes)))}
+    params = [
+        [pytest.param(one, id=one) if isinstance(one, str) else one for one in axis]
+        for axis in axes
+    ]
+    return [
+        pytest.param(
+            *(value for one in chosen for value in one.values),
+            id="-".join(one.id for one in chosen),
+            marks=() if places in fast else pytest.mark.slow,
+        )
+        for places in product(*(range(len(axis)) for axis in axes))
+        for chosen in [[axis[i] for axis, i in zip(params, places, strict=True)]]
+    ]
 
 
 def _name(record: Any) -> str:

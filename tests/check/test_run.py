@@ -30,9 +30,9 @@ def some(n: int, family: str) -> list[Cell]:
 
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_sample_of_cells_is_as_defined(family: str) -> None:
-    report = check(some(6, family))
+    report = check(some(4, family))
     assert report.failed == []
-    assert report.checked > 3
+    assert report.checked > 1
     assert report.compared > 8 * report.checked
 
 

@@ -72,12 +72,12 @@ def test_no_two_numbers_are_said_alike(to: str) -> None:
     assert len({in_words(number, locale) for number in numbers}) == len(set(numbers))
 
 
-@pytest.mark.parametrize("to", ["de", "zh", "fr", "es", "ja", "ru", "ar", "he"])
+@pytest.mark.parametrize("to", ["de", "zh", "ar"])
 def test_splits_are_disjoint_and_repeatable(to: str) -> None:
-    config = DatesConfig(to=to, n_train=3000, n_valid=200, n_test=300, seed=3)
+    config = DatesConfig(to=to, n_train=1000, n_valid=200, n_test=300, seed=3)
     corpus = config.load()
     sources = [pair.source for split in corpus.splits.values() for pair in _pairs(split)]
-    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (3000, 200, 300)
+    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (1000, 200, 300)
     assert len(set(sources)) == len(sources)
     assert corpus == config.load()
     assert corpus.task == "translation"
@@ -114,10 +114,10 @@ def test_pairs_are_plain_text(seed: int, to: str) -> None:
 def test_one_source_has_one_translation() -> None:
     """Whatever moments and phrases lie behind it: the same English means the same German."""
     rng, locale, known = Random(0), Locale("de"), dict[str, str]()
-    for _ in range(20_000):
+    for _ in range(8_000):
         pair = draw(rng, locale)
         assert known.setdefault(pair.source, pair.target) == pair.target
-    assert len(known) < 20_000  # some were drawn twice, or this proves nothing
+    assert len(known) < 8_000  # some were drawn twice, or this proves nothing
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     read = demo_module.read_recipe
 
     def read_short(file: Path, overrides: dict[str, str]) -> object:
-        small = {"data.n_train": "400", "data.n_valid": "5", "data.n_test": "300"}
+        small = {"data.n_train": "400", "data.n_valid": "5", "data.n_test": "60"}
         return read(file, overrides | small | {"train.steps": "3", "model.d_model": "16"})
 
     monkeypatch.setattr(demo_module, "read_recipe", read_short)
 
 
-@pytest.mark.parametrize("to", ["de", "zh"])
+@pytest.mark.parametrize("to", [pytest.param("de", marks=pytest.mark.slow), "zh"])
 def test_a_short_demo_leaves_a_run_and_two_pictures(short: None, tmp_path: Path, to: str) -> None:
     said = StringIO()
     exact = demo(to, tmp_path / "run", Console(file=said, width=100))
@@ -33,7 +33,7 @@ def test_a_short_demo_leaves_a_run_and_two_pictures(short: None, tmp_path: Path,
     assert {"model.safetensors", "recipe.toml", "attention.png", "positions.png"} <= {
         p.name for p in (tmp_path / "run").iterdir()
     }
-    assert "300 sentences" in said.getvalue()
+    assert "60 sentences" in said.getvalue()
     assert "[data]" in said.getvalue()
     assert f'"my.{to}"' in said.getvalue()
     assert f'to = "{to}"\n' in (tmp_path / "run" / "recipe.toml").read_text()

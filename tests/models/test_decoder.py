@@ -49,6 +49,8 @@ from addnorm.nn.residuals import (
     SandwichNormConfig,
 )
 
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
 VOCAB = 13
 SMALL = DecoderConfig(
     d_model=16, n_layers=2, max_len=64, attention=AttentionConfig(n_heads=2), dropout=0.0

@@ -21,6 +21,8 @@ from addnorm.nn.positions import LearnedConfig, RotaryConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import PreNormConfig
 
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
 VOCAB = 13
 SMALL = EncoderDecoderConfig(
     d_model=16,

@@ -13,6 +13,7 @@ from tests.contracts import (
     SOFTMAX_CORES,
     check_gradients,
     check_module,
+    combined,
     context,
     named,
 )
@@ -53,16 +54,20 @@ FEEDFORWARDS = [  # every expert has tokens
 ]
 POSITIONS = [one for one in POSITION_RECORDS if getattr(one, "fraction", 1.0) == 1.0]
 """Those that heads of two features can have."""
+GROUPED = [AttentionConfig(n_heads=2, n_kv_heads=1, core=core) for core in SOFTMAX_CORES]
 PARTS = [
-    *({"norm": part} for part in NORM_RECORDS),
-    *({"feedforward": part} for part in FEEDFORWARDS),
-    *({"position": part} for part in POSITIONS),
-    *({"attention": AttentionConfig(n_heads=2, n_kv_heads=1, core=core)} for core in SOFTMAX_CORES),
+    pytest.param({field: part}, id=f"{field}-{getattr(part, 'kind', i)}")
+    for field, parts in (
+        ("norm", NORM_RECORDS),
+        ("feedforward", FEEDFORWARDS),
+        ("position", POSITIONS),
+        ("attention", GROUPED),
+    )
+    for i, part in enumerate(parts)
 ]
 
 
-@pytest.mark.parametrize("residual", named(RESIDUAL_RECORDS))
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: next(iter(part)))
+@pytest.mark.parametrize(("residual", "part"), combined(named(RESIDUAL_RECORDS), PARTS))
 def test_contract_of_each_part_in_each_placement(
     residual: ResidualConfig, part: dict[str, object]
 ) -> None:
@@ -77,9 +82,10 @@ def test_contract_of_each_part_in_each_placement(
     )
 
 
-@pytest.mark.parametrize("residual", named(RESIDUAL_RECORDS))
-@pytest.mark.parametrize("position", named(POSITIONS))
-@pytest.mark.parametrize("core", named(CORE_RECORDS))
+@pytest.mark.parametrize(
+    ("residual", "position", "core"),
+    combined(named(RESIDUAL_RECORDS), named(POSITIONS), named(CORE_RECORDS)),
+)
 def test_gradients(residual: ResidualConfig, position: PositionConfig, core: object) -> None:
     attention = AttentionConfig(n_heads=2, core=core)  # type: ignore[arg-type]
     config = config_with(residual=residual, position=position, attention=attention)

@@ -134,11 +134,12 @@ def test_deepnorm_scales_what_writes_to_the_stream() -> None:
 
 
 @pytest.mark.usefixtures("types_unchecked")
-def test_a_thousand_layers_of_deepnorm_learn() -> None:
+@pytest.mark.parametrize("n_layers", [200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_hundreds_of_layers_of_deepnorm_learn(n_layers: int) -> None:
     """Finite at the start, forward and back, and every step lowers the loss."""
     config = DecoderConfig(
         d_model=16,
-        n_layers=1000,
+        n_layers=n_layers,
         attention=AttentionConfig(n_heads=2),
         feedforward=FeedForwardConfig(d_ff=16),
         residual=DeepNormConfig(),
@@ -155,7 +156,7 @@ def test_a_thousand_layers_of_deepnorm_learn() -> None:
         optimizer.zero_grad()
         loss.backward()
         assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
-        first, last = (model.stack.blocks[i].feedforward.down_proj.weight.grad for i in (0, 999))
+        first, last = (model.stack.blocks[i].feedforward.down_proj.weight.grad for i in (0, -1))
         assert 0.5 < float(first.norm() / last.norm()) < 2.0  # post-norm: 1e-21
         optimizer.step()
     assert losses == sorted(losses, reverse=True)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.contracts import combined
 from tests.runs.tiny import quiet
 
 from addnorm.runs.recipe import read_recipe
@@ -47,8 +48,10 @@ def sliced(name: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("field", CHANGES)
-@pytest.mark.parametrize("name", SLICES)
+@pytest.mark.parametrize(
+    ("name", "field"),
+    combined(SLICES, CHANGES),
+)
 def test_one_line_of_a_recipe_changes_a_part(name: str, field: str, tmp_path: Path) -> None:
     overrides = {
         f"model.{field}": CHANGES[field],

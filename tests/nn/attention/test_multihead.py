@@ -178,8 +178,13 @@ def test_grouped_heads_equal_repeated_weights(kv_heads: int, core: CoreConfig) -
         assert torch.equal(grouped(x, ctx), full(x, ctx))
 
 
-@pytest.mark.parametrize("position", named(POSITION_RECORDS))
-@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("position", "config"),
+    combined(
+        named(POSITION_RECORDS),
+        [pytest.param(config, id=name) for config, name in zip(CONFIGS, NAMES, strict=True)],
+    ),
+)
 def test_gradients(config: AttentionConfig, position: PositionConfig) -> None:
     for core in SOFTMAX_CORES:
         config = dataclasses.replace(config, core=core)
