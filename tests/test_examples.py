@@ -1,12 +1,11 @@
 """The parts in `examples/own_parts`: short, trained, decoded and checked, all from outside."""
 
-import os
 import re
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
+from tests.commands import run_all
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "examples" / "own_parts"
@@ -38,17 +37,6 @@ batching = { kind = "windows", batch_size = 2, seq_len = 16 }
 """
 
 
-def addnorm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command, with the current folder's modules no more importable than anyone's."""
-    return subprocess.run(
-        [sys.executable, "-m", "addnorm", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-
-
 def test_every_example_has_a_field() -> None:
     assert {file.stem for file in FOLDER.glob("*.py")} == FIELDS.keys()
 
@@ -61,31 +49,27 @@ def test_an_example_is_short_and_says_how_it_is_tried(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_an_example_is_trained_and_decoded(name: str, tmp_path: Path) -> None:
+def test_an_example_is_trained_decoded_and_checked(name: str, tmp_path: Path) -> None:
     """In a recipe by its name; the run folder opens with its import, and says so without."""
-    file = FOLDER / f"{name}.py"
-    [part] = set(re.findall(rf"--part ({name}:\w+)", file.read_text("utf-8")))
+    shutil.copy(FOLDER / f"{name}.py", tmp_path)
+    text = (FOLDER / f"{name}.py").read_text("utf-8")
+    [(part, definition)] = set(re.findall(r"--part (\S+) --definition (\S+)", text))
     (tmp_path / "text.txt").write_text("To be, or not to be, that is the question. " * 40)
     (tmp_path / "my.toml").write_text(RECIPE)
-    words = ["train", "my.toml", "--import", str(file), f"--{FIELDS[name]}", part]
-    trained = addnorm(tmp_path, *words)
-    assert trained.returncode == 0, trained.stderr
     write = ["generate", "runs/my", "--prompt", "To be", "--max-new-tokens", "5"]
-    written = addnorm(tmp_path, *write, "--import", str(file))
-    assert written.returncode == 0, written.stderr
-    assert len(written.stdout) >= 5
-    refused = addnorm(tmp_path, *write)
+    done = run_all(
+        [
+            ["train", "my.toml", "--import", f"{name}.py", f"--{FIELDS[name]}", part],
+            [*write, "--import", f"{name}.py"],
+            ["check", "--part", part, "--definition", definition, "--no-compile", "--sample", "6"],
+        ],
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("To be") or len(done.stdout) > 5
+    assert re.search(r"[1-9]\d* combinations checked .* 0 failed", done.stdout), done.stdout
+    refused = run_all([write], tmp_path)
     assert refused.returncode == 2
     assert "--import" in refused.stderr
     assert name in refused.stderr
     assert "Traceback" not in refused.stderr
-
-
-@pytest.mark.parametrize("name", FIELDS)
-def test_an_example_passes_the_check(name: str) -> None:
-    text = (FOLDER / f"{name}.py").read_text("utf-8")
-    [(part, definition)] = set(re.findall(r"--part (\S+) --definition (\S+)", text))
-    words = ["check", "--part", part, "--definition", definition, "--no-compile", "--sample", "6"]
-    done = addnorm(FOLDER, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"[1-9]\d* combinations checked .* 0 failed", done.stdout), done.stdout

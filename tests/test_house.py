@@ -1,7 +1,6 @@
 """The rules of the house that matter: sizes, mirrors, imports, a light start, a true README."""
 
 import ast
-import json
 import os
 import re
 import resource
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.commands import run_all
 
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import build_untrained, save
@@ -121,9 +121,9 @@ def test_imports_go_down_only() -> None:
 
 
 def test_the_command_line_starts_within_half_a_second() -> None:
-    """A command, in processor time; the best of five: other work only ever adds."""
+    """A command, in processor time; the best of three: other work only ever adds."""
     seconds: list[float] = []
-    for _ in range(5):
+    for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([BIN / "addnorm", "train", "--help"], capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -142,15 +142,27 @@ def _blocks(*languages: str, readme: Path = README) -> list[str]:
     return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
-def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    blocks = _blocks("python", readme=page)
-    assert blocks
-    (tmp_path / "readme.py").write_text("\n".join(blocks), encoding="utf-8")
-    write_gpt2(tmp_path / "gpt2")
+RUN_PAGES = """
+import os, runpy, sys
+for page in sys.argv[1:]:
+    print("#", page, file=sys.stderr, flush=True)
+    os.chdir(page)
+    runpy.run_path("page.py")
+"""
+
+
+@pytest.mark.timeout(600)
+def test_the_python_of_every_page_runs(tmp_path: Path) -> None:
+    """Each in a folder of its own, all in one process: most of the time would go to imports."""
+    pages = [README, *PAGES]
+    for page in pages:
+        blocks = _blocks("python", readme=page)
+        assert blocks
+        folder = tmp_path / page.stem
+        write_gpt2(folder / "gpt2")
+        (folder / "page.py").write_text("\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "readme.py"],
-        cwd=tmp_path,
+        [sys.executable, "-c", RUN_PAGES, *(tmp_path / page.stem for page in pages)],
         capture_output=True,
         text=True,
         env={**os.environ, "ADDNORM_CACHE": str(tmp_path / "cache")},
@@ -158,22 +170,9 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-RUN_ALL = """
-import json, sys
-from addnorm.cli.main import status
-for words in json.loads(sys.stdin.read()):
-    print("$ addnorm", *words, file=sys.stderr, flush=True)
-    if code := status(words):
-        sys.exit(code)
-"""
-
-
 @pytest.mark.timeout(600)
 def test_the_commands_in_the_readme_run(tmp_path: Path) -> None:
-    """One after the other in one folder, as a reader would, with the README's recipe cut short.
-
-    In one process, for most of each command's time would be that of importing torch.
-    """
+    """One after the other in one folder, as a reader would, with the README's recipe cut short."""
     [recipe] = _blocks("toml")
     recipe = re.sub(r"steps = \d+", "steps = 4", recipe)
     (tmp_path / "my.toml").write_text(recipe, encoding="utf-8")
@@ -183,13 +182,10 @@ def test_the_commands_in_the_readme_run(tmp_path: Path) -> None:
     commands = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
     assert {command[0] for command in commands} == {"addnorm"}
     shorter = {"check": ["--sample", "4", "--no-compile"], "generate": ["--max-new-tokens", "8"]}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL],
-        input=json.dumps([[*words[1:], *shorter.get(words[1], [])] for words in commands]),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "ADDNORM_CACHE": str(tmp_path / "cache")},
+    done = run_all(
+        [[*words[1:], *shorter.get(words[1], [])] for words in commands],
+        tmp_path,
+        ADDNORM_CACHE=str(tmp_path / "cache"),
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("$ addnorm") == len(commands)

@@ -73,7 +73,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def decoder(**fields) -> DecoderModel:
     fields = {"attention": AttentionConfig(n_heads=2), "max_len": 400} | fields
-    model = DecoderConfig(d_model=16, n_layers=2, **fields).build(VOCAB).eval()
+    model = DecoderConfig(**{"d_model": 16, "n_layers": 2} | fields).build(VOCAB).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.4)
@@ -95,7 +95,7 @@ def assert_the_same(model: DecoderModel, tolerance: float = 1e-4) -> None:
 
 
 def test_it_writes_what_the_plain_step_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = decoder(**LLAMA)
+    model = decoder(**LLAMA, n_layers=1)
     assert_the_same(model)
     # Past the first buffers, too.
     prompt = torch.randint(VOCAB, (250,)).tolist()
@@ -103,7 +103,7 @@ def test_it_writes_what_the_plain_step_writes(monkeypatch: pytest.MonkeyPatch) -
     assert written(compiled, prompt, 20)[0] == written(Continuation(model), prompt, 20)[0]
     # The graph holds no weights: those of the model count, and another of its kind needs no other.
     monkeypatch.setattr(graphs, "_compile", None)
-    other = decoder(**LLAMA)
+    other = decoder(**LLAMA, n_layers=1)
     assert written(CompiledContinuation(other), [3], 9) != written(compiled, [3], 9)
     assert_the_same(other)
 
@@ -178,7 +178,7 @@ def assert_several_are_the_same(plain: NextToken, compiled: NextToken, prompts: 
 
 
 def test_several_texts_and_beams_are_what_the_plain_step_writes() -> None:
-    model = decoder(**LLAMA)
+    model = decoder(**LLAMA, n_layers=1)
     compiled = CompiledContinuation(model, several=True)
     assert_several_are_the_same(Continuation(model), compiled, PROMPTS)
     # Past the first buffers, too, and in the order asked for.
@@ -211,7 +211,7 @@ def test_several_texts_in_fewer_bits(kind: Weights) -> None:
 
 def translator(**fields) -> EncoderDecoderModel:
     fields = {"attention": AttentionConfig(n_heads=4, n_kv_heads=2), "max_len": 400} | fields
-    model = EncoderDecoderConfig(d_model=16, n_layers=2, **fields).build(VOCAB).eval()
+    model = EncoderDecoderConfig(**{"d_model": 16, "n_layers": 2} | fields).build(VOCAB).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.4)
@@ -240,7 +240,7 @@ def assert_it_translates_the_same(model: EncoderDecoderModel, beams: int) -> Non
 
 
 def test_beams_are_translated_as_the_plain_step_does() -> None:
-    assert_it_translates_the_same(translator(), 3)
+    assert_it_translates_the_same(translator(n_layers=1), 3)
 
 
 @pytest.mark.slow

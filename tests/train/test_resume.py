@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.contracts import combined
 from tests.train import tiny
 from tests.train.tiny import (
     At,
@@ -49,10 +50,10 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-@pytest.mark.parametrize("model", ["translator", "decoder"])
-def test_resumed_is_uninterrupted_bit_for_bit(tmp_path: Path, model, settings) -> None:
+@pytest.mark.parametrize(("model", "name"), combined(["translator", "decoder"], RUNS))
+def test_resumed_is_uninterrupted_bit_for_bit(tmp_path: Path, model, name) -> None:
     """One run straight through; one crashes, is stopped by Ctrl-C, and goes on with new objects."""
+    settings = RUNS[name]
     straight = tiny.trainer(tmp_path / "straight", model, **settings)
     assert straight.resume() == []
     straight.fit()

@@ -1,0 +1,31 @@
+"""Commands one after the other in one process: importing torch is most of what each one takes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+RUN_ALL = """
+import json, sys
+from addnorm.cli.main import status
+for words in json.loads(sys.stdin.read()):
+    print("$ addnorm", *words, file=sys.stderr, flush=True)
+    if code := status(words):
+        sys.exit(code)
+"""
+
+
+def run_all(
+    commands: Sequence[Sequence[str]], folder: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Up to the first that fails; standard error names each before what it says."""
+    return subprocess.run(
+        [sys.executable, "-c", RUN_ALL],
+        input=json.dumps([list(words) for words in commands]),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
