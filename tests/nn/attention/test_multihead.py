@@ -12,6 +12,7 @@ from tests.contracts import (
     check_config,
     check_gradients,
     check_module,
+    combined,
     context,
     named,
     started,
