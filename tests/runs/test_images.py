@@ -1,8 +1,6 @@
 """A run on images: trained, gone on with, evaluated, described; and what only text can do."""
 
 import json
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from safetensors.torch import load_file
+from tests.commands import run_all
 from tests.runs.tiny import CLASSIFICATION, quiet, said, write_corpora
 
 from addnorm.errors import InputError
@@ -206,21 +205,12 @@ def test_images_of_other_channels_are_one_message(run: Run, tmp_path: Path) -> N
 
 
 def test_from_the_command_line(tmp_path: Path) -> None:
-    file = write(tmp_path)
-    addnorm = [sys.executable, "-m", "addnorm"]
-    options = ["--train.epochs", "1", "--out", str(tmp_path / "out")]
-    done = subprocess.run([*addnorm, "train", str(file), *options], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    done = subprocess.run(
-        [*addnorm, "evaluate", str(tmp_path / "out")], capture_output=True, text=True
-    )
+    out = str(tmp_path / "out")
+    train = ["train", str(write(tmp_path)), "--train.epochs", "1", "--out", out]
+    (tmp_path / "line.txt").write_text("a line\n")
+    read = ["classify", out, str(tmp_path / "line.txt")]
+    done = run_all([train, ["evaluate", out], read], tmp_path)
     assert json.loads(done.stdout)["examples"] == 40
-    done = subprocess.run(
-        [*addnorm, "classify", str(tmp_path / "out")],
-        input="a line\n",
-        capture_output=True,
-        text=True,
-    )
     assert done.returncode == 2
     assert "reads images, not text" in done.stderr
     assert "Traceback" not in done.stderr
