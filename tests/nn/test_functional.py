@@ -55,6 +55,19 @@ def test_softmax_never_reads_what_is_not_allowed(dtype: torch.dtype, garbage: fl
     assert dirty.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("allowed", [None, torch.ones(4, 64, dtype=torch.bool)])
+def test_narrow_scores_are_weighed_in_float32(
+    dtype: torch.dtype, allowed: torch.Tensor | None
+) -> None:
+    """A constant added to the gradient changes nothing, which weights rounded before miss by far."""
+    scores = torch.randn(4, 64).to(dtype).requires_grad_()
+    weights = functional.masked_softmax(scores, allowed)
+    weights.backward(torch.full_like(weights, 1000.0))
+    assert scores.grad is not None
+    assert scores.grad.abs().max() < 1e-3
+
+
 def test_softmax_of_huge_scores_is_finite() -> None:
     scores = torch.tensor([[3e38, -3e38, 3e38]])
     allowed = torch.tensor([[True, True, False]])
