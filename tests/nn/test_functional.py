@@ -60,7 +60,7 @@ def test_softmax_never_reads_what_is_not_allowed(dtype: torch.dtype, garbage: fl
 def test_narrow_scores_are_weighed_in_float32(
     dtype: torch.dtype, allowed: torch.Tensor | None
 ) -> None:
-    """A constant added to the gradient changes nothing, which weights rounded before miss by far."""
+    """A constant gradient has no effect on softmax; that of rounded weights is far from none."""
     scores = torch.randn(4, 64).to(dtype).requires_grad_()
     weights = functional.masked_softmax(scores, allowed)
     weights.backward(torch.full_like(weights, 1000.0))
