@@ -50,7 +50,11 @@ MODELS = (
 )
 WIDER = {
     "nn/attention": ("tests/nn/attention/test_multihead.py", *MODELS),
-    "nn/positions": ("tests/nn/attention/test_multihead.py", *MODELS),
+    "nn/positions": (
+        "tests/nn/attention/test_multihead.py",
+        "tests/nn/attention/test_flex.py",
+        *MODELS,
+    ),
     "nn": MODELS,
     "generate": ("tests/generate",),
     "quantize": ("tests/runs/test_use.py",),

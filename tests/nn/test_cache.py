@@ -187,3 +187,17 @@ def test_buffers_seldom_grow(n: int, rows: int) -> None:
     slots = capacity(n, rows)
     assert n <= slots <= max(2 * n, 32, 256 // rows)
     assert capacity(slots + 1, rows) >= 2 * slots - 256 // rows
+
+
+def test_tokens_taken_of_each_row_make_room_for_more() -> None:
+    keys, values = torch.randn(2, 3, 2, 8, 4)
+    cache = FixedCache(keys, values, torch.arange(6))
+    places = torch.tensor([[0, 5], [3, 1], [4, 4]])
+    cache.take(places, most=5)
+    assert cache.keys.shape[2] >= 5
+    assert cache.slots.tolist() == [0, 1]
+    for row, kept in enumerate(places):
+        assert torch.equal(cache.keys[row, :, :2], keys[row][:, kept])
+        assert torch.equal(cache.values[row, :, :2], values[row][:, kept])
+    cache.select(torch.tensor([2, 0, 0]))
+    assert torch.equal(cache.keys[0, :, :2], keys[2][:, [4, 4]])

@@ -165,3 +165,10 @@ def test_word_dropout_hides_whole_words_and_keeps_positions() -> None:
     assert 0.45 < hidden.double().mean() < 0.55
     assert_close(words[~hidden], 2 * module.tokens.weight[3].expand((~hidden).sum(), -1))
     assert not (module.eval()(tokens, ctx) - module(tokens, ctx)).any()
+
+
+def test_the_examples_have_every_choice() -> None:
+    """What no example asks for, no combination of parts is ever checked with."""
+    usual, *others = EmbeddingConfig.examples().values()
+    for field in ("scale", "norm", "n_types"):
+        assert [one for one in others if getattr(one, field) != getattr(usual, field)], field
