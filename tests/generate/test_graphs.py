@@ -3,13 +3,16 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from tests.disks import fill
 from tests.generate.test_compiled import decoder
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from addnorm.errors import InputError
 from addnorm.generate import graphs
 from addnorm.models import DecoderModel
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
@@ -119,3 +122,19 @@ def test_other_peoples_parts_are_named_by_what_they_compute() -> None:
     assert name(1.0, 1.0) == name(1.0, 1.0)
     assert len({name(1.0, 1.0), name(3.0, 1.0), name(1.0, 3.0)}) == 3
     assert not graphs.has_other_parts(decoder())
+
+
+def test_a_disk_that_refuses_is_one_message(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear, example = nn.Linear(3, 4), (torch.ones(1, 3),)
+    monkeypatch.setattr(graphs, "_compile", lambda *_: bytes(1000))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "file"))
+    with pytest.raises(InputError, match=r"file.*set ADDNORM_CACHE to another folder"):
+        graphs.compiled(linear, example, ({},))
+    monkeypatch.setenv("ADDNORM_CACHE", str(disk))
+    fill(disk)
+    with pytest.raises(InputError, match=r"No space left.*set ADDNORM_CACHE to another folder"):
+        graphs.compiled(linear, example, ({},))
+    assert [file.name for file in disk.iterdir()] == ["ballast"]

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -56,8 +57,11 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     file = cache_folder() / f"{name}.pt2"
     graph = _loaded(file)
     if graph is None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _compile(module, example, lengths, file)
+        with _writing_to(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        archive = _compile(module, example, lengths)
+        with _writing_to(file.parent), atomic_file(file, concurrent=True) as partial:
+            partial.write_bytes(archive)
         graph = _loaded(file)
     assert graph is not None, file
     packed = graph.get_metadata().get(PACKED, "").split()
@@ -104,17 +108,30 @@ def _loaded(file: Path) -> Any:
         return None
 
 
-def _compile(
-    module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...], file: Path
-) -> None:
+def _compile(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> bytes:
+    """The graph as torch packages it."""
     if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
         raise InputError("compiling needs a C++ compiler: install g++, or run without compiling")
     from torch._inductor import aoti_compile_and_package
 
-    with _quiet(), _all_registered(module), atomic_file(file, concurrent=True) as partial:
+    archive = BytesIO()  # on a full disk torch's own writer ends the process
+    with _quiet(), _all_registered(module):
         program = _traced(module, example, lengths)
         settings = SETTINGS | {"aot_inductor.metadata": {PACKED: " ".join(_factors(program))}}
-        aoti_compile_and_package(program, package_path=str(partial), inductor_configs=settings)
+        aoti_compile_and_package(program, package_path=archive, inductor_configs=settings)
+    return archive.getvalue()
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Generator[None]:
+    """Raise `InputError` where the disk refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{folder}: compiled graphs cannot be kept there ({error.strerror}): "
+            "set ADDNORM_CACHE to another folder"
+        ) from error
 
 
 def _traced(
