@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from tests.disks import fill
 from tests.runs.tiny import quiet, said, train_tiny, write_recipe
 
 from addnorm.errors import InputError
+from addnorm.runs import training
 from addnorm.runs.folder import read_settings
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.training import Prepared, train_run
+from addnorm.train import patience
+from addnorm.train.patience import ExhaustedError
 
 RunOf = Callable[[str], Path]
 
@@ -138,3 +142,24 @@ def test_precision_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="float16"):
         Prepared(recipe)
+
+
+def test_a_full_disk_under_the_last_weights(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends with all its steps saved, and going on writes the weights alone."""
+    monkeypatch.setattr(patience, "WAIT", 0.3)
+    save = training.save_model
+    monkeypatch.setattr(training, "save_model", lambda *given: (fill(disk), save(*given)))
+    recipe = read_recipe(write_recipe(tmp_path, "language"))
+    with pytest.raises(ExhaustedError, match=r"^the model cannot be written: No space left"):
+        train_run(recipe, disk / "run", resume=False, console=quiet())
+    assert not (disk / "run" / "model.safetensors").exists()
+    assert not [path for path in (disk / "run").rglob("*") if "partial" in path.name]
+    (disk / "ballast").unlink()
+    monkeypatch.setattr(training, "save_model", save)
+    train_run(recipe, disk / "run", resume=True, console=quiet())
+    straight = train_run(recipe, tmp_path / "straight", resume=False, console=quiet())
+    assert (disk / "run" / "model.safetensors").read_bytes() == (
+        straight.folder / "model.safetensors"
+    ).read_bytes()
