@@ -355,3 +355,10 @@ def test_several_processes_are_refused_in_training_alone(monkeypatch: pytest.Mon
     assert norm.eval()(x).isfinite().all()
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
     assert norm.train()(x).isfinite().all()
+
+
+def test_a_bias_is_there_where_it_is_asked_for() -> None:
+    assert {name for name, _ in LayerNormConfig(bias=False).build(4).named_parameters()} == {
+        "weight"
+    }
+    assert LayerNormConfig().build(4).bias is not None
