@@ -138,3 +138,22 @@ def test_a_disk_that_refuses_is_one_message(
     with pytest.raises(InputError, match=r"No space left.*set ADDNORM_CACHE to another folder"):
         graphs.compiled(linear, example, ({},))
     assert [file.name for file in disk.iterdir()] == ["ballast"]
+
+
+def test_the_weights_of_products_alone_are_packed() -> None:
+    """Not those that one row is multiplied with, nor a table that is also looked up in."""
+
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, 3)
+            self.map = nn.Linear(3, 3)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return F.linear(self.map(self.table(ids)), self.table.weight)
+
+    several, one = torch.zeros(2, 3, dtype=torch.long), torch.zeros(1, 1, dtype=torch.long)
+    with graphs._quiet():
+        of_several, of_one = (graphs._traced(Rows(), (ids,), ({},)) for ids in (several, one))
+    assert graphs._factors(of_several) == ["map.weight"]
+    assert graphs._factors(of_one) == []

@@ -1,9 +1,11 @@
 """The reference mathematics against numbers worked out by hand."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -139,3 +141,23 @@ def test_narrow_scores_are_weighed_in_float32_and_rounded_once(dtype: torch.dtyp
     expected = scores.float().masked_fill(~allowed, -math.inf).softmax(-1).to(dtype)
     assert weights.dtype == dtype
     assert torch.equal(weights, expected)
+
+
+NORMS = {
+    "layer": functional.layer_norm,
+    "rms": functional.rms_norm,
+    "batch": lambda x: functional.batch_norm(x, x[0], x[1].abs()),
+    "scale": lambda x: functional.scale_norm(x, torch.ones((), dtype=x.dtype)),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+def test_norms_are_computed_in_float32_at_least(norm: Callable[[Tensor], Tensor]) -> None:
+    """Float64 stays; a narrow type is rounded once, at the end."""
+    x = 40 * torch.randn(6, 33, dtype=torch.float64)
+    assert norm(x).dtype == torch.float64
+    difference = (norm(x) - norm(x.float()).double()).abs().max()
+    assert 1e-12 < difference < 1e-4
+    for dtype in (torch.bfloat16, torch.float16):
+        narrow = x.to(dtype)
+        assert torch.equal(norm(narrow), norm(narrow.float()).to(dtype))

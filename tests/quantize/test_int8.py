@@ -120,3 +120,21 @@ def test_what_is_not_replaced_may_be_anything() -> None:
     model = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2)).build(9)
     model.stack.blocks[0].feedforward_residual.norm.extra = 2.0
     assert quantize_int8(model) is model
+
+
+def test_one_row_of_a_graph_keeps_its_own_type() -> None:
+    """Traced, a single row is multiplied as it is: exact in the rounded weights."""
+
+    class Times(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.matrix = Int8Matrix(torch.randn(7, 5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.matrix.times(x)
+
+    module, x = Times(), torch.randn(1, 5)
+    exact = x @ (module.matrix.values * module.matrix.scale[:, None]).T
+    traced = torch.export.export(module, (x,), strict=False).module()
+    torch.testing.assert_close(traced(x), exact)
+    assert not torch.allclose(module(x), exact, rtol=1e-5)
