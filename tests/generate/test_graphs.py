@@ -30,6 +30,7 @@ def fingerprint_of(model: DecoderModel) -> str:
 def test_the_name_of_a_graph_is_that_of_everything_but_the_weights() -> None:
     plain = fingerprint_of(decoder())
     assert fingerprint_of(decoder()) == plain
+    assert fingerprint_of(decoder().train()) == plain  # decoding puts it in order
     others = [
         decoder(position=LearnedConfig()),
         decoder(position=RotaryConfig()),
