@@ -55,7 +55,7 @@ WIDER = {
         "tests/nn/attention/test_flex.py",
         *MODELS,
     ),
-    "nn": MODELS,
+    "nn": ("tests/test_parts.py", *MODELS),
     "generate": ("tests/generate",),
     "quantize": ("tests/runs/test_use.py",),
     "train": ("tests/train/test_trainer.py", "tests/train/test_validation.py"),
