@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.config import Probability, config
+from addnorm.nn.built import built_module
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.functional import squared_relu
 from addnorm.nn.linear import Linear
@@ -159,3 +160,9 @@ DenseFeedForwardConfig = Annotated[
     Family("feedforward", FeedForwardPart),
 ]
 """The feed-forward layers that every token passes whole; `moe` has the union of all."""
+
+
+def build_feedforward(feedforward: FeedForwardPart, d_model: int) -> nn.Module:
+    """The layer of this width. Raises `InputError` where someone's own builds none."""
+    x = torch.zeros(2, 3, d_model)
+    return built_module(feedforward, feedforward.build(d_model), "feedforward(x)", (x,), x.shape)
