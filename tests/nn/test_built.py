@@ -16,6 +16,7 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.heads import TaggingHeadConfig, TransformConfig
 from addnorm.nn.masks import Full
 from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import LayerNorm
 from addnorm.nn.positions import Position
 from addnorm.train.objective import Objective
 
@@ -130,6 +131,11 @@ def test_a_module_that_is_called_otherwise_is_refused() -> None:
     told = r"layer 0: .*Builds builds Identity, which is no norm: AddNorm calls norm\(x, valid\)"
     with pytest.raises(InputError, match=told):
         _build("norm", Builds(nn.Identity))
+
+
+def test_a_norm_is_no_feedforward_layer() -> None:
+    with pytest.raises(InputError, match=r"layer 0: .*builds LayerNorm, .* would fit as norm"):
+        _build("feedforward", Builds(lambda: LayerNorm(8)))
 
 
 def test_a_loss_that_is_no_module_is_not_taken_for_cross_entropy() -> None:
