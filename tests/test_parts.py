@@ -364,7 +364,9 @@ class Loose(Scaled):
     pair: tuple[int, ...] = ()
 
 
-@pytest.mark.parametrize("value", [(1, 2), [1, (2,)], {3: 4}, {5}, Path("here"), Scaled(), float("nan")])
+@pytest.mark.parametrize(
+    "value", [(1, 2), [1, (2,)], {3: 4}, {5}, Path("here"), Scaled(), float("nan")]
+)
 def test_what_would_be_read_as_something_else_is_not_written(value: Any) -> None:
     with pytest.raises(ValueError, match=r"Loose: anything = .* would be read again as .* a type"):
         NORM.dump_python(Loose(anything=value), mode="json")
