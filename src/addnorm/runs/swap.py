@@ -21,7 +21,7 @@ from addnorm.convert.transfer.model import (
     layer_counts,
     transfer_weights,
 )
-from addnorm.data.batching import Loaders
+from addnorm.data.batching import Loaders, build_loaders
 from addnorm.data.encoding import encode
 from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
@@ -124,7 +124,7 @@ class _EvaluationData:
         corpus = recipe.corpus()
         check_task(recipe, corpus)
         encoded = encode(corpus, run.text, run.labels)
-        loaders = recipe.train.batching.build(encoded, seed=recipe.train.seed)
+        loaders = build_loaders(recipe.train.batching, encoded, recipe.train.seed)
         evaluator = Evaluator.of(
             split,
             corpus,
