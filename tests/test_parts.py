@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,11 +37,10 @@ from addnorm.parts import (
     check_conflicts,
     examples,
     family_of,
-    import_parts,
     kind_of,
     members,
-    needed_imports,
 )
+from addnorm.runs.imports import import_parts, needed_imports
 from addnorm.train.loss import LossConfig
 from addnorm.train.optim import OptimizerConfig
 from addnorm.train.schedule import ScheduleConfig
@@ -300,3 +300,80 @@ def test_messages_call_a_family_by_its_name(name: str) -> None:
     for union in FAMILIES[name]:
         with pytest.raises(ValidationError, match=f" is no {name}: it has no method"):
             TypeAdapter(union).validate_python({"kind": f"{__name__}:Empty"})
+
+
+UNIONS: dict[str, Any] = {
+    found.name: union
+    for union in (
+        *(PositionConfig, NormConfig, ResidualConfig, ScoreConfig, PatternConfig, CoreConfig),
+        *(OutputConfig, AnyFeedForwardConfig, AnyEmbeddingConfig, HeadConfig, MixerConfig),
+        *(LossConfig, ScheduleConfig, OptimizerConfig, TokenizerConfig, DataConfig),
+        BatchingConfig,
+    )
+    if (found := family_of(union)) is not None
+}
+TWINS = ({"norm", "feedforward"}, {"pattern", "loss"})
+"""Families that are built by the same arguments: what is built tells them apart."""
+
+
+@cache
+def _adapter(slot: str) -> TypeAdapter[Any]:
+    return TypeAdapter(UNIONS[slot])
+
+
+def _own_of(family: str) -> type:
+    """A configuration of someone's own that is written as the protocol of a family says."""
+    protocol = UNIONS[family].__metadata__[0].protocol
+    methods = {name: one for name, one in vars(protocol).items() if name[0] != "_"}
+    name = f"Own{family.title()}"
+    cls = type(name, (), {**methods, "__module__": __name__, "__qualname__": name})
+    return dataclass(frozen=True)(cls)
+
+
+@pytest.mark.parametrize("family", UNIONS)
+def test_a_slot_refuses_the_parts_of_other_families_by_name(family: str) -> None:
+    part = _own_of(family)
+    setattr(sys.modules[__name__], part.__name__, part)
+    kind = f"{__name__}:{part.__name__}"
+    for slot in UNIONS:
+        adapter = _adapter(slot)
+        given = part(), {"kind": kind}, kind
+        if slot == family or {slot, family} in TWINS:
+            assert all(adapter.validate_python(one) == part() for one in given)
+            continue
+        for one in given:
+            told = rf"{part.__name__} is no {slot}: .*It would fit as .*{family}"
+            if {family} < {"pattern", "loss", "data"}:  # no argument that has a name
+                told = rf"{part.__name__} is no {slot}"
+            with pytest.raises(ValidationError, match=told):
+                adapter.validate_python(one)
+
+
+def test_our_own_parts_are_refused_by_name_in_the_slots_of_others() -> None:
+    with pytest.raises(InputError, match=r"RMSNormConfig is no position: .* fit as norm or feedf"):
+        DecoderConfig(position=RMSNormConfig())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="RMSNormConfig is no position"):
+        DecoderConfig(position={"kind": "addnorm.nn.norms:RMSNormConfig"})
+
+
+@dataclass(frozen=True)
+class Loose(Scaled):
+    """A norm with a field that may be anything."""
+
+    anything: Any = None
+    pair: tuple[int, ...] = ()
+
+
+@pytest.mark.parametrize(
+    "value", [(1, 2), [1, (2,)], {3: 4}, {5}, Path("here"), Scaled(), float("nan")]
+)
+def test_what_would_be_read_as_something_else_is_not_written(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"Loose: anything = .* would be read again as .* a type"):
+        NORM.dump_python(Loose(anything=value), mode="json")
+
+
+@pytest.mark.parametrize("value", [None, 1, 1.0, "a", [1, [2]], {"a": [None]}, True])
+def test_what_is_written_is_read_as_it_was(value: Any) -> None:
+    part = Loose(anything=value, pair=(1, 2))
+    read = NORM.validate_python(NORM.dump_python(part, mode="json"))
+    assert repr(read) == repr(part)

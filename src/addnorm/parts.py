@@ -10,20 +10,17 @@ fulfil. A value of a family is written in one of four ways:
 
 Reading a file never imports anything: `module:Class` is looked up among the modules that are
 imported already. Whoever names a file or a module to import (`--import`, `import = [...]` in their
-own recipe, an `import` statement) has it imported before, by `import_parts`.
+own recipe, an `import` statement) has it imported before (`runs.imports`).
 """
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from pydantic import (
@@ -34,7 +31,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import nearest
 
 ENTRY_POINTS = "addnorm.parts"
 """The entry-point group in which installed packages name their parts."""
@@ -79,6 +76,9 @@ class Family:
     method: str = "build"
     default: str | None = None
 
+    def __post_init__(self) -> None:
+        _FAMILIES.append(self)
+
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
@@ -100,10 +100,10 @@ class Family:
                     kind, from_file=bool(info.context and "from_file" in info.context)
                 )
                 return ours(value) if found is None else construct(found, value, info.context)
-            if is_ours(type(value)) or not hasattr(value, self.method):
+            if isinstance(value, members) or not _is_table(type(value)):
                 return ours(value)
             self.check(type(value))
-            return value
+            return ours(value) if is_ours(type(value)) else value
 
         def serialize(value: Any, ours: Callable[[Any], Any]) -> Any:
             return ours(value) if isinstance(value, members) else dump(value, taken=kinds)
@@ -152,17 +152,39 @@ class Family:
             raise ValueError(
                 f"{name} is no part: a part is a frozen dataclass with {self.method}()"
             )
+        like, problem = self.likeness(part)
+        others = {one.name: one.likeness(part)[0] for one in _FAMILIES if one.name != self.name}
+        most = max(others.values(), default=0)
+        if problem or most > like:
+            fits = [one for one, found in others.items() if found == most > max(like, 0)]
+            problem = problem or f"AddNorm calls {self._call(self.method)}"
+            would = f". It would fit as {' or '.join(fits)}" if fits else ""
+            raise ValueError(f"{name} is no {self.name}: {problem}{would}")
+
+    def likeness(self, part: Any) -> tuple[int, str]:
+        """How many arguments a part names as the protocol does; -1 and why where it has others."""
+        found = 0
         for method in (one for one in vars(self.protocol) if not one.startswith("_")):
             if not callable(getattr(part, method, None)):
-                raise ValueError(f"{name} is no {self.name}: it has no method {method}()")
-            wanted = [*inspect.signature(getattr(self.protocol, method)).parameters]
+                return -1, f"it has no method {method}()"
+            theirs, ours = (
+                inspect.signature(getattr(one, method)) for one in (part, self.protocol)
+            )
             try:
-                inspect.signature(getattr(part, method)).bind(*wanted)
+                theirs.bind(*ours.parameters)
             except TypeError as error:
-                call = f"{method}({', '.join(wanted[1:])})"
-                raise ValueError(
-                    f"{name} is no {self.name}: AddNorm calls {call}, and {error}"
-                ) from error
+                return -1, f"AddNorm calls {self._call(method)}, and {error}"
+            names = zip(theirs.parameters, ours.parameters, strict=False)
+            found += sum(one == other != "self" for one, other in names)
+        return found, ""
+
+    def _call(self, method: str) -> str:
+        _, *names = inspect.signature(getattr(self.protocol, method)).parameters
+        return f"{method}({', '.join(names)})"
+
+
+_FAMILIES: list[Family] = []
+"""Those of the unions that are imported."""
 
 
 def kind_of(part: Any) -> str:
@@ -239,7 +261,7 @@ def construct(part: type, table: Mapping[str, Any], context: Any = None) -> Any:
 def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
     """Someone's own configuration as a recipe writes it; `taken` are kinds that mean another part.
 
-    Raises `ValueError` for one that no recipe could name again.
+    Raises `ValueError` for one that no recipe could name again, or that would not be read as it is.
     """
     kind = kind_of(part)
     if kind in taken:
@@ -252,39 +274,16 @@ def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
     if "<locals>" in kind:
         raise ValueError(f"{kind} cannot be saved: define the class at the top of a module")
     written = _adapter(type(part)).dump_python(part, mode="json")
-    return {"kind": kind, **{name: value for name, value in written.items() if name != "kind"}}
-
-
-def import_parts(names: Sequence[str], folder: Path | None = None) -> None:
-    """Import the files (`my_parts.py`, relative to `folder`) and modules that a person named.
-
-    A file becomes the module of its stem. Raises `InputError` for one that is missing, or that
-    would take the place of a module that is imported already; what goes wrong inside of it is the
-    person's own and keeps its traceback.
-    """
-    for name in names:
-        if name.endswith(".py"):
-            _import_file((folder or Path()) / name)
-            continue
-        try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise
-            raise InputError(f"--import {name}: no such module, and no file {name}.py") from error
-
-
-def needed_imports(tree: Any) -> list[str]:
-    """The modules that `module:Class` kinds anywhere in a recipe's tree speak of."""
-    found: list[str] = []
-    if isinstance(tree, Mapping):
-        kind = tree.get("kind")
-        if isinstance(kind, str) and ":" in kind:
-            found.append(kind.partition(":")[0])
-        found += [one for value in tree.values() for one in needed_imports(value)]
-    elif isinstance(tree, list | tuple):
-        found += [one for value in tree for one in needed_imports(value)]
-    return sorted(set(found))
+    table = {name: value for name, value in written.items() if name != "kind"}
+    again = construct(type(part), json.loads(json.dumps(table)))
+    for field in _fields(type(part)):
+        value, read = getattr(part, field.name), getattr(again, field.name)
+        if value != read and (value == value or read == read):  # nan is no other than nan
+            raise ValueError(
+                f"{kind}: {field.name} = {value!r} would be read again as {read!r}: give the field "
+                "a type that says what it is, such as tuple[int, ...]"
+            )
+    return {"kind": kind, **table}
 
 
 def _dataclasses(annotation: Any) -> Iterator[type]:
@@ -292,6 +291,10 @@ def _dataclasses(annotation: Any) -> Iterator[type]:
         yield annotation
     for one in get_args(annotation):
         yield from _dataclasses(one)
+
+
+def _is_table(cls: type) -> bool:
+    return is_dataclass(cls) or hasattr(cls, "model_fields")
 
 
 def _is_frozen(part: type) -> bool:
@@ -357,32 +360,3 @@ def _loaded_entry_points() -> Iterator[tuple[str, Any]]:
             found = vars(found).get(one) if found is not None else None
         if found is not None:
             yield name, found
-
-
-def _import_file(file: Path) -> ModuleType:
-    name, path = file.stem, file.resolve()
-    if not path.is_file():
-        near = nearest(file.name, [one.name for one in file.parent.glob("*.py")])
-        raise InputError(f"--import {file}: no such file.{near}")
-    if (there := sys.modules.get(name)) is not None:
-        if Path(getattr(there, "__file__", None) or "").resolve() == path:
-            return there
-        raise InputError(f"--import {file}: a module {name!r} is imported already: rename the file")
-    if not name.isidentifier():
-        raise InputError(f"--import {file}: {name!r} is no name of a module: rename the file")
-    if (other := find_spec(name)) is not None and other.origin != str(path):
-        raise InputError(
-            f"--import {file}: {name!r} is the name of another module, {other.origin}: "
-            "rename the file"
-        )
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"--import {file}: not a Python file")
-    module = module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

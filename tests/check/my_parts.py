@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from addnorm.data.batching import Buckets, Loaders
+from addnorm.data.encoding import EncodedCorpus
 from addnorm.nn.masks import Mask, Window
 
 
@@ -215,6 +218,45 @@ class ForgetfulConfig:
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         return [torch.optim.SGD([*model.parameters()][:1], lr=lr)]
+
+
+class Drawn(Buckets):
+    """Batches in another order whenever they are asked for."""
+
+    drawn = Random(0)
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        found = super().plan(epoch)
+        self.drawn.shuffle(found)
+        return found
+
+
+class Growing(Buckets):
+    """A batch more in every epoch."""
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        return super().plan(epoch)[: 3 + epoch]
+
+
+@dataclass(frozen=True)
+class DrawnConfig:
+    """Batches that a run could not go on with."""
+
+    kind: ClassVar[type[Buckets]] = Drawn
+
+    def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
+        train, valid = (
+            self.kind(corpus, corpus.train, 64, seed=seed),
+            Buckets(corpus, corpus.valid, 64),
+        )
+        return Loaders(train, valid, None, corpus.reports)
+
+
+@dataclass(frozen=True)
+class GrowingConfig(DrawnConfig):
+    """Epochs of another length."""
+
+    kind: ClassVar[type[Buckets]] = Growing
 
 
 class Letters:

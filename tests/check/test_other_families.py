@@ -7,6 +7,8 @@ from tests.check import my_parts
 
 from addnorm.check.comparison import run_comparisons
 from addnorm.check.other_families import OTHER_CONTRACTS
+from addnorm.data.batching import ExamplesConfig, PackedConfig, TokensConfig, WindowsConfig
+from addnorm.errors import InputError
 from addnorm.train.optim import AdamWConfig, MuonConfig
 from addnorm.train.schedule import CosineConfig, LinearConfig
 
@@ -26,6 +28,10 @@ def failed(family: str, config: Any) -> str | None:
         ("optimizer", my_parts.MomentumConfig()),
         ("loss", my_parts.BrierConfig()),
         ("tokenizer", my_parts.LettersConfig()),
+        ("batching", TokensConfig(tokens=300)),
+        ("batching", WindowsConfig()),
+        ("batching", PackedConfig()),
+        ("batching", ExamplesConfig()),
     ],
 )
 def test_right_ones_hold(family: str, config: Any) -> None:
@@ -39,6 +45,8 @@ def test_right_ones_hold(family: str, config: Any) -> None:
         ("optimizer", my_parts.ForgetfulConfig(), "it has every parameter, and not without"),
         ("loss", my_parts.MeanConfig(), "the loss of a batch is the sum"),
         ("tokenizer", my_parts.LettersConfig(lower=True), "'ein zweiter Text' is decoded as"),
+        ("batching", my_parts.DrawnConfig(), "the batches of train are always the same"),
+        ("batching", my_parts.GrowingConfig(), "every epoch of train has the same number"),
     ],
 )
 def test_a_fault_is_named(family: str, config: Any, failure: str) -> None:
@@ -56,3 +64,16 @@ def test_data_loads() -> None:
 
     assert failed("data", Loads()) is None
     assert failed("data", Empty()) == "it loads something"
+
+
+def test_a_way_to_make_batches_for_no_task_says_why() -> None:
+    class Refuses:
+        def build(self, corpus: Any, seed: int = 0) -> Any:
+            raise InputError("not for this")
+
+    class Nothing:
+        def build(self, corpus: Any, seed: int = 0) -> Any:
+            return None
+
+    assert "not for this" in str(failed("batching", Refuses()))
+    assert "Nothing builds None: batching must give Loaders" in str(failed("batching", Nothing()))

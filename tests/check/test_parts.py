@@ -9,7 +9,7 @@ import addnorm
 from addnorm.check.parts import FAMILIES, equation, module_names, parts, source
 from addnorm.cli.new import starting_file
 from addnorm.errors import InputError
-from addnorm.parts import import_parts
+from addnorm.runs.imports import import_parts
 
 
 def test_every_part_has_an_equation_a_source_and_a_file() -> None:

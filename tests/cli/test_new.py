@@ -26,6 +26,7 @@ PLACES = {
     "optimizer": "train.optimizer",
     "tokenizer": "tokenizer",
     "data": "data",
+    "batching": "train.batching",
 }
 """Where a part of each family stands in a recipe."""
 

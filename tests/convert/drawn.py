@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from tests.check.my_parts import Sine, SineConfig
 from tests.convert import own_parts as own
 from torch import nn
 
@@ -168,7 +169,7 @@ FEEDFORWARDS: list[Any] = [
         for bias in (True, False)
     ),
     MixtureOfExpertsConfig(n_experts=2, top_k=1),
-    own.SineConfig(),
+    SineConfig(),
 ]
 EMBEDDINGS: list[Any] = [
     EmbeddingConfig(),
@@ -405,7 +406,7 @@ SWAPS: list[Callable[[Any, random.Random], None]] = [
     _set("eps", 0.1, LayerNorm, RMSNorm, OffsetRMSNorm),
     _set("pattern", Window(2), MultiHead),
     _set("output", own.Doubled(), MultiHead),
-    _set("feedforward", own.Sine(32), *BLOCKS),
+    _set("feedforward", Sine(32), *BLOCKS),
     _set("p", 0.5, Dropout),
     _set("temperature", 1.2, Rotary),
     _set("slopes", torch.ones(4, dtype=torch.float64), ALiBi),

@@ -59,23 +59,6 @@ class NegatedDistanceConfig:
         return NegatedDistance()
 
 
-class Sine(nn.Module):
-    """A feed-forward layer of sines."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.proj = nn.Linear(d_model, d_model)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sin(self.proj(x))
-
-
-@dataclass(frozen=True)
-class SineConfig:
-    def build(self, d_model: int) -> nn.Module:
-        return Sine(d_model)
-
-
 class Mean(nn.Module):
     """The mean of all tokens so far, in place of attention."""
 

@@ -21,12 +21,14 @@ from addnorm.nn.attention import (
     WindowPatternConfig,
     tiles,
 )
-from addnorm.nn.attention.core import SDPACore
+from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.outputs import GatedOutputConfig
+from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.masks import Full
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.positions import (
     ALiBiConfig,
@@ -282,3 +284,102 @@ def test_what_may_not_be_what_was_used_is_refused() -> None:
     core.__class__ = DoubledCore
     with pytest.raises(InputError, match="DoubledCore"), attention_weights(model):
         pass
+
+
+HOOKED: dict[str, tuple[Any, str]] = {
+    "sdpa score": ({"score": BilinearConfig()}, "core.score"),
+    "eager score": ({"score": AdditiveConfig()}, "core.score"),
+    "eager dropout": ({"core": EagerCoreConfig()}, "core.weights_dropout"),
+    "table of positions": ({}, "position.table"),
+}
+
+
+def _hooked(attention: Any) -> DecoderModel:
+    config = DecoderConfig(
+        d_model=8,
+        n_layers=2,
+        position=T5BiasConfig(),
+        attention=AttentionConfig(n_heads=2, **attention),
+    )
+    return config.build(7).double().eval()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["pre-hook", "hook"])
+@pytest.mark.parametrize("name", HOOKED)
+def test_a_hook_that_may_part_the_shown_from_the_used_is_refused(name: str, before: bool) -> None:
+    attention, path = HOOKED[name]
+    model = _hooked(attention)
+    module = model.stack.blocks[1].attention.get_submodule(path)
+
+    def put(*_: Any) -> None: ...
+
+    refused = rf"stack\.blocks\.\d\.attention\.{path} \(\w+\) has a forward hook, .*put"
+    with attention_weights(model):  # also where it comes later
+        put_on = module.register_forward_pre_hook if before else module.register_forward_hook
+        handle = put_on(put)
+        with pytest.raises(InputError, match=refused):
+            model(torch.tensor([[1, 2, 3]]))
+    with pytest.raises(InputError, match=refused), attention_weights(model):
+        pass
+    handle.remove()
+    with attention_weights(model) as caught:
+        model(torch.tensor([[1, 2, 3]]))
+    assert len(caught) == 2
+
+
+def test_weights_of_a_fused_core_pass_by_hooks_on_its_score_as_its_forward_does() -> None:
+    core = SDPACore(DotProduct(0.5)).double()
+    assert core.score is not None
+    q, k = torch.randn(2, 1, 2, 5, 4).double()
+    expected = core.weights(q, k, Full())
+    core.score.register_forward_hook(lambda _, args, out: -out)
+    assert torch.equal(core.weights(q, k, Full()), expected)
+    torch.testing.assert_close(core(q, k, k, Full()), expected @ k)
+
+
+@pytest.mark.parametrize("place", ["q_proj", "k_norm", "core", "output", ""])
+def test_weights_are_those_that_hooks_around_the_core_lead_to(place: str) -> None:
+    model = _hooked({})
+    attention = model.stack.blocks[0].attention
+    core, seen = attention.core, list[Tensor]()
+
+    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (0.3 * args[0], *args[1:])
+
+    def after(_: nn.Module, _args: tuple[Any, ...], out: Tensor) -> Tensor:
+        return 3 * out
+
+    with attention_weights(model) as caught:  # hooks that came later act too
+        for one in {place, "core"} - {""}:
+            attention.get_submodule(one).register_forward_pre_hook(before)
+        attention.get_submodule(place).register_forward_hook(after)
+        core.register_forward_hook(lambda _, args, out: seen.extend([args[2], out]), prepend=True)
+        model(torch.tensor([[1, 2, 3, 4]]))
+    v, out = seen
+    torch.testing.assert_close(caught["stack.blocks.0.attention"] @ v, out)
+
+
+class ByName(MultiHead):
+    """Attention of someone's own, which calls its core by names."""
+
+    def forward(self, x: Tensor, mask: Any, bias: Any) -> Tensor:
+        k, v = self.keys_values(x)
+        return self.merge(self.core(self.queries(x), k, v=v, mask=mask, bias=bias))
+
+
+def test_weights_of_attentions_that_share_a_core_are_kept_apart_and_have_their_bias() -> None:
+    core = EagerCore()
+    one, two = (ByName(8, HeadShape(2, 2, 4), core=core).double() for _ in range(2))
+    x, seen = torch.randn(1, 5, 8).double(), list[Tensor]()
+    core.register_forward_hook(
+        lambda _, args, given, out: seen.extend([given["v"], out]), with_kwargs=True
+    )
+
+    def bias(rows: slice, keys: slice) -> Tensor:
+        return torch.arange(25.0, dtype=torch.float64).view(1, 1, 5, 5)[:, :, rows, keys]
+
+    with attention_weights(nn.ModuleList([one, two])) as caught:
+        for attention in (one, two):
+            attention(x, Full(), bias)
+    for name, v, out in (("0", *seen[:2]), ("1", *seen[2:])):
+        torch.testing.assert_close(caught[name] @ v, out)

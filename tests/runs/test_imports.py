@@ -16,7 +16,7 @@ from addnorm import parts
 from addnorm.errors import InputError
 from addnorm.runs.description import describe
 from addnorm.runs.folder import read_settings
-from addnorm.runs.imports import check_imports, imports_of
+from addnorm.runs.imports import check_imports, import_parts, imports_of
 from addnorm.runs.recipe import Recipe, read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
@@ -64,7 +64,7 @@ def test_a_run_says_what_its_parts_need(run: Path, monkeypatch: pytest.MonkeyPat
     said = refusal(run)
     assert f"addnorm info {run} --import {file}" in said
     assert "`import own_norms` before" in said
-    parts.import_parts([file])
+    import_parts([file])
     opened = Run.open(run)
     assert opened.recipe.model.norm.size == 0.5
     assert type(opened.recipe.model.norm).__module__ == "own_norms"

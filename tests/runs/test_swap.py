@@ -1,6 +1,7 @@
 """Swaps of whole runs: what is written, measured and refused."""
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import save
+from addnorm.convert.transfer.model import transfer_weights
 from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig
 from addnorm.models import DecoderConfig, EncoderConfig
@@ -25,6 +27,7 @@ from addnorm.nn.heads import TokenHeadConfig, TransformConfig
 from addnorm.nn.norms import LayerNormConfig, RMSNormConfig
 from addnorm.nn.residuals import PostNormConfig
 from addnorm.runs.evaluation import evaluate_run
+from addnorm.runs.lock import LOCK
 from addnorm.runs.run import Run
 from addnorm.runs.swap import SwapOptions, SwapReport, part_of, swap_run
 from addnorm.runs.use import write
@@ -282,6 +285,23 @@ def test_nothing_is_overwritten(gpt: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     swapped(gpt, tmp_path / "empty", "position=rotary")
     assert Run.open(tmp_path / "empty").recipe.model.position.kind == "rotary"
+
+
+def test_one_process_at_a_time_writes_there(
+    gpt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, held = tmp_path / "out", list[str]()
+
+    def transfer(*inputs: Any) -> Any:
+        held.append((out / LOCK).read_text())
+        return transfer_weights(*inputs)
+
+    monkeypatch.setattr("addnorm.runs.swap.transfer_weights", transfer)
+    swapped(gpt, out, "norm=rmsnorm")
+    assert [str(os.getpid()) in one for one in held] == [True]
+    assert not (out / LOCK).exists()
+    assert not (out / ".partial").exists()
+    assert Run.open(out).recipe.model.norm.kind == "rmsnorm"
 
 
 def test_a_recovery_that_stops_leaves_nothing_and_does_not_say_otherwise(

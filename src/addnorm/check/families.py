@@ -13,7 +13,8 @@ from addnorm.check.other_families import OTHER_FAMILIES
 from addnorm.errors import InputError, nearest
 from addnorm.nn.masks import Mask
 from addnorm.nn.positions import Position
-from addnorm.parts import Family, examples, family_of, import_parts, kind_of
+from addnorm.parts import Family, examples, family_of, kind_of
+from addnorm.runs.imports import import_parts
 
 D_MODEL = 8
 

@@ -1,10 +1,10 @@
-"""The families that have no place in a model: losses, schedules, optimisers, tokenisers, data.
+"""The families outside of a model: losses, schedules, optimisers, tokenisers, data, batching.
 
 Each has a small contract of its own.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,12 @@ from torch import Tensor, nn
 
 from addnorm.check.comparison import Comparison
 from addnorm.data import DataConfig
+from addnorm.data.batch import Batch
+from addnorm.data.batching import BatchingConfig, build_loaders
+from addnorm.data.encoding import Encoded, EncodedCorpus
+from addnorm.data.examples import Report, Task
 from addnorm.data.tokenizers import TokenizerConfig
+from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.parts import Family, family_of
@@ -24,6 +29,7 @@ from addnorm.train.optim import OptimizerConfig
 from addnorm.train.schedule import ScheduleConfig
 
 N_CLASSES = 7
+REPORTS = {"train": Report(900, 900), "valid": Report(300, 300)}
 
 
 _UNIONS: Mapping[str, Any] = {
@@ -32,6 +38,7 @@ _UNIONS: Mapping[str, Any] = {
     "optimizer": OptimizerConfig,
     "tokenizer": TokenizerConfig,
     "data": DataConfig,
+    "batching": BatchingConfig,
 }
 
 OTHER_FAMILIES: Mapping[str, Family] = {
@@ -139,12 +146,83 @@ def data(config: Any) -> Iterator[Comparison]:
     yield _true("it loads the same twice", type(first) is type(second))
 
 
+LENGTHS = (2, 7, 3, 5, 4, 6, 3, 2, 8, 5, 4, 6) * 100
+"""Of the texts to make batches of; every text has ids of its own, but for its ends."""
+
+
+def _corpora() -> Iterator[EncodedCorpus]:
+    """The same texts for each task, and images."""
+    tasks: tuple[Task, ...] = ("language", "translation", "classification")
+    for task in tasks:
+        ids = [[2 + 8 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)]
+        texts = [
+            Encoded(i, [0, *one], [i % 3] if task == "classification" else [*one, 1])
+            for i, one in enumerate(ids)
+        ]
+        yield EncodedCorpus(task, 0, 1, texts[300:], texts[:300], reports=REPORTS)
+    pixels = [torch.full((1, 4, 4), i % 256, dtype=torch.uint8) for i in range(len(LENGTHS))]
+    images = [Encoded(i, [], [i % 3], one) for i, one in enumerate(pixels)]
+    yield EncodedCorpus("classification", 0, 0, images[300:], images[:300], reports=REPORTS)
+
+
+def batching(config: Any) -> Iterator[Comparison]:
+    """The same batches whenever an epoch is asked for, from any place in it, and as many in each.
+
+    For the first of a language model, a translator, a classifier of texts and one of images that
+    the part is for.
+    """
+    for corpus in _corpora():
+        try:
+            first, second = (build_loaders(config, corpus, seed=3) for _ in range(2))
+        except InputError as error:  # it may be for another task
+            refused = error
+            continue
+        break
+    else:
+        raise refused  # pyright: ignore[reportPossiblyUnboundVariable]
+    yield _true("a split that is not there has no loader", first.test is None)
+    assert first.valid is not None
+    assert second.valid is not None
+    pairs = {"train": (first.train, second.train), "valid": (first.valid, second.valid)}
+    for name, (one, other) in pairs.items():
+        epochs = [list(one.batches(epoch)) for epoch in range(3)]
+        yield _true(f"{name} has batches", bool(epochs[0]))
+        lengths = {len(one), *map(len, epochs)}
+        yield _true(f"every epoch of {name} has the same number of batches", len(lengths) == 1)
+        same = all(_same(list(other.batches(epoch)), epochs[epoch]) for epoch in (2, 0, 1))
+        yield _true(f"the batches of {name} are always the same", same)
+        tail = _same(list(one.batches(1, 1)), epochs[1][1:])
+        yield _true(f"{name} goes on from any batch of an epoch", tail)
+        for batch in epochs[1]:
+            yield from _batch(name, batch)
+    in_order = _same(list(first.valid.batches(0)), list(first.valid.batches(5)))
+    yield _true("valid has one order", in_order)
+
+
+def _batch(name: str, batch: Batch) -> Iterator[Comparison]:
+    rows = {len(tensor) for tensor in (*batch.inputs.values(), batch.targets)}
+    yield _true(f"all of a batch of {name} has as many rows", len(rows) == 1)
+    counted = Batch.of(batch.inputs, batch.targets, batch.indices).n_tokens
+    yield _true(f"n_tokens of a batch of {name} counts its targets", batch.n_tokens == counted > 0)
+
+
+def _same(one: Sequence[Batch], other: Sequence[Batch]) -> bool:
+    return len(one) == len(other) and all(
+        a.indices == b.indices
+        and a.inputs.keys() == b.inputs.keys()
+        and all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
+        and torch.equal(a.targets, b.targets)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
 OTHER_CONTRACTS: Mapping[str, Callable[[Any], Iterator[Comparison]]] = {
     "loss": loss,
     "schedule": schedule,
     "optimizer": optimizer,
     "tokenizer": tokenizer,
     "data": data,
+    "batching": batching,
 }
 
 

@@ -20,6 +20,6 @@ Imports = Annotated[
 def import_named(names: Sequence[str]) -> None:
     """Import what was named. Raises `InputError` for what is not there."""
     if names:
-        from addnorm.parts import import_parts
+        from addnorm.runs.imports import import_parts
 
         import_parts(names)

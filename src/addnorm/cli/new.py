@@ -17,7 +17,8 @@ def new(family: str, file: Path) -> None:
     ----------
     family
         What the part is: norm, position, score, feedforward, mixer, placement, core, output,
-        pattern, embedding, head, loss, schedule, optimizer, tokenizer, data.
+        pattern, embedding, head, loss, schedule, optimizer, tokenizer, data,
+        batching.
     file
         The file to write, such as my_norm.py.
     """

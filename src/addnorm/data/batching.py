@@ -13,6 +13,7 @@ from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Longer
 from addnorm.data.images import ExamplesConfig, Images
 from addnorm.data.windows import Packed, PackedConfig, Windows, WindowsConfig
 from addnorm.errors import InputError
+from addnorm.nn.built import built
 from addnorm.parts import Family
 
 __all__ = [
@@ -163,3 +164,9 @@ BatchingConfig = Annotated[
     Family("batching", BatchingPart),
 ]
 """Every way to make batches."""
+
+
+def build_loaders(batching: BatchingConfig, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
+    """The loaders of a corpus. Raises `InputError` where someone's own builds none."""
+    made = batching.build(corpus, seed)
+    return built(batching, made, Loaders, "batching must give Loaders of addnorm.data.batching")

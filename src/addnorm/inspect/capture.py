@@ -2,14 +2,15 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from addnorm.errors import InputError
-from addnorm.nn.attention.multihead import MultiHead, unfold_beams
+from addnorm.models.ledger import hooks_of
+from addnorm.nn.attention.multihead import MultiHead, SelfAttention, unfold_beams
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.moe import MixtureOfExperts, route
@@ -37,8 +38,9 @@ def attention_weights(
     The core itself is asked for them, `core.weights(q, k, mask, bias)`, with the queries and keys,
     mask and bias that it received; the model runs with its own kernels, and its result does not
     change. Where several rows share one memory, each row has weights of its own. Raises
-    `InputError` naming a core that cannot show its weights, or drops some in training. What
-    a hook makes of a core's output is not among them.
+    `InputError` naming a core that cannot show its weights, or drops some in training, and a hook
+    inside of a core or of its positions, which may change one of the two alone. What a hook makes
+    of a core's output is not among them.
     """
     caught: dict[str, Tensor] = {}
     attentions = {
@@ -46,6 +48,7 @@ def attention_weights(
     }
     for name, attention in attentions.items():
         _check_shows(f"{name}.core", attention.core)
+        _check_hooks(name, attention)
     hooks = [hook for name, module in attentions.items() for hook in _watch(name, module, caught)]
     try:
         yield caught
@@ -73,19 +76,40 @@ def _check_shows(name: str, core: nn.Module) -> None:
         raise InputError(f"{name} drops weights at random in training: call model.eval() first")
 
 
+def _check_hooks(name: str, attention: MultiHead) -> None:
+    """Raise `InputError` for a hook below the core or the positions: kernels may pass it by."""
+    inner = [(f"{name}.core.{path}", one) for path, one in attention.core.named_modules() if path]
+    if isinstance(attention, SelfAttention):
+        around = attention.position.named_modules()
+        inner += [(f"{name}.position.{path}", one) for path, one in around if path]
+    for path, module in inner:
+        if found := hooks_of(module):
+            shown = getattr(found[0], "__qualname__", repr(found[0]))
+            raise InputError(
+                f"{path} ({type(module).__name__}) has a forward hook, {shown}: the weights that "
+                "are shown may not be those that are used. Remove it first"
+            )
+
+
 def _watch(name: str, attention: MultiHead, caught: dict[str, Tensor]) -> list[RemovableHandle]:
     core = attention.core
     assert isinstance(core, HasWeights)
+    latest: list[Tensor] = []
 
-    def catch(_: nn.Module, args: tuple[object, ...]) -> None:
-        q, k, _v, *rest = args
-        caught[name] = core.weights(q, k, *rest).detach()  # pyright: ignore[reportArgumentType]
+    def catch(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any], _out: Tensor) -> None:
+        _check_hooks(name, attention)  # one may have come since
+        q, k, *rest = args[:2] + args[3:]
+        given = {key: value for key, value in named.items() if key != "v"}
+        latest[:] = [core.weights(q, k, *rest, **given).detach()]
 
     def unfold(_: nn.Module, _args: tuple[object, ...], out: Tensor) -> None:
-        caught[name] = unfold_beams(caught[name], out.shape[0])
+        caught[name] = unfold_beams(latest[0], out.shape[0])
 
-    before, after = attention.core.register_forward_pre_hook, attention.register_forward_hook
-    return [before(catch), after(unfold)]
+    # What the core received is known after it ran; several attentions may share one core.
+    return [
+        attention.core.register_forward_hook(catch, prepend=True, with_kwargs=True),
+        attention.register_forward_hook(unfold, prepend=True),
+    ]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
-from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, tie_head
+from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, build_head, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal, Prefix
 from addnorm.nn.residuals import Depth
@@ -121,7 +121,7 @@ class DecoderConfig(TransformerConfig):
     def build(self, vocab_size: int) -> DecoderModel:
         position = self.build_position(causal=True)
         embed = self.build_embedding(vocab_size, position)
-        head = self.head.build(self.d_model, vocab_size)
+        head = build_head(self.head, self.d_model, vocab_size)
         depth = Depth(decoder=self.n_layers, causal=True)
         exits = self.build_exits(self.exits, self.head, vocab_size)
         model = DecoderModel(embed, self.build_stack(position, depth), head, exits)

@@ -19,6 +19,7 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHead,
     TokenHeadConfig,
+    build_head,
 )
 from addnorm.nn.init import initialise
 from addnorm.nn.residuals import Depth
@@ -104,7 +105,7 @@ class EncoderConfig(TransformerConfig):
         if labels and n_labels is None:
             raise ValueError(f"a {kind_of(self.head)} head needs n_labels")
         n_outputs = vocab_size if tokens else n_labels or 0
-        head = self.head.build(self.d_model, n_outputs)
+        head = build_head(self.head, self.d_model, n_outputs)
         stack = self.build_stack(position, Depth(encoder=self.n_layers))
         exits = self.build_exits(self.exits, self.head, n_outputs)
         model = EncoderModel(embed, stack, head, exits)

@@ -23,7 +23,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding, zero_padding
-from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, tie_head
+from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, build_head, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Branches, Causal
 from addnorm.nn.positions import PositionConfig
@@ -178,7 +178,7 @@ class EncoderDecoderConfig(TransformerConfig):
             encoder=self.build_stack(position, depth),
             target_embed=self.build_embedding(n_target, target_position),
             decoder=self.build_cross_stack(target_position, replace(depth, causal=True)),
-            head=self.head.build(self.d_model, n_target),
+            head=build_head(self.head, self.d_model, n_target),
         )
         initialise(model, self.init)
         if isinstance(self.head, TokenHeadConfig) and self.head.tied:

@@ -64,7 +64,7 @@ class Item:
         """What it is now."""
         if self.name == TYPE:
             return self.module
-        return len(_hooks(self.module)) if self.name == HOOKS else getattr(self.module, self.name)
+        return len(hooks_of(self.module)) if self.name == HOOKS else getattr(self.module, self.name)
 
     def __str__(self) -> str:
         full = f"{self.path}.{self.name}".strip(".") or "the model"
@@ -203,7 +203,7 @@ def items_of(model: nn.Module) -> Iterator[Item]:
 def _items_at(path: str, module: nn.Module) -> Iterator[Item]:
     if type(module) not in CONTAINERS:
         yield Item(module, path, TYPE)
-    if _hooks(module):
+    if hooks_of(module):
         yield Item(module, path, HOOKS)
     for name in _names(module):
         yield Item(module, path, name)
@@ -226,8 +226,8 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_buffers(recurse=False, remove_duplicate=False))
 
 
-def _hooks(module: nn.Module) -> list[object]:
-    """What runs before and after its forward."""
+def hooks_of(module: nn.Module) -> list[object]:
+    """What runs before and after the forward of a module."""
     before, after = vars(module)["_forward_pre_hooks"], vars(module)["_forward_hooks"]
     return [*before.values(), *after.values()]
 

@@ -1,12 +1,13 @@
 """What every model configuration has in common, and how its embedding and stacks are built."""
 
 from dataclasses import replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 from torch import nn
 
 from addnorm.config import Probability, config
+from addnorm.errors import InputError
 from addnorm.nn.attention import AttentionConfig, PatternConfig
 from addnorm.nn.attention.scores import is_plain_product, scale_of
 from addnorm.nn.blocks import (
@@ -17,14 +18,14 @@ from addnorm.nn.blocks import (
     ParallelCrossBlock,
     Stack,
 )
-from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig, TokenEmbedding
+from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig, TokenEmbedding, build_embedding
 from addnorm.nn.exits import ExitHead
-from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.nn.heads import HeadConfig
+from addnorm.nn.feedforward import FeedForwardConfig, build_feedforward
+from addnorm.nn.heads import HeadConfig, build_head
 from addnorm.nn.init import InitName
-from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.mixers import MixerConfig, build_mixer
 from addnorm.nn.moe import AnyFeedForwardConfig
-from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig
+from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions import (
     ALiBiConfig,
     KERPLEConfig,
@@ -35,7 +36,7 @@ from addnorm.nn.positions import (
     T5BiasConfig,
     TransformerXLConfig,
 )
-from addnorm.nn.positions.position import BuildContext, Position, PositionPart
+from addnorm.nn.positions.position import BuildContext, Position, PositionPart, build_position
 from addnorm.nn.residuals import (
     Depth,
     ParallelConfig,
@@ -43,6 +44,8 @@ from addnorm.nn.residuals import (
     PreNorm,
     PreNormConfig,
     ResidualConfig,
+    build_final_norm,
+    build_placement,
 )
 from addnorm.parts import Family, check_conflicts, kind_of
 
@@ -148,15 +151,14 @@ class TransformerConfig:
 
     def build_embedding(self, vocab_size: int, position: Position) -> TokenEmbedding:
         """The embedding of tokens; someone's own has the same attributes (see `EmbeddingPart`)."""
-        built = self.embedding.build(vocab_size, self.d_model, position, self.dropout)
-        return cast(TokenEmbedding, built)
+        return build_embedding(self.embedding, vocab_size, self.d_model, position, self.dropout)
 
     def build_position(
         self, *, causal: bool, position: PositionConfig | None = None, max_len: int | None = None
     ) -> Position:
         """The scheme of one stack, or of one layer: by default the model's own."""
         context = self.build_context(causal=causal, max_len=max_len or self.max_len)
-        return (position or self.position).build(context)
+        return build_position(position or self.position, context)
 
     @property
     def cross_attention_config(self) -> AttentionConfig:
@@ -182,10 +184,16 @@ class TransformerConfig:
         self, position: Position, depth: Depth, n_layers: int, *, cross: bool
     ) -> Stack:
         blocks = [
-            self.build_block(position, replace(depth, layer=i), cross=cross)
-            for i in range(n_layers)
+            self._layer(position, replace(depth, layer=i), cross=cross) for i in range(n_layers)
         ]
-        return Stack(blocks, self.residual.build_final(self.d_model, self.norm))
+        return Stack(blocks, build_final_norm(self.residual, self.d_model, self.norm))
+
+    def _layer(self, position: Position, depth: Depth, *, cross: bool) -> AnyBlock:
+        """The block of a layer; a part that cannot stand there is refused with its number."""
+        try:
+            return self.build_block(position, depth, cross=cross)
+        except InputError as error:
+            raise InputError(f"layer {depth.layer}: {error}") from error
 
     def build_block(self, position: Position, depth: Depth, *, cross: bool) -> AnyBlock:
         """Layer `depth.layer` of a stack: every sublayer in its placement."""
@@ -199,7 +207,7 @@ class TransformerConfig:
             parts["cross_attention"] = self.cross_attention_config.build_cross(
                 self.d_model, depth.layer
             )
-        parts["feedforward"] = self.feedforward.build(self.d_model)
+        parts["feedforward"] = build_feedforward(self.feedforward, self.d_model)
         if isinstance(self.residual, ParallelConfig):
             parts["norm"] = self.residual.build_shared(self.d_model, self.norm)
             return ParallelCrossBlock(**parts) if cross else ParallelBlock(**parts)
@@ -214,9 +222,8 @@ class TransformerConfig:
             attention = replace(attention, pattern=layer.pattern)
         if layer.position is not None:
             position = self.build_position(causal=depth.causal, position=layer.position)
-        return attention.build(
-            self.d_model, position.in_layer(depth.layer), depth.causal, depth.layer
-        )
+        in_layer = position.in_layer(depth.layer)
+        return build_mixer(attention, self.d_model, in_layer, depth.causal, depth.layer)
 
     def build_residual(self, depth: Depth, *, first: bool) -> nn.Module:
         """The placement of one sublayer; `first` in its block."""
@@ -224,14 +231,16 @@ class TransformerConfig:
         leaves_out = isinstance(placement, PreNormConfig) and not placement.first
         if first and depth.layer == 0 and leaves_out:
             return PreNorm(NoNorm(), self.dropout)
-        return placement.build(self.d_model, self.norm, self.dropout, depth)
+        return build_placement(placement, self.d_model, self.norm, self.dropout, depth)
 
     def build_exits(
         self, layers: tuple[int, ...], head: HeadConfig, n_outputs: int
     ) -> nn.ModuleDict:
         """A norm and a head for each of the layers that have an exit."""
         exits = {
-            str(layer): ExitHead(self.norm.build(self.d_model), head.build(self.d_model, n_outputs))
+            str(layer): ExitHead(
+                build_norm(self.norm, self.d_model), build_head(head, self.d_model, n_outputs)
+            )
             for layer in layers
         }
         return nn.ModuleDict(exits)

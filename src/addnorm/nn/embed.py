@@ -1,7 +1,7 @@
 """Embeddings: tokens to vectors, with the positions that act there."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -9,9 +9,11 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
+from addnorm.nn.built import built, built_module
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, NoNorm, NormConfig
+from addnorm.nn.masks import Full
+from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
 from addnorm.parts import Family
 
@@ -93,7 +95,7 @@ class EmbeddingConfig:
             d_model,
             position=position,
             scale=math.sqrt(d_model) if self.scale == "sqrt" else 1.0,
-            norm=None if self.norm is None else self.norm.build(d_model),
+            norm=None if self.norm is None else build_norm(self.norm, d_model),
             dropout=dropout,
             word_dropout=self.word_dropout,
             n_types=self.n_types,
@@ -140,3 +142,16 @@ def zero_padding(
 ) -> Float[Tensor, "batch seq d_model"]:
     """`x` where `valid`, zero elsewhere."""
     return x if valid is None else torch.where(valid[..., None], x, 0.0)
+
+
+def build_embedding(
+    embedding: AnyEmbeddingConfig, vocab_size: int, d_model: int, position: Position, dropout: float
+) -> TokenEmbedding:
+    """The embedding of tokens. Raises `InputError` where someone's own builds none."""
+    made = embedding.build(vocab_size, d_model, position, dropout)
+    expected = "the embedding must be an nn.Module with tokens and position"
+    table = built(embedding, made, HasTable, expected)
+    tokens = torch.zeros(2, 3, dtype=torch.long)
+    inputs = (tokens, Context.over(tokens, Full()), None)
+    built_module(embedding, made, "embedding(tokens, ctx, types)", inputs, (2, 3, d_model))
+    return cast(TokenEmbedding, table)

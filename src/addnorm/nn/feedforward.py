@@ -1,6 +1,7 @@
 """Position-wise feed-forward layers: two matrices with an activation, or three with a gate."""
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.config import Probability, config
+from addnorm.errors import InputError
+from addnorm.nn.built import built_module
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.functional import squared_relu
 from addnorm.nn.linear import Linear
-from addnorm.parts import Family
+from addnorm.parts import Family, is_ours, kind_of
 
 Activation = Literal["relu", "squared_relu", "gelu", "gelu_tanh", "silu", "sigmoid"]
 
@@ -159,3 +162,15 @@ DenseFeedForwardConfig = Annotated[
     Family("feedforward", FeedForwardPart),
 ]
 """The feed-forward layers that every token passes whole; `moe` has the union of all."""
+
+
+def build_feedforward(feedforward: FeedForwardPart, d_model: int) -> nn.Module:
+    """The layer of this width. Raises `InputError` where someone's own builds none, or a norm."""
+    x = torch.zeros(2, 3, d_model)
+    made = built_module(feedforward, feedforward.build(d_model), "feedforward(x)", (x,), x.shape)
+    if not is_ours(type(feedforward)) and "valid" in signature(made.forward).parameters:
+        raise InputError(
+            f"{kind_of(feedforward)} builds {type(made).__name__}, which is no feedforward: it "
+            "takes valid, as a norm does. It would fit as norm"
+        )
+    return made

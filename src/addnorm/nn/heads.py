@@ -8,12 +8,14 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
+from addnorm.nn.built import built_module
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.linear import Linear, linear
-from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig
+from addnorm.nn.masks import Full
+from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
 
@@ -50,7 +52,7 @@ class TransformConfig:
     """A norm after the nonlinearity; by default none."""
 
     def build(self, d_model: int) -> Transform:
-        norm = NoNorm() if self.norm is None else self.norm.build(d_model)
+        norm = NoNorm() if self.norm is None else build_norm(self.norm, d_model)
         return Transform(d_model, self.activation, bias=self.bias, norm=norm)
 
 
@@ -328,3 +330,14 @@ def _first(x: Hidden, valid: Tensor) -> Float[Tensor, "batch d_model"]:
 
 
 POOLINGS = {"mean": _mean, "max": _max, "first": _first}
+
+
+def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:
+    """The head of these sizes. Raises `InputError` where someone's own builds none.
+
+    Without labels or a vocabulary it may give any number of features.
+    """
+    x, made = torch.zeros(2, 3, d_model), head.build(d_model, n_outputs)
+    shapes = [(2, 3, n_outputs), (2, n_outputs)]
+    inputs = (x, Context.over(x, Full()))
+    return built_module(head, made, "head(x, ctx)", inputs, *(shapes if n_outputs else []))

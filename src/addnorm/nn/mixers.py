@@ -2,10 +2,15 @@
 
 from typing import Annotated, Protocol, runtime_checkable
 
+import torch
 from torch import nn
 
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.blocks import Mixer
+from addnorm.nn.built import built, built_module
+from addnorm.nn.context import Context
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.masks import Causal, Full
 from addnorm.nn.positions.position import Position
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.parts import Family
@@ -29,3 +34,14 @@ MixerConfig = Annotated[
     Family("mixer", MixerPart, default="attention"),
 ]
 """Every mixer there is."""
+
+
+def build_mixer(
+    mixer: MixerConfig, d_model: int, position: Position, causal: bool, layer: int
+) -> nn.Module:
+    """The mixer of a layer. Raises `InputError` where someone's own builds none."""
+    made = mixer.build(d_model, position, causal, layer)
+    parts = built(mixer, made, Mixer, "the mixer must be an nn.Module with pattern and new_cache()")
+    x = torch.zeros(2, 3, d_model)
+    ctx = Context.over(x, Causal() if causal else Full()).restrict(parts.pattern)
+    return built_module(mixer, made, "mixer(x, ctx, cache)", (x, ctx, None), x.shape)

@@ -17,6 +17,7 @@ from addnorm.nn.feedforward import (
     FeedForwardConfig,
     FeedForwardPart,
     GatedFeedForwardConfig,
+    build_feedforward,
 )
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
@@ -150,7 +151,7 @@ class MixtureOfExpertsConfig:
         }
 
     def build(self, d_model: int) -> MixtureOfExperts:
-        experts = [self.expert.build(d_model) for _ in range(self.n_experts)]
+        experts = [build_feedforward(self.expert, d_model) for _ in range(self.n_experts)]
         return MixtureOfExperts(d_model, experts, top_k=self.top_k, balance=self.balance)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from addnorm.config import config
+from addnorm.nn.built import built_module
 from addnorm.nn.functional import batch_norm, moments, scale_norm
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
@@ -274,3 +275,9 @@ NormConfig = Annotated[
     Family("norm", NormPart),
 ]
 """Every norm there is."""
+
+
+def build_norm(norm: NormConfig, d_model: int) -> nn.Module:
+    """The norm of this width. Raises `InputError` where someone's own builds none."""
+    x = torch.zeros(2, 3, d_model)
+    return built_module(norm, norm.build(d_model), "norm(x, valid)", (x, None), x.shape)

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
+import torch
 from torch import nn
 
 from addnorm.config import config
+from addnorm.nn.built import built_module
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.norms import NoNorm, NormConfig
+from addnorm.nn.norms import NoNorm, NormConfig, build_norm
 from addnorm.nn.types import Hidden, Valid
 from addnorm.parts import Family
 
@@ -51,7 +53,7 @@ class PostNormConfig:
     kind: Literal["post"] = "post"
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> PostNorm:
-        return PostNorm(norm.build(d_model), dropout)
+        return PostNorm(build_norm(norm, d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """What follows the last layer: nothing, for every sublayer already ends in a norm."""
@@ -90,11 +92,11 @@ class PreNormConfig:
         return {"pre": cls(), "pre_without_first": cls(first=False)}
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> PreNorm:
-        return PreNorm(norm.build(d_model), dropout)
+        return PreNorm(build_norm(norm, d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """What follows the last layer: one norm, for the residual stream itself has none."""
-        return norm.build(d_model)
+        return build_norm(norm, d_model)
 
 
 class SandwichNorm(nn.Module):
@@ -117,11 +119,11 @@ class SandwichNormConfig:
     kind: Literal["sandwich"] = "sandwich"
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> SandwichNorm:
-        return SandwichNorm(norm.build(d_model), norm.build(d_model), dropout)
+        return SandwichNorm(build_norm(norm, d_model), build_norm(norm, d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """What follows the last layer: one norm, for the residual stream itself has none."""
-        return norm.build(d_model)
+        return build_norm(norm, d_model)
 
 
 class DeepNorm(nn.Module):
@@ -156,7 +158,7 @@ class DeepNormConfig:
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> DeepNorm:
         alpha, beta = deepnorm_constants(depth)
-        return DeepNorm(norm.build(d_model), dropout, alpha=alpha, gain=beta)
+        return DeepNorm(build_norm(norm, d_model), dropout, alpha=alpha, gain=beta)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """What follows the last layer: nothing, for every sublayer already ends in a norm."""
@@ -203,15 +205,15 @@ class ParallelConfig:
         return {"parallel": cls(), "parallel_norm_each": cls(norms="each")}
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> Branch:
-        return Branch(norm.build(d_model) if self.norms == "each" else NoNorm(), dropout)
+        return Branch(build_norm(norm, d_model) if self.norms == "each" else NoNorm(), dropout)
 
     def build_shared(self, d_model: int, norm: NormConfig) -> nn.Module:
         """The norm before all branches: the one there is, or none where each has its own."""
-        return norm.build(d_model) if self.norms == "one" else NoNorm()
+        return build_norm(norm, d_model) if self.norms == "one" else NoNorm()
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """What follows the last layer: one norm, for the residual stream itself has none."""
-        return norm.build(d_model)
+        return build_norm(norm, d_model)
 
 
 Residual = PostNorm | PreNorm | SandwichNorm | DeepNorm
@@ -244,3 +246,20 @@ ResidualConfig = Annotated[
     Family("placement", ResidualPart),
 ]
 """Every placement there is."""
+
+
+def build_placement(
+    placement: ResidualConfig, d_model: int, norm: NormConfig, dropout: float, depth: Depth
+) -> nn.Module:
+    """The placement of a sublayer. Raises `InputError` where someone's own builds none."""
+    x = torch.zeros(2, 3, d_model)
+    made = placement.build(d_model, norm, dropout, depth)
+    inputs = (x, nn.Identity(), None)
+    return built_module(placement, made, "placement(x, f, valid)", inputs, x.shape)
+
+
+def build_final_norm(placement: ResidualConfig, d_model: int, norm: NormConfig) -> nn.Module:
+    """What follows the last layer. Raises `InputError` where someone's own builds no module."""
+    x = torch.zeros(2, 3, d_model)
+    made = placement.build_final(d_model, norm)
+    return built_module(placement, made, "build_final(x, valid)", (x, None), x.shape)

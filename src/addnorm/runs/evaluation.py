@@ -11,7 +11,7 @@ from torch import Tensor
 
 from addnorm.data import DataConfig
 from addnorm.data.batch import Batch, Loader
-from addnorm.data.batching import Buckets, Loaders
+from addnorm.data.batching import Buckets, Loaders, build_loaders
 from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Tokenizers, encode
 from addnorm.data.examples import (
     Corpus,
@@ -251,7 +251,7 @@ def evaluation_of(
     corpus = corpus or run.corpus or run.recipe.corpus()
     check_task(run.recipe, corpus)
     encoded = encode(corpus, run.text, run.labels)
-    loaders = run.recipe.train.batching.build(encoded)
+    loaders = build_loaders(run.recipe.train.batching, encoded)
     evaluator = Evaluator.of(
         split,
         corpus,

@@ -7,14 +7,16 @@ person who reads it.
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
-from addnorm.parts import import_parts, needed_imports
 
 
 def imports_of(settings: Any) -> dict[str, str]:
@@ -111,3 +113,64 @@ def _model_folder(file: Path) -> Path | None:
         if isinstance(facts, Mapping) and facts.keys() & {"recipe", "model_type", "architectures"}:
             return folder
     return None
+
+
+def import_parts(names: Sequence[str], folder: Path | None = None) -> None:
+    """Import the files (`my_parts.py`, relative to `folder`) and modules that a person named.
+
+    A file becomes the module of its stem. Raises `InputError` for one that is missing, or that
+    would take the place of a module that is imported already; what goes wrong inside of it is the
+    person's own and keeps its traceback.
+    """
+    for name in names:
+        if name.endswith(".py"):
+            _import_file((folder or Path()) / name)
+            continue
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            raise InputError(f"--import {name}: no such module, and no file {name}.py") from error
+
+
+def needed_imports(tree: Any) -> list[str]:
+    """The modules that `module:Class` kinds anywhere in a recipe's tree speak of."""
+    found: list[str] = []
+    if isinstance(tree, Mapping):
+        kind = tree.get("kind")
+        if isinstance(kind, str) and ":" in kind:
+            found.append(kind.partition(":")[0])
+        found += [one for value in tree.values() for one in needed_imports(value)]
+    elif isinstance(tree, list | tuple):
+        found += [one for value in tree for one in needed_imports(value)]
+    return sorted(set(found))
+
+
+def _import_file(file: Path) -> ModuleType:
+    name, path = file.stem, file.resolve()
+    if not path.is_file():
+        near = nearest(file.name, [one.name for one in file.parent.glob("*.py")])
+        raise InputError(f"--import {file}: no such file.{near}")
+    if (there := sys.modules.get(name)) is not None:
+        if Path(getattr(there, "__file__", None) or "").resolve() == path:
+            return there
+        raise InputError(f"--import {file}: a module {name!r} is imported already: rename the file")
+    if not name.isidentifier():
+        raise InputError(f"--import {file}: {name!r} is no name of a module: rename the file")
+    if (other := find_spec(name)) is not None and other.origin != str(path):
+        raise InputError(
+            f"--import {file}: {name!r} is the name of another module, {other.origin}: "
+            "rename the file"
+        )
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"--import {file}: not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -21,7 +21,7 @@ from addnorm.convert.transfer.model import (
     layer_counts,
     transfer_weights,
 )
-from addnorm.data.batching import Loaders
+from addnorm.data.batching import Loaders, build_loaders
 from addnorm.data.encoding import encode
 from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
@@ -29,6 +29,7 @@ from addnorm.runs.build import build_model, save_model
 from addnorm.runs.changes import changed, with_depth
 from addnorm.runs.evaluation import Evaluator, Split
 from addnorm.runs.folder import write_settings
+from addnorm.runs.lock import LOCK, locked
 from addnorm.runs.recipe import Recipe, check_task
 from addnorm.runs.run import Run
 from addnorm.train.precision import resolve_device
@@ -124,7 +125,7 @@ class _EvaluationData:
         corpus = recipe.corpus()
         check_task(recipe, corpus)
         encoded = encode(corpus, run.text, run.labels)
-        loaders = recipe.train.batching.build(encoded, seed=recipe.train.seed)
+        loaders = build_loaders(recipe.train.batching, encoded, recipe.train.seed)
         evaluator = Evaluator.of(
             split,
             corpus,
@@ -148,10 +149,19 @@ def swap_run(
     """Write the model of `folder` with other parts to `out`, a run folder; say what it cost.
 
     `fields` are those of the recipe to replace, as of the data to measure on. Where the run has no
-    data, nothing is measured. Raises `InputError` where something is in `out`, for parts that do
-    not exist or do not fit, and where training is asked for without data.
+    data, nothing is measured. Raises `InputError` where something is in `out` or another process
+    writes there, for parts that do not exist or do not fit, and where training is asked for
+    without data.
     """
     _check(options, fields, out)
+    with locked(out):
+        _check_empty(out)
+        return _swap(folder, out, options, fields, console)
+
+
+def _swap(
+    folder: Path, out: Path, options: SwapOptions, fields: Mapping[str, str], console: Console
+) -> SwapReport:
     # A model that is trained on needs more than 16 bits.
     run = Run.open(folder, fields, dtype=torch.float32 if options.recover else None)
     recipe, layers = _swapped_recipe(run.recipe, options)
@@ -167,7 +177,7 @@ def swap_run(
         for model in (run.model, new):
             model.to(device)
     figures = _measured(data, {"before": run.model, "after": new}, console)
-    with atomic_directory(out) as partial:
+    with atomic_directory(out, index="config.json") as partial:
         if options.recover:
             assert data is not None
             recipe = replace(recipe, train=recovery(recipe.train, options.recover, fields))
@@ -208,8 +218,7 @@ def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> Train
 
 def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
     """Raise `InputError` for what can be seen to be wrong before anything is read."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: something is there already: choose another --out")
+    _check_empty(out)
     if options.distill and not options.recover:
         raise InputError("--distill says what to learn from: give --recover, the number of steps")
     if options.recover < 0:
@@ -219,6 +228,12 @@ def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
         raise InputError(f"--{model_fields[0]}: parts of the model are changed by --set {path}=…")
     if not (options.sets or options.layers):
         raise InputError("nothing to change: give --set, such as --set norm=rmsnorm, or --layers")
+
+
+def _check_empty(out: Path) -> None:
+    ours = {LOCK, ".partial"}  # the second is what a crash leaves
+    if out.exists() and (not out.is_dir() or {one.name for one in out.iterdir()} - ours):
+        raise InputError(f"{out}: something is there already: choose another --out")
 
 
 def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layers]:

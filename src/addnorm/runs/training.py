@@ -7,7 +7,7 @@ from rich.console import Console
 from torch import nn
 
 from addnorm.data import Corpus
-from addnorm.data.batching import Loaders
+from addnorm.data.batching import Loaders, build_loaders
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.errors import InputError
 from addnorm.models import Model
@@ -50,7 +50,9 @@ class Prepared:
         self.tokenizers = saved.tokenizers if saved else learnt(recipe, self.corpus)
         self.labels = saved.labels if saved else self.corpus.labels
         self.encoded: EncodedCorpus = encode(self.corpus, self.tokenizers, self.labels)
-        self.loaders: Loaders = recipe.train.batching.build(self.encoded, seed=recipe.train.seed)
+        self.loaders: Loaders = build_loaders(
+            recipe.train.batching, self.encoded, recipe.train.seed
+        )
         torch.manual_seed(recipe.train.seed)
         self.model: Model = build_model(recipe, self.tokenizers, self.labels)
         start = recipe.train.start

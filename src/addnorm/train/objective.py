@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
+from addnorm.nn.built import built
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import kind_of
 from addnorm.train.distill import imitation_sum
@@ -36,7 +37,9 @@ class Objective:
         self.label_smoothing = label_smoothing
         self.teacher = teacher
         self.in_parts = in_parts
-        self.module = None if isinstance(loss, CrossEntropyConfig) else loss.build()
+        self.module = None
+        if not isinstance(loss, CrossEntropyConfig):
+            self.module = built(loss, loss.build(), nn.Module, "the loss must be an nn.Module")
         if self.module is not None and any(True for _ in self.module.parameters()):
             raise InputError(
                 f"train.loss: {self.kind} has parameters, which no optimiser trains: "

@@ -11,10 +11,13 @@ from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
     BilinearConfig,
+    EagerCore,
     ScaledDotConfig,
     WindowPatternConfig,
 )
+from addnorm.nn.attention.scores import Additive
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.masks import Window
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import (
@@ -89,24 +92,45 @@ def test_blocks_come_by_their_types() -> None:
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ({"attention": RecurrentConfig()}, "no Recurrent: attention"),
-        ({"feedforward": MixtureOfExpertsConfig()}, "no MixtureOfExperts: 'mlp' and 'gated'"),
-        ({"feedforward": FeedForwardConfig(activation="squared_relu")}, "no squared_relu: relu"),
+        (
+            {"attention": RecurrentConfig()},
+            r"hold attention \(Recurrent\) of layer 0: it knows attention there",
+        ),
+        (
+            {"feedforward": MixtureOfExpertsConfig()},
+            r"feedforward \(MixtureOfExperts\) of layer 0: .* 'mlp' and 'gated'",
+        ),
+        (
+            {"feedforward": FeedForwardConfig(activation="squared_relu")},
+            r"feedforward.activation \(squared_relu\) of layer 0: .* relu",
+        ),
         (
             {"attention": AttentionConfig(n_heads=4, pattern=WindowPatternConfig(size=2))},
-            r"no pattern Window\(size=2\): full attention",
+            r"hold attention.pattern \(Window\(size=2\)\) of layer 0: it knows Full\(\) there",
         ),
-        ({"attention": AttentionConfig(n_heads=4, score=AdditiveConfig())}, "dot products"),
-        ({"attention": AttentionConfig(n_heads=4, score=BilinearConfig())}, "dot products"),
-        ({"attention": AttentionConfig(n_heads=4, score=ScaledDotConfig(softcap=1.0))}, "softcap"),
-        ({"position": TransformerXLConfig()}, "no RelativeScores positions: sinusoidal"),
+        (
+            {"attention": AttentionConfig(n_heads=4, score=AdditiveConfig())},
+            r"score \(Additive\) of layer 0: .* dot products",
+        ),
+        (
+            {"attention": AttentionConfig(n_heads=4, score=BilinearConfig())},
+            r"score.weight \(.*\) of layer 0: .* dot products",
+        ),
+        (
+            {"attention": AttentionConfig(n_heads=4, score=ScaledDotConfig(softcap=1.0))},
+            r"softcap \(1.0\) of layer 0",
+        ),
+        (
+            {"position": TransformerXLConfig()},
+            r"position \(RelativeScores\) of layer 0: it knows sinusoidal",
+        ),
         (
             {"position": RotaryConfig(scaling=YaRNScaling(factor=2.0, original_max_len=8))},
             "no rotary scaling of this kind: none, 'linear' and 'ntk'",
         ),
         (
             {"position": RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=8))},
-            "no DynamicRotary positions",
+            r"position \(DynamicRotary\)",
         ),
         ({"residual": DeepNormConfig()}, "no placement DeepNorm: 'post', 'pre'"),
         (
@@ -133,3 +157,14 @@ def test_what_it_has_not_beside_a_memory_is_refused(parts: dict[str, Any], says:
     assert isinstance(model, EncoderDecoderModel)
     with pytest.raises(InputError, match=says):
         stack_options(model.decoder, Ledger(model, "CTranslate2"))
+
+
+def test_the_first_layer_that_differs_is_named() -> None:
+    config = EncoderDecoderConfig(d_model=32, n_layers=3, attention=FOUR)
+    model = config.build(11)
+    model.decoder.blocks[2].attention.pattern = Window(2)
+    with pytest.raises(InputError, match=r"pattern \(Window\(size=2\)\) of layer 2 of the decoder"):
+        stack_options(model.decoder, Ledger(model, "CTranslate2"))
+    model.encoder.blocks[1].attention.core = EagerCore(Additive(4, 8))
+    with pytest.raises(InputError, match=r"score \(Additive\) of layer 1 of the encoder: .* dot"):
+        stack_options(model.encoder, Ledger(model, "CTranslate2"))

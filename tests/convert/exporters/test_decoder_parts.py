@@ -17,6 +17,8 @@ from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
+    BilinearConfig,
+    DifferentialCoreConfig,
     DotConfig,
     ScaledDotConfig,
     WindowPatternConfig,
@@ -101,22 +103,9 @@ def test_the_facts_of_a_llama() -> None:
             "layernorm",
         ),
         (
-            {"attention": AttentionConfig(n_heads=4, score=DotConfig())},
-            "score",
-            "scaled by another factor",
-        ),
-        (
             {"attention": AttentionConfig(n_heads=4, score=ScaledDotConfig(softcap=1.0))},
             "score",
             "scaled dot with softcap",
-        ),
-        (
-            {
-                "position": NoPositionConfig(),
-                "attention": AttentionConfig(n_heads=4, score=AdditiveConfig()),
-            },
-            "score",
-            "of another kind",
         ),
         ({"attention": AttentionConfig(n_heads=4)}, "attention bias", "all"),
         ({"attention": AttentionConfig(n_heads=4, out_bias=False)}, "attention bias", "qkv"),
@@ -126,11 +115,6 @@ def test_the_facts_of_a_llama() -> None:
             "out",
         ),
         ({"attention": AttentionConfig(n_heads=4, d_head=6)}, "heads", "of another width"),
-        (
-            {"attention": AttentionConfig(n_heads=4, pattern=WindowPatternConfig(size=3))},
-            "pattern",
-            "of another kind",
-        ),
         (
             {"layer_pattern": (LayerConfig(pattern=WindowPatternConfig(size=3)), LayerConfig())},
             "pattern",
@@ -163,6 +147,38 @@ def test_the_facts_of_a_llama() -> None:
 )
 def test_every_part_is_told(parts: dict[str, Any], part: str, fact: str) -> None:
     assert _facts(_model(**parts))[part] == fact
+
+
+WINDOW = AttentionConfig(n_heads=4, pattern=WindowPatternConfig(size=3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "attention", "says"),
+    [
+        (0, AttentionConfig(n_heads=4, score=DotConfig()), r"score.scale \(1.0\)"),
+        (1, AttentionConfig(n_heads=4, score=AdditiveConfig()), r"score \(Additive\)"),
+        (1, AttentionConfig(n_heads=4, score=BilinearConfig()), r"score.weight \(.*\)"),
+        (2, AttentionConfig(n_heads=4, core=DifferentialCoreConfig()), r"\(DifferentialCore\)"),
+        (2, WINDOW, r"pattern \(Window\(size=3\)\)"),
+    ],
+)
+def test_the_first_layer_of_another_score_or_pattern_is_named(
+    layer: int, attention: Any, says: str
+) -> None:
+    model = _model(n_layers=3)
+    other = _model(n_layers=3, attention=attention, position=NoPositionConfig())
+    for i in range(layer, 3):
+        model.stack.blocks[i].attention.core = other.stack.blocks[i].attention.core
+        model.stack.blocks[i].attention.pattern = other.stack.blocks[i].attention.pattern
+    with pytest.raises(InputError, match=rf"GGUF cannot hold attention.*{says} of layer {layer}:"):
+        _facts(model)
+
+
+def test_windows_in_all_layers_or_in_the_wrong_half_name_the_first() -> None:
+    half = (LayerConfig(), LayerConfig(pattern=WindowPatternConfig(size=3)))
+    for parts in ({"attention": WINDOW}, {"layer_pattern": half}):
+        with pytest.raises(InputError, match=r"pattern \(Window\(size=3\)\) of layer 1: .*Full"):
+            _facts(_model(**parts))
 
 
 def test_layers_of_two_kinds_and_other_mixers_are_refused() -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from addnorm.convert.exporters.decoder_parts import claim_product, claim_rotary, geometric
 from addnorm.errors import InputError
-from addnorm.models.ledger import Ledger
+from addnorm.models.ledger import TYPE, Ledger
 from addnorm.nn.attention import CrossAttention, EagerCore, SDPACore, SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.outputs import PlainOutput
@@ -79,9 +79,8 @@ def blocks_of(stack: Stack, ledger: Ledger) -> Iterator[AnyBlock]:
 def _block_options(block: AnyBlock, ledger: Ledger) -> Options:
     attention = block.attention
     if not isinstance(attention, SelfAttention):
-        raise refusal(type(attention).__name__, "attention")
-    if ledger.take(attention, "pattern") != Full():
-        raise refusal(f"pattern {attention.pattern}", "full attention")
+        raise ledger.refusal(attention, TYPE, "attention")
+    ledger.expect(attention, "pattern", Full())
     options = _head_options(attention, ledger)
     if isinstance(block, CrossBlock):
         cross = ledger.module(block.cross_attention, CrossAttention)
@@ -98,11 +97,15 @@ def _head_options(attention: MultiHead, ledger: Ledger) -> Options:
     ledger.module(attention, SelfAttention, CrossAttention)
     ledger.module(attention.output, PlainOutput)
     core = attention.core
-    if not isinstance(core, SDPACore | EagerCore) or not isinstance(core.score, DotProduct):
-        raise refusal("score of this kind", "dot products, scaled or not, without softcap,")
+    if not isinstance(core, SDPACore | EagerCore):
+        raise ledger.refusal(core, TYPE, "cores of one softmax")
+    accepted = "dot products, scaled or not, without softcap,"
+    if not isinstance(core.score, DotProduct):
+        raise ledger.refusal(core, "score", accepted)
     score = claim_product(core, ledger)
-    if score.weight is not None or score.softcap is not None:
-        raise refusal("score of this kind", "dot products, scaled or not, without softcap,")
+    for name in ("weight", "softcap"):
+        if getattr(score, name) is not None:
+            raise ledger.refusal(score, name, accepted)
     if isinstance(attention.q_norm, NoNorm) != isinstance(attention.k_norm, NoNorm):
         raise refusal("norm of queries or keys alone", "one of both")
     n_heads, n_kv_heads, n_values = (
@@ -122,13 +125,13 @@ def _feedforward_options(layer: nn.Module, ledger: Ledger) -> Options:
     from ctranslate2.specs import common_spec
 
     if not isinstance(layer, FeedForward | GatedFeedForward):
-        raise refusal(type(layer).__name__, "'mlp' and 'gated'")
+        raise ledger.refusal(layer, TYPE, "'mlp' and 'gated'")
     ledger.module(layer, FeedForward, GatedFeedForward)
     ledger.dropout(layer.dropout)
     names = {act: name for name, act in ACTIVATIONS.items()}
-    name = names.get(ledger.take(layer, "activation"), "activation of this kind")
+    name = names.get(ledger.take(layer, "activation"), "")
     if name not in KNOWN_ACTIVATIONS:
-        raise refusal(name, ", ".join(KNOWN_ACTIVATIONS))
+        raise ledger.refusal(layer, "activation", ", ".join(KNOWN_ACTIVATIONS))
     activation = common_spec.Activation[KNOWN_ACTIVATIONS[name]]
     return {"ffn_glu": isinstance(layer, GatedFeedForward), "activation": activation}
 
@@ -149,10 +152,8 @@ def _position_options(attention: SelfAttention, ledger: Ledger) -> Options:
             claim_rotary(rotary, ledger)
             return _rotary_options(rotary, attention.d_head)
         case other:
-            raise refusal(
-                f"{type(other).__name__} positions",
-                "sinusoidal, learned, rotary, T5 and, in decoders, ALiBi",
-            )
+            accepted = "sinusoidal, learned, rotary, T5 and, in decoders, ALiBi positions"
+            raise ledger.refusal(other, TYPE, accepted)
 
 
 def _rotary_options(rotary: Rotary, d_head: int) -> Options:

@@ -11,7 +11,7 @@ from torch import nn
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel
-from addnorm.models.ledger import Ledger
+from addnorm.models.ledger import TYPE, Ledger
 from addnorm.nn.attention import EagerCore, SDPACore, SelfAttention
 from addnorm.nn.attention.flex import FlexCore
 from addnorm.nn.attention.outputs import PlainOutput
@@ -20,7 +20,7 @@ from addnorm.nn.blocks import Block, ParallelBlock, Stack
 from addnorm.nn.embed import Embedding
 from addnorm.nn.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
 from addnorm.nn.heads import TokenHead
-from addnorm.nn.masks import Full, Mask, Window
+from addnorm.nn.masks import Full, Window
 from addnorm.nn.norms import BatchNorm, LayerNorm, NoNorm, OffsetRMSNorm, RMSNorm, ScaleNorm
 from addnorm.nn.positions import (
     KERPLE,
@@ -64,7 +64,7 @@ def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
             )
     leave_unused_position(embed.position, model.stack, ledger)
     return layers[0] | {
-        "pattern": _pattern([ledger.take(attention_of(block), "pattern") for block in blocks]),
+        "pattern": _pattern([attention_of(block) for block in blocks], ledger),
         "eps": "one for all norms" if len(eps_of(model, ledger)) == 1 else "several",
         "embedding": _embedding(embed, ledger),
         "scale": _scale(embed, ledger),
@@ -165,13 +165,14 @@ def norm_kind(norm: nn.Module, ledger: Ledger) -> str:
 
 def _score(attention: SelfAttention, ledger: Ledger) -> str:
     core = attention.core
-    if not isinstance(core, SDPACore | EagerCore) or not isinstance(core.score, DotProduct):
-        return "of another kind"
+    if not isinstance(core, SDPACore | EagerCore):
+        raise ledger.refusal(core, TYPE, "cores of one softmax")
+    if not isinstance(core.score, DotProduct):
+        raise ledger.refusal(core, "score", "scaled dot products")
     score = claim_product(core, ledger)
     if score.weight is not None:
-        return "of another kind"
-    if score.scale != ledger.take(attention, "d_head") ** -0.5:
-        return "scaled by another factor"
+        raise ledger.refusal(score, "weight", "scaled dot products")
+    ledger.expect(score, "scale", ledger.take(attention, "d_head") ** -0.5)
     return "scaled dot" if score.softcap is None else "scaled dot with softcap"
 
 
@@ -293,13 +294,13 @@ def geometric(rotary: Rotary) -> tuple[float, float] | None:
     return (base, factor) if found else None
 
 
-def _pattern(patterns: list[Mask]) -> str:
-    if set(patterns) == {Full()}:
-        return "full"
-    even, odd = set(patterns[::2]), set(patterns[1::2])
-    if len(even) == 1 and type(patterns[0]) is Window and odd == {Full()}:
-        return "a window in every second layer"
-    return "of another kind"
+def _pattern(attentions: list[SelfAttention], ledger: Ledger) -> str:
+    """All of them full, or a window in every second layer, from the first on."""
+    first = attentions[0].pattern
+    windows = type(first) is Window and len(attentions) > 1
+    for i, attention in enumerate(attentions):
+        ledger.expect(attention, "pattern", first if windows and i % 2 == 0 else Full())
+    return "a window in every second layer" if windows else "full"
 
 
 def eps_of(model: DecoderModel, ledger: Ledger) -> set[float]:

@@ -56,8 +56,11 @@ class SDPACore(nn.Module):
         return attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
 
     def weights(self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None) -> Weights:
-        """The attention weights of this score, by the reference core."""
-        return EagerCore(self.score).weights(q, k, mask, bias)
+        """The attention weights of this score, as the reference core computes them."""
+        if self.score is None:
+            return EagerCore().weights(q, k, mask, bias)
+        score = fused(self.score)
+        return EagerCore(DotProduct(score.scale)).weights(score.queries(q), k, mask, bias)
 
 
 NOT_FUSED = (

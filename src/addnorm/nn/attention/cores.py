@@ -2,12 +2,15 @@
 
 from typing import Annotated, Protocol, runtime_checkable
 
+import torch
 from torch import nn
 
 from addnorm.nn.attention.core import EagerCoreConfig, SDPACoreConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.built import built_module
+from addnorm.nn.masks import Full
 from addnorm.parts import Family
 
 
@@ -33,3 +36,13 @@ CoreConfig = Annotated[
     Family("core", CorePart),
 ]
 """Every attention core there is."""
+
+
+def build_core(
+    core: CoreConfig, heads: HeadShape, score: nn.Module, dropout: float, layer: int
+) -> nn.Module:
+    """The core of a layer. Raises `InputError` where someone's own builds none."""
+    q = torch.zeros(2, heads.n_heads, 3, heads.d_head)
+    k = torch.zeros(2, heads.n_kv_heads, 3, heads.d_head)
+    made = core.build(heads, score, dropout, layer)
+    return built_module(core, made, "core(q, k, v, mask, bias)", (q, k, k, Full(), None), q.shape)

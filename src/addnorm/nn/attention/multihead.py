@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 from addnorm.config import Probability, config
 from addnorm.nn.attention.core import NOT_FUSED, EagerCoreConfig, SDPACoreConfig
-from addnorm.nn.attention.cores import CoreConfig
+from addnorm.nn.attention.cores import CoreConfig, build_core
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.heads import HeadShape, divisors
-from addnorm.nn.attention.outputs import OutputConfig, PlainOutput
-from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig
-from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, is_fused
+from addnorm.nn.attention.outputs import OutputConfig, PlainOutput, build_output
+from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
+from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, build_score, is_fused
 from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
-from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig
+from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
 from addnorm.nn.types import Heads, Hidden, KeysValues
 from addnorm.parts import check_conflicts
@@ -54,8 +54,8 @@ class MultiHead(nn.Module):
         self.k_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.v_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.out_proj = Linear(heads.n_heads * heads.d_head, d_model, bias=out_bias)
-        self.q_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
-        self.k_norm = NoNorm() if qk_norm is None else qk_norm.build(heads.d_head)
+        self.q_norm = NoNorm() if qk_norm is None else build_norm(qk_norm, heads.d_head)
+        self.k_norm = NoNorm() if qk_norm is None else build_norm(qk_norm, heads.d_head)
         self.core = core
         self.output = output or PlainOutput()
 
@@ -194,7 +194,7 @@ class AttentionConfig:
             d_model,
             self.heads(d_model),
             position=position,
-            pattern=self.pattern.build(),
+            pattern=build_pattern(self.pattern),
             **self.build_parts(d_model, layer),
         )
 
@@ -205,13 +205,13 @@ class AttentionConfig:
         """What self- and cross-attention have in common, by the names of their arguments."""
         heads = self.heads(d_model)
         core = self.core or (SDPACoreConfig() if is_fused(self.score) else EagerCoreConfig())
-        score = self.score.build(heads.n_heads, heads.d_head)
+        score, output = build_score(self.score, heads), self.output
         return {
-            "core": core.build(heads, score, self.dropout, layer),
+            "core": build_core(core, heads, score, self.dropout, layer),
             "bias": self.bias,
             "out_bias": self.bias if self.out_bias is None else self.out_bias,
             "qk_norm": self.qk_norm,
-            "output": None if self.output is None else self.output.build(d_model, heads, layer),
+            "output": None if output is None else build_output(output, d_model, heads, layer),
         }
 
     def heads(self, d_model: int) -> HeadShape:

@@ -7,6 +7,7 @@ from torch import nn
 
 from addnorm.config import config
 from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.built import built_module
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Heads, Hidden
 from addnorm.parts import Family
@@ -68,3 +69,10 @@ class GatedOutputConfig:
 
 OutputConfig = Annotated[GatedOutputConfig | OutputPart, Family("output", OutputPart)]
 """Every operation on attention's output."""
+
+
+def build_output(output: OutputConfig, d_model: int, heads: HeadShape, layer: int) -> nn.Module:
+    """The operation of a layer. Raises `InputError` where someone's own builds none."""
+    mixed, x = torch.zeros(2, heads.n_heads, 3, heads.d_head), torch.zeros(2, 3, d_model)
+    made = output.build(d_model, heads, layer)
+    return built_module(output, made, "output(heads, x)", (mixed, x), mixed.shape)

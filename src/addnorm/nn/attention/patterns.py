@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 from pydantic import NonNegativeInt, PositiveInt
 
 from addnorm.config import config
+from addnorm.nn.built import built
 from addnorm.nn.masks import Blocks, Full, Mask, Window
 from addnorm.parts import Family
 
@@ -74,3 +75,8 @@ PatternConfig = Annotated[
     Family("pattern", PatternPart),
 ]
 """Every pattern there is."""
+
+
+def build_pattern(pattern: PatternConfig) -> Mask:
+    """The mask of a layer. Raises `InputError` where someone's own builds none."""
+    return built(pattern, pattern.build(), Mask, "a pattern must be a Mask of addnorm.nn.masks")

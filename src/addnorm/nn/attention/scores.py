@@ -9,6 +9,8 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from addnorm.config import config
+from addnorm.nn.attention.heads import HeadShape
+from addnorm.nn.built import built_module
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.types import ExpandedKeys, Queries
 from addnorm.parts import Family
@@ -197,3 +199,10 @@ def is_plain_product(score: ScoreConfig) -> bool:
 def scale_of(score: ScoreConfig, d_head: int) -> float:
     """What products of queries and keys are multiplied by, where a score has any."""
     return score.scale(d_head) if isinstance(score, DotProductConfig) else 1.0
+
+
+def build_score(score: ScoreConfig, heads: HeadShape) -> nn.Module:
+    """The score of these heads. Raises `InputError` where someone's own builds none."""
+    n, d_head = heads.n_heads, heads.d_head
+    q, k = torch.zeros(2, n, 3, d_head), torch.zeros(2, n, 4, d_head)
+    return built_module(score, score.build(n, d_head), "score(q, k)", (q, k), (2, n, 3, 4))

@@ -4,11 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from addnorm.nn.built import built, check_shape
 from addnorm.nn.context import Context
+from addnorm.nn.masks import Full
 from addnorm.nn.types import Hidden, Keys, Queries
+from addnorm.parts import is_ours
 
 Bias = Callable[[slice, slice], Float[Tensor, "#batch heads q_seq kv_seq"]]
 """What is added to the scaled scores before the softmax, evaluated tile by tile.
@@ -111,3 +115,20 @@ def not_a_dot_product(kind: str, around: BuildContext) -> str | None:
             "'sinusoidal', 'learned', 'alibi', 'kerple', 't5' or 'none'"
         )
     return None
+
+
+def build_position(config: PositionPart, sizes: BuildContext) -> Position:
+    """The scheme. Raises `InputError` where someone's own builds none."""
+    expected = "positions must be a Position of addnorm.nn.positions"
+    position = built(config, config.build(sizes), Position, expected)
+    if is_ours(type(config)):
+        return position
+    x = torch.zeros(2, 3, sizes.d_model)
+    q = torch.zeros(2, sizes.n_heads, 3, sizes.d_head)
+    k = torch.zeros(2, sizes.n_kv_heads or sizes.n_heads, 3, sizes.d_head)
+    ctx = Context.over(x, Full())
+    layer = built(config, position.in_layer(0), Position, f"{expected}, in_layer(0) too")
+    check_shape(config, "embed(x, ctx)", lambda: position.embed(x, ctx), x.shape)
+    for i, of in enumerate((q, k)):
+        check_shape(config, "rotate(q, k, ctx)", lambda i=i: layer.rotate(q, k, ctx)[i], of.shape)
+    return position
