@@ -17,8 +17,6 @@ from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
 
-HeadActivation = Activation | Literal["tanh"]
-
 Problem = Literal["single_label", "multi_label", "regression"]
 """What the outputs for a text mean: scores of classes, of labels each for itself, or numbers."""
 
@@ -27,11 +25,11 @@ class Transform(nn.Module):
     """`norm(act(W x + b))`: what stands between a model and its head (Devlin et al. 2019, code)."""
 
     def __init__(
-        self, d_model: int, activation: HeadActivation, *, bias: bool, norm: nn.Module
+        self, d_model: int, activation: Activation, *, bias: bool, norm: nn.Module
     ) -> None:
         super().__init__()
         self.proj = Linear(d_model, d_model, bias=bias)
-        self.activation = torch.tanh if activation == "tanh" else ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS[activation]
         self.norm = norm
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
@@ -42,7 +40,7 @@ class Transform(nn.Module):
 class TransformConfig:
     """BERT's head of masked tokens has GELU and a LayerNorm, its classifier tanh and no norm."""
 
-    activation: HeadActivation = "gelu"
+    activation: Activation = "gelu"
     """The nonlinearity after the map."""
     bias: bool = True
     """Whether the map has a bias."""
