@@ -161,6 +161,8 @@ def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
     if old is not None and old.tree:
         full = Settings((full.tree if full else {}) | old.tree, old.where)
     nothing = Settings({}, settings.where)
+    for table in filter(None, (full, sliding)):
+        table.expect("truncate", True)  # which transformers reads outside of the tables alone
     return rotary_of(full or nothing, settings, theta), rotary_of(
         sliding or nothing, settings, local
     )
