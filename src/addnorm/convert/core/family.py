@@ -24,6 +24,7 @@ from addnorm.nn.positions import LearnedConfig
 from addnorm.parts import kind_of
 
 DIFFERS = "would become"
+NO_PADDING = -1
 
 EQUAL_CORES = (SDPACoreConfig, FlexCoreConfig, EagerCoreConfig)
 """Attention cores that compute the same, each in its own way."""
@@ -39,6 +40,9 @@ class ModelSpec:
     vocab_size: int = 0
     target_vocab_size: int | None = None
     labels: tuple[str, ...] = ()
+    pad_id: int | None = None
+    """The token of padding, for families whose positions begin after it; None for the usual, and
+    `NO_PADDING` where the tokenizer has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
