@@ -93,6 +93,8 @@ TRANSLATORS = {
         share_embeddings=False,
         position=RotaryConfig(layout="interleaved", fraction=0.5),
         attention=AttentionConfig(n_heads=4, n_kv_heads=2),
+        decoder_attention=AttentionConfig(n_heads=2, n_kv_heads=1),
+        decoder_feedforward=FeedForwardConfig(d_ff=24),
         norm=LayerNormConfig(bias=False),
         residual=PreNormConfig(),
     ),

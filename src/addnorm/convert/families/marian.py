@@ -38,8 +38,7 @@ def _read(settings: Settings) -> ModelSpec:
         n_decoder_layers=n_decoder_layers,
         max_len=settings.required_int("max_position_embeddings"),
         position=SinusoidalConfig(layout="halves"),
-        attention=fairseq.attention(settings),
-        feedforward=fairseq.feedforward(settings),
+        **fairseq.sublayers(settings),
         embedding=fairseq.embedding_scale(settings),
         share_embeddings=share and tied,  # one table for all, or three
         head=TokenHeadConfig(tied=tied, bias=True),

@@ -121,14 +121,13 @@ def with_folding_targets(model: ModelConfig, *, biases: bool) -> ModelConfig:
         head = replace(head, tied=False)
     if not biases:
         return replace(model, head=head)
-    cross = None if model.cross_attention is None else _mixer(model.cross_attention)
-    return replace(
-        model,
-        attention=_mixer(model.attention),
-        cross_attention=cross,
-        feedforward=_feedforward(model.feedforward),
-        head=_head(head),
-    )
+    parts: dict[str, Any] = {}
+    for side in ("", "cross_", "decoder_"):
+        for name, with_bias in (("attention", _mixer), ("feedforward", _feedforward)):
+            part = getattr(model, f"{side}{name}", None)
+            if part is not None:
+                parts[f"{side}{name}"] = with_bias(part)
+    return replace(model, **parts, head=_head(head))
 
 
 def _mixer(mixer: Any) -> Any:
