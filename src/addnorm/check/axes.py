@@ -24,9 +24,9 @@ from addnorm.nn.attention import (
     ScoreConfig,
     WindowPatternConfig,
 )
-from addnorm.nn.embed import AnyEmbeddingConfig
+from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
-from addnorm.nn.heads import HeadConfig, TokenHeadConfig
+from addnorm.nn.heads import HeadConfig, TokenHeadConfig, TransformConfig
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import DynamicTanhConfig, LayerNormConfig, NormConfig, RMSNormConfig
@@ -215,6 +215,14 @@ VARIANTS: Mapping[str, Variant] = {
             "decoder_feedforward": GatedFeedForwardConfig(d_ff=9),
         },
         _BOTH,
+    ),
+    "narrow_table": Variant(
+        {
+            "embedding": EmbeddingConfig(d_embed=5),
+            "head": TokenHeadConfig(
+                transform=TransformConfig(activation="identity", bias=False, d_out=5)
+            ),
+        }
     ),
     "tables_apart": Variant({"share_embeddings": False}, _BOTH),
     "decoder_positions": Variant(

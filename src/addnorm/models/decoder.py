@@ -17,6 +17,7 @@ from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal, Prefix
 from addnorm.nn.residuals import Depth
+from addnorm.parts import check_conflicts
 
 
 class DecoderModel(nn.Module):
@@ -116,6 +117,7 @@ class DecoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_conflicts([self.head], self)
         check_exits(self.exits, self.n_layers)
 
     def build(self, vocab_size: int) -> DecoderModel:

@@ -31,6 +31,7 @@ from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.positions import PositionConfig
 from addnorm.nn.residuals import Depth
 from addnorm.nn.types import KeysValues
+from addnorm.parts import check_conflicts
 
 
 class EncoderDecoderModel(nn.Module):
@@ -156,6 +157,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_conflicts([self.head], self)
         decoder = self.decoder_parts
         if isinstance(decoder.attention, AttentionConfig):
             decoder.check_position(self.decoder_position or self.position)

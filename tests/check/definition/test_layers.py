@@ -23,6 +23,7 @@ X = torch.tensor([[1.0, 2, 3], [4, 5, 6]]).double()
         ("mish", F.mish),
         ("sigmoid", torch.sigmoid),
         ("tanh", torch.tanh),
+        ("identity", lambda x: x),
     ],
 )
 def test_activations_are_those_of_torch(name: str, function: object) -> None:
@@ -32,7 +33,7 @@ def test_activations_are_those_of_torch(name: str, function: object) -> None:
 
 
 def test_every_activation_has_a_definition() -> None:
-    assert {*OURS} == {*ACTIVATIONS}
+    assert {*OURS, "identity"} == {*ACTIVATIONS}
     with pytest.raises(MissingDefinition, match="activation 'elu' has no definition"):
         activated("elu", X)
 

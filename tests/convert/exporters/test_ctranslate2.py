@@ -332,6 +332,15 @@ def test_a_quantized_folder_is_smaller_and_close(tmp_path: Path) -> None:
             "sentence types",
         ),
         (
+            DecoderConfig(
+                **SMALL,
+                attention=FOUR,
+                embedding=EmbeddingConfig(d_embed=8),
+                head=TokenHeadConfig(tied=False),
+            ),
+            "no table of another width: an embedding without d_embed",
+        ),
+        (
             EncoderDecoderConfig(**SMALL, attention=FOUR, position=ALiBiConfig()),
             "a decoder-only model with it",
         ),

@@ -55,6 +55,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "mish": lambda x: x * torch.tanh(torch.log(1 + torch.exp(x))),  # Misra 2020, eq. 1
     "sigmoid": sigmoid,
     "tanh": torch.tanh,
+    "identity": lambda x: x,
 }
 
 

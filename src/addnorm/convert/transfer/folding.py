@@ -213,6 +213,9 @@ def fold_layernorm(
 
 def _axis(name: str, model: ModelConfig) -> int | None:
     """The axis of the hidden features, where the weight writes to the residual stream."""
+    narrow = getattr(model.embedding, "d_embed", None) is not None
+    if narrow and name.endswith("embed.tokens.weight"):
+        return None  # what is mapped to the residual stream, and writes nothing there itself
     learned = isinstance(position_of(model, name), LearnedConfig)
     if WRITERS_ON_LAST_AXIS.fullmatch(name) or (learned and TABLE.fullmatch(name)):
         return -1
