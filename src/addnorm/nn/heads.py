@@ -338,6 +338,11 @@ AnyTokenHeadConfig = Annotated[
 ]
 """Every head of a model that writes tokens."""
 
+DecoderHeadConfig = Annotated[
+    TokenHeadConfig | HiddenHeadConfig | HeadPart, Family("head", HeadPart, default="token")
+]
+"""Every head of a decoder: without one it gives vectors, and writes nothing."""
+
 HeadConfig = Annotated[
     TokenHeadConfig
     | ClassificationHeadConfig

@@ -240,6 +240,11 @@ def encoder(spec: ModelSpec) -> EncoderConfig:
     return _of(EncoderConfig, spec)
 
 
+def one_stack(spec: ModelSpec) -> DecoderConfig | EncoderConfig:
+    """The decoder or the encoder of `spec`. Raises `InputError` where both are."""
+    return encoder(spec) if isinstance(spec.model, EncoderConfig) else decoder(spec)
+
+
 def encoder_decoder(spec: ModelSpec) -> EncoderDecoderConfig:
     """The encoder–decoder of `spec`. Raises `InputError` for another architecture."""
     return _of(EncoderDecoderConfig, spec)

@@ -7,7 +7,7 @@ from warnings import warn
 
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError, NotFollowed
-from addnorm.models import DecoderConfig
+from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.nn.positions import (
     DynamicScaling,
     LinearScaling,
@@ -98,7 +98,7 @@ def rope_keys(table: Json) -> Json:
     }
 
 
-def max_position_embeddings_of(model: DecoderConfig) -> int:
+def max_position_embeddings_of(model: DecoderConfig | EncoderConfig) -> int:
     """`max_position_embeddings`, from which transformers begins to scale dynamically."""
     scaling = model.position.scaling if isinstance(model.position, RotaryConfig) else None
     return scaling.original_max_len if isinstance(scaling, DynamicScaling) else model.max_len

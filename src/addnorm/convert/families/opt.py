@@ -1,12 +1,14 @@
 """OPT: GPT's decoder with ReLU, biases everywhere or in no projection, positions from row 2."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
 from addnorm.convert.core.known import embedding_of, token_head_of
 from addnorm.convert.core.maps import Renamed, SkipRows, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import decoder_head, decoder_keys, head_weights
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -25,6 +27,11 @@ def _read(settings: Settings) -> ModelSpec:
     d_model = settings.required_int("hidden_size")
     width = settings.optional_int("word_embed_proj_dim") or d_model
     narrow = None if width == d_model else width
+    head = decoder_head(settings, tied=settings.get("tie_word_embeddings", True))
+    if isinstance(head, TokenHeadConfig) and narrow is not None:
+        head = replace(head, transform=_to_table(narrow))
+    elif narrow is not None:
+        raise settings.refuse("architectures", f"its vectors are mapped to word_embed_proj_dim = {width}, and a body ends before")
     before = settings.get("do_layer_norm_before", True)
     settings.expect("_remove_final_layer_norm", False, *(() if before else (True,)))
     settings.expect("layer_norm_elementwise_affine", True)
@@ -51,10 +58,7 @@ def _read(settings: Settings) -> ModelSpec:
         norm=LayerNormConfig(),
         residual=PreNormConfig() if before else PostNormConfig(),
         embedding=EmbeddingConfig(scale="one", d_embed=narrow),
-        head=TokenHeadConfig(
-            tied=settings.get("tie_word_embeddings", True),
-            transform=None if narrow is None else _to_table(narrow),
-        ),
+        head=head,
         dropout=settings.get("dropout", 0.1),
         init="gpt2",
     )
@@ -73,7 +77,6 @@ def _write(spec: ModelSpec) -> Json:
         raise InputError(f"opt has no {kind_of(feedforward)} feed-forward")
     return {
         "model_type": "opt",
-        "architectures": ["OPTForCausalLM"],
         "vocab_size": spec.vocab_size,
         "hidden_size": model.d_model,
         "word_embed_proj_dim": embedding_of(model).width(model.d_model),
@@ -86,8 +89,7 @@ def _write(spec: ModelSpec) -> Json:
         "activation_function": activation_name(feedforward.activation),
         "attention_dropout": attention.dropout,
         "dropout": model.dropout,
-        "tie_word_embeddings": token_head_of(model).tied,
-    }
+    } | decoder_keys(model, "OPT")
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -102,8 +104,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model).bias))
     if isinstance(model.residual, PreNormConfig):
         yield from weight_and_bias("stack.norm", f"{body}.final_layer_norm")
-    if not token_head_of(model).tied:
-        yield Renamed("head.weight", "lm_head.weight")
+    yield from head_weights(model, "lm_head.weight")
 
 
 def _layer(i: int, bias: bool) -> Iterator[TensorMap]:
