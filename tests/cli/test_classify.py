@@ -25,6 +25,21 @@ def test_a_label_for_each_line(run_of: RunOf, tmp_path: Path, addnorm: Command) 
     assert all(sum(row["probabilities"].values()) == pytest.approx(1) for row in rows)
 
 
+def test_pairs_of_texts(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    """A run of ours reads them with its end between; a tab is needed, and one alone."""
+    (tmp_path / "in.txt").write_text("a fine day\tunheard of\n\ta ball\n")
+    code, out, _ = addnorm("classify", run_of("classification"), tmp_path / "in.txt", "--pairs")
+    assert code == 0
+    assert set(out.split()) <= {"good", "bad"}
+    assert len(out.split()) == 2
+    (tmp_path / "in.txt").write_text("one\ttwo\tthree\n")
+    code, _, err = addnorm("classify", run_of("classification"), tmp_path / "in.txt", "--pairs")
+    assert (code, "text 1: 2 tabs" in err) == (2, True)
+    (tmp_path / "in.txt").write_text("one\ttwo\n")
+    code, _, err = addnorm("classify", run_of("tagging"), tmp_path / "in.txt", "--pairs")
+    assert (code, "reads one sentence: leave out --pairs" in err) == (2, True)
+
+
 def test_a_tag_for_each_word(
     run_of: RunOf, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

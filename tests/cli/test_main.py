@@ -28,8 +28,8 @@ SURFACE = {
         "--encoding", "--errors", "--device", "--dtype", "--import",
     },
     "classify": {
-        "--run", "--threshold", "--json", "--encoding", "--errors", "--device", "--dtype",
-        "--import",
+        "--run", "--pairs", "--threshold", "--json", "--encoding", "--errors", "--device",
+        "--dtype", "--import",
     },
     "embed": {
         "--run", "--out", "--pooling", "--encoding", "--errors", "--device", "--dtype", "--import",

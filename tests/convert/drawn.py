@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from tests.check.my_parts import Sine, SineConfig
@@ -32,7 +32,7 @@ from addnorm.nn.blocks import Block, CrossBlock, ParallelBlock, ParallelCrossBlo
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.feedforward import Activation, FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig, TransformConfig
 from addnorm.nn.masks import Window
 from addnorm.nn.moe import MixtureOfExpertsConfig
@@ -160,7 +160,7 @@ MIXERS: list[Any] = [RecurrentConfig(), ConvolutionConfig(), own.MeanConfig()]
 FEEDFORWARDS: list[Any] = [
     *(
         FeedForwardConfig(d_ff=48, activation=activation, bias=bias)
-        for activation in ("relu", "gelu", "gelu_tanh", "silu", "squared_relu", "sigmoid")
+        for activation in get_args(Activation)
         for bias in (True, False)
     ),
     *(

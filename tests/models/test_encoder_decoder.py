@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from addnorm.models import EncoderDecoderConfig, EncoderDecoderModel, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import LearnedConfig, RotaryConfig
@@ -44,6 +45,12 @@ FAMILIES = {
         n_decoder_layers=1,
     ),
 }
+UNEQUAL = dataclasses.replace(
+    SMALL,
+    position=RotaryConfig(),
+    decoder_attention=AttentionConfig(n_heads=4, n_kv_heads=1, d_head=6),
+    decoder_feedforward=FeedForwardConfig(d_ff=20),
+)
 every_family = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -226,3 +233,23 @@ def test_depths() -> None:
     model = build("modern")
     assert (len(model.encoder.blocks), len(model.decoder.blocks)) == (2, 1)
     assert len(model.new_cache().layers) == 1
+
+
+def test_the_decoder_has_sizes_of_its_own() -> None:
+    """Its cross-attention is as its self-attention, unless it has a configuration too."""
+    model = UNEQUAL.build(VOCAB)
+    encoder, decoder = model.encoder.blocks[0], model.decoder.blocks[0]
+    shapes = {name: tuple(w.shape) for name, w in decoder.named_parameters() if "proj.w" in name}
+    assert shapes["attention.k_proj.weight"] == shapes["cross_attention.k_proj.weight"] == (6, 16)
+    assert shapes["attention.q_proj.weight"] == shapes["cross_attention.q_proj.weight"] == (24, 16)
+    assert shapes["feedforward.up_proj.weight"] == (20, 16)
+    assert dict(encoder.named_parameters())["feedforward.up_proj.weight"].shape == (64, 16)
+    own = dataclasses.replace(UNEQUAL, cross_attention=AttentionConfig(n_heads=2))
+    assert own.decoder_parts.cross_attention_config == AttentionConfig(n_heads=2)
+
+
+def test_the_decoders_attention_and_positions_must_fit_too() -> None:
+    with pytest.raises(ValueError, match="rotary positions turn pairs"):
+        dataclasses.replace(UNEQUAL, decoder_attention=AttentionConfig(d_head=5))
+    with pytest.raises(ValueError, match="n_heads = 3"):
+        dataclasses.replace(SMALL, decoder_attention=AttentionConfig(n_heads=3))

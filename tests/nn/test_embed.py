@@ -72,6 +72,16 @@ def test_equals_the_formula() -> None:
     assert_close(embed(module), LayerNormConfig().build(8)(x))
 
 
+def test_a_narrow_table_is_mapped_to_the_width_of_the_model() -> None:
+    """Before positions are added, and scaled by the width of the model, not of the table."""
+    position = LearnedConfig().build(build_context(8, 2, max_len=16))
+    module = started(EmbeddingConfig(d_embed=3).build(6, 8, position, 0.0))
+    assert module.proj is not None
+    x = math.sqrt(8) * module.tokens.weight[TOKENS] @ module.proj.weight.T
+    assert_close(embed(module), x + position.table.weight[:3])
+    assert (EmbeddingConfig().width(8), EmbeddingConfig(d_embed=3).width(8)) == (8, 3)
+
+
 def test_hello_world() -> None:
     """D = 4: `PE(0) = [0, 1, 0, 1]`, `PE(1) = [0.8415, 0.5403, 0.0100, 0.99995]`."""
     module = EmbeddingConfig(scale="one").build(

@@ -36,8 +36,11 @@ PAPER = {
     "gelu_tanh": lambda x: (
         0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     ),
+    "quick_gelu": lambda x: x / (1 + math.exp(-1.702 * x)),
     "silu": lambda x: x / (1 + math.exp(-x)),
+    "mish": lambda x: x * math.tanh(math.log1p(math.exp(x))),
     "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "tanh": math.tanh,
 }
 
 

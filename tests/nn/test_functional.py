@@ -122,6 +122,13 @@ def test_squared_relu() -> None:
     assert_close(functional.squared_relu(x), torch.tensor([0.0, 0.0, 9.0]))
 
 
+def test_quick_gelu_is_near_gelu() -> None:
+    """Within 0.021, as far as the logistic curve is from the normal one (Hendrycks & Gimpel)."""
+    x = torch.linspace(-6, 6, 1201, dtype=torch.float64)
+    apart = (functional.quick_gelu(x) - torch.nn.functional.gelu(x)).abs().max()
+    assert 0.02 < apart < 0.021
+
+
 def test_the_epsilons_that_nobody_names_are_those_of_torch_and_the_papers() -> None:
     """On numbers so small that ε decides."""
     small, zero, one = X / 1000, torch.zeros(3), torch.ones(3)

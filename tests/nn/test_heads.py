@@ -11,18 +11,25 @@ from tests.contracts import (
     check_records,
     context,
     named,
+    started,
 )
 from torch import Tensor
 from torch.testing import assert_close
 
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.heads import (
     ClassificationHead,
     ClassificationHeadConfig,
     HeadConfig,
     HiddenHeadConfig,
     PoolerHeadConfig,
+    TaggingHead,
     TaggingHeadConfig,
+    TokenHead,
     TokenHeadConfig,
+    TransformConfig,
 )
 
 VALID = torch.tensor([[True, True, False], [False, True, True], [False, False, False]])
@@ -98,6 +105,30 @@ def test_token_and_tag_logits() -> None:
         token.weight.normal_()
     assert_close(token(x, ctx), x @ token.weight.T)
     assert_close(tag(x.double(), ctx), x.double() @ tag.proj.weight.T + tag.proj.bias)
+
+
+def test_a_map_to_another_width_comes_before_the_logits() -> None:
+    transform = TransformConfig(activation="identity", bias=False, d_out=3)
+    x, ctx = torch.randn(2, 3, 4), context(2, 3)
+    for config in (TokenHeadConfig(transform=transform), TaggingHeadConfig(transform=transform)):
+        head = started(config.build(4, 7))
+        assert isinstance(head, TokenHead | TaggingHead)
+        last = head.weight if isinstance(head, TokenHead) else head.proj.weight
+        assert last.shape == (7, 3)
+        bias = 0.0 if isinstance(head, TokenHead) else head.proj.bias
+        assert head.transform is not None
+        assert_close(head(x, ctx), x @ head.transform.proj.weight.T @ last.T + bias)
+
+
+def test_a_tied_head_has_the_width_of_the_table() -> None:
+    narrow = EmbeddingConfig(d_embed=3)
+    with pytest.raises(ValueError, match=r"table of width 3, and reads vectors of width 8: set "):
+        DecoderConfig(d_model=8, attention=AttentionConfig(n_heads=2), embedding=narrow)
+    to_it = TransformConfig(activation="identity", d_out=3)
+    for head in (TokenHeadConfig(transform=to_it), TokenHeadConfig(tied=False)):
+        parts = {"d_model": 8, "n_layers": 1, "attention": AttentionConfig(n_heads=2)}
+        model = DecoderConfig(**parts, embedding=narrow, head=head).build(5)
+        assert model.head.weight.shape[1] == (3 if head.tied else 8)
 
 
 def test_an_unknown_pooling_is_refused() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import transformers
+from tests.parity.encoders import check_encoder
 from tests.parity.families import (
     changed,
     check_greedy_and_beam,
@@ -18,6 +19,7 @@ from tests.parity.families import (
 
 from addnorm.convert.folder import load
 from addnorm.errors import InputError
+from addnorm.nn.attention import WindowPatternConfig
 
 pytestmark = pytest.mark.parity
 
@@ -91,6 +93,25 @@ def test_same_numbers_and_tokens(family: str, changes: dict[str, Any], tmp_path:
     check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", family, theirs, input_ids=ids)
 
 
+@pytest.mark.parametrize("kind", ["Gemma3TextModel", "Gemma3ForCausalLM"])
+@pytest.mark.parametrize("window", [4, 7])
+def test_gemma_3_in_both_directions(window: int, kind: str, tmp_path: Path) -> None:
+    """An encoder, whose windows count both sides together; as EmbeddingGemma, without a head."""
+    changes = {
+        "use_bidirectional_attention": True,
+        "sliding_window": window,
+        "num_hidden_layers": 3,
+        "sliding_window_pattern": 2,
+        "final_logit_softcapping": 3.0 if kind == "Gemma3ForCausalLM" else None,
+    }
+    pick = "last_hidden_state" if kind == "Gemma3TextModel" else "logits"
+    made_of = config("gemma3_text", **changes)
+    _, loaded = check_encoder(kind, made_of, tmp_path, pick=pick)
+    assert loaded.spec.model.kind == "encoder"
+    pattern = loaded.spec.model.layer_pattern[0].pattern
+    assert pattern == WindowPatternConfig(size=window // 2 + 1)
+
+
 def test_the_older_keys_of_gemma_3(tmp_path: Path) -> None:
     """`rope_local_base_freq` beside `rope_theta`, and the layers by a number."""
     rope = {
@@ -123,6 +144,7 @@ def test_the_first_files_of_gemma_say_gelu_and_mean_its_approximation(tmp_path: 
     ("family", "changes", "match"),
     [
         ("gemma", {"hidden_activation": "gelu"}, "hidden_activation = 'gelu'"),
+        ("gemma", {"use_bidirectional_attention": True}, "_attention = True .* is no one model"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
         ("gemma2", {"layer_types": ["sliding_attention"]}, "the model has 2 layers"),
         ("gemma2", {"sliding_window": None}, "there is no sliding_window"),

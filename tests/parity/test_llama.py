@@ -20,7 +20,7 @@ from tests.parity.families import (
 )
 
 from addnorm.convert.folder import load, save
-from addnorm.errors import InputError
+from addnorm.errors import InputError, NotFollowed
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import NTKScaling, RotaryConfig
 
@@ -50,6 +50,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "tied": {"tie_word_embeddings": True, "hidden_act": "gelu", "rms_norm_eps": 1e-3},
     "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 500.0}},
     "yarn": {"rope_parameters": YARN | {"rope_theta": 10000.0, "beta_fast": 16.0}},
+    "yarn-attention-factor": {
+        "rope_parameters": YARN | {"rope_theta": 500.0, "attention_factor": 0.7, "truncate": False}
+    },
+    "yarn-mscale": {
+        "rope_parameters": YARN | {"rope_theta": 500.0, "mscale": 0.7, "mscale_all_dim": 1.3}
+    },
     "llama3": {"rope_parameters": LLAMA3 | {"rope_theta": 500000.0}},
 }
 
@@ -76,6 +82,19 @@ def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> Non
     check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
     check_hidden_states(theirs, loaded, ids)
     check_greedy_and_beam(theirs, loaded, 64, 16 if changes else 64)
+    check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "llama", theirs, input_ids=ids)
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_heads_turn_whole_whatever_the_share(nested: bool, tmp_path: Path) -> None:
+    """As in transformers, whose LLaMA reads `partial_rotary_factor` for scaled positions alone."""
+    share = {"partial_rotary_factor": 0.5}
+    rope = {"rope_type": "default", "rope_theta": 500.0}
+    changes = {"rope_parameters": rope | share} if nested else {"rope_parameters": rope} | share
+    with pytest.warns(NotFollowed, match="partial_rotary_factor = 0.5, for models of this type"):
+        theirs, loaded = made("LlamaForCausalLM", config(**changes), tmp_path)
+        ids, _ = padded(prompts(64), left=False)
+        check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
     check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "llama", theirs, input_ids=ids)
 
 
@@ -124,13 +143,18 @@ def test_a_file_of_the_body_alone(tmp_path: Path) -> None:
         ({"something_new": 3}, "something_new = 3 is not supported"),
         ({"hidden_act": "silly"}, "hidden_act = 'silly' is not supported"),
         ({"num_key_value_heads": 3}, "n_kv_heads = 3"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        (
+            {"rope_scaling": YARN, "partial_rotary_factor": 0.5},
+            "partial_rotary_factor = 0.5 is not supported: models of this type turn whole heads",
+        ),
+        (
+            {"rope_scaling": YARN | {"partial_rotary_factor": 0.5}},
+            "rope_scaling: partial_rotary_factor = 0.5 is not supported",
+        ),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "greater than or equal to 1"),
-        ({"rope_scaling": YARN | {"attention_factor": 1.0}}, "attention_factor = 1.0"),
-        ({"rope_scaling": YARN | {"mscale": 0.7}}, "mscale = 0.7"),
-        ({"rope_scaling": YARN | {"truncate": False}}, "truncate = False"),
+        ({"rope_scaling": YARN | {"attention_factor": -1.0}}, "greater than 0"),
         ({"rope_scaling": LLAMA3 | {"extra": 1}}, "extra = 1"),
     ],
 )

@@ -8,10 +8,13 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tests.convert.exports import BPE
 from tests.parity.encoders import check_encoder, check_same
 from tests.parity.families import made, padded, prompts
 
 from addnorm.convert.folder import load, save
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import HiddenHeadConfig, TokenHeadConfig
@@ -61,6 +64,31 @@ def test_other_languages(stem: str, head: str, tmp_path: Path) -> None:
     check_encoder(f"{stem}{head}", config(stem), tmp_path, pick=HEADS[head], pad=1)
 
 
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM"])
+@pytest.mark.parametrize("pad", [0, 3])
+def test_another_padding(pad: int, head: str, tmp_path: Path) -> None:
+    """Positions begin after the row of its number."""
+    changes = {"pad_token_id": pad, "bos_token_id": 1, "max_position_embeddings": 20 + pad + 1}
+    _, loaded = check_encoder(
+        f"Roberta{head}", config(**changes), tmp_path, pick=HEADS[head], pad=pad
+    )
+    assert (loaded.spec.model.max_len, loaded.spec.pad_id) == (20, pad)
+
+
+def test_positions_after_the_padding_of_our_own_tokenizer(tmp_path: Path) -> None:
+    """Which is token 0; where no token is padding, no position can come after it."""
+    _, loaded = made("RobertaForMaskedLM", config(vocab_size=BPE.vocab_size), tmp_path)
+    out = tmp_path / "out"
+    save(out, loaded.spec, loaded.model, Tokenizers(BPE, BPE), model_type="roberta")
+    theirs = transformers.RobertaForMaskedLM.from_pretrained(out, dtype=torch.float64)
+    ids, valid = padded(prompts(BPE.vocab_size), left=False, pad=0)
+    assert theirs.config.pad_token_id == 0
+    check_same(theirs.eval(), out, {"input_ids": ids, "attention_mask": valid.long()})
+    plain = Tokenizer(BPE.inner, pad_id=BPE.vocab_size - 1)
+    with pytest.raises(InputError, match="begin after padding, and the tokenizer has none"):
+        save(out, loaded.spec, loaded.model, Tokenizers(plain, plain), model_type="roberta")
+
+
 def test_padding_on_the_left(tmp_path: Path) -> None:
     """Positions skip it on both sides."""
     theirs, _ = made("RobertaForMaskedLM", config(), tmp_path)
@@ -107,7 +135,7 @@ def test_rows_for_positions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"pad_token_id": 0}, "pad_token_id = 0 is not supported, only 1"),
+        ({"pad_token_id": -1}, "pad_token_id = -1 is not supported: positions begin after"),
         ({"architectures": ["RobertaForCausalLM"]}, "valid are RobertaModel"),
         ({"max_position_embeddings": 2}, "max_len|greater than"),
         ({"is_decoder": True}, "is_decoder = True"),

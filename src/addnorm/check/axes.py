@@ -24,8 +24,9 @@ from addnorm.nn.attention import (
     ScoreConfig,
     WindowPatternConfig,
 )
-from addnorm.nn.embed import AnyEmbeddingConfig
-from addnorm.nn.heads import HeadConfig, TokenHeadConfig
+from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig
+from addnorm.nn.feedforward import GatedFeedForwardConfig
+from addnorm.nn.heads import HeadConfig, TokenHeadConfig, TransformConfig
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import DynamicTanhConfig, LayerNormConfig, NormConfig, RMSNormConfig
@@ -208,6 +209,21 @@ VARIANTS: Mapping[str, Variant] = {
         _BOTH,
     ),
     "more_decoder_layers": Variant({"n_layers": 1, "n_decoder_layers": 3}, _BOTH),
+    "decoder_sizes": Variant(
+        {
+            "decoder_attention": AttentionConfig(n_heads=2, n_kv_heads=1, d_head=6),
+            "decoder_feedforward": GatedFeedForwardConfig(d_ff=9),
+        },
+        _BOTH,
+    ),
+    "narrow_table": Variant(
+        {
+            "embedding": EmbeddingConfig(d_embed=5),
+            "head": TokenHeadConfig(
+                transform=TransformConfig(activation="identity", bias=False, d_out=5)
+            ),
+        }
+    ),
     "tables_apart": Variant({"share_embeddings": False}, _BOTH),
     "decoder_positions": Variant(
         {"position": LearnedConfig(), "decoder_position": ALiBiConfig()}, _BOTH

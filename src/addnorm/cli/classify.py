@@ -8,13 +8,15 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, words_of
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, pair_of, words_of
 from addnorm.cli.where import ANYWHERE, Where
+from addnorm.errors import InputError
 
 
 def classify(
     run: Path,
     *files: Files,
+    pairs: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     threshold: float = 0.5,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
@@ -26,6 +28,9 @@ def classify(
     A model for several labels names those of each line, with commas between, or none; a regression
     model writes its numbers. Reads the files, or standard input. Writes one line for each line
     read, in their order: an empty line has a class like any other, and no tags.
+
+    A cross-encoder, or a model of what follows from what, reads two texts together: `--pairs`
+    takes them from each line, a tab between them, such as a question and an answer.
     Example: `addnorm classify runs/my reviews.txt --json`.
 
     Parameters
@@ -34,6 +39,8 @@ def classify(
         The run folder.
     files
         Text files, a line an input; `-` is standard input.
+    pairs
+        Each line is two texts with a tab between them, read together.
     threshold
         The probability above which a line has a label, where it may have several.
     json_lines
@@ -44,14 +51,17 @@ def classify(
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import predict, tag
 
-    options = ["threshold", "json", "encoding", "errors", "device", "dtype", "import"]
+    options = ["pairs", "threshold", "json", "encoding", "errors", "device", "dtype", "import"]
     check_files(files, [f"--{option}" for option in options])
     import_named(imports)
     opened = where.open(run)
 
-    def answer(first: int, group: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    def answer(first: int, lines: list[str]) -> list[tuple[str, dict[str, Any]]]:
+        group = [pair_of(line, n) for n, line in enumerate(lines, first + 1)] if pairs else lines
         if opened.task == "tagging":
-            sentences = [words_of(line) for line in group]
+            if pairs:
+                raise InputError(f"{run}: a tagging model reads one sentence: leave out --pairs")
+            sentences = [words_of(line) for line in lines]
             both = zip(sentences, tag(opened, sentences, first=first), strict=True)
             return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
         if opened.task == "regression":

@@ -177,6 +177,14 @@ def words_of(line: str) -> list[str]:
     return [word for word in line.replace("\t", " ").split(" ") if word]
 
 
+def pair_of(line: str, number: int) -> tuple[str, str]:
+    """The two texts of a line. Raises `InputError` where it has not one tab between them."""
+    one, *others = line.split("\t")
+    if len(others) != 1:
+        raise InputError(f"text {number}: {len(others)} tabs, and a pair is two texts with one tab")
+    return one, others[0]
+
+
 def one_line(text: str) -> str:
     r"""The text with its line breaks written as `\n` and `\r`."""
     return text.replace("\n", "\\n").replace("\r", "\\r")

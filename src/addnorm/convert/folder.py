@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
 from addnorm.convert.core.equivalents import transform_tensors
-from addnorm.convert.core.family import DIFFERS, Family, ModelSpec, check_expressible
+from addnorm.convert.core.family import (
+    DIFFERS,
+    NO_PADDING,
+    Family,
+    ModelSpec,
+    check_expressible,
+)
 from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
@@ -112,6 +118,10 @@ def save(
     must be as `spec` builds it, and the folder, loaded again, must give its logits. Raises
     `InputError` naming the parts that the family does not have, or that `spec` does not say.
     """
+    if text is not None:
+        side = text.source
+        pad_id = side.pad_id if side.pad_id in side.special_ids else NO_PADDING
+        spec = replace(spec, pad_id=pad_id)
     family, config = _choose_family(spec, model_type)
     tensors = _write_tensors(family, spec, model)
     dtype = next(iter(tensors.values())).dtype

@@ -14,6 +14,7 @@ from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.inputs import Input
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
 from addnorm.nn.embed import TokenEmbedding
+from addnorm.nn.heads import HiddenHead
 
 Ids = Sequence[int]
 Logits = Float[Tensor, "rows vocab"]
@@ -46,6 +47,12 @@ class NextToken(Protocol):
         ...
 
 
+def check_writes(model: DecoderModel) -> None:
+    """Raise `InputError` for a decoder without a head."""
+    if isinstance(model.head, HiddenHead):
+        raise InputError("this decoder has no head: it gives vectors, and writes no text")
+
+
 class Continuation:
     """A decoder-only model goes on from its prompt; padding stands on the left.
 
@@ -54,6 +61,7 @@ class Continuation:
     """
 
     def __init__(self, model: DecoderModel, *, cached: bool = True) -> None:
+        check_writes(model)
         self.model = model
         self.cached = cached
 

@@ -13,10 +13,11 @@ from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
-from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, build_head, tie_head
+from addnorm.nn.heads import DecoderHeadConfig, TokenHeadConfig, build_head, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal, Prefix
 from addnorm.nn.residuals import Depth
+from addnorm.parts import check_conflicts
 
 
 class DecoderModel(nn.Module):
@@ -109,13 +110,14 @@ class DecoderConfig(TransformerConfig):
     """A decoder-only model; `head.tied` shares the embedding table."""
 
     kind: Literal["decoder"] = "decoder"
-    head: AnyTokenHeadConfig = TokenHeadConfig()
-    """What turns hidden states into logits over the vocabulary."""
+    head: DecoderHeadConfig = TokenHeadConfig()
+    """What turns hidden states into logits over the vocabulary; `hidden` leaves them as they are."""
     exits: tuple[int, ...] = ()
     """Layers, counted from one, that get a head of their own for early exits."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_conflicts([self.head], self)
         check_exits(self.exits, self.n_layers)
 
     def build(self, vocab_size: int) -> DecoderModel:

@@ -23,7 +23,7 @@ from addnorm.nn.heads import (
 )
 from addnorm.nn.init import initialise
 from addnorm.nn.residuals import Depth
-from addnorm.parts import kind_of
+from addnorm.parts import check_conflicts, kind_of
 
 
 class EncoderModel(nn.Module):
@@ -84,6 +84,7 @@ class EncoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_conflicts([self.head], self)
         check_exits(self.exits, self.n_layers)
         if self.tied and not isinstance(self.input, TokenInputConfig):
             raise ValueError(

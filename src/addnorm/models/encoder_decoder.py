@@ -18,7 +18,7 @@ from addnorm.models.inputs import (
     valid_positions,
 )
 from addnorm.models.transformer import LayerCount, TransformerConfig
-from addnorm.nn.attention import CrossAttention
+from addnorm.nn.attention import AttentionConfig, CrossAttention
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
@@ -26,9 +26,12 @@ from addnorm.nn.embed import TokenEmbedding, zero_padding
 from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, build_head, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Branches, Causal
+from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.positions import PositionConfig
 from addnorm.nn.residuals import Depth
 from addnorm.nn.types import KeysValues
+from addnorm.parts import check_conflicts
 
 
 class EncoderDecoderModel(nn.Module):
@@ -137,6 +140,10 @@ class EncoderDecoderConfig(TransformerConfig):
     """What the encoder reads: tokens, images, audio or time series."""
     n_decoder_layers: LayerCount | None = None
     """Blocks of the decoder; by default as many as the encoder has."""
+    decoder_attention: MixerConfig | None = None
+    """What mixes the decoder's tokens; by default as in the encoder."""
+    decoder_feedforward: AnyFeedForwardConfig | None = None
+    """The decoder's layer that acts on each token alone; by default the encoder's."""
     share_embeddings: bool = True
     """Use one table for source and target, which then share a vocabulary."""
     decoder_position: PositionConfig | None = None
@@ -150,9 +157,25 @@ class EncoderDecoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.decoder_position is not None:
-            self.check_position(self.decoder_position)
-        self.cross_attention_config.heads(self.d_model)
+        check_conflicts([self.head], self)
+        decoder = self.decoder_parts
+        if isinstance(decoder.attention, AttentionConfig):
+            decoder.check_position(self.decoder_position or self.position)
+        decoder.cross_attention_config.heads(self.d_model)
+
+    @property
+    def decoder_parts(self) -> "EncoderDecoderConfig":
+        """The configuration whose attention and feed-forward layers are those of the decoder."""
+        attention, feedforward = self.decoder_attention, self.decoder_feedforward
+        if attention is None and feedforward is None:
+            return self
+        return replace(
+            self,
+            attention=attention or self.attention,
+            feedforward=feedforward or self.feedforward,
+            decoder_attention=None,
+            decoder_feedforward=None,
+        )
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """The model; `target_vocab_size` defaults to `vocab_size`, which only tokens need.
@@ -168,7 +191,8 @@ class EncoderDecoderConfig(TransformerConfig):
                 "or tokenizer.joint = true"
             )
         position = self.build_position(causal=False)
-        target_position = self.build_position(
+        decoder = self.decoder_parts
+        target_position = decoder.build_position(
             causal=True, position=self.decoder_position, max_len=self.decoder_max_len
         )
         n_decoder = self.n_decoder_layers or self.n_layers
@@ -177,7 +201,7 @@ class EncoderDecoderConfig(TransformerConfig):
             source_embed=build_input(self.input, self, position, vocab_size),
             encoder=self.build_stack(position, depth),
             target_embed=self.build_embedding(n_target, target_position),
-            decoder=self.build_cross_stack(target_position, replace(depth, causal=True)),
+            decoder=decoder.build_cross_stack(target_position, replace(depth, causal=True)),
             head=build_head(self.head, self.d_model, n_target),
         )
         initialise(model, self.init)

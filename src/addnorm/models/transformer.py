@@ -162,7 +162,7 @@ class TransformerConfig:
 
     @property
     def cross_attention_config(self) -> AttentionConfig:
-        """The attention to a memory: its own configuration, or else that of self-attention.
+        """The attention to a memory: its own configuration, or else that of self-attention here.
 
         Where blocks have no attention: eight heads, or the most below that divide the width.
         """

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runti
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
 from addnorm.nn.built import built, built_module
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
+from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
@@ -23,7 +24,8 @@ class Embedding(nn.Module):
 
     `word_dropout` hides whole words (Iyyer et al. 2015, §4.1), `dropout` single features. `n_types`
     adds a learned vector for the sentence that a token is in (Devlin et al. 2019, §3), by default
-    that of the first.
+    that of the first. With a `d_embed`, `E` is that narrow and a matrix `P` without a bias stands
+    after it, `E[tokens] Pᵀ` (Lan et al. 2020, §3.1).
 
     The zero keeps whatever stands in the padding, NaN included, out of every later product. It is
     set before the norm too, whose gradient for the gain would otherwise be 0 · inf.
@@ -40,9 +42,11 @@ class Embedding(nn.Module):
         dropout: float = 0.0,
         word_dropout: float = 0.0,
         n_types: int = 0,
+        d_embed: int | None = None,
     ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab_size, d_model)
+        self.tokens = nn.Embedding(vocab_size, d_embed or d_model)
+        self.proj = Linear(d_embed, d_model, bias=False) if d_embed else None
         self.types = nn.Embedding(n_types, d_model) if n_types else None
         self.position = position
         self.scale = scale
@@ -58,6 +62,7 @@ class Embedding(nn.Module):
     ) -> Float[Tensor, "batch seq d_model"]:
         x = self.tokens(tokens)
         kept = self.word_dropout(x.new_ones(*tokens.shape, 1))
+        x = x if self.proj is None else self.proj(x)
         x = self.position.embed(x * (self.scale * kept), ctx)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(tokens) if types is None else types)
@@ -78,6 +83,8 @@ class EmbeddingConfig:
     """The probability that a whole token vector is zero in training."""
     n_types: NonNegativeInt = 0
     """Token types with a vector of their own, such as BERT's two segments; 0 for none."""
+    d_embed: PositiveInt | None = None
+    """The width of the table, mapped to d_model without a bias; by default d_model itself."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -99,7 +106,12 @@ class EmbeddingConfig:
             dropout=dropout,
             word_dropout=self.word_dropout,
             n_types=self.n_types,
+            d_embed=self.d_embed,
         )
+
+    def width(self, d_model: int) -> int:
+        """The width of the table."""
+        return self.d_embed or d_model
 
 
 @runtime_checkable

@@ -108,3 +108,8 @@ def soft_capped(x: Float[Tensor, "*shape"], cap: float | None) -> Float[Tensor, 
 def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """`max(x, 0)²` (So et al. 2021, Primer, §4)."""
     return torch.relu(x).square()
+
+
+def quick_gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """`x σ(1.702 x)`, GELU by a logistic curve (Hendrycks & Gimpel 2016, §2)."""
+    return x * torch.sigmoid(1.702 * x)

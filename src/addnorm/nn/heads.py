@@ -1,16 +1,18 @@
 """Heads: hidden states to the logits of tokens, of a class, of tags, or to vectors themselves."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
 from addnorm.nn.built import built_module
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
+from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.linear import Linear, linear
@@ -19,41 +21,59 @@ from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
 
-HeadActivation = Activation | Literal["tanh"]
-
 Problem = Literal["single_label", "multi_label", "regression"]
 """What the outputs for a text mean: scores of classes, of labels each for itself, or numbers."""
+
+
+HeadActivation = Activation | Literal["identity"]
+
+HEAD_ACTIVATIONS: dict[HeadActivation, Callable[[Tensor], Tensor]] = {
+    **ACTIVATIONS,
+    "identity": lambda x: x,
+}
 
 
 class Transform(nn.Module):
     """`norm(act(W x + b))`: what stands between a model and its head (Devlin et al. 2019, code)."""
 
     def __init__(
-        self, d_model: int, activation: HeadActivation, *, bias: bool, norm: nn.Module
+        self, d_model: int, d_out: int, activation: HeadActivation, *, bias: bool, norm: nn.Module
     ) -> None:
         super().__init__()
-        self.proj = Linear(d_model, d_model, bias=bias)
-        self.activation = torch.tanh if activation == "tanh" else ACTIVATIONS[activation]
+        self.proj = Linear(d_model, d_out, bias=bias)
+        self.activation = HEAD_ACTIVATIONS[activation]
         self.norm = norm
 
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
         return self.norm(self.activation(self.proj(x)))
 
 
 @config
 class TransformConfig:
-    """BERT's head of masked tokens has GELU and a LayerNorm, its classifier tanh and no norm."""
+    """BERT's head of masked tokens has GELU and a LayerNorm, its classifier tanh and no norm.
+
+    `activation = "identity"` with a `d_out` is a map to the width of a narrower table (Lan et al.
+    2020, §3.1), as in OPT.
+    """
 
     activation: HeadActivation = "gelu"
-    """The nonlinearity after the map."""
+    """The nonlinearity after the map, or the identity for none."""
     bias: bool = True
     """Whether the map has a bias."""
     norm: NormConfig | None = None
     """A norm after the nonlinearity; by default none."""
+    d_out: PositiveInt | None = None
+    """The width that it maps to; by default d_model."""
 
     def build(self, d_model: int) -> Transform:
-        norm = NoNorm() if self.norm is None else build_norm(self.norm, d_model)
-        return Transform(d_model, self.activation, bias=self.bias, norm=norm)
+        width = self.d_out or d_model
+        norm = NoNorm() if self.norm is None else build_norm(self.norm, width)
+        return Transform(d_model, width, self.activation, bias=self.bias, norm=norm)
+
+
+def width_after(transform: TransformConfig | None, d_model: int) -> int:
+    """The width of what a head maps to its outputs."""
+    return d_model if transform is None else transform.d_out or d_model
 
 
 class TokenHead(nn.Module):
@@ -65,7 +85,7 @@ class TokenHead(nn.Module):
 
     def __init__(
         self,
-        d_model: int,
+        width: int,
         n_outputs: int,
         *,
         bias: bool = False,
@@ -74,7 +94,7 @@ class TokenHead(nn.Module):
         softcap: float | None = None,
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_outputs, d_model))
+        self.weight = nn.Parameter(torch.empty(n_outputs, width))
         self.bias = nn.Parameter(torch.zeros(n_outputs)) if bias else None
         self.transform = transform
         self.scale = scale
@@ -113,6 +133,9 @@ class TokenHeadConfig:
         return {
             "token": cls(),
             "token_untied": cls(tied=False),
+            "token_narrow": cls(
+                tied=False, transform=TransformConfig(activation="identity", bias=False, d_out=3)
+            ),
             "token_transformed": cls(
                 bias=True,
                 transform=TransformConfig(norm=LayerNormConfig()),
@@ -121,9 +144,22 @@ class TokenHeadConfig:
             ),
         }
 
+    def conflict(self, around: Any) -> str | None:
+        """A tied head has the width of the table."""
+        table = around.embedding
+        if not self.tied or not isinstance(table, EmbeddingConfig):
+            return None
+        width, known = width_after(self.transform, around.d_model), table.width(around.d_model)
+        if width == known:
+            return None
+        return (
+            f"a tied head shares a table of width {known}, and reads vectors of width {width}: set "
+            f"head.transform.d_out = {known}, or head.tied = false"
+        )
+
     def build(self, d_model: int, n_outputs: int) -> TokenHead:
         return TokenHead(
-            d_model,
+            width_after(self.transform, d_model),
             n_outputs,
             bias=self.bias,
             transform=None if self.transform is None else self.transform.build(d_model),
@@ -146,7 +182,7 @@ class ClassificationHead(nn.Module):
 
     def __init__(
         self,
-        d_model: int,
+        width: int,
         n_outputs: int,
         *,
         pooling: Literal["mean", "max", "first"] = "mean",
@@ -157,7 +193,7 @@ class ClassificationHead(nn.Module):
         self.pool = POOLINGS[pooling]
         self.transform = transform or nn.Identity()
         self.dropout = Dropout(dropout)
-        self.proj = Linear(d_model, n_outputs)
+        self.proj = Linear(width, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch classes"]:
         valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
@@ -195,7 +231,7 @@ class ClassificationHeadConfig:
 
     def build(self, d_model: int, n_outputs: int) -> ClassificationHead:
         return ClassificationHead(
-            d_model,
+            width_after(self.transform, d_model),
             n_outputs,
             pooling=self.pooling,
             transform=None if self.transform is None else self.transform.build(d_model),
@@ -208,7 +244,7 @@ class TaggingHead(nn.Module):
 
     def __init__(
         self,
-        d_model: int,
+        width: int,
         n_outputs: int,
         *,
         transform: nn.Module | None = None,
@@ -217,7 +253,7 @@ class TaggingHead(nn.Module):
         super().__init__()
         self.transform = transform or nn.Identity()
         self.dropout = Dropout(dropout)
-        self.proj = Linear(d_model, n_outputs)
+        self.proj = Linear(width, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq tags"]:
         return self.proj(self.dropout(self.transform(x)))
@@ -245,7 +281,8 @@ class TaggingHeadConfig:
 
     def build(self, d_model: int, n_outputs: int) -> TaggingHead:
         transform = None if self.transform is None else self.transform.build(d_model)
-        return TaggingHead(d_model, n_outputs, transform=transform, dropout=self.dropout)
+        width = width_after(self.transform, d_model)
+        return TaggingHead(width, n_outputs, transform=transform, dropout=self.dropout)
 
 
 class PoolerHead(nn.Module):
@@ -302,6 +339,11 @@ AnyTokenHeadConfig = Annotated[
     TokenHeadConfig | HeadPart, Family("head", HeadPart, default="token")
 ]
 """Every head of a model that writes tokens."""
+
+DecoderHeadConfig = Annotated[
+    TokenHeadConfig | HiddenHeadConfig | HeadPart, Family("head", HeadPart, default="token")
+]
+"""Every head of a decoder: without one it gives vectors, and writes nothing."""
 
 HeadConfig = Annotated[
     TokenHeadConfig

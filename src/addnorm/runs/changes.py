@@ -123,10 +123,10 @@ def _written_out(old: Any, d_model: int) -> Any:
 
 def _keep_cross_attention(tree: dict[str, Any], model: ModelConfig) -> None:
     """Write cross-attention down where another mixer takes the place of that which it followed."""
-    mixer = tree.get("attention")
+    mixer = tree.get("decoder_attention") or tree.get("attention")
     if not isinstance(mixer, dict) or mixer.get("kind") == "attention":
         return
     if model.kind == "encoder_decoder" and tree.get("cross_attention") is None:
         tree["cross_attention"] = tree_of(
-            replace(model, cross_attention=model.cross_attention_config)
+            replace(model, cross_attention=model.decoder_parts.cross_attention_config)
         )["cross_attention"]

@@ -30,6 +30,7 @@ from addnorm.runs.types import (
     DecodingOptions,
     Pooling,
     Sentence,
+    Several,
     Texts,
     listed,
     one_text,
@@ -103,8 +104,7 @@ class Run:
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())
-        kind = self.recipe.model.kind
-        article = "an" if kind.startswith("encoder") else "a"
+        article = "an" if (kind := self.recipe.model.kind).startswith("encoder") else "a"
         return f"<Run of {article} {kind}: {n:,} weights, {self.name}>"
 
     @property
@@ -266,29 +266,29 @@ class Run:
     @overload
     def classify(self, texts: str, **options: Unpack[ClassifyOptions]) -> Classified: ...
     @overload
-    def classify(self, texts: Texts, **options: Unpack[ClassifyOptions]) -> list[Classified]: ...
+    def classify(self, texts: Several, **options: Unpack[ClassifyOptions]) -> list[Classified]: ...
     @known_keywords
     def classify(
-        self, texts: str | Texts, **options: Unpack[ClassifyOptions]
+        self, texts: str | Several, **options: Unpack[ClassifyOptions]
     ) -> Classified | list[Classified]:
         """The class of a text: `.label`, and `.probabilities` of each; `.labels` above `threshold`.
 
-        Raises `InputError` where the model does not classify texts, or one is too long for it.
+        A pair is read as one. Raises `InputError` where it does not classify, or one is too long.
         """
         from addnorm.runs import use
 
-        found = use.classify(self, listed(texts), **options)
+        found = use.classify(self, listed(texts, pairs=True), **options)
         return found[0] if isinstance(texts, str) else found
 
     @known_keywords
-    def predict(self, texts: str | Texts, *, batch_size: int = 64) -> Float[Tensor, "*texts n"]:
-        """The numbers of a text, or of each of a list, by a regression model; `labels` names them.
+    def predict(self, texts: str | Several, *, batch_size: int = 64) -> Float[Tensor, "*texts n"]:
+        """The numbers of a text, or of each of a list of texts or pairs; `labels` names them.
 
         Raises `InputError` as `classify` does.
         """
         from addnorm.runs import use
 
-        found = use.predict(self, listed(texts), batch_size)
+        found = use.predict(self, listed(texts, pairs=True), batch_size)
         return found[0] if isinstance(texts, str) else found
 
     @overload

@@ -5,7 +5,13 @@ from typing import Any, get_args
 from addnorm.data.examples import Task
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
-from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, Problem, TaggingHeadConfig
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    HeadConfig,
+    HiddenHeadConfig,
+    Problem,
+    TaggingHeadConfig,
+)
 from addnorm.parts import kind_of, members
 
 LABELLED: tuple[Task, ...] = ("classification", "multi_label", "regression", "tagging")
@@ -49,6 +55,11 @@ def task_of_model(model: ModelConfig) -> Task:
     """The task of a model. Raises `InputError` where it has none, or its head is for another."""
     head = model.head
     task = task_of_head(head)
+    if isinstance(model, DecoderConfig) and isinstance(head, HiddenHeadConfig):
+        raise InputError(
+            "model.head.kind = 'hidden' on a decoder has no task here: it gives vectors (see "
+            "`addnorm embed`), and writes no text"
+        )
     if isinstance(model, DecoderConfig | EncoderDecoderConfig):
         writes: Task = "language" if isinstance(model, DecoderConfig) else "translation"
         if task not in (None, "language", writes):

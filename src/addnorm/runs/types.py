@@ -5,13 +5,19 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast, overload
 
 from addnorm.data import Corpus, DataConfig, DataPart
 from addnorm.errors import InputError, nearest
 
 Texts = list[str] | tuple[str, ...]
 """Several texts; a single string is one."""
+
+TextPair = tuple[str, str]
+"""Two texts that a model reads together, such as a question and an answer."""
+
+Several = Texts | list[TextPair]
+"""Several texts, or several pairs of them in a list."""
 
 Sentence = str | Sequence[str]
 """A sentence to tag: its words, or a string with spaces between them."""
@@ -64,11 +70,25 @@ class Written:
     finished: str
 
 
-def listed(texts: object, name: str = "texts") -> list[str]:
-    """A text as a list of one, several as a list. Raises `InputError` for what is no text."""
+@overload
+def listed(texts: object, name: str = "texts") -> list[str]: ...
+@overload
+def listed(
+    texts: object, name: str = "texts", *, pairs: Literal[True]
+) -> list[str] | list[TextPair]: ...
+def listed(
+    texts: object, name: str = "texts", *, pairs: bool = False
+) -> list[str] | list[TextPair]:
+    """A text as a list of one, several as a list; or a list of `pairs`, tuples of two strings.
+
+    Raises `InputError` for what is no text, and for a pair among single texts.
+    """
     found = _items(texts, name)
+    paired = pairs and isinstance(texts, list) and all(isinstance(one, tuple) for one in found)
     for i, one in enumerate(found):
-        if not isinstance(one, str):
+        if paired and [*map(type, one)] != [str, str]:
+            raise InputError(f"{name}[{i}] = {short(one)} is not a pair of strings")
+        if not paired and not isinstance(one, str):
             raise InputError(f"{name}[{i}] = {short(one)} is not a string")
     return found
 

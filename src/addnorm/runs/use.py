@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import ValidationError
 from torch import Tensor
 
-from addnorm.data.encoding import as_read, words_as_read
+from addnorm.data.encoding import as_read, pairs_as_read, words_as_read
 from addnorm.data.examples import Task
 from addnorm.errors import InputError
 from addnorm.generate import (
@@ -29,11 +29,19 @@ from addnorm.generate import (
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.nn.context import Context
+from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import ClassificationHead
 from addnorm.nn.masks import Full
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
-from addnorm.runs.types import Classified, DecodingOptions, Pooling, Written, check_choice
+from addnorm.runs.types import (
+    Classified,
+    DecodingOptions,
+    Pooling,
+    TextPair,
+    Written,
+    check_choice,
+)
 
 Compiled = CompiledContinuation | CompiledTranslation
 
@@ -205,13 +213,13 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
 
 def classify(
     run: Run,
-    texts: Sequence[str],
+    texts: Sequence[str] | Sequence[TextPair],
     batch_size: int = 64,
     first: int = 0,
     *,
     threshold: float = 0.5,
 ) -> list[Classified]:
-    """The class of each text, or the labels above the `threshold`; `first` texts came before.
+    """The class of each text or pair, or the labels above `threshold`; `first` came before.
 
     Raises `InputError` as `tag` does, and for a threshold that is no probability.
     """
@@ -232,21 +240,26 @@ def classify(
 
 
 def predict(
-    run: Run, texts: Sequence[str], batch_size: int = 64, first: int = 0
+    run: Run, texts: Sequence[str] | Sequence[TextPair], batch_size: int = 64, first: int = 0
 ) -> Float[Tensor, "texts outputs"]:
-    """The numbers of each text; `first` texts came before. Raises `InputError` as `tag` does."""
+    """The numbers of each text or pair; `first` came before. Raises `InputError` as `tag` does."""
     check_use(run, "regression", "gives no numbers")
     none = torch.empty(0, len(run.labels), device=run.device)
     return torch.cat([none, *map(_wide, _of_texts(run, texts, batch_size, first))])
 
 
 def _of_texts(
-    run: Run, texts: Sequence[str], batch_size: int, first: int
+    run: Run, texts: Sequence[str] | Sequence[TextPair], batch_size: int, first: int
 ) -> Iterator[Float[Tensor, "batch outputs"]]:
-    """The outputs for texts, in batches and in their order."""
+    """The outputs for texts or pairs, in batches and in their order."""
+    tokenizer = run.tokenizers.source
     for start in range(0, len(texts), batch_size):
-        ids = as_read(run.task, run.tokenizers.source, texts[start : start + batch_size])
-        yield _logits(run, ids, first + start)
+        some = texts[start : start + batch_size]
+        single = [text for text in some if isinstance(text, str)]
+        pairs = [pair for pair in some if not isinstance(pair, str)]
+        read = pairs_as_read(tokenizer, pairs)
+        ids = as_read(run.task, tokenizer, single) + [tokens for tokens, _ in read]
+        yield _logits(run, ids, first + start, [types for _, types in read])
 
 
 def tag(
@@ -358,9 +371,18 @@ def _wide(x: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def _logits(run: Run, ids: Sequence[list[int]], first: int) -> Tensor:
+def _logits(
+    run: Run, ids: Sequence[list[int]], first: int, types: Sequence[list[int]] = ()
+) -> Tensor:
+    """With the `types` of the tokens of pairs, where the model tells two of them apart."""
     check_lengths(run.model, ids, first)
-    return run.model(*_batch(run, ids))
+    tokens, valid = _batch(run, ids)
+    embed = run.model.embed if isinstance(run.model, EncoderModel) else None
+    table = embed.types if isinstance(embed, Embedding) else None
+    if not types or table is None or table.num_embeddings == 1:
+        return run.model(tokens, valid)
+    padded = [row + [0] * (tokens.shape[1] - len(row)) for row in types]
+    return run.model(tokens, valid, torch.tensor(padded, device=run.device))
 
 
 def _batch(

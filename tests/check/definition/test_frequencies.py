@@ -63,3 +63,10 @@ def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones() -> None:
     expected = [s * f + (1 - s) * f / 4 for s, f in zip(shares, OWN, strict=True)]
     assert frequencies(scaling) == pytest.approx(expected)
     assert rotary_temperature(scaling) == pytest.approx(0.1 * math.log(4) + 1)
+    # Between 1.008 and 2.513, where the ends are not rounded.
+    exact = YaRNScaling(factor=4.0, original_max_len=2048, truncate=False, attention_factor=0.5)
+    ends = [4 * math.log(2048 / 2 / math.pi / turns) / math.log(10000) for turns in (32, 1)]
+    share = 1 - (2 - ends[0]) / (ends[1] - ends[0])
+    expected[2] = share * OWN[2] + (1 - share) * OWN[2] / 4
+    assert frequencies(exact) == pytest.approx(expected)
+    assert rotary_temperature(exact) == 0.5

@@ -93,6 +93,8 @@ TRANSLATORS = {
         share_embeddings=False,
         position=RotaryConfig(layout="interleaved", fraction=0.5),
         attention=AttentionConfig(n_heads=4, n_kv_heads=2),
+        decoder_attention=AttentionConfig(n_heads=2, n_kv_heads=1),
+        decoder_feedforward=FeedForwardConfig(d_ff=24),
         norm=LayerNormConfig(bias=False),
         residual=PreNormConfig(),
     ),
@@ -328,6 +330,15 @@ def test_a_quantized_folder_is_smaller_and_close(tmp_path: Path) -> None:
         (
             DecoderConfig(**SMALL, attention=FOUR, embedding=EmbeddingConfig(n_types=2)),
             "sentence types",
+        ),
+        (
+            DecoderConfig(
+                **SMALL,
+                attention=FOUR,
+                embedding=EmbeddingConfig(d_embed=8),
+                head=TokenHeadConfig(tied=False),
+            ),
+            "no table of another width: an embedding without d_embed",
         ),
         (
             EncoderDecoderConfig(**SMALL, attention=FOUR, position=ALiBiConfig()),

@@ -139,6 +139,11 @@ def test_the_facts_of_a_llama() -> None:
         ({"feedforward": MixtureOfExpertsConfig()}, "feedforward", "MixtureOfExperts"),
         ({"embedding": EmbeddingConfig(n_types=2)}, "embedding", "with sentence types"),
         ({"embedding": EmbeddingConfig(norm=RMSNormConfig())}, "embedding", "with a norm"),
+        (
+            {"embedding": EmbeddingConfig(d_embed=3), "head": TokenHeadConfig(tied=False)},
+            "embedding",
+            "of a table of another width",
+        ),
         ({"embedding": EmbeddingConfig(scale="one")}, "scale", "one"),
         ({"head": TokenHeadConfig(tied=False)}, "tied", "no"),
         ({"head": TokenHeadConfig(bias=True, softcap=2.0)}, "head", "with a bias and softcap"),

@@ -217,6 +217,22 @@ def test_tables_of_both_sides() -> None:
     assert table.shape == (12, 16)
 
 
+def test_heads_and_units_of_the_decoder_alone() -> None:
+    """Its cross-attention follows its own attention, and not the encoder's."""
+    parts = PARTS | {"decoder_attention": attention(1), "decoder_feedforward": MLP}
+    wider = FeedForwardConfig(d_ff=28, activation="gelu")
+    swapped = swap(
+        EncoderDecoderConfig(**parts), decoder_attention=attention(4), decoder_feedforward=wider
+    )
+    assert swapped.report.changed == ()
+    assert difference(swapped.old, swapped.new) < 1e-10
+    how = {name: one.how for name, one in swapped.report.origins.items()}
+    repeated = "each of 1 heads repeated for 4"
+    assert how["decoder.blocks.0.attention.k_proj.weight"] == repeated
+    assert how["decoder.blocks.0.cross_attention.v_proj.bias"] == repeated
+    assert how["encoder.blocks.0.attention.k_proj.weight"] == ""
+
+
 def test_a_table_of_another_meaning_is_not_taken_over() -> None:
     """T5's table of buckets and heads may have the shape of one of positions."""
     config = DecoderConfig(**PARTS | {"attention": AttentionConfig(n_heads=16), "max_len": 32})

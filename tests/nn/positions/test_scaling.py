@@ -1,6 +1,7 @@
 """Scaling of rotary frequencies: each formula pair by pair, its ends, and its peers."""
 
 import math
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -25,6 +26,7 @@ RECORDS = [
     NTKScaling(factor=4.0),
     DynamicScaling(factor=4.0, original_max_len=64),
     YaRNScaling(factor=4.0, original_max_len=2048),
+    YaRNScaling(factor=4.0, original_max_len=2048, truncate=False, attention_factor=0.8),
     Llama3Scaling(),
 ]
 FIXED = [record for record in RECORDS if not isinstance(record, DynamicScaling)]
@@ -56,7 +58,10 @@ def paper(scaling: FixedScaling, i: int, width: int, theta: float) -> float:
                 width * math.log(scaling.original_max_len / (2 * math.pi * turns)) / math.log(theta)
                 for turns in (scaling.beta_fast, scaling.beta_slow)
             ]
-            first, last = max(math.floor(at[0] / 2), 0), min(math.ceil(at[1] / 2), width - 1)
+            first, last = at[0] / 2, at[1] / 2
+            if scaling.truncate:
+                first, last = math.floor(first), math.ceil(last)
+            first, last = max(first, 0), min(last, width - 1)
             share = (i - first) / (last - first) if last > first else float(i > first)
             gamma = 1 - min(max(share, 0), 1)
             return gamma * own + (1 - gamma) * own / scaling.factor
@@ -111,6 +116,7 @@ def test_ends_of_ntk_and_yarn() -> None:
 def test_temperatures() -> None:
     yarn = YaRNScaling(factor=16.0, original_max_len=4096)
     assert yarn.temperature == pytest.approx(0.1 * math.log(16) + 1)
+    assert replace(yarn, attention_factor=0.8).temperature == 0.8
     assert {s.temperature for s in FIXED if not isinstance(s, YaRNScaling)} == {1.0}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from addnorm.check.definition.definitions import Definitions
-from addnorm.check.definition.layers import Tokens, Weights
+from addnorm.check.definition.layers import Tokens, Weights, linear
 from addnorm.nn.embed import EmbeddingConfig
 
 Norm = Callable[[Any, str, Tokens], Tokens]
@@ -21,6 +21,8 @@ def tokens_embedding(
 ) -> Tokens:
     """`norm(position(scale · E[token]) + E_type[first])` (Vaswani et al. 2017, §3.4)."""
     x = weights["tokens.weight"][list(tokens)]
+    if config.d_embed is not None:  # Lan et al. 2020, §3.1
+        x = linear(weights, "proj", x)
     x = position(x * (math.sqrt(x.shape[1]) if config.scale == "sqrt" else 1.0))
     if config.n_types:  # Devlin et al. 2019, §3
         x = x + weights["types.weight"][0]

@@ -78,9 +78,17 @@ def yarn_kept(scaling: Any, theta: float, width: int, i: int) -> float:
         wavelength = scaling.original_max_len / turns
         return width / 2 * math.log(wavelength / (2 * math.pi)) / math.log(theta)
 
-    low = max(math.floor(pair(scaling.beta_fast)), 0)
-    high = min(math.ceil(pair(scaling.beta_slow)), width - 1)
+    low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
     return 1 - min(max((i - low) / (high - low if high > low else 0.001), 0), 1)
+
+
+def yarn_temperature(scaling: Any) -> float:
+    """`√(1/t) = 0.1 ln(s) + 1`, where no other is given (Peng et al. 2024, §3.4)."""
+    given = scaling.attention_factor
+    return 0.1 * math.log(scaling.factor) + 1 if given is None else given
 
 
 def llama3_kept(scaling: Any, plain: float) -> float:
@@ -101,7 +109,7 @@ SCALINGS = Definitions[ScalingDefinition](
         LinearScaling: ScalingDefinition(linear),
         NTKScaling: ScalingDefinition(lambda s, theta, width, i, _: ntk(theta, width, i, s.factor)),
         DynamicScaling: ScalingDefinition(dynamic),
-        YaRNScaling: ScalingDefinition(yarn, lambda s: 0.1 * math.log(s.factor) + 1),  # §3.4
+        YaRNScaling: ScalingDefinition(yarn, yarn_temperature),
         Llama3Scaling: ScalingDefinition(llama3),
     },
 )

@@ -50,9 +50,12 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "squared_relu": lambda x: relu(x) ** 2,  # So et al. 2021, §4
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
+    "quick_gelu": lambda x: x * sigmoid(1.702 * x),  # Hendrycks & Gimpel 2016, §2
     "silu": lambda x: x * sigmoid(x),
+    "mish": lambda x: x * torch.tanh(torch.log(1 + torch.exp(x))),  # Misra 2020, eq. 1
     "sigmoid": sigmoid,
     "tanh": torch.tanh,
+    "identity": lambda x: x,
 }
 
 

@@ -74,13 +74,20 @@ def encoder_decoder_logits(
     memory = _Stack(config, depth, sublayers, observed).run(under(weights, "encoder"), x)
 
     seen = target[1].same_text(source[1])
-    look_back = config.cross_attention or config.attention
+    decoder = replace(
+        config,
+        attention=config.decoder_attention or config.attention,
+        feedforward=config.decoder_feedforward or config.feedforward,
+        decoder_attention=None,
+        decoder_feedforward=None,
+    )
+    look_back = config.cross_attention or decoder.attention
 
     def cross(w: Weights, x: Tokens, layer: int) -> Tokens:
         return cross_attention(look_back, w, x, memory, seen, layer)
 
     position = config.decoder_position or config.position
-    found = _sublayers(config, target[1], position, causal=True)
+    found = _sublayers(decoder, target[1], position, causal=True)
     sublayers = {
         "attention": found["attention"],
         "cross_attention": cross,

@@ -10,9 +10,12 @@ NAMES: dict[str, Activation] = {
     "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "silu": "silu",
     "swish": "silu",
+    "mish": "mish",
     "sigmoid": "sigmoid",
+    "tanh": "tanh",
 }
 """Theirs to ours; of several names for one, the first that is not older is written."""
 
@@ -21,8 +24,11 @@ WRITTEN: dict[Activation, str] = {
     "squared_relu": "relu2",
     "gelu": "gelu",
     "gelu_tanh": "gelu_pytorch_tanh",
+    "quick_gelu": "quick_gelu",
     "silu": "silu",
+    "mish": "mish",
     "sigmoid": "sigmoid",
+    "tanh": "tanh",
 }
 
 

@@ -7,6 +7,7 @@ before cosines, or both in turn, is one model with its weights in another order.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,23 +21,20 @@ from addnorm.nn.positions import PositionConfig, SinusoidalConfig
 
 def with_biases(model: ModelConfig) -> ModelConfig:
     """The model with a bias in every attention, feed-forward and norm layer."""
-    attention, feedforward, norm, cross = (
-        model.attention,
-        model.feedforward,
-        model.norm,
-        model.cross_attention,
-    )
-    if isinstance(attention, AttentionConfig):
-        attention = replace(attention, bias=True, out_bias=None)
-    if cross is not None:
-        cross = replace(cross, bias=True, out_bias=None)
-    if isinstance(feedforward, FeedForwardConfig):
-        feedforward = replace(feedforward, bias=True)
-    if isinstance(norm, LayerNormConfig):
-        norm = replace(norm, bias=True)
-    return replace(
-        model, attention=attention, cross_attention=cross, feedforward=feedforward, norm=norm
-    )
+    names = ["attention", "cross_attention", "feedforward", "norm"]
+    if isinstance(model, EncoderDecoderConfig):
+        names += ["decoder_attention", "decoder_feedforward"]
+    return replace(model, **{name: _with_bias(getattr(model, name)) for name in names})
+
+
+def _with_bias(part: Any) -> Any:
+    match part:
+        case AttentionConfig():
+            return replace(part, bias=True, out_bias=None)
+        case FeedForwardConfig() | LayerNormConfig():
+            return replace(part, bias=True)
+        case _:
+            return part
 
 
 def with_split_sinusoids(model: ModelConfig) -> ModelConfig:

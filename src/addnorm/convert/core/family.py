@@ -24,6 +24,7 @@ from addnorm.nn.positions import LearnedConfig
 from addnorm.parts import kind_of
 
 DIFFERS = "would become"
+NO_PADDING = -1
 
 EQUAL_CORES = (SDPACoreConfig, FlexCoreConfig, EagerCoreConfig)
 """Attention cores that compute the same, each in its own way."""
@@ -39,6 +40,9 @@ class ModelSpec:
     vocab_size: int = 0
     target_vocab_size: int | None = None
     labels: tuple[str, ...] = ()
+    pad_id: int | None = None
+    """The token of padding, for families whose positions begin after it; None for the usual, and
+    `NO_PADDING` where the tokenizer has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +95,7 @@ def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
             back = family.refine_by_names(back, names)
     except ValueError as error:
         raise InputError(f"the {model_type} family cannot express this model: {error}") from error
-    changed = differences(explicit(spec.model), explicit(back.model))
+    changed = explicit_differences(spec.model, back.model)
     if changed:
         changes = "; ".join(
             f"model.{name} = {ours!r} {DIFFERS} {theirs!r}"
@@ -102,15 +106,8 @@ def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
 
 def explicit(model: ModelConfig) -> ModelConfig:
     """The configuration with defaults written out, and without what only training needs."""
-    layers, attention = _unrolled(model), model.attention
-    if isinstance(attention, AttentionConfig):
-        attention = _written_out(attention, model.d_model)
-        attention = replace(attention, pattern=FullPatternConfig()) if layers else attention
-    feedforward = model.feedforward
-    if isinstance(feedforward, FeedForwardConfig):
-        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 4 * model.d_model)
-    if isinstance(feedforward, GatedFeedForwardConfig):
-        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 8 * model.d_model // 3)
+    layers = _unrolled(model)
+    attention, feedforward = _explicit_sublayers(model, bool(layers))
     bounded = isinstance(model.position, LearnedConfig)
     model = replace(
         model,
@@ -122,7 +119,9 @@ def explicit(model: ModelConfig) -> ModelConfig:
         layer_pattern=layers,
     )
     if isinstance(model, EncoderDecoderConfig):
-        cross = _written_out(model.cross_attention_config, model.d_model)
+        decoder = model.decoder_parts
+        cross = _written_out(decoder.cross_attention_config, model.d_model)
+        own = _explicit_sublayers(decoder, bool(layers))
         decoder_position = model.decoder_position or model.position
         max_len = (
             (model.decoder_max_len or model.max_len)
@@ -135,10 +134,25 @@ def explicit(model: ModelConfig) -> ModelConfig:
             share_embeddings=model.share_embeddings and isinstance(model.input, TokenInputConfig),
             cross_attention=replace(cross, pattern=FullPatternConfig()),
             n_decoder_layers=model.n_decoder_layers or model.n_layers,
+            decoder_attention=own[0],
+            decoder_feedforward=own[1],
             decoder_position=decoder_position,
             decoder_max_len=max_len,
         )
     return without_dropout(model)
+
+
+def _explicit_sublayers(model: ModelConfig, layers: bool) -> tuple[Any, Any]:
+    """Attention and feed-forward with their sizes; `layers` have patterns of their own."""
+    attention, feedforward = model.attention, model.feedforward
+    if isinstance(attention, AttentionConfig):
+        attention = _written_out(attention, model.d_model)
+        attention = replace(attention, pattern=FullPatternConfig()) if layers else attention
+    if isinstance(feedforward, FeedForwardConfig):
+        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 4 * model.d_model)
+    if isinstance(feedforward, GatedFeedForwardConfig):
+        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 8 * model.d_model // 3)
+    return attention, feedforward
 
 
 def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
@@ -187,6 +201,20 @@ def without_dropout(settings: Any) -> Any:
     return replace(settings, **changes)
 
 
+def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tuple[Any, Any]]:
+    """The differences of both with their defaults written out.
+
+    Those of a decoder that follows its encoder are named once.
+    """
+    found = differences(explicit(one), explicit(other))
+    return {
+        name: values
+        for name, values in found.items()
+        if not name.startswith(("decoder_attention", "decoder_feedforward"))
+        or found.get(name.removeprefix("decoder_")) != values
+    }
+
+
 def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
     """The values of both for each field in which two configurations differ."""
     if type(one) is not type(other) or not is_dataclass(one):
@@ -210,6 +238,11 @@ def decoder(spec: ModelSpec) -> DecoderConfig:
 def encoder(spec: ModelSpec) -> EncoderConfig:
     """The encoder of `spec`. Raises `InputError` for another architecture."""
     return _of(EncoderConfig, spec)
+
+
+def one_stack(spec: ModelSpec) -> DecoderConfig | EncoderConfig:
+    """The decoder or the encoder of `spec`. Raises `InputError` where both are."""
+    return encoder(spec) if isinstance(spec.model, EncoderConfig) else decoder(spec)
 
 
 def encoder_decoder(spec: ModelSpec) -> EncoderDecoderConfig:

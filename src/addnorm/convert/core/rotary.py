@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from warnings import warn
 
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.errors import InputError
-from addnorm.models import DecoderConfig
+from addnorm.errors import InputError, NotFollowed
+from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.nn.positions import (
     DynamicScaling,
     LinearScaling,
@@ -22,11 +24,7 @@ THETA = 10000.0
 
 def read_rotary(settings: Settings) -> RotaryConfig:
     """LLaMA's rotary positions, which rotate all features of a head."""
-    theta = settings.get("rope_theta", THETA)
-    settings.expect("partial_rotary_factor", None, 1.0)
-    table = rope_table(settings)
-    table.expect("partial_rotary_factor", None, 1.0)
-    return rotary_of(table, settings, theta)
+    return rotary_of(rope_table(settings), settings, settings.get("rope_theta", THETA))
 
 
 def rope_table(settings: Settings) -> Settings:
@@ -37,9 +35,12 @@ def rope_table(settings: Settings) -> Settings:
 
 
 def rotary_of(
-    table: Settings, settings: Settings, theta: float, fraction: float = 1.0
+    table: Settings, settings: Settings, theta: float, fraction: float | None = None
 ) -> RotaryConfig:
-    """Rotary positions from one table of rope parameters; `theta` stands where it has none."""
+    """Rotary positions from one table of rope parameters; `theta` stands where it has none.
+
+    Heads turn whole in families that pass no `fraction`.
+    """
     # The name was "type" before it was "rope_type".
     key = "rope_type" if table.has("rope_type") else "type"
     scaling = table.choose(key, _SCALINGS, "default")
@@ -48,11 +49,36 @@ def rotary_of(
     table.get("finetuned", False)
     rotary = RotaryConfig(
         theta=table.get("rope_theta", theta),
-        fraction=fraction,
+        fraction=1.0 if fraction is None else fraction,
         scaling=scaling(table, max_len),
     )
+    if fraction is None:
+        for where in (table, settings):
+            _check_whole(where, rotary.scaling)
     table.check_all_read()
     return rotary
+
+
+def _check_whole(where: Settings, scaling: ScalingConfig | None) -> None:
+    """Leave a `partial_rotary_factor` aside with a warning, as transformers does without one.
+
+    Raises `InputError` beside a scaling, where theirs has waves for a part of the head and
+    multiplies the whole by them.
+    """
+    fraction = where.get("partial_rotary_factor", 1.0)
+    if fraction == 1.0:
+        return
+    if scaling is not None:
+        raise where.refuse(
+            "partial_rotary_factor",
+            "models of this type turn whole heads, and scaled frequencies for a part do not fit",
+        )
+    warn(
+        f"{where.where}: not followed: partial_rotary_factor = {fraction:g}, for models of this "
+        "type turn whole heads (in transformers too)",
+        NotFollowed,
+        stacklevel=2,
+    )
 
 
 def write_rotary(position: PositionConfig) -> Json:
@@ -72,7 +98,7 @@ def rope_keys(table: Json) -> Json:
     }
 
 
-def max_position_embeddings_of(model: DecoderConfig) -> int:
+def max_position_embeddings_of(model: DecoderConfig | EncoderConfig) -> int:
     """`max_position_embeddings`, from which transformers begins to scale dynamically."""
     scaling = model.position.scaling if isinstance(model.position, RotaryConfig) else None
     return scaling.original_max_len if isinstance(scaling, DynamicScaling) else model.max_len
@@ -98,14 +124,25 @@ def _yarn(table: Settings, max_len: int) -> YaRNScaling:
         original_max_len=original,
         beta_fast=table.optional_float("beta_fast") or 32.0,
         beta_slow=table.optional_float("beta_slow") or 1.0,
+        truncate=table.get("truncate", True),
     )
-    table.expect("truncate", True)
-    table.expect("mscale", None)
-    table.expect("mscale_all_dim", None)
-    temperature = table.optional_float("attention_factor")
-    if temperature is not None and not math.isclose(temperature, yarn.temperature):
-        raise table.refuse("attention_factor", f"only {yarn.temperature}, which is 0.1 ln(s) + 1")
-    return yarn
+    given = _attention_factor(table, yarn.factor)
+    if given is None or math.isclose(given, yarn.temperature):
+        return yarn
+    return replace(yarn, attention_factor=given)
+
+
+def _attention_factor(table: Settings, factor: float) -> float | None:
+    """The one given, or that of the two scales of DeepSeek-V2 (2024): `f(mscale) / f(all_dim)`.
+
+    `f(m) = 0.1 m ln(s) + 1`; one scale without the other says nothing.
+    """
+    given = table.optional_float("attention_factor")
+    mscale, all_dim = table.optional_float("mscale"), table.optional_float("mscale_all_dim")
+    if given is not None or not (mscale and all_dim):
+        return given
+    scaled = 0.1 * math.log(factor)
+    return (scaled * mscale + 1) / (scaled * all_dim + 1)
 
 
 def _llama3(table: Settings, max_len: int) -> Llama3Scaling:
@@ -140,13 +177,18 @@ def _written(scaling: ScalingConfig | None) -> Json:
         case LinearScaling() | DynamicScaling():
             return {"rope_type": scaling.kind, "factor": scaling.factor}
         case YaRNScaling():
-            return {
+            written: Json = {
                 "rope_type": "yarn",
                 "factor": scaling.factor,
                 "original_max_position_embeddings": scaling.original_max_len,
                 "beta_fast": scaling.beta_fast,
                 "beta_slow": scaling.beta_slow,
             }
+            if not scaling.truncate:
+                written["truncate"] = False
+            if scaling.attention_factor is not None:
+                written["attention_factor"] = scaling.attention_factor
+            return written
         case Llama3Scaling():
             return {
                 "rope_type": "llama3",

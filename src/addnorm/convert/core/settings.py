@@ -35,7 +35,8 @@ _INERT = """
     id2label init_std initializer_factor initializer_range label2id length_penalty mask_token_id
     max_length min_length n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels
     num_return_sequences pad_token_id prefix problem_type remove_invalid_values
-    repetition_penalty sep_token_id suppress_tokens task_specific_params temperature
+    repetition_penalty sbert_ce_default_activation_function sentence_transformers sep_token_id
+    suppress_tokens task_specific_params temperature
     tokenizer_class top_k top_p typical_p unk_token_id
 """
 INERT = frozenset(_INERT.split())

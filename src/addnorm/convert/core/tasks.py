@@ -1,13 +1,15 @@
 """Encoder tasks: the head named by the `architectures` key of a `config.json`."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.known import token_head_of
+from addnorm.convert.core.maps import Renamed, TensorMap
 from addnorm.convert.core.settings import Json, Settings, labels_of
 from addnorm.errors import InputError, nearest
-from addnorm.models import EncoderConfig
+from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
@@ -44,6 +46,31 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
             "architectures", f"valid are {', '.join(known)}.{nearest(names[0], known)}"
         )
     return known[names[0]]
+
+
+def decoder_head(settings: Settings, *, tied: bool) -> TokenHeadConfig | HiddenHeadConfig:
+    """The head of a decoder; none where its class is the body alone, and no table serves as one."""
+    return HiddenHeadConfig() if is_body(settings) and not tied else TokenHeadConfig(tied=tied)
+
+
+def is_body(settings: Settings) -> bool:
+    """Whether the first architecture is the body alone."""
+    name = (settings.string_list("architectures") or [""])[0]
+    return name.endswith("Model") and not name.endswith("HeadModel")
+
+
+def head_weights(model: ModelConfig, theirs: str) -> Iterator[TensorMap]:
+    """The map of the scores of tokens, where there are any that no table serves."""
+    if not isinstance(model.head, HiddenHeadConfig) and not token_head_of(model).tied:
+        yield Renamed("head.weight", theirs)
+
+
+def decoder_keys(model: DecoderConfig | EncoderConfig, stem: str, task: str = "ForCausalLM") -> Json:
+    """The keys that say which head a decoder has; `task` is what its class ends with."""
+    if isinstance(model.head, HiddenHeadConfig):
+        return {"architectures": [f"{stem}Model"], "tie_word_embeddings": False}
+    tied = token_head_of(model).tied
+    return {"architectures": [f"{stem}{task}"], "tie_word_embeddings": tied}
 
 
 WRITERS = {"decoder": "a decoder that writes", "encoder_decoder": "an encoder with its decoder"}

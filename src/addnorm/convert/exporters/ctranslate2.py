@@ -202,6 +202,8 @@ def _set_decoder(
 def _set_embedding(spec: Any, table: Any, embed: Embedding, rows: int, ledger: Ledger) -> None:
     if embed.types is not None:
         raise refusal("sentence types", "an embedding without them")
+    if embed.proj is not None:
+        raise refusal("table of another width", "an embedding without d_embed")
     ledger.dropout(embed.dropout)
     ledger.dropout(embed.word_dropout)
     table.weight = _array(ledger.table(embed.tokens))

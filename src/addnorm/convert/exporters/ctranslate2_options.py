@@ -35,8 +35,10 @@ KNOWN_ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
     "silu": "SWISH",
     "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
 }
 """What CTranslate2 calls them."""
 

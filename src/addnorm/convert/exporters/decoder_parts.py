@@ -314,6 +314,8 @@ def _embedding(embed: Embedding, ledger: Ledger) -> str:
     ledger.dropout(embed.word_dropout)
     if embed.types is not None:
         return "with sentence types"
+    if embed.proj is not None:
+        return "of a table of another width"
     if not isinstance(embed.norm, NoNorm):
         return "with a norm"
     ledger.module(embed.norm, NoNorm)

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 from addnorm.convert.core.equivalents import with_biases
 from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder
-from addnorm.convert.core.maps import Renamed, SkipRows, TensorMap, weight_and_bias
+from addnorm.convert.core.known import token_head_of
+from addnorm.convert.core.maps import Duplicated, Renamed, SkipRows, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families import fairseq
+from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
@@ -24,21 +26,21 @@ def _read(settings: Settings) -> ModelSpec:
     settings.expect("add_bias_logits", False, True)  # there is one in either case
     settings.expect("extra_pos_embeddings", FIRST)
     settings.expect("force_bos_token_to_be_generated", False, True)
-    settings.expect("tie_word_embeddings", True)
     for key in ("classif_dropout", "classifier_dropout"):
         settings.get(key, 0.0)
     n_layers, n_decoder_layers = fairseq.depths(settings)
     embedding = fairseq.embedding_scale(settings)
+    tied = settings.get("tie_word_embeddings", True)
     model = EncoderDecoderConfig(
         d_model=settings.required_int("d_model", "hidden_size"),
         n_layers=n_layers,
         n_decoder_layers=n_decoder_layers,
         max_len=settings.required_int("max_position_embeddings"),
         position=LearnedConfig(),
-        attention=fairseq.attention(settings),
-        feedforward=fairseq.feedforward(settings),
+        **fairseq.sublayers(settings),
         embedding=replace(embedding, norm=LayerNormConfig()),
-        head=TokenHeadConfig(bias=True),
+        share_embeddings=tied,
+        head=TokenHeadConfig(tied=tied, bias=True),
         dropout=settings.get("dropout", 0.1),
     )
     return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
@@ -46,6 +48,14 @@ def _read(settings: Settings) -> ModelSpec:
 
 def _write(spec: ModelSpec) -> Json:
     model = encoder_decoder(spec)
+    share, tied = model.share_embeddings, token_head_of(model).tied
+    if share != tied:
+        raise InputError(
+            "bart has one table for both embeddings and the head, or three: "
+            f"share_embeddings = {str(share).lower()}, head.tied = {str(tied).lower()}"
+        )
+    if (target := spec.target_vocab_size) not in (None, spec.vocab_size):
+        raise InputError(f"bart has one vocabulary, not {spec.vocab_size} and {target} tokens")
     return fairseq.written(spec, "bart", "BartForConditionalGeneration") | {
         "max_position_embeddings": model.max_len,
         "normalize_embedding": True,
@@ -54,7 +64,13 @@ def _write(spec: ModelSpec) -> Json:
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     model = encoder_decoder(spec)
-    yield Renamed("source_embed.tokens.weight", "model.shared.weight")
+    source, shared = "source_embed.tokens.weight", "model.shared.weight"
+    if model.share_embeddings:
+        yield Renamed(source, shared)
+    else:  # the table that was to be shared is in the file all the same
+        yield Duplicated(source, "model.encoder.embed_tokens.weight", shared)
+        yield Renamed("target_embed.tokens.weight", "model.decoder.embed_tokens.weight")
+        yield Renamed("head.weight", "lm_head.weight")
     for ours, theirs in (("source", "encoder"), ("target", "decoder")):
         table = f"model.{theirs}.embed_positions.weight"
         yield SkipRows(f"{ours}_embed.position.table.weight", table, FIRST)

@@ -2,51 +2,42 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
 from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import ModelSpec, attention_of, encoder_decoder
+from addnorm.convert.core.family import ModelSpec, attention_of, encoder_decoder, mlp_of
 from addnorm.convert.core.known import embedding_of, token_head_of
 from addnorm.convert.core.maps import Reshaped, TensorMap, ZeroTensor, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
-from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.parts import kind_of
 
 HEAD_BIAS = "final_logits_bias"
 
 
-def both_sides(settings: Settings, key: str) -> int:
-    """The number that encoder and decoder share. Raises `InputError` where they differ."""
-    encoder, decoder = (
-        settings.required_int(f"encoder_{key}"),
-        settings.required_int(f"decoder_{key}"),
-    )
-    if encoder != decoder:
-        raise settings.refuse(
-            f"encoder_{key}", f"it must be that of the decoder, and decoder_{key} = {decoder}"
-        )
-    return encoder
+def sublayers(settings: Settings) -> dict[str, Any]:
+    """Attention and feed-forward of both stacks, with a bias everywhere; of the decoder where they
+    differ from the encoder's."""
+    encoder, decoder = (_sublayers(settings, side) for side in ("encoder", "decoder"))
+    own = {f"decoder_{name}": part for name, part in decoder.items() if part != encoder[name]}
+    return encoder | own
 
 
-def attention(settings: Settings) -> AttentionConfig:
-    """Attention with a bias everywhere."""
-    return AttentionConfig(
-        n_heads=both_sides(settings, "attention_heads"),
-        dropout=settings.get("attention_dropout", 0.0),
-    )
-
-
-def feedforward(settings: Settings) -> FeedForwardConfig:
-    """Feed-forward with a bias everywhere."""
-    return FeedForwardConfig(
-        d_ff=both_sides(settings, "ffn_dim"),
-        activation=activation_of(settings, "activation_function", "gelu"),
-        dropout=settings.get("activation_dropout", 0.0),
-    )
+def _sublayers(settings: Settings, side: str) -> dict[str, Any]:
+    return {
+        "attention": AttentionConfig(
+            n_heads=settings.required_int(f"{side}_attention_heads"),
+            dropout=settings.get("attention_dropout", 0.0),
+        ),
+        "feedforward": FeedForwardConfig(
+            d_ff=settings.required_int(f"{side}_ffn_dim"),
+            activation=activation_of(settings, "activation_function", "gelu"),
+            dropout=settings.get("activation_dropout", 0.0),
+        ),
+    }
 
 
 def depths(settings: Settings) -> tuple[int, int]:
@@ -66,10 +57,7 @@ def embedding_scale(settings: Settings) -> EmbeddingConfig:
 def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
     """The keys that these families have in common."""
     model = encoder_decoder(spec)
-    attention = attention_of(model)
-    dense = model.feedforward
-    if not isinstance(dense, FeedForwardConfig):
-        raise InputError(f"{model_type} has no {kind_of(dense)} feed-forward")
+    attention, dense = attention_of(model), mlp_of(model)
     config: Json = {
         "model_type": model_type,
         "architectures": [architecture],
@@ -88,12 +76,15 @@ def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
         "decoder_start_token_id": BOS_ID,
         "forced_eos_token_id": None,
     }
-    sides = (("encoder", model.n_layers), ("decoder", model.n_decoder_layers or model.n_layers))
-    for side, n_layers in sides:
+    n_decoder_layers = model.n_decoder_layers or model.n_layers
+    for side, parts, n_layers in (
+        ("encoder", model, model.n_layers),
+        ("decoder", model.decoder_parts, n_decoder_layers),
+    ):
         config |= {
             f"{side}_layers": n_layers,
-            f"{side}_attention_heads": attention.n_heads,
-            f"{side}_ffn_dim": dense.d_ff or 4 * model.d_model,
+            f"{side}_attention_heads": attention_of(parts).n_heads,
+            f"{side}_ffn_dim": mlp_of(parts).d_ff or 4 * model.d_model,
             f"{side}_layerdrop": 0.0,
         }
     return config

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from addnorm.convert.core.activations import activation_of
-from addnorm.convert.core.family import ModelSpec, attention_of, decoder
+from addnorm.convert.core.family import ModelSpec, attention_of, decoder, one_stack
 from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.rotary import THETA, read_rotary, rope_keys, rotary_of, write_rotary
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import decoder_head, is_body
 from addnorm.convert.core.windows import (
     FULL,
     SLIDING,
@@ -32,12 +33,12 @@ from addnorm.convert.families.llama_relatives import (
     write_model,
 )
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig
+from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import AttentionConfig, ScaledDotConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import Activation
-from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.heads import HiddenHeadConfig, TokenHeadConfig
 from addnorm.nn.norms import OffsetRMSNormConfig
 from addnorm.nn.positions import PositionConfig, RotaryConfig
 from addnorm.nn.residuals import SandwichNormConfig
@@ -50,6 +51,7 @@ TANH = "gelu_pytorch_tanh"
 
 def _read_1(settings: Settings) -> ModelSpec:
     """`hidden_act = "gelu"` of the first files stood for the approximation by tanh."""
+    _check_causal(settings)
     settings.expect("hidden_activation", None, TANH)
     activation = activation_of(settings, "hidden_act", TANH)
     bias = settings.get("attention_bias", False)
@@ -61,7 +63,18 @@ def _read_1(settings: Settings) -> ModelSpec:
     )
 
 
+def _check_causal(settings: Settings) -> None:
+    """Raise `InputError` where no function is meant: without padding and with it, two of them."""
+    if settings.get("use_bidirectional_attention", False):
+        raise settings.refuse(
+            "use_bidirectional_attention",
+            "transformers then looks ahead or not as its kernel, and padding beside the text, have "
+            "it, which is no one model; Gemma 3 has it in full",
+        )
+
+
 def _read_2(settings: Settings) -> ModelSpec:
+    _check_causal(settings)
     softcap = _cap(settings, "attn_logit_softcapping", 50.0)
     size = settings.optional_int("sliding_window", missing=WINDOW)
     settings.expect("sliding_window_size", None, size)
@@ -79,6 +92,9 @@ def _read_2(settings: Settings) -> ModelSpec:
 def _read_3(settings: Settings) -> ModelSpec:
     settings.expect("attn_logit_softcapping", None)  # transformers reads it, and caps nothing
     size = settings.optional_int("sliding_window", missing=WINDOW)
+    both_ways = settings.get("use_bidirectional_attention", False)
+    if both_ways and size is not None:
+        size = size // 2 + 1  # so many on both sides together, the token itself not counted
     rotary, local = _rotary_by_type(settings)
     types = _types(settings, settings.get("sliding_window_pattern", 6))
     settings.get("_sliding_window_pattern", 6)
@@ -97,6 +113,7 @@ def _read_3(settings: Settings) -> ModelSpec:
         layer_pattern=shortest_cycle(every),
         residual=SandwichNormConfig(),
         softcap=_cap(settings, "final_logit_softcapping", None),
+        kind=EncoderConfig if both_ways else DecoderConfig,
     )
 
 
@@ -107,22 +124,27 @@ def _model(
     *,
     activation: Activation | None = None,
     softcap: float | None = None,
+    kind: type[DecoderConfig | EncoderConfig] = DecoderConfig,
     **overrides: Any,
 ) -> ModelSpec:
     if activation is None:
         activation = activation_of(settings, "hidden_activation", TANH)
         # The older of the two names, which nobody reads any more.
         settings.expect("hidden_act", None, TANH, "gelu", settings.tree.get("hidden_activation"))
-    settings.expect("use_bidirectional_attention", False)
-    tied = settings.get("tie_word_embeddings", True)
+    head = decoder_head(settings, tied=settings.get("tie_word_embeddings", True))
+    if kind is EncoderConfig and is_body(settings):
+        head = HiddenHeadConfig()
+    if isinstance(head, TokenHeadConfig):
+        head = replace(head, softcap=softcap)
     return read_model(
         settings,
         attention,
         position,
+        kind,
         norm=OffsetRMSNormConfig(eps=read_eps(settings)),
         embedding=EmbeddingConfig(scale="sqrt"),
         feedforward=read_gated_feedforward(settings, activation=activation),
-        head=TokenHeadConfig(tied=tied, softcap=softcap),
+        head=head,
         **overrides,
     )
 
@@ -161,6 +183,8 @@ def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
     if old is not None and old.tree:
         full = Settings((full.tree if full else {}) | old.tree, old.where)
     nothing = Settings({}, settings.where)
+    for table in filter(None, (full, sliding)):
+        table.expect("truncate", True)  # which transformers reads outside of the tables alone
     return rotary_of(full or nothing, settings, theta), rotary_of(
         sliding or nothing, settings, local
     )
@@ -169,7 +193,7 @@ def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
 def _write_1(spec: ModelSpec) -> Json:
     model = decoder(spec)
     return {
-        **write_model(spec, "gemma", "GemmaForCausalLM"),
+        **write_model(spec, "gemma", "Gemma"),
         **rope_keys(write_rotary(model.position)),
         "attention_bias": attention_of(model).bias,
     }
@@ -179,15 +203,15 @@ def _write_2(spec: ModelSpec) -> Json:
     model = decoder(spec)
     softcap = _score(model).softcap
     return {
-        **_written(spec, "gemma2", "Gemma2ForCausalLM"),
+        **_written(spec, "gemma2", "Gemma2"),
         **rope_keys(write_rotary(model.position)),
         "attn_logit_softcapping": softcap,
     }
 
 
 def _write_3(spec: ModelSpec) -> Json:
-    model = decoder(spec)
-    written = _written(spec, "gemma3_text", "Gemma3ForCausalLM")
+    model = one_stack(spec)
+    written = _written(spec, "gemma3_text", "Gemma3")
     layer_configs = (
         [model.layer_pattern[i % len(model.layer_pattern)] for i in range(model.n_layers)]
         if model.layer_pattern
@@ -204,26 +228,40 @@ def _write_3(spec: ModelSpec) -> Json:
         **rope_keys(full),
         "rope_parameters": by_type,
         "rope_local_base_freq": local["rope_theta"],
-    }
+    } | _both_ways(model, written)
 
 
-def _written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
+def _both_ways(model: DecoderConfig | EncoderConfig, written: Json) -> Json:
+    """What an encoder says, and what is said of its windows on both sides together."""
+    body = isinstance(model.head, HiddenHeadConfig)
+    keys: Json = {"architectures": ["Gemma3TextModel"]} if body else {}
+    if isinstance(model, EncoderConfig):
+        window = 2 * (written["sliding_window"] - 1)
+        keys |= {"use_bidirectional_attention": True, "sliding_window": window}
+    return keys
+
+
+def _written(spec: ModelSpec, model_type: str, stem: str) -> Json:
     """What Gemma 2 and 3 share."""
-    model = decoder(spec)
+    model = one_stack(spec)
     check_divides(model, model_type)
     types, size = write_windows(model)
     scale = _score(model).scale(attention_of(model).heads(model.d_model).d_head)
     return {
-        **write_model(spec, model_type, architecture, activation="hidden_activation"),
+        **write_model(spec, model_type, stem, activation="hidden_activation"),
         "attention_bias": attention_of(model).bias,
         "query_pre_attn_scalar": round(scale**-2),
-        "final_logit_softcapping": token_head_of(model).softcap,
+        "final_logit_softcapping": _softcap(model),
         "layer_types": types,
         "sliding_window": size or WINDOW,
     }
 
 
-def _score(model: DecoderConfig) -> ScaledDotConfig:
+def _softcap(model: DecoderConfig | EncoderConfig) -> float | None:
+    return None if isinstance(model.head, HiddenHeadConfig) else token_head_of(model).softcap
+
+
+def _score(model: DecoderConfig | EncoderConfig) -> ScaledDotConfig:
     score = attention_of(model).score
     if not isinstance(score, ScaledDotConfig):
         raise InputError(f"gemma has no {kind_of(score)} scores")

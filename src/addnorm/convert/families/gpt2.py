@@ -7,6 +7,7 @@ from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder
 from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, Transposed, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import decoder_head, decoder_keys, head_weights
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -44,7 +45,7 @@ def _read(settings: Settings) -> ModelSpec:
         norm=LayerNormConfig(eps=settings.get("layer_norm_epsilon", 1e-5)),
         residual=PreNormConfig(),
         embedding=EmbeddingConfig(scale="one"),
-        head=TokenHeadConfig(tied=settings.get("tie_word_embeddings", True)),
+        head=decoder_head(settings, tied=settings.get("tie_word_embeddings", True)),
         dropout=settings.get("resid_pdrop", 0.1),
         init="gpt2",
     )
@@ -59,7 +60,6 @@ def _write(spec: ModelSpec) -> Json:
         raise InputError(f"gpt2 has no {kind_of(feedforward)} feed-forward")
     return {
         "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
         "vocab_size": spec.vocab_size,
         "n_positions": model.max_len,
         "n_embd": model.d_model,
@@ -71,8 +71,7 @@ def _write(spec: ModelSpec) -> Json:
         "attn_pdrop": attention.dropout,
         "resid_pdrop": model.dropout,
         "embd_pdrop": model.dropout,
-        "tie_word_embeddings": token_head_of(model).tied,
-    }
+    } | decoder_keys(model, "GPT2", "LMHeadModel")
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -81,8 +80,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield Renamed("embed.position.table.weight", "transformer.wpe.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, model.d_model))
     yield from weight_and_bias("stack.norm", "transformer.ln_f")
-    if not token_head_of(model).tied:
-        yield Renamed("head.weight", "lm_head.weight")
+    yield from head_weights(model, "lm_head.weight")
 
 
 def _layer(i: int, d_model: int) -> Iterator[TensorMap]:

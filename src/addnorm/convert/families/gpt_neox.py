@@ -14,6 +14,7 @@ from addnorm.convert.core.rotary import (
     write_rotary,
 )
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import decoder_head, decoder_keys, head_weights
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -52,7 +53,7 @@ def _read(settings: Settings) -> ModelSpec:
         norm=LayerNormConfig(eps=settings.get("layer_norm_eps", 1e-5)),
         residual=ParallelConfig(norms="each") if parallel else PreNormConfig(),
         embedding=EmbeddingConfig(scale="one"),
-        head=TokenHeadConfig(tied=settings.get("tie_word_embeddings", False)),
+        head=decoder_head(settings, tied=settings.get("tie_word_embeddings", False)),
         dropout=settings.get("hidden_dropout", 0.0),
         init="gpt2",
     )
@@ -84,7 +85,6 @@ def _write(spec: ModelSpec) -> Json:
     fraction = model.position.fraction if isinstance(model.position, RotaryConfig) else 1.0
     return {
         "model_type": "gpt_neox",
-        "architectures": ["GPTNeoXForCausalLM"],
         "vocab_size": spec.vocab_size,
         "hidden_size": model.d_model,
         "intermediate_size": feedforward.d_ff or 4 * model.d_model,
@@ -101,8 +101,7 @@ def _write(spec: ModelSpec) -> Json:
         "attention_bias": attention.bias,
         "attention_dropout": attention.dropout,
         "hidden_dropout": model.dropout,
-        "tie_word_embeddings": token_head_of(model).tied,
-    }
+    } | decoder_keys(model, "GPTNeoX")
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -110,8 +109,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield Renamed("embed.tokens.weight", "gpt_neox.embed_in.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model)))
     yield from weight_and_bias("stack.norm", "gpt_neox.final_layer_norm")
-    if not token_head_of(model).tied:
-        yield Renamed("head.weight", "embed_out.weight")
+    yield from head_weights(model, "embed_out.weight")
 
 
 def _layer(i: int, attention: AttentionConfig) -> Iterator[TensorMap]:

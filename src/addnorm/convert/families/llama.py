@@ -25,7 +25,7 @@ def _write(spec: ModelSpec) -> Json:
     model = decoder(spec)
     check_divides(model, "llama")
     return {
-        **write_model(spec, "llama", "LlamaForCausalLM"),
+        **write_model(spec, "llama", "Llama"),
         **rope_keys(write_rotary(model.position)),
         "attention_bias": attention_of(model).bias,
         "mlp_bias": isinstance(model.feedforward, GatedFeedForwardConfig)

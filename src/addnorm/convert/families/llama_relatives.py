@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
-from addnorm.convert.core.known import required_eps, token_head_of
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, layers, one_stack
+from addnorm.convert.core.known import required_eps
 from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.rotary import max_position_embeddings_of
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import decoder_head, decoder_keys, head_weights
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig
+from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import Activation, GatedFeedForwardConfig
-from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import PositionConfig
 from addnorm.nn.residuals import PreNormConfig
@@ -73,9 +73,13 @@ def read_gated_feedforward(
 
 
 def read_model(
-    settings: Settings, attention: AttentionConfig, position: PositionConfig, **overrides: Any
+    settings: Settings,
+    attention: AttentionConfig,
+    position: PositionConfig,
+    kind: type[DecoderConfig | EncoderConfig] = DecoderConfig,
+    **overrides: Any,
 ) -> ModelSpec:
-    """LLaMA with this attention and these positions, and `overrides`."""
+    """LLaMA with this attention and these positions, and `overrides`; it may be an encoder."""
     parts: dict[str, Any] = {
         "d_model": settings.required_int("hidden_size"),
         "n_layers": settings.required_int("num_hidden_layers"),
@@ -85,29 +89,30 @@ def read_model(
         "norm": RMSNormConfig(eps=read_eps(settings)),
         "residual": PreNormConfig(),
         "embedding": EmbeddingConfig(scale="one"),
-        "head": TokenHeadConfig(tied=settings.get("tie_word_embeddings", False)),
         "dropout": 0.0,
         "init": "gpt2",
     }
     if "feedforward" not in overrides:
         parts["feedforward"] = read_gated_feedforward(settings)
+    if "head" not in overrides:
+        tied = settings.get("tie_word_embeddings", False)
+        parts["head"] = decoder_head(settings, tied=tied)
     return ModelSpec(
-        model=DecoderConfig(**parts | overrides), vocab_size=settings.required_int("vocab_size")
+        model=kind(**parts | overrides), vocab_size=settings.required_int("vocab_size")
     )
 
 
 def write_model(
-    spec: ModelSpec, model_type: str, architecture: str, *, activation: str = "hidden_act"
+    spec: ModelSpec, model_type: str, stem: str, *, activation: str = "hidden_act"
 ) -> Json:
     """The keys that all of them have; the name of the activation stands under that key."""
-    model = decoder(spec)
+    model = one_stack(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, GatedFeedForwardConfig):
         raise InputError(f"{model_type} has no {kind_of(feedforward)} feed-forward")
     heads = attention.heads(model.d_model)
     return {
         "model_type": model_type,
-        "architectures": [architecture],
         "vocab_size": spec.vocab_size,
         "hidden_size": model.d_model,
         "intermediate_size": feedforward.d_ff or 8 * model.d_model // 3,
@@ -119,11 +124,10 @@ def write_model(
         "max_position_embeddings": max_position_embeddings_of(model),
         "rms_norm_eps": required_eps(model.norm),
         "attention_dropout": attention.dropout,
-        "tie_word_embeddings": token_head_of(model).tied,
-    }
+    } | decoder_keys(model, stem)
 
 
-def check_divides(model: DecoderConfig, model_type: str) -> None:
+def check_divides(model: DecoderConfig | EncoderConfig, model_type: str) -> None:
     """Raise `InputError` for heads that do not divide the width, which transformers refuses."""
     if model.d_model % (n_heads := attention_of(model).n_heads):
         raise InputError(
@@ -134,15 +138,16 @@ def check_divides(model: DecoderConfig, model_type: str) -> None:
 
 def maps(spec: ModelSpec, norms: Mapping[str, str] = PRE) -> Iterator[TensorMap]:
     """Every tensor."""
-    model = decoder(spec)
+    model = one_stack(spec)
     yield Renamed("embed.tokens.weight", "model.embed_tokens.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, model, norms))
     yield Renamed("stack.norm.weight", "model.norm.weight")
-    if not token_head_of(model).tied:
-        yield Renamed("head.weight", "lm_head.weight")
+    yield from head_weights(model, "lm_head.weight")
 
 
-def _layer(i: int, model: DecoderConfig, norms: Mapping[str, str]) -> Iterator[TensorMap]:
+def _layer(
+    i: int, model: DecoderConfig | EncoderConfig, norms: Mapping[str, str]
+) -> Iterator[TensorMap]:
     attention, feedforward = attention_of(model), model.feedforward
     assert isinstance(feedforward, GatedFeedForwardConfig)
     out_bias = attention.bias if attention.out_bias is None else attention.out_bias

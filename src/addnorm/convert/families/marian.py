@@ -27,8 +27,6 @@ def _read(settings: Settings) -> ModelSpec:
     tied = settings.get("tie_word_embeddings", True)
     vocab_size = settings.required_int("vocab_size")
     target = settings.optional_int("decoder_vocab_size") or vocab_size
-    if share and not tied:
-        raise settings.refuse("tie_word_embeddings", "shared embeddings are the head's as well")
     if share and target != vocab_size:
         raise settings.refuse(
             "decoder_vocab_size",
@@ -40,10 +38,9 @@ def _read(settings: Settings) -> ModelSpec:
         n_decoder_layers=n_decoder_layers,
         max_len=settings.required_int("max_position_embeddings"),
         position=SinusoidalConfig(layout="halves"),
-        attention=fairseq.attention(settings),
-        feedforward=fairseq.feedforward(settings),
+        **fairseq.sublayers(settings),
         embedding=fairseq.embedding_scale(settings),
-        share_embeddings=share,
+        share_embeddings=share and tied,  # one table for all, or three
         head=TokenHeadConfig(tied=tied, bias=True),
         dropout=settings.get("dropout", 0.1),
     )
@@ -91,7 +88,10 @@ MARIAN = Family(
     equivalent=_restated,
     refine_by_names=fairseq.with_head_bias,
     prefix="model.",
-    ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),
+    ignored=(
+        r"(model\.)?(encoder|decoder)\.embed_positions\.weight",
+        r"(model\.)?shared\.weight",  # where nothing is shared
+    ),
     ties=(
         ("model.encoder.embed_tokens.weight", "model.shared.weight"),
         ("model.decoder.embed_tokens.weight", "model.shared.weight"),

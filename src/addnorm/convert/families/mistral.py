@@ -22,7 +22,7 @@ def _read(settings: Settings) -> ModelSpec:
 def _write(spec: ModelSpec) -> Json:
     model = decoder(spec)
     return {
-        **write_model(spec, "mistral", "MistralForCausalLM"),
+        **write_model(spec, "mistral", "Mistral"),
         **rope_keys(write_rotary(model.position)),
         "sliding_window": write_windows(model)[1],
     }

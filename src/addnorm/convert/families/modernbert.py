@@ -127,6 +127,7 @@ def _layers_of(settings: Settings, n_layers: int) -> tuple[LayerConfig, tuple[La
 
 def _rotary(settings: Settings, tables: Settings, kind: str, theta: float) -> RotaryConfig:
     table = tables.table(kind) or Settings({}, settings.where)
+    table.expect("truncate", True)  # which transformers reads outside of the tables alone
     return rotary_of(table, settings, theta)
 
 

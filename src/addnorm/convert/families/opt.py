@@ -1,18 +1,20 @@
 """OPT: GPT's decoder with ReLU, biases everywhere or in no projection, positions from row 2."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
-from addnorm.convert.core.known import token_head_of
+from addnorm.convert.core.known import embedding_of, token_head_of
 from addnorm.convert.core.maps import Renamed, SkipRows, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import decoder_head, decoder_keys, head_weights
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.heads import TokenHeadConfig, TransformConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PostNormConfig, PreNormConfig
@@ -23,8 +25,13 @@ FIRST_ROW = 2
 
 def _read(settings: Settings) -> ModelSpec:
     d_model = settings.required_int("hidden_size")
-    if settings.get("word_embed_proj_dim", d_model) != d_model:
-        raise settings.refuse("word_embed_proj_dim", f"only hidden_size = {d_model}")
+    width = settings.optional_int("word_embed_proj_dim") or d_model
+    narrow = None if width == d_model else width
+    head = decoder_head(settings, tied=settings.get("tie_word_embeddings", True))
+    if isinstance(head, TokenHeadConfig) and narrow is not None:
+        head = replace(head, transform=_to_table(narrow))
+    elif narrow is not None:
+        raise settings.refuse("architectures", f"its vectors are mapped to word_embed_proj_dim = {width}, and a body ends before")
     before = settings.get("do_layer_norm_before", True)
     settings.expect("_remove_final_layer_norm", False, *(() if before else (True,)))
     settings.expect("layer_norm_elementwise_affine", True)
@@ -50,12 +57,17 @@ def _read(settings: Settings) -> ModelSpec:
         ),
         norm=LayerNormConfig(),
         residual=PreNormConfig() if before else PostNormConfig(),
-        embedding=EmbeddingConfig(scale="one"),
-        head=TokenHeadConfig(tied=settings.get("tie_word_embeddings", True)),
+        embedding=EmbeddingConfig(scale="one", d_embed=narrow),
+        head=head,
         dropout=settings.get("dropout", 0.1),
         init="gpt2",
     )
     return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
+
+
+def _to_table(width: int) -> TransformConfig:
+    """The map from hidden states to the width of the table."""
+    return TransformConfig(activation="identity", bias=False, d_out=width)
 
 
 def _write(spec: ModelSpec) -> Json:
@@ -65,10 +77,9 @@ def _write(spec: ModelSpec) -> Json:
         raise InputError(f"opt has no {kind_of(feedforward)} feed-forward")
     return {
         "model_type": "opt",
-        "architectures": ["OPTForCausalLM"],
         "vocab_size": spec.vocab_size,
         "hidden_size": model.d_model,
-        "word_embed_proj_dim": model.d_model,
+        "word_embed_proj_dim": embedding_of(model).width(model.d_model),
         "ffn_dim": feedforward.d_ff or 4 * model.d_model,
         "num_hidden_layers": model.n_layers,
         "num_attention_heads": attention.n_heads,
@@ -78,8 +89,7 @@ def _write(spec: ModelSpec) -> Json:
         "activation_function": activation_name(feedforward.activation),
         "attention_dropout": attention.dropout,
         "dropout": model.dropout,
-        "tie_word_embeddings": token_head_of(model).tied,
-    }
+    } | decoder_keys(model, "OPT")
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -88,11 +98,13 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield Renamed("embed.tokens.weight", f"{body}.embed_tokens.weight")
     positions = f"{body}.embed_positions.weight"
     yield SkipRows("embed.position.table.weight", positions, FIRST_ROW)
+    if embedding_of(model).d_embed is not None:
+        yield Renamed("embed.proj.weight", f"{body}.project_in.weight")
+        yield Renamed("head.transform.proj.weight", f"{body}.project_out.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model).bias))
     if isinstance(model.residual, PreNormConfig):
         yield from weight_and_bias("stack.norm", f"{body}.final_layer_norm")
-    if not token_head_of(model).tied:
-        yield Renamed("head.weight", "lm_head.weight")
+    yield from head_weights(model, "lm_head.weight")
 
 
 def _layer(i: int, bias: bool) -> Iterator[TensorMap]:

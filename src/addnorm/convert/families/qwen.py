@@ -53,7 +53,7 @@ def _windows(settings: Settings) -> tuple[PatternConfig, tuple[LayerConfig, ...]
 def _write_2(spec: ModelSpec) -> Json:
     model = decoder(spec)
     return {
-        **write_model(spec, "qwen2", "Qwen2ForCausalLM"),
+        **write_model(spec, "qwen2", "Qwen2"),
         **rope_keys(write_rotary(model.position)),
         **_written_windows(model),
     }
@@ -62,7 +62,7 @@ def _write_2(spec: ModelSpec) -> Json:
 def _write_3(spec: ModelSpec) -> Json:
     model = decoder(spec)
     return {
-        **write_model(spec, "qwen3", "Qwen3ForCausalLM"),
+        **write_model(spec, "qwen3", "Qwen3"),
         **rope_keys(write_rotary(model.position)),
         **_written_windows(model),
         "attention_bias": attention_of(model).bias,

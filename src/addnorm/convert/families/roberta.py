@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from addnorm.convert.core.family import Family, ModelSpec, encoder
+from addnorm.convert.core.family import NO_PADDING, Family, ModelSpec, encoder
 from addnorm.convert.core.maps import TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import labels_for, task_of, without_pooler
@@ -15,6 +15,7 @@ from addnorm.convert.families.bert import (
     scores,
     settings_of,
 )
+from addnorm.errors import InputError
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     PoolerHeadConfig,
@@ -24,25 +25,36 @@ from addnorm.nn.heads import (
 )
 
 PAD = 1
-"""The token of padding, and the row of the position table that stands for it."""
+"""The usual token of padding, and the row of the position table that stands for it."""
+
+
+def _first_row(spec: ModelSpec) -> int:
+    """The row of the first position, which comes after that of padding."""
+    if spec.pad_id == NO_PADDING:
+        raise InputError("positions of roberta begin after padding, and the tokenizer has none")
+    return (PAD if spec.pad_id is None else spec.pad_id) + 1
 
 
 def _family(model_type: str, stem: str) -> Family:
     def read(settings: Settings) -> ModelSpec:
-        settings.expect("pad_token_id", PAD)
+        pad = settings.get("pad_token_id", PAD)
+        if pad < 0:
+            raise settings.refuse("pad_token_id", "positions begin after the row of that number")
         task = task_of(settings, stem)
         # The activation before the scores is GELU, whatever that of the layers.
         transform = TransformConfig(activation="gelu", norm=norm_of(settings))
         head = head_of(settings, task, transform)
         return ModelSpec(
-            model=body_of(settings, head, first_row=PAD + 1),
+            model=body_of(settings, head, first_row=pad + 1),
             vocab_size=settings.required_int("vocab_size"),
             labels=labels_for(settings, task),
+            pad_id=pad,
         )
 
     def write(spec: ModelSpec) -> Json:
-        common = settings_of(spec, stem, first_row=PAD + 1)
-        return common | {"model_type": model_type, "pad_token_id": PAD}
+        first_row = _first_row(spec)
+        common = settings_of(spec, stem, first_row=first_row)
+        return common | {"model_type": model_type, "pad_token_id": first_row - 1}
 
     return Family(
         model_types=(model_type,),
@@ -62,7 +74,7 @@ def _family(model_type: str, stem: str) -> Family:
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     model = encoder(spec)
-    yield from body_maps(model, "roberta", first_row=PAD + 1)
+    yield from body_maps(model, "roberta", first_row=_first_row(spec))
     match model.head:
         case TokenHeadConfig() as head:
             yield from weight_and_bias("head.transform.proj", "lm_head.dense")

@@ -30,6 +30,8 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
+DOUBLED = ("roberta", "longformer", "bart", "xlm-roberta", "camembert")
+"""Model types that end the first text of a pair twice, and have no types of sentences."""
 SEQ2SEQ = ("t5", "mt5", "marian", "bart", "whisper")
 
 
@@ -93,11 +95,12 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
         target = _with_template(tokenizers.target, model_type)
         _write(folder / TARGET, target.to_str(pretty=True))
     names = _names(source, tokenizers.source)
+    types = ["token_type_ids"] if model_type == "bert" else []
     settings = names | {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_len,
         "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "attention_mask"],
+        "model_input_names": ["input_ids", *types, "attention_mask"],
         "padding_side": "right" if model_type in (*ENCODERS, *SEQ2SEQ) else "left",
         # A model of ours has never read a special token out of a text.
         "split_special_tokens": tokenizers.source.before is None,
@@ -132,7 +135,11 @@ def _tokenizer(folder: Folder, inner: tokenizers.Tokenizer, wraps: Wraps | None)
         wraps = (starts is True, ends is True)
     if wraps is not None:
         bos, eos = _named(folder, inner, "bos"), _named(folder, inner, "eos")
-        inner.post_processor = _template(inner, bos[: wraps[0]], eos[: wraps[1]])
+        alike = folder.model_type in DOUBLED
+        inner.post_processor = _template(inner, bos[: wraps[0]], eos[: wraps[1]], alike=alike)
+    names = folder.settings.get("model_input_names")
+    if isinstance(names, list) and "token_type_ids" not in names:
+        _leave_types(inner)
     before, after = _around(inner)
     pad, unk, bos, eos = (_ids(folder, inner, role) for role in ("pad", "unk", "bos", "eos"))
     # GPT-2 says that its end is also its unknown token, and knows every text.
@@ -232,19 +239,41 @@ def _ids(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
 
 
 def _template(
-    inner: tokenizers.Tokenizer, before: Sequence[int], after: Sequence[int]
+    inner: tokenizers.Tokenizer,
+    before: Sequence[int],
+    after: Sequence[int],
+    *,
+    between: Sequence[int] | None = None,
+    alike: bool = False,
 ) -> processors.PostProcessor:
-    """What puts tokens around a text, and between and after a pair."""
-    ids = {*before, *after}
-    first, second = (
-        [*(f"{i}:{n}" for i in before), f"${text}:{n}", *(f"{i}:{n}" for i in after)]
-        for n, text in enumerate("AB")
-    )
+    """What puts tokens around a text, and between and after a pair.
+
+    RoBERTa ends the first text twice, and gives both texts of a pair one type, `alike`.
+    """
+    between = (*after, *after) if between is None and alike else after if between is None else between
+    ids = {*before, *between, *after}
+    kind = 0 if alike else 1
     return processors.TemplateProcessing(
-        single=first,
-        pair=[*first, *second[len(before) :]],
+        single=[*_typed(before), "$A:0", *_typed(after)],
+        pair=[*_typed(before), "$A:0", *_typed(between), f"$B:{kind}", *_typed(after, kind)],
         special_tokens=[{"id": str(i), "ids": [i], "tokens": [_token(inner, i)]} for i in ids],
     )
+
+
+def _typed(ids: Sequence[int], kind: int = 0) -> list[str]:
+    return [f"{i}:{kind}" for i in ids]
+
+
+def _leave_types(inner: tokenizers.Tokenizer) -> None:
+    """Both texts of a pair are of one type, where the model is not to be told of two."""
+    one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
+    found = inner.post_process(one_token, one_token)
+    if any(found.type_ids):
+        at, then = (i for i, special in enumerate(found.special_tokens_mask) if not special)
+        before, after = _around(inner)
+        inner.post_processor = _template(
+            inner, before, after, between=found.ids[at + 1 : then], alike=True
+        )
 
 
 def _token(inner: tokenizers.Tokenizer, i: int) -> str:

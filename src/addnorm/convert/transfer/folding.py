@@ -121,14 +121,13 @@ def with_folding_targets(model: ModelConfig, *, biases: bool) -> ModelConfig:
         head = replace(head, tied=False)
     if not biases:
         return replace(model, head=head)
-    cross = None if model.cross_attention is None else _mixer(model.cross_attention)
-    return replace(
-        model,
-        attention=_mixer(model.attention),
-        cross_attention=cross,
-        feedforward=_feedforward(model.feedforward),
-        head=_head(head),
-    )
+    parts: dict[str, Any] = {}
+    for side in ("", "cross_", "decoder_"):
+        for name, with_bias in (("attention", _mixer), ("feedforward", _feedforward)):
+            part = getattr(model, f"{side}{name}", None)
+            if part is not None:
+                parts[f"{side}{name}"] = with_bias(part)
+    return replace(model, **parts, head=_head(head))
 
 
 def _mixer(mixer: Any) -> Any:
@@ -214,6 +213,9 @@ def fold_layernorm(
 
 def _axis(name: str, model: ModelConfig) -> int | None:
     """The axis of the hidden features, where the weight writes to the residual stream."""
+    narrow = getattr(model.embedding, "d_embed", None) is not None
+    if narrow and name.endswith("embed.tokens.weight"):
+        return None  # what is mapped to the residual stream, and writes nothing there itself
     learned = isinstance(position_of(model, name), LearnedConfig)
     if WRITERS_ON_LAST_AXIS.fullmatch(name) or (learned and TABLE.fullmatch(name)):
         return -1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from addnorm.convert.core.family import differences, explicit
+from addnorm.convert.core.family import differences, explicit, explicit_differences
 from addnorm.convert.core.known import required_eps
 from addnorm.convert.transfer.folding import (
     Weights,
@@ -295,7 +295,7 @@ def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:
     written = differences(old, new)
     found = {
         path: f"{path}: {_short(was)} → {_short(now)}{WHY.get(_last(path), '')}"
-        for path, (was, now) in differences(explicit(old), explicit(new)).items()
+        for path, (was, now) in explicit_differences(old, new).items()
         if path not in known and not check.same(path)
     }
     return [line for path, line in found.items() if path in written] or list(found.values())

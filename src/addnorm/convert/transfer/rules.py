@@ -9,7 +9,7 @@ from torch import Tensor
 
 from addnorm.convert.core.known import embedding_of
 from addnorm.convert.transfer.folding import Weights, position_of
-from addnorm.models import ModelConfig
+from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.multihead import HeadShape
 from addnorm.nn.norms import (
@@ -96,6 +96,8 @@ def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
 
 
 def _attention_of(model: ModelConfig, name: str) -> AttentionConfig | None:
+    if isinstance(model, EncoderDecoderConfig) and name.startswith("decoder."):
+        model = model.decoder_parts
     mixer = model.cross_attention_config if ".cross_attention." in name else model.attention
     return mixer if isinstance(mixer, AttentionConfig) else None
 

@@ -15,7 +15,6 @@ from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_prod
 from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig, scaling_examples
 from addnorm.nn.positions.sinusoidal import frequencies, waves
 from addnorm.nn.types import Keys, Queries
-from addnorm.parts import kind_of
 
 Turned = Float[Tensor, "*batch seq width"]
 Waves = Float[Tensor, "*#batch seq half"]
@@ -147,8 +146,8 @@ class RotaryConfig:
             "rotary_interleaved": cls(layout="interleaved"),
             "rotary_half_of_a_head": cls(fraction=0.5),
             **{
-                f"rotary_{kind_of(scaling)}": cls(theta=2.0, scaling=scaling)
-                for scaling in scaling_examples()
+                f"rotary_{name}": cls(theta=2.0, scaling=scaling)
+                for name, scaling in scaling_examples().items()
             },
         }
 

@@ -5,6 +5,7 @@ ones did in training. Frequencies are float64, radians per position, fastest fir
 """
 
 import math
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -97,14 +98,20 @@ class YaRNScaling:
     """Turns over the original length above which a pair keeps its frequency."""
     beta_slow: PositiveFloat = 1.0
     """Turns over the original length below which a pair is slowed in full."""
+    truncate: bool = True
+    """Whether the ends of γ's fall are rounded outwards to whole pairs, as in the authors' code."""
+    attention_factor: PositiveFloat | None = None
+    """What cosines and sines are multiplied by; by default 0.1 ln(s) + 1."""
 
     def __post_init__(self) -> None:
         _ordered("beta_slow", self.beta_slow, "beta_fast", self.beta_fast)
 
     def frequencies(self, width: int, theta: float) -> Frequencies:
-        # As in the authors' code, the ends are rounded outwards and kept among the features.
-        first = max(math.floor(self._pair(self.beta_fast, width, theta)), 0)
-        last = min(math.ceil(self._pair(self.beta_slow, width, theta)), width - 1)
+        first = self._pair(self.beta_fast, width, theta)
+        last = self._pair(self.beta_slow, width, theta)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, width - 1)  # kept among the features
         pairs = torch.arange(width // 2, dtype=torch.float64, device="cpu")
         kept = 1 - ((pairs - first) / max(last - first, 0.001)).clamp(0, 1)
         return _blend(frequencies(width, theta), kept, self.factor)
@@ -115,7 +122,8 @@ class YaRNScaling:
 
     @property
     def temperature(self) -> float:
-        return 0.1 * math.log(self.factor) + 1
+        factor = self.attention_factor
+        return 0.1 * math.log(self.factor) + 1 if factor is None else factor
 
 
 @config
@@ -161,16 +169,18 @@ ScalingConfig = Annotated[
 """Every scaling of rotary frequencies there is."""
 
 
-def scaling_examples() -> list[ScalingConfig]:
+def scaling_examples() -> dict[str, ScalingConfig]:
     """One of each, for texts of more than 3 tokens and the base 2."""
     short = 3
-    return [
-        LinearScaling(factor=2.0),
-        NTKScaling(factor=2.0),
-        DynamicScaling(factor=2.0, original_max_len=short),
-        YaRNScaling(factor=3.0, beta_fast=0.4, beta_slow=0.25, original_max_len=short),
-        Llama3Scaling(low_freq_factor=0.3, high_freq_factor=1.0, original_max_len=short),
-    ]
+    yarn = YaRNScaling(factor=3.0, beta_fast=0.4, beta_slow=0.25, original_max_len=short)
+    return {
+        "linear": LinearScaling(factor=2.0),
+        "ntk": NTKScaling(factor=2.0),
+        "dynamic": DynamicScaling(factor=2.0, original_max_len=short),
+        "yarn": yarn,
+        "yarn_unrounded": replace(yarn, truncate=False, attention_factor=0.8),
+        "llama3": Llama3Scaling(low_freq_factor=0.3, high_freq_factor=1.0, original_max_len=short),
+    }
 
 
 def _ramp(width: int) -> Frequencies:
