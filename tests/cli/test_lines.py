@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.cli.lines import Lines, Reading, one_line, words_of
-from addnorm.errors import InputError
+from addnorm.errors import InputError, TextError
 
 
 def lines_from(files: list[Path], **reading: str) -> list[str]:
@@ -63,7 +63,7 @@ def test_a_line_holds_no_line_breaks() -> None:
 def upper(first: int, group: list[str]) -> list[str]:
     for number, line in enumerate(group, first + 1):
         if line == "long":
-            raise InputError(f"line {number}: too long")
+            raise TextError(f"line {number}: too long")
     return [line.upper() for line in group]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, TextError, nearest
 
 T = TypeVar("T")
 STANDARD_INPUT = Path("-")
@@ -78,7 +78,8 @@ class Lines:
         """What `answer` says of each line, with the number of the line.
 
         It is called with the number of lines before a group and the group. Where it raises
-        `InputError`, the lines of the group are tried apart, to find the one that is meant.
+        `TextError`, the lines of the group are tried apart, to find the one that is meant. Any
+        other error is about no line, and ends all.
         """
         for first, group in self.groups():
             yield from self._answers(answer, first, group)
@@ -91,7 +92,7 @@ class Lines:
     ) -> Iterator[tuple[int, T]]:
         try:
             found = answer(first, group)
-        except InputError as error:
+        except TextError as error:
             if len(group) == 1:
                 self._skip(error)
                 return
@@ -126,7 +127,7 @@ class Lines:
                 number += 1
                 try:
                     group.append(self._decoded(name, number, line))
-                except InputError as error:
+                except TextError as error:
                     if group:
                         yield self.read - len(group), group
                         group = []
@@ -139,7 +140,7 @@ class Lines:
                 yield self.read - len(group), group
                 group = []
 
-    def _skip(self, error: InputError) -> None:
+    def _skip(self, error: TextError) -> None:
         """Count a line that is left out; raise `error` where nothing is to be left out."""
         if self.reading.errors != "skip":
             raise error
@@ -152,9 +153,7 @@ class Lines:
             text = line.decode(self.reading.encoding, how)
         except UnicodeDecodeError as error:
             encoding = self.reading.encoding.upper()
-            raise InputError(
-                f"{name}:{number}: not {encoding} at byte {error.start + 1}"
-            ) from error
+            raise TextError(f"{name}:{number}: not {encoding} at byte {error.start + 1}") from error
         if number == 1:
             text = text.removeprefix("\ufeff")
         return text.removesuffix("\r")

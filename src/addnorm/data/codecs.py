@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import tokenizers
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, TextError
 from addnorm.parts import kind_of
 
 SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>")
@@ -77,7 +77,7 @@ class LibraryCodec:
         try:
             found = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError as error:
-            raise InputError(NO_CHARACTER) from error
+            raise TextError(NO_CHARACTER) from error
         return [one.ids for one in found]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -91,6 +91,10 @@ class LibraryCodec:
     def name(self, i: int) -> str | None:
         """What the vocabulary calls an id; None where there is no such id."""
         return self.inner.id_to_token(i)
+
+    def id_of(self, token: str) -> int | None:
+        """The id that the vocabulary calls so; None where there is none."""
+        return self.inner.token_to_id(token)
 
 
 class OwnCodec:
@@ -121,7 +125,7 @@ class OwnCodec:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError(NO_CHARACTER) from error
+            raise TextError(NO_CHARACTER) from error
         ids = [int(i) + len(SPECIALS) for i in self.own.encode(text)]
         for i in ids:
             if not len(SPECIALS) <= i < self.vocab_size:
@@ -144,6 +148,10 @@ class OwnCodec:
     def name(self, i: int) -> str | None:
         """What people call an id; None where there is no such id."""
         return self.alone([i])[0] if 0 <= i < self.vocab_size else None
+
+    def id_of(self, token: str) -> int | None:
+        """The first id that people call so; None where there is none."""
+        return next((i for i in range(self.vocab_size) if self.name(i) == token), None)
 
     def save(self, folder: Path) -> None:
         """Let the tokenizer write itself into a folder of its own."""

@@ -110,6 +110,10 @@ class Tokenizer:
         """Whether an id is a part of a text: it is known, and not special."""
         return i not in self.special_ids and self.codec.name(i) is not None
 
+    def id_of(self, token: str) -> int | None:
+        """The id of a token that the vocabulary calls so; None where it has none."""
+        return self.codec.id_of(token)
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable string for each id: its text; the vocabulary's, where it is a part of one."""
         texts = self.codec.alone(ids)
