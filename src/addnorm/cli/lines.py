@@ -14,6 +14,10 @@ T = TypeVar("T")
 STANDARD_INPUT = Path("-")
 CHUNK = 2**20
 """Bytes that are read at once, where so many are there."""
+LONGEST = 2**20
+"""Bytes of a line: one text that is longer would take a model minutes, and more memory than there
+is.
+"""
 
 
 Files = Annotated[Path, Parameter(allow_leading_hyphen=True)]
@@ -148,6 +152,11 @@ class Lines:
         print(f"addnorm: {error}: skipped", file=sys.stderr)
 
     def _decoded(self, name: str, number: int, line: bytes) -> str:
+        if len(line) > LONGEST:
+            raise TextError(
+                f"{name}:{number}: a line of more than {LONGEST:,} bytes: each line is one text, "
+                "so divide it into lines"
+            )
         how = "replace" if self.reading.errors == "replace" else "strict"
         try:
             text = line.decode(self.reading.encoding, how)
@@ -160,15 +169,23 @@ class Lines:
 
 
 def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
-    """The lines that have come, without what ends them, as soon as there are any."""
+    """The lines that have come, without what ends them, as soon as there are any.
+
+    Of one that is longer than `LONGEST` a beginning comes that is so too.
+    """
     read = stream.read1 if hasattr(stream, "read1") else stream.read
-    rest = b""
+    rest: list[bytes] = []
+    n = 0
     while chunk := read(CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
+        first, *lines = chunk.split(b"\n")
+        if n <= LONGEST:
+            rest.append(first)
+            n += len(first)
         if lines:
-            yield lines
-    if rest:
-        yield [rest]
+            yield [b"".join(rest), *lines[:-1]]
+            rest, n = [lines[-1]], len(lines[-1])
+    if n:
+        yield [b"".join(rest)]
 
 
 def words_of(line: str) -> list[str]:
