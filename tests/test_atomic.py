@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,47 @@ def test_a_folder_as_a_whole_replaces_an_earlier_one(tmp_path: Path) -> None:
     with atomic_directory(folder, whole=True) as partial:
         (partial / "a").write_text("1")
         assert _names(folder) == ["old"]
+    assert _names(folder) == ["a"]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_folder_is_never_removed_before_another_is_there(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before any change of a name or the removal, it leaves the old or the new one whole."""
+    folder = tmp_path / "step-1"
+    folder.mkdir()
+    (folder / "a").write_text("old")
+    (folder / "b").write_text("old")
+    calls = {"rename": Path.rename, "rmtree": shutil.rmtree}
+    done: list[str] = []
+
+    def killed(name: str) -> Callable[..., object]:
+        def call(path: Path, *more: object, **options: object) -> object:
+            if path.exists():
+                if len(done) >= at:
+                    raise SystemExit  # and nothing after it happens
+                done.append(name)
+            return calls[name](path, *more, **options)
+
+        return call
+
+    def write() -> None:
+        with atomic_directory(folder, whole=True) as partial:
+            (partial / "a").write_text("new")
+            (partial / "b").write_text("new")
+            monkeypatch.setattr(Path, "rename", killed("rename"))
+            monkeypatch.setattr(shutil, "rmtree", killed("rmtree"))
+
+    with pytest.raises(SystemExit):
+        write()
+    monkeypatch.undo()
+    assert done == ["rename", "rename"][:at]
+    left = [[(one / name).read_text() for name in "ab"] for one in tmp_path.glob("step-1*")]
+    assert ["old", "old"] in left or ["new", "new"] in left
+    with atomic_directory(folder, whole=True) as partial:
+        (partial / "a").write_text("newer")
+    assert _names(tmp_path) == ["step-1"]
     assert _names(folder) == ["a"]
 
 

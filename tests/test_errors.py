@@ -34,6 +34,8 @@ def test_a_mistake_is_a_value_error_and_an_interruption_is_not() -> None:
     assert not issubclass(Interrupted, ValueError)
     assert Interrupted(7).step == 7
     assert "step 7" in str(Interrupted(7))
+    assert "step 7 is lost, saved" in str(Interrupted(7, saved=6))
+    assert "steps 6 to 7 are lost" in str(Interrupted(7, saved=5))
 
 
 class Sizes(TypedDict, total=False):

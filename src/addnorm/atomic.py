@@ -82,7 +82,8 @@ def atomic_directory(
 
     `index` names a file that lists the others: it is removed before any file beside it is
     replaced, so that it never lists a mixture of old and new ones. With `whole`, an existing
-    folder is replaced with everything in it.
+    folder is replaced with everything in it: until the new one has its name, the old one is beside
+    it, as `folder.old`, so that a crash at any moment leaves one of them.
     """
     merge = folder.is_dir() and not whole
     partial = folder / ".partial" if merge else _partial(folder)
@@ -96,10 +97,9 @@ def atomic_directory(
             _merge(partial, folder, replaces, index)
         else:
             _sync(partial)
-            if folder.exists():
-                shutil.rmtree(folder)
-            partial.rename(folder)
+            _rename_folder(partial, folder)
             _sync(folder.parent)
+            shutil.rmtree(_old(folder), ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -112,6 +112,25 @@ def remove_partial(folder: Path, pattern: str) -> None:
 
 def _partial(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.old")
+
+
+def _rename_folder(partial: Path, folder: Path) -> None:
+    """Give `partial` the name `folder`, and what has that name now another, which can be read."""
+    if not folder.exists():
+        partial.rename(folder)
+        return
+    old = _old(folder)
+    shutil.rmtree(old, ignore_errors=True)  # left by a crash, and replaced since
+    folder.rename(old)
+    try:
+        partial.rename(folder)
+    except OSError:
+        old.rename(folder)
+        raise
 
 
 def _replace(partial: Path, file: Path) -> None:

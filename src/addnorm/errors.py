@@ -18,6 +18,10 @@ class InputError(ValueError):
     """
 
 
+class TextError(InputError):
+    """A text that a model cannot read: other texts, and the rest of what was asked, may be fine."""
+
+
 class NotFollowed(UserWarning):
     """A file asks for something that is left aside: the message names the file and the keys."""
 
@@ -31,10 +35,11 @@ class Interrupted(Exception):
 
     def __init__(self, step: int, saved: int | None = None) -> None:
         self.step, self.saved = step, step if saved is None else saved
-        lost = f"steps {self.saved + 1} to {step} are lost" if step > self.saved else ""
+        first = self.saved + 1
+        lost = f"steps {first} to {step} are lost" if step > first else f"step {step} is lost"
         super().__init__(
             f"stopped at once: {lost}, saved is everything up to step {self.saved}"
-            if lost
+            if step > self.saved
             else f"stopped after step {step}, which is saved"
         )
 

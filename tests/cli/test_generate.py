@@ -83,6 +83,7 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         (["--prompt", "x", "--max-new-tokens", "0"], "at least 1"),
         (["--prompt", "x", "--stop", ""], "stop"),
         (["--prompt", "half \ud83d"], "surrogate"),
+        (["--prompt", "x", "--early-stopping", "no"], '"true", "false", "never"'),
     ]:
         code, out, err = addnorm("generate", run, *words)
         assert code == 2
@@ -90,6 +91,34 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         assert expected in err
     code, _, err = addnorm("generate", run_of("tagging"), "--prompt", "x")
     assert (code, "use `addnorm classify`" in err) == (2, True)
+
+
+def test_only_a_line_is_skipped(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    """With `--errors skip` too, a mistake that is about no line ends the command."""
+    (tmp_path / "in.txt").write_bytes(b"cat\nnot \xff\ndog\n")
+    words = ("generate", run_of("language"), tmp_path / "in.txt", "--errors", "skip")
+    code, out, err = addnorm(*words, "--max-new-tokens", 3)
+    assert (code, out.count("\n")) == (0, 2)
+    assert err.endswith("in.txt:2: not UTF-8 at byte 5: skipped\naddnorm: 1 line skipped\n")
+    for mistake in (("--max-new-tokens", 0), ("--stop", ""), ("--beams", 2, "--stop", "x")):
+        code, out, err = addnorm(*words, *mistake)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+
+
+def test_options_of_a_search(run_of: RunOf, addnorm: Command) -> None:
+    words = ("generate", run_of("translation"), "--prompt", "no cat", "--json")
+    written = {  # the length penalty is in the score
+        addnorm(*words, *options)[:2]
+        for options in (
+            ("--length-penalty", -10),
+            ("--length-penalty", 10),
+            ("--no-repeat-ngram", 1),
+            ("--forced-bos", "katze"),
+        )
+    }
+    assert len(written) == 4
+    assert all(code == 0 for code, _ in written)
+    assert addnorm(*words, "--early-stopping", "false")[0] == 0
 
 
 def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from addnorm.cli import lines
 from addnorm.cli.lines import Lines, Reading, one_line, words_of
-from addnorm.errors import InputError
+from addnorm.errors import InputError, TextError
 
 
 def lines_from(files: list[Path], **reading: str) -> list[str]:
@@ -20,8 +21,8 @@ def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes("\ufeffone\r\ntwo\u2028\u0085\x0b\r\n\nla\rst".encode())
     (tmp_path / "b").write_bytes(b"")
     (tmp_path / "c").write_bytes(b"\n")
-    lines = lines_from([tmp_path / name for name in "abc"])
-    assert lines == ["one", "two\u2028\u0085\x0b", "", "la\rst", ""]
+    read = lines_from([tmp_path / name for name in "abc"])
+    assert read == ["one", "two\u2028\u0085\x0b", "", "la\rst", ""]
 
 
 def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +64,7 @@ def test_a_line_holds_no_line_breaks() -> None:
 def upper(first: int, group: list[str]) -> list[str]:
     for number, line in enumerate(group, first + 1):
         if line == "long":
-            raise InputError(f"line {number}: too long")
+            raise TextError(f"line {number}: too long")
     return [line.upper() for line in group]
 
 
@@ -87,6 +88,24 @@ def test_bad_lines_are_skipped_and_counted_or_mended(
     assert said[0].endswith("a:2: not UTF-8 at byte 1: skipped")
     assert said[-1] == "addnorm: 2 lines skipped"
     assert lines_from([tmp_path / "a"], errors="replace") == ["a", "\ufffd", "long", "d"]
+
+
+def test_a_line_without_an_end_is_refused_and_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "LONGEST", 8)
+    monkeypatch.setattr(lines, "CHUNK", 3)
+    (tmp_path / "a").write_bytes(b"a\n12345678\n" + b"x" * 100 + b"\n\nd\n123456789")
+    with (tmp_path / "a").open("rb", 0) as stream:
+        assert max(len(line) for some in lines._whole_lines(stream) for line in some) <= 8 + 3
+    assert lines_from([tmp_path / "a"], errors="skip") == ["a", "12345678", "", "d"]
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(": a line of more than 8 bytes")[0][-2:] for line in said] == [
+        ":3",
+        ":6",
+    ]
+    with pytest.raises(InputError, match="a:3: a line of more than 8 bytes"):
+        lines_from([tmp_path / "a"])
 
 
 def test_another_encoding(tmp_path: Path) -> None:

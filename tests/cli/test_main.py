@@ -23,7 +23,8 @@ SURFACE = {
         "--run", "--split", "--predictions", "--weights", "--device", "--dtype", "--import",
     },
     "generate": {
-        "--run", "--prompt", "--beams", "--n-best", "--temperature", "--top-k", "--top-p",
+        "--run", "--prompt", "--beams", "--n-best", "--length-penalty", "--early-stopping",
+        "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k", "--top-p",
         "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
         "--encoding", "--errors", "--device", "--dtype", "--import",
     },

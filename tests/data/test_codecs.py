@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
-from addnorm.data import Corpus, Pair
-from addnorm.data.codecs import SPECIALS, OwnCodec
+from addnorm.data import Corpus, Pair, codecs
+from addnorm.data.codecs import BETWEEN_WORDS, SPECIALS, LibraryCodec, OwnCodec, pieces
 from addnorm.data.encoding import Tokenizers, encode
 from addnorm.data.examples import Image, Text
-from addnorm.data.tokenizers import Tokenizer, train_tokenizer
+from addnorm.data.tokenizers import (
+    BPEConfig,
+    CharConfig,
+    Tokenizer,
+    TokenizerConfig,
+    WordConfig,
+    train_tokenizer,
+)
 from addnorm.errors import InputError
 
 
@@ -138,3 +145,45 @@ def test_texts_need_a_tokenizer_and_images_have_none() -> None:
     with pytest.raises(InputError, match="one kind of example"):
         Corpus(train=[image, Text("a")])
     assert len(SPECIALS) == 4
+
+
+SAMPLE = (
+    "It's 3.5°: don't  stop\n\n'tis l'été_x 漢字，漢 字。¿sí? 'll a\u0301b \u00a0x\x1cy\r\nz 12ab "
+    * 3
+)
+
+
+@pytest.mark.parametrize("config", [CharConfig(), BPEConfig(vocab_size=300)])
+def test_a_long_text_has_the_same_ids_in_pieces(
+    config: TokenizerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = train_tokenizer(config, [SAMPLE])
+    assert isinstance(made.codec, LibraryCodec)
+    whole = made.encode_batch([SAMPLE, "", "a b"])
+    monkeypatch.setattr(codecs, "AT_ONCE", 40)
+    for n in range(1, 30):  # so that each place is one where a piece may end
+        monkeypatch.setattr(codecs, "PIECE", n)
+        assert len([*pieces(SAMPLE, made.codec.division)]) > 2
+        assert made.encode_batch([SAMPLE, "", "a b"]) == whole
+
+
+def test_a_text_that_nobody_knows_how_to_divide_stays_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codecs, "PIECE", 4)
+    made = train_tokenizer(WordConfig(), ["a,b a , b"])
+    assert isinstance(made.codec, LibraryCodec)
+    assert made.codec.division is None
+    assert [*pieces("abcdefgh ij", None)] == ["abcdefgh ij"]
+    assert [*pieces("abcdefgh ij", BETWEEN_WORDS)] == ["abcdefgh", " ij"]
+
+
+def test_bpe_learns_the_same_from_pieces_and_refuses_a_word_without_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = train_tokenizer(BPEConfig(vocab_size=300), [SAMPLE]).inner.to_str()
+    monkeypatch.setattr(codecs, "PIECE", 7)
+    assert train_tokenizer(BPEConfig(vocab_size=300), [SAMPLE]).inner.to_str() == whole
+    monkeypatch.setattr("addnorm.data.tokenizers.LONGEST_WORD", 30)
+    with pytest.raises(InputError, match=r'\d\d characters without a space.* use kind = "char"'):
+        train_tokenizer(BPEConfig(), ["a b " + "x" * 40])

@@ -1,4 +1,4 @@
-"""Using a run: options, empty texts, groups, texts that are too long, runs of another kind."""
+"""Using a run: empty texts, groups, texts that are too long, runs of another kind."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,42 +9,12 @@ from tests.runs.tiny import train_tiny
 
 from addnorm.data.encoding import as_read
 from addnorm.errors import InputError
-from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
+from addnorm.generate import GreedyConfig, SampleConfig
 from addnorm.runs.run import Run
 from addnorm.runs.types import Written
-from addnorm.runs.use import classify, decoding_for, tag, write, write_as_it_comes
+from addnorm.runs.use import classify, tag, write, write_as_it_comes
 
 RunOf = Callable[[str], Path]
-
-
-def test_options_choose_the_decoding(run_of: RunOf) -> None:
-    play, translator = Run.open(run_of("language")), Run.open(run_of("translation"))
-    assert decoding_for(play) == SampleConfig()
-    assert decoding_for(play, seed=3, top_k=2) == SampleConfig(seed=3, top_k=2)
-    assert decoding_for(translator) == translator.recipe.eval.decoding
-    assert decoding_for(translator, seed=3) == translator.recipe.eval.decoding
-    assert decoding_for(translator, temperature=0.5) == SampleConfig(temperature=0.5)
-    assert decoding_for(play, beams=1) == GreedyConfig()
-    assert decoding_for(play, beams=3) == BeamConfig(beams=3)
-    assert decoding_for(play, n_best=7) == BeamConfig(beams=7, n_best=7)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"temperature": 0.0}, "temperature = 0.0"),
-        ({"top_p": 1.5}, "top_p = 1.5"),
-        ({"seed": -1}, "seed = -1"),
-        ({"beams": 0}, "beams = 0"),
-        ({"n_best": 0}, "n_best = 0"),
-        ({"beams": 2, "n_best": 3}, "n_best = 3 needs as many beams"),
-        ({"beams": 2, "top_k": 3}, "leave out top_k"),
-    ],
-)
-def test_options_out_of_range(options: dict[str, float], expected: str, run_of: RunOf) -> None:
-    with pytest.raises(InputError) as caught:
-        decoding_for(Run.open(run_of("language")), **options)
-    assert expected in str(caught.value)
 
 
 def test_blank_texts_keep_their_place(run_of: RunOf) -> None:

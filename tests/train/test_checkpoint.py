@@ -75,6 +75,24 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "step-00000004")[0]["model"]["b"] == 9
 
 
+def test_a_step_that_is_saved_again_is_there_all_the_time(tmp_path, monkeypatch) -> None:
+    """Were it killed at any moment, there would be a whole one to go on with."""
+    save(tmp_path, 4)
+    found: list[Path | None] = []
+    rename = Path.rename
+
+    def looked_at(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        found.append(latest_checkpoint(tmp_path)[0])
+        return moved
+
+    monkeypatch.setattr(Path, "rename", looked_at)
+    [last] = save(tmp_path, 4)
+    assert len(found) == 2
+    assert None not in found
+    assert checkpoints_in(tmp_path) == [last]
+
+
 def test_leftovers_of_a_crash_are_removed_by_the_next_save(tmp_path: Path) -> None:
     (tmp_path / ".step-00000001.partial" / "deep").mkdir(parents=True)
     save(tmp_path, 1)

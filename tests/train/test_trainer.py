@@ -230,9 +230,9 @@ def test_the_gradient_is_clipped_and_reported_as_it_was(tmp_path: Path, clip) ->
 # What is not finite.
 
 
-def poison_gradient(trainer: Trainer, step: int, name: str) -> None:
+def poison_gradient(trainer: Trainer, step: int, name: str, factor: float = float("nan")) -> None:
     def hook(gradient: Tensor) -> Tensor:
-        return gradient * float("nan") if trainer.state.step == step - 1 else gradient
+        return gradient * factor if trainer.state.step == step - 1 else gradient
 
     dict(trainer.model.named_parameters())[name].register_hook(hook)
 
@@ -245,6 +245,15 @@ def poison_loss(trainer: Trainer, step: int, value: float) -> None:
 
 
 TENSOR = "encoder.blocks.0.feedforward.up_proj.weight"
+
+
+def test_a_norm_that_overflows_names_the_largest_gradient(tmp_path) -> None:
+    """Each gradient is finite, and the sum of their squares is not."""
+    trainer = tiny.trainer(tmp_path)
+    poison_gradient(trainer, 2, TENSOR, 1e30)
+    expected = f"the norm of the gradient overflows, the largest being that of {TENSOR}."
+    with pytest.raises(NonFiniteError, match=expected):
+        trainer.fit()
 
 
 @pytest.mark.parametrize("where", ["gradient", "loss"])

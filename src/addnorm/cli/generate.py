@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -10,6 +10,10 @@ from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files
 from addnorm.cli.where import Where
 from addnorm.errors import InputError
+
+if TYPE_CHECKING:
+    from addnorm.generate import DecodingConfig
+    from addnorm.runs.run import Run
 
 
 @Parameter(name="*")
@@ -20,28 +24,56 @@ class Choices:
     Parameters
     ----------
     beams
-        Beam search with so many beams; 1 is greedy.
+        Beam search with so many beams; 1 is greedy. Where no option of this kind and no recipe says
+        how to write, a language model samples and a translator searches with 5 beams.
     n_best
         How many results of a beam search to write for each input, best first.
+    length_penalty
+        Beam search by log p / length ** this: larger ones favour longer texts, 0 leaves log p.
+        As in the recipe where it is not given, or else 0.6.
+    early_stopping
+        Beam search that ends as soon as enough texts have ended (true), when no other looks better
+        (false), or when none can get better (never). As in the recipe where it is not given, or
+        else never.
+    no_repeat_ngram
+        Write no sequence of so many tokens twice, 0 for any; as in the recipe where it is not
+        given, or else 0.
+    forced_bos
+        Begin a translation with this token, by its name in the vocabulary or by its id, as models
+        of several languages need it. As in the recipe where it is not given, or else none.
     temperature
-        Sample, dividing the logits by this.
+        Sample, dividing the logits by this: 1 where other options ask for samples.
     top_k
-        Sample from the k likeliest tokens.
+        Sample from the k likeliest tokens; from all where it is not given.
     top_p
-        Sample from the likeliest tokens that together have this probability.
+        Sample from the likeliest tokens that together have this probability; from all where it is
+        not given.
     min_p
-        Sample from the tokens at least this share as likely as the likeliest.
+        Sample from the tokens at least this share as likely as the likeliest; from all where it is
+        not given.
     seed
         The seed of the sampling.
     """
 
     beams: int | None = None
     n_best: int = 1
+    length_penalty: float | None = None
+    early_stopping: Literal["true", "false", "never"] | None = None
+    no_repeat_ngram: int | None = None
+    forced_bos: str | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     seed: int = 0
+
+    def decoding(self, run: "Run") -> "DecodingConfig":
+        """The decoding that these ask for. Raises `InputError` where that cannot be."""
+        from addnorm.runs.decoding import decoding_for
+
+        stopping = {"true": True, "false": False, "never": "never", None: None}
+        options = {**asdict(self), "early_stopping": stopping[self.early_stopping]}
+        return decoding_for(run, **options)
 
 
 @Parameter(name="*")
@@ -121,7 +153,7 @@ def generate(
     from addnorm.cli.generated import as_json, as_lines
     from addnorm.cli.terminal import console
     from addnorm.runs.types import Written
-    from addnorm.runs.use import compiled, decoding_for, write, write_as_it_comes
+    from addnorm.runs.use import compiled, write, write_as_it_comes
 
     others = (
         *asdict(choices),
@@ -137,7 +169,7 @@ def generate(
         raise InputError("give either --prompt or files, and not both")
     import_named(imports)
     opened = speed.open(run)
-    decoding = decoding_for(opened, **asdict(choices))
+    decoding = choices.decoding(opened)
     if speed.weights is not None:
         from addnorm.quantize import with_weights
 

@@ -8,12 +8,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, TextError, nearest
 
 T = TypeVar("T")
 STANDARD_INPUT = Path("-")
 CHUNK = 2**20
 """Bytes that are read at once, where so many are there."""
+LONGEST = 2**20
+"""Bytes of a line: one text that is longer would take a model minutes, and more memory than there
+is.
+"""
 
 
 Files = Annotated[Path, Parameter(allow_leading_hyphen=True)]
@@ -78,7 +82,8 @@ class Lines:
         """What `answer` says of each line, with the number of the line.
 
         It is called with the number of lines before a group and the group. Where it raises
-        `InputError`, the lines of the group are tried apart, to find the one that is meant.
+        `TextError`, the lines of the group are tried apart, to find the one that is meant. Any
+        other error is about no line, and ends all.
         """
         for first, group in self.groups():
             yield from self._answers(answer, first, group)
@@ -91,7 +96,7 @@ class Lines:
     ) -> Iterator[tuple[int, T]]:
         try:
             found = answer(first, group)
-        except InputError as error:
+        except TextError as error:
             if len(group) == 1:
                 self._skip(error)
                 return
@@ -126,7 +131,7 @@ class Lines:
                 number += 1
                 try:
                     group.append(self._decoded(name, number, line))
-                except InputError as error:
+                except TextError as error:
                     if group:
                         yield self.read - len(group), group
                         group = []
@@ -139,7 +144,7 @@ class Lines:
                 yield self.read - len(group), group
                 group = []
 
-    def _skip(self, error: InputError) -> None:
+    def _skip(self, error: TextError) -> None:
         """Count a line that is left out; raise `error` where nothing is to be left out."""
         if self.reading.errors != "skip":
             raise error
@@ -147,29 +152,40 @@ class Lines:
         print(f"addnorm: {error}: skipped", file=sys.stderr)
 
     def _decoded(self, name: str, number: int, line: bytes) -> str:
+        if len(line) > LONGEST:
+            raise TextError(
+                f"{name}:{number}: a line of more than {LONGEST:,} bytes: each line is one text, "
+                "so divide it into lines"
+            )
         how = "replace" if self.reading.errors == "replace" else "strict"
         try:
             text = line.decode(self.reading.encoding, how)
         except UnicodeDecodeError as error:
             encoding = self.reading.encoding.upper()
-            raise InputError(
-                f"{name}:{number}: not {encoding} at byte {error.start + 1}"
-            ) from error
+            raise TextError(f"{name}:{number}: not {encoding} at byte {error.start + 1}") from error
         if number == 1:
             text = text.removeprefix("\ufeff")
         return text.removesuffix("\r")
 
 
 def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
-    """The lines that have come, without what ends them, as soon as there are any."""
+    """The lines that have come, without what ends them, as soon as there are any.
+
+    Of one that is longer than `LONGEST` a beginning comes that is so too.
+    """
     read = stream.read1 if hasattr(stream, "read1") else stream.read
-    rest = b""
+    rest: list[bytes] = []
+    n = 0
     while chunk := read(CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
+        first, *lines = chunk.split(b"\n")
+        if n <= LONGEST:
+            rest.append(first)
+            n += len(first)
         if lines:
-            yield lines
-    if rest:
-        yield [rest]
+            yield [b"".join(rest), *lines[:-1]]
+            rest, n = [lines[-1]], len(lines[-1])
+    if n:
+        yield [b"".join(rest)]
 
 
 def words_of(line: str) -> list[str]:

@@ -1,17 +1,42 @@
 """Codecs: what turns text into ids and back below a `Tokenizer`, the library's or anyone's own."""
 
+import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import tokenizers
+from tokenizers import models, pre_tokenizers
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, TextError
 from addnorm.parts import kind_of
 
 SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>")
 NO_CHARACTER = "a text holds half a surrogate pair, which is no character"
+
+PIECE = 2**16
+"""Characters of a long text that the library gets at once: it takes a hundred bytes for each."""
+AT_ONCE = 2**18
+"""Characters of all texts that the library gets at once."""
+BETWEEN_WORDS = re.compile(r"(?<=[^\W_])(?=[ \n][^\W_]|[^\w\s'])")
+"""Where the byte-level expression of GPT-2 always divides: after a letter or a digit, before white
+space and another, or before a sign that begins no ending such as 's.
+"""
+ANYWHERE = re.compile("")
+
+
+def pieces(text: str, division: re.Pattern[str] | None) -> Iterator[str]:
+    """A long text, divided where `division` says, `PIECE` characters or a little more in each."""
+    start = 0
+    while division is not None and len(text) - start > PIECE:
+        found = division.search(text, start + PIECE)
+        if found is None:
+            break
+        yield text[start : found.start()]
+        start = found.start()
+    yield text[start:] if start else text
 
 
 @runtime_checkable
@@ -72,13 +97,48 @@ class LibraryCodec:
         """The number of ids, special ones too: one more than the largest."""
         return 1 + max(self.inner.get_vocab().values(), default=-1)
 
+    @cached_property
+    def division(self) -> re.Pattern[str] | None:
+        """Where a text may be divided without a change to its ids; None where nobody knows."""
+        added = self.inner.get_added_tokens_decoder()
+        if self.inner.normalizer is not None or not all(one.special for one in added.values()):
+            return None
+        match self.inner.pre_tokenizer:
+            case pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True):
+                return BETWEEN_WORDS
+            case None if isinstance(self.inner.model, models.BPE) and not self.inner.model.fuse_unk:
+                vocab = self.inner.get_vocab()
+                single = all(len(name) == 1 or i in added for name, i in vocab.items())
+                return ANYWHERE if single else None
+            case _:
+                return None
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, on all cores."""
+        """The ids of many texts, on all cores, some at a time."""
+        ids: list[list[int]] = [[] for _ in texts]
+        waiting: list[tuple[int, str]] = []
+        n = 0
+        for i, text in enumerate(texts):
+            long = len(text) > PIECE
+            for piece in pieces(text, self.division) if long else (text,):
+                waiting.append((i, piece))
+                n += len(piece)
+                if n >= AT_ONCE:
+                    self._encode(waiting, ids)
+                    waiting, n = [], 0
+        self._encode(waiting, ids)
+        return ids
+
+    def _encode(self, waiting: Sequence[tuple[int, str]], ids: list[list[int]]) -> None:
+        """Append the ids of pieces to those of their texts."""
         try:
-            found = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+            found = self.inner.encode_batch_fast(
+                [piece for _, piece in waiting], add_special_tokens=False
+            )
         except TypeError as error:
-            raise InputError(NO_CHARACTER) from error
-        return [one.ids for one in found]
+            raise TextError(NO_CHARACTER) from error
+        for (i, _), one in zip(waiting, found, strict=True):
+            ids[i] += one.ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens are left out."""
@@ -91,6 +151,10 @@ class LibraryCodec:
     def name(self, i: int) -> str | None:
         """What the vocabulary calls an id; None where there is no such id."""
         return self.inner.id_to_token(i)
+
+    def id_of(self, token: str) -> int | None:
+        """The id that the vocabulary calls so; None where there is none."""
+        return self.inner.token_to_id(token)
 
 
 class OwnCodec:
@@ -121,7 +185,7 @@ class OwnCodec:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError(NO_CHARACTER) from error
+            raise TextError(NO_CHARACTER) from error
         ids = [int(i) + len(SPECIALS) for i in self.own.encode(text)]
         for i in ids:
             if not len(SPECIALS) <= i < self.vocab_size:
@@ -144,6 +208,10 @@ class OwnCodec:
     def name(self, i: int) -> str | None:
         """What people call an id; None where there is no such id."""
         return self.alone([i])[0] if 0 <= i < self.vocab_size else None
+
+    def id_of(self, token: str) -> int | None:
+        """The first id that people call so; None where there is none."""
+        return next((i for i in range(self.vocab_size) if self.name(i) == token), None)
 
     def save(self, folder: Path) -> None:
         """Let the tokenizer write itself into a folder of its own."""

@@ -224,7 +224,11 @@ def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list
     A tokenizer from elsewhere says itself what these are, but for the end of a text to continue.
     """
     before, after = _around(task, tokenizer)
-    return [[*before, *ids, *after] for ids in tokenizer.encode_batch(texts)]
+    found = tokenizer.encode_batch(texts)
+    for ids in found:  # in place: there may be millions
+        ids[:0] = before
+        ids += after
+    return found
 
 
 def pairs_as_read(
@@ -297,8 +301,10 @@ def _language(examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[st
     # GPT-2 reads a prompt as it is, but learnt that a text begins after the end of another.
     start = () if _around("language", tokenizer)[0] else (tokenizer.bos_id,)
     for tokens in as_read("language", tokenizer, texts):
-        tokens = [*start, *tokens]
-        yield tokens, [*tokens[1:], tokenizer.eos_id]
+        tokens[:0] = start
+        targets = tokens[1:]
+        targets.append(tokenizer.eos_id)
+        yield tokens, targets
 
 
 def _translation(

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,14 @@ from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, Validation
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from addnorm.config import config
-from addnorm.data.codecs import SPECIALS, LibraryCodec, OwnCodec, TokenizerPart
+from addnorm.data.codecs import (
+    BETWEEN_WORDS,
+    SPECIALS,
+    LibraryCodec,
+    OwnCodec,
+    TokenizerPart,
+    pieces,
+)
 from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.parts import FROM_FILE, Family, dump
@@ -97,9 +104,9 @@ class Tokenizer:
         spaced = [word if n == 0 else f" {word}" for n, word in enumerate(words)]
         ids: list[int] = []
         first: list[int] = []
-        for pieces in self.encode_batch(spaced):
+        for word in self.encode_batch(spaced):
             first.append(len(ids))
-            ids += pieces or [nothing]
+            ids += word or [nothing]
         return ids, first
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -109,6 +116,10 @@ class Tokenizer:
     def says(self, i: int) -> bool:
         """Whether an id is a part of a text: it is known, and not special."""
         return i not in self.special_ids and self.codec.name(i) is not None
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token that the vocabulary calls so; None where it has none."""
+        return self.codec.id_of(token)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable string for each id: its text; the vocabulary's, where it is a part of one."""
@@ -187,10 +198,12 @@ def read_inner(path: Path) -> tokenizers.Tokenizer:
     """Read a `tokenizer.json`; raise `InputError` where it is missing or damaged."""
     try:
         text = read_file(path).decode()
-        json.loads(text)
+        n = text.count('"single_word"')
+        if n <= MOST_ADDED:
+            json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a tokenizer: {error}") from error
-    if (n := text.count('"single_word"')) > MOST_ADDED:  # each takes the library milliseconds
+    if n > MOST_ADDED:  # each takes the library milliseconds
         raise InputError(f"{path}: {n:,} added tokens: at most {MOST_ADDED:,} are read")
     try:
         return tokenizers.Tokenizer.from_str(text)
@@ -214,7 +227,8 @@ OWN = "own_tokenizer"
 def _own_table(path: Path) -> Any:
     """The configuration of someone's own tokenizer, where the file speaks of one."""
     try:
-        found = json.loads(read_file(path))
+        text = read_file(path)
+        found = json.loads(text) if OWN.encode() in text[:100] else None
     except (OSError, ValueError, RecursionError):
         return None  # `read_inner` says what is wrong
     return found.get(OWN) if isinstance(found, dict) else None
@@ -306,8 +320,23 @@ class BPEConfig:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        inner.train_from_iterator(texts, trainer)
+        inner.train_from_iterator(_words(texts), trainer)
         return Tokenizer(inner)
+
+
+LONGEST_WORD = 2**18
+"""Characters that byte-pair encoding learns from without a division: each merge reads them all."""
+
+
+def _words(texts: Iterable[str]) -> Iterator[str]:
+    """Texts in pieces that end where words do. Raises `InputError` for a word without an end."""
+    for piece in (piece for text in texts for piece in pieces(text, BETWEEN_WORDS)):
+        if len(piece) > LONGEST_WORD:
+            raise InputError(
+                f"tokenizer: the text has {len(piece):,} characters without a space between words, "
+                'within which bpe looks for pairs: use kind = "char", or divide it'
+            )
+        yield piece
 
 
 @config

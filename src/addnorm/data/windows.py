@@ -1,5 +1,6 @@
 """Batches for language models in rows of one length: windows of a stream, and packed documents."""
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import pairwise
@@ -36,15 +37,9 @@ class Windows(Loader[range]):
         pad_id: int = 0,
     ) -> None:
         ring = seed is not None
-        inputs = stream if ring else stream[:-1]
-        targets = stream.roll(-1) if ring else stream[1:]
-        if bos_id is not None:
-            # That a new document begins is no prediction of its text.
-            targets = targets.where(targets != bos_id, IGNORE)
-        # A window may run past the end of the ring.
-        self.inputs = torch.cat([inputs, inputs[:seq_len]])
-        self.targets = torch.cat([targets, targets[:seq_len]])
-        self.n_tokens = len(inputs)
+        self.n_tokens = len(stream) if ring else len(stream) - 1
+        self.stream = stream
+        self.bos_id = bos_id
         self.batch_size = batch_size
         self.seq_len = seq_len
         self.seed = seed
@@ -62,14 +57,24 @@ class Windows(Loader[range]):
             rng.shuffle(windows)
         return chunks(windows + rest, self.batch_size)
 
+    def between(self, start: int, stop: int) -> Int[Tensor, " _"]:
+        """A part of the stream, which may run past the end of the ring."""
+        over = stop - len(self.stream)
+        inner = self.stream[start:stop]
+        return torch.cat([inner, self.stream[:over]]) if over > 0 else inner
+
     def build(self, items: Sequence[range]) -> Batch:
         """The windows as rows; a shorter one is padded."""
-        tokens = [self.inputs[window.start : window.stop] for window in items]
-        targets = [self.targets[window.start : window.stop] for window in items]
+        tokens = [self.between(window.start, window.stop) for window in items]
+        targets = [self.between(window.start + 1, window.stop + 1) for window in items]
         width = max(map(len, items))
+        said = padded(targets, IGNORE, width)
+        if self.bos_id is not None:
+            # That a new document begins is no prediction of its text.
+            said = said.where(said != self.bos_id, IGNORE)
         return Batch.of(
             with_valid("tokens", "valid", tokens, self.pad_id, width),
-            padded(targets, IGNORE, width),
+            said,
             [window.start for window in items],
         )
 
@@ -107,16 +112,17 @@ class WindowsConfig:
         """The windows of some documents; in one order and from the start without a seed."""
         # Where one token both ends a text and begins the next, as in GPT-2, it stands there once.
         shared = all(e.targets[-1:] == [corpus.bos_id] for e in examples)
+        ids = array("i")  # four bytes a token, of which there may be millions
+        for e in examples:
+            ids.extend(e.tokens if self.documents == "marked" else e.tokens[1:])
+            if self.documents == "marked" and not shared:
+                ids.append(e.targets[-1])
         if self.documents == "marked" and shared:
-            ids = [*(i for e in examples for i in e.tokens), corpus.bos_id]
-        elif self.documents == "marked":
-            ids = [i for e in examples for i in (*e.tokens, e.targets[-1])]
-        else:
-            ids = [i for e in examples for i in e.tokens[1:]]
+            ids.append(corpus.bos_id)
         if len(ids) < 2:
             raise InputError("the text is too short: a language model needs 2 tokens or more")
         return Windows(
-            torch.tensor(ids),
+            torch.frombuffer(ids, dtype=torch.int32),
             self.batch_size,
             self.seq_len,
             seed=seed,

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, TextError
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.inputs import Input
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
@@ -172,7 +172,7 @@ def positions_for(embed: Input, i: int, ids: Ids) -> int:
         raise InputError(f"prompt {i} is text, and this model reads none")
     n_tokens, known = embed.tokens.num_embeddings, embed.position.max_len or maxsize
     if not 0 < len(ids) <= known:
-        raise InputError(
+        raise TextError(
             f"prompt {i} has {len(ids)} tokens: this model reads at least 1"
             + (f" and at most {known}." if known < maxsize else ".")
         )

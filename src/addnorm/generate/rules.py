@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from addnorm.config import config
-from addnorm.errors import InputError
+from addnorm.errors import InputError, TextError
 
 Scores = Float[Tensor, "rows vocab"]
 NOTHING = -1
@@ -58,7 +58,7 @@ class RulesConfig:
     def limit(self, wanted: int | None, before: int, usual: int) -> int:
         """How many tokens may follow `before` others: as `wanted`, else as said here, or `usual`.
 
-        Raises `InputError` where `max_length` leaves no room for any.
+        Raises `TextError` where `max_length` leaves no room for any.
         """
         if wanted is not None or (self.max_new_tokens is None and self.max_length is None):
             return usual if wanted is None else wanted
@@ -66,7 +66,7 @@ class RulesConfig:
             return self.max_new_tokens
         assert self.max_length is not None
         if before >= self.max_length:
-            raise InputError(
+            raise TextError(
                 f"a prompt of {before} tokens leaves none of max_length = {self.max_length}: "
                 "give max_new_tokens"
             )

@@ -188,9 +188,9 @@ class Run:
         Returns what the model writes, without the text that it continues: a string for a string,
         a list for a list. `max_new_tokens` is by default 256, for a translation 50 more than the
         source has; a text ends earlier at its end token, and before a string in `stop`. Language
-        models sample by default, the same numbers each time; `beams=1` is greedy, and
-        `temperature`, `top_k`, `top_p`, `min_p`, `seed` and `beams` say otherwise, or else a
-        `decoding` such as `BeamConfig(beams=4)`.
+        models sample by default, the same numbers each time; `beams=1` is greedy. Other `options`
+        are `temperature`, `top_k`, `top_p`, `min_p`, `seed`; `length_penalty`, `early_stopping`;
+        `no_repeat_ngram`, `forced_bos`; or else a `decoding` such as `BeamConfig(beams=4)`.
 
         Raises `InputError` where the model writes no text, a text is too long for it, or an option
         is unknown or out of range.

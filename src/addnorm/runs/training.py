@@ -7,8 +7,9 @@ from rich.console import Console
 from torch import nn
 
 from addnorm.data import Corpus
-from addnorm.data.batching import Loaders, build_loaders
+from addnorm.data.batching import Buckets, Loaders, build_loaders
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
+from addnorm.data.examples import source_text, target_text
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
@@ -22,6 +23,7 @@ from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
+from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.patience import patiently
 from addnorm.train.precision import autocast, resolve_device
@@ -48,6 +50,7 @@ class Prepared:
         if self.corpus.task == "tagging":
             entity_scores([["O"]], [["O"]])  # says so now if its package is missing
         self.tokenizers = saved.tokenizers if saved else learnt(recipe, self.corpus)
+        self.learnt = None if saved or recipe.train.start else self.tokenizers
         self.labels = saved.labels if saved else self.corpus.labels
         self.encoded: EncodedCorpus = encode(self.corpus, self.tokenizers, self.labels)
         self.loaders: Loaders = build_loaders(
@@ -63,14 +66,30 @@ class Prepared:
         )
 
     def report(self, console: Console) -> None:
-        """Say what was read and used of each split, and what was left out and why.
+        """Say what was read and used of each split, how much it is, and what was left out and why.
 
-        Where training begins with weights of a folder, say also which of them it took.
+        Where training begins with weights of a folder, say also which of them it took; and warn of
+        what was asked for and will not be had.
         """
         if self.start_report is not None:
             console.out(f"{self.recipe.train.start}: {self.start_report}", highlight=False)
         for split, report in self.loaders.reports.items():
-            console.out(f"{split}: {report}", highlight=False)
+            console.out(f"{split}: {report}{self.size(split)}", highlight=False)
+        for warning in warnings_for(self.recipe, self.corpus, self.loaders.train, self.learnt):
+            console.out(f"warning: {warning}", highlight=False)
+
+    def size(self, split: str) -> str:
+        """The characters and tokens of a split, of both sides of a translation; none of images."""
+        if self.tokenizers is None:
+            return ""
+        loader = getattr(self.loaders, split)
+        used = loader.examples if isinstance(loader, Buckets) else self.encoded.splits[split]
+        examples = [self.corpus.splits[split][one.index] for one in used]
+        source = size_of(map(source_text, examples), sum(len(one.tokens) for one in used))
+        if self.corpus.task != "translation":
+            return f"; {source}"
+        target = size_of(map(target_text, examples), sum(len(one.targets) for one in used))
+        return f"; source {source}; target {target}"
 
     def validation(self) -> Validation | None:
         """How the trainer evaluates the model as it goes; not at all without validation data."""

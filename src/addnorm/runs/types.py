@@ -29,11 +29,18 @@ Pooling = Literal["mean", "first", "last", "head"]
 class DecodingOptions(TypedDict, total=False):
     """How the next token is chosen, in words; an option that is left out has its default.
 
-    `beams` searches (1 is greedy); the others sample: `temperature` divides the logits, `top_k`,
-    `top_p` and `min_p` leave unlikely tokens out, `seed` says which numbers are drawn.
+    `beams` searches (1 is greedy), and so do `length_penalty` and `early_stopping`, which say what
+    the search ends with and when. `temperature` samples, dividing the logits, and `top_k`, `top_p`
+    and `min_p` leave unlikely tokens out; `seed` says which numbers are drawn. In every decoding
+    no sequence of `no_repeat_ngram` tokens comes twice, and a translation begins with the token
+    `forced_bos`, by name or id.
     """
 
     beams: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+    no_repeat_ngram: int
+    forced_bos: str | int
     temperature: float
     top_k: int
     top_p: float

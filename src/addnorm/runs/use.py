@@ -6,14 +6,12 @@ from typing import get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import ValidationError
 from torch import Tensor
 
 from addnorm.data.encoding import as_read, pairs_as_read, words_as_read
 from addnorm.data.examples import Task
 from addnorm.errors import InputError
 from addnorm.generate import (
-    BeamConfig,
     CompiledContinuation,
     CompiledTranslation,
     Continuation,
@@ -32,6 +30,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import ClassificationHead
 from addnorm.nn.masks import Full
+from addnorm.runs.decoding import decoding_for
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.types import (
@@ -44,48 +43,6 @@ from addnorm.runs.types import (
 )
 
 Compiled = CompiledContinuation | CompiledTranslation
-
-
-def decoding_for(
-    run: Run,
-    *,
-    beams: int | None = None,
-    n_best: int = 1,
-    seed: int = 0,
-    **sampling: float | int | None,
-) -> DecodingConfig:
-    """The decoding that a few options ask for; without any, the run's own, or sampling for a
-    language model whose recipe names none. What the options leave open is as in the run's own.
-
-    Raises `InputError` for an option out of its range, and for beams together with sampling.
-    """
-    sampled = {name: value for name, value in sampling.items() if value is not None}
-    searched = beams is not None or n_best != 1
-    if searched and sampled:
-        raise InputError(
-            f"beam search does not sample: leave out {', '.join(sampled)}, or beams and n_best"
-        )
-    own = run.recipe.eval.decoding
-    # A recipe of a language model that says nothing of decoding means samples.
-    samples = isinstance(own, SampleConfig) or (run.task == "language" and own == BeamConfig())
-    try:
-        if beams == 1 == n_best:
-            return GreedyConfig(rules=own.rules)
-        if searched:
-            beams = max(n_best, 5) if beams is None else beams
-            usual = own if isinstance(own, BeamConfig) else BeamConfig(rules=own.rules)
-            return replace(usual, beams=beams, n_best=n_best)
-        if sampled or samples:
-            usual = own if isinstance(own, SampleConfig) else SampleConfig(rules=own.rules)
-            return replace(usual, seed=seed, **sampled)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = ".".join(map(str, first["loc"]))
-        problem = first["msg"].removeprefix("Value error, ")
-        raise InputError(
-            f"{option} = {first['input']}: {problem}" if option else problem
-        ) from error
-    return own
 
 
 def chosen_decoding(

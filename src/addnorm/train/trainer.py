@@ -238,16 +238,18 @@ class Trainer:
         return norm.item()
 
     def describe_non_finite(self, loss: float) -> str:
-        bad = (
-            name
-            for name, p in self.model.named_parameters()
-            if p.grad is not None and not bool(p.grad.isfinite().all())
-        )
+        named = self.model.named_parameters()
+        largest = {name: p.grad.abs().max().item() for name, p in named if p.grad is not None}
+        bad = next((name for name, size in largest.items() if not math.isfinite(size)), None)
+        if bad is None and math.isfinite(loss):
+            top = max(largest, key=largest.__getitem__)
+            what = f"the norm of the gradient overflows, the largest being that of {top}"
+        else:
+            what = f"the first gradient that is not finite is that of {bad or 'no parameter'}"
         return (
-            f"step {self.state.step + 1}: the loss is {loss} and the first gradient that is not "
-            f"finite is that of {next(bad, 'no parameter')}. The update was not made, and the "
-            f"checkpoints in {self.folder / 'checkpoints'} are untouched. "
-            "A lower train.lr, a longer warm-up or train.clip may help."
+            f"step {self.state.step + 1}: the loss is {loss} and {what}. "
+            f"The update was not made, and the checkpoints in {self.folder / 'checkpoints'} are "
+            "untouched. A lower train.lr, a longer warm-up or train.clip may help."
         )
 
     def set_rates(self, step: int) -> None:

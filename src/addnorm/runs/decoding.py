@@ -1,0 +1,113 @@
+"""The decoding that a few options ask for, over the one that a run's recipe names."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from addnorm.data.tokenizers import Tokenizer
+from addnorm.errors import InputError, nearest
+from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
+from addnorm.runs.run import Run
+
+OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
+"""What options call the rules that have another name here."""
+
+
+def decoding_for(
+    run: Run,
+    *,
+    beams: int | None = None,
+    n_best: int = 1,
+    length_penalty: float | None = None,
+    early_stopping: bool | Literal["never"] | None = None,
+    no_repeat_ngram: int | None = None,
+    forced_bos: str | int | None = None,
+    seed: int = 0,
+    **sampling: float | int | None,
+) -> DecodingConfig:
+    """The decoding that a few options ask for; without any, the run's own, or sampling for a
+    language model whose recipe names none. What the options leave open is as in the run's own.
+
+    `beams`, `n_best`, `length_penalty` and `early_stopping` ask for beam search, those of
+    `sampling` for sampling, the other two for neither. Raises `InputError` for an option out of its
+    range, for a search that samples, and for an option that would do nothing.
+    """
+    sampled = _given(**sampling)
+    search = _given(length_penalty=length_penalty, early_stopping=early_stopping)
+    searched = {**_given(beams=beams, n_best=None if n_best == 1 else n_best), **search}
+    _check_together(sampled, searched, search)
+    own = run.recipe.eval.decoding
+    # A recipe of a language model that says nothing of decoding means samples.
+    samples = isinstance(own, SampleConfig) or (run.task == "language" and own == BeamConfig())
+    try:
+        own = replace(own, rules=_rules(run, own.rules, no_repeat_ngram, forced_bos))
+        if beams == 1 == n_best:
+            return GreedyConfig(rules=own.rules)
+        if searched:
+            usual = own if isinstance(own, BeamConfig) else BeamConfig(rules=own.rules)
+            beams = max(n_best, usual.beams) if beams is None else beams
+            return replace(usual, beams=beams, n_best=n_best, **search)
+        if sampled or samples:
+            usual = own if isinstance(own, SampleConfig) else SampleConfig(rules=own.rules)
+            return replace(usual, seed=seed, **sampled)
+    except ValidationError as error:
+        raise _out_of_range(error) from error
+    return own
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_together(
+    sampled: Mapping[str, Any], searched: Mapping[str, Any], search: Mapping[str, Any]
+) -> None:
+    """Raise `InputError` for options of two kinds of decoding."""
+    if searched and sampled:
+        raise InputError(
+            f"beam search does not sample: leave out {', '.join(sampled)}, or {', '.join(searched)}"
+        )
+    if searched.get("beams") == 1 and search:
+        raise InputError(f"beams = 1 has nothing to choose from: leave out {', '.join(search)}")
+
+
+def _rules(
+    run: Run, own: RulesConfig, no_repeat_ngram: int | None, forced_bos: str | int | None
+) -> RulesConfig:
+    """The rules of the run, with those that were given in their place."""
+    if no_repeat_ngram is not None:
+        own = replace(own, no_repeat_ngram_size=no_repeat_ngram)
+    if forced_bos is None:
+        return own
+    if run.task != "translation":
+        raise InputError(
+            f"forced_bos = {forced_bos}: only a translation has a first token to force, and "
+            f"{run.name} is for {run.task}: give it a prompt that begins so"
+        )
+    return replace(own, forced_bos_token_id=_id_of(run.tokenizers.target, forced_bos))
+
+
+def _id_of(tokenizer: Tokenizer, token: str | int) -> int:
+    """The id of a token by its name, or else by its number.
+
+    Raises `InputError` with the nearest special token for one that the tokenizer does not have.
+    """
+    if isinstance(token, str) and (found := tokenizer.id_of(token)) is not None:
+        return found
+    if str(token).isdecimal() and int(token) < tokenizer.vocab_size:
+        return int(token)
+    special = tokenizer.pieces(sorted(tokenizer.special_ids))
+    raise InputError(
+        f"forced_bos = {token}: the tokenizer has no such token.{nearest(str(token), special)} "
+        f"Valid: a token by name, or an id from 0 to {tokenizer.vocab_size - 1}."
+    )
+
+
+def _out_of_range(error: ValidationError) -> InputError:
+    """An option that a configuration refuses, under the name that it was given by."""
+    first = error.errors()[0]
+    option = ".".join(OPTION_OF.get(str(part), str(part)) for part in first["loc"])
+    problem = first["msg"].removeprefix("Value error, ")
+    return InputError(f"{option} = {first['input']}: {problem}" if option else problem)

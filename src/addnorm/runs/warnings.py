@@ -1,0 +1,153 @@
+"""Warnings before training: what was asked for and will not be had, and what to do about it."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import isfinite
+from typing import Any, get_args
+
+from addnorm.data import Corpus
+from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.examples import Labelled, source_text
+from addnorm.data.sources import TextConfig
+from addnorm.models.transformer import LayerPositionConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.positions import NoPositionConfig
+from addnorm.parts import kind_of
+from addnorm.runs.recipe import Recipe
+
+LONG = 2**20
+"""Characters of a line at which it is more likely several, with ends that are not read as such."""
+
+
+def warnings_for(
+    recipe: Recipe, corpus: Corpus, train: Loader[Any], learnt: Tokenizers | None
+) -> list[str]:
+    """A sentence on each thing that will disappoint; `learnt` are tokenizers learnt just now."""
+    return [
+        *_vocabulary(recipe, learnt),
+        *_positions(recipe),
+        *_batches(recipe, train),
+        *_numbers(recipe, corpus),
+        *_single_lines(recipe, corpus),
+    ]
+
+
+def _vocabulary(recipe: Recipe, learnt: Tokenizers | None) -> Iterator[str]:
+    """Fewer tokens than were asked for; a default was not asked for."""
+    asked = getattr(recipe.tokenizer, "vocab_size", None)
+    if learnt is None or not isinstance(asked, int) or asked == _usual_size(recipe.tokenizer):
+        return
+    for side in {id(one): one for one in (learnt.source, learnt.target)}.values():
+        if side.vocab_size < 0.9 * asked:
+            frequency = getattr(recipe.tokenizer, "min_frequency", 1)
+            lower = ", or tokenizer.min_frequency = 1" if frequency > 1 else ""
+            yield (
+                f"tokenizer.vocab_size = {asked:,}, and the training text has no more than "
+                f"{side.vocab_size:,}: give more text{lower}, or ask for fewer"
+            )
+
+
+def _usual_size(tokenizer: Any) -> Any:
+    return getattr(type(tokenizer), "vocab_size", None)
+
+
+def _positions(recipe: Recipe) -> Iterator[str]:
+    """Positions that act in attention, and no attention."""
+    position, mixer = recipe.model.position, recipe.model.attention
+    acts_in_attention = tuple(get_args(get_args(LayerPositionConfig)[0])[:-1])
+    if isinstance(mixer, AttentionConfig) or isinstance(position, NoPositionConfig):
+        return
+    if isinstance(position, acts_in_attention):
+        yield (
+            f"model.position = {kind_of(position)} does nothing here: it acts in attention, and "
+            f"the layers are {kind_of(mixer)}: 'learned' and 'sinusoidal' act before them, 'none' "
+            "says what is"
+        )
+
+
+def _batches(recipe: Recipe, train: Loader[Any]) -> Iterator[str]:
+    """Windows and batches that are larger than the data."""
+    if problem := _too_large(train):
+        yield f"train.batching.{problem}"
+    elif recipe.train.accumulate > len(train):
+        yield (
+            f"train.accumulate = {recipe.train.accumulate}: an epoch has {len(train)} batches, so "
+            "each step sees all of the data: lower it, or make batches smaller"
+        )
+
+
+def _too_large(train: Loader[Any]) -> str | None:
+    """How batches or windows are larger than what there is to train on."""
+    match train:
+        case Windows(n_tokens=n, seq_len=length) if length > n:
+            return (
+                f"seq_len = {length:,}: the training text has {n:,} tokens, so no window is as "
+                "long: lower it, or give more text"
+            )
+        case Windows(n_tokens=n, seq_len=length, batch_size=size) if size * length > n:
+            return (
+                f"batch_size = {size:,}: so many windows of {length:,} tokens are more than the "
+                f"training text, which has {n:,}, so each step sees all of it: lower it, or seq_len"
+            )
+        case Packed(batch_size=size) | Images(batch_size=size):
+            [first, *more] = train.plan(0)
+            if not more and size > len(first):
+                what = "rows" if isinstance(train, Packed) else "training examples"
+                return (
+                    f"batch_size = {size:,}: there are {len(first):,} {what}, so each step sees "
+                    "all of them: lower it"
+                )
+        case Buckets(tokens=tokens, widths=widths):
+            if len(train) == 1 and (len(widths) + 1) * max(widths) <= tokens:
+                return (
+                    f"tokens = {tokens:,}: one batch holds all {len(widths):,} training examples, "
+                    f"{sum(widths):,} tokens, so each step sees all of them: lower it"
+                )
+        case _:
+            pass
+    return None
+
+
+def _numbers(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
+    """Classes that are measurements: numbers that are not whole, or hardly any of them twice."""
+    if not isinstance(corpus.train[0], Labelled):
+        return
+    counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
+    numbers = [number for label in counts if (number := _number(label)) is not None]
+    if len(numbers) < len(counts):
+        return
+    broken = [number for number in numbers if number != int(number)]
+    if broken or (len(counts) > 20 and counts.total() < 5 * len(counts)):
+        column = getattr(recipe.data, "label", None)
+        where = f"the column {column!r}" if column else "the labels"
+        yield (
+            f"{where} holds {len(counts):,} different numbers such as {next(iter(counts))}, each a "
+            f"class of its own: to predict a number, read it as values = {column or 'value'!r} of "
+            "a table, with the head's problem = 'regression'"
+        )
+
+
+def _number(label: str) -> float | None:
+    try:
+        number = float(label)
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _single_lines(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
+    """A large file of which one line was read."""
+    if isinstance(recipe.data, TextConfig) and recipe.data.unit == "file":
+        return
+    for split, examples in corpus.splits.items():
+        if len(examples) == 1 and (n := len(source_text(examples[0]))) >= LONG:
+            yield (
+                f"{split}: all of it is one line, of {n:,} characters: lines end at '\\n' alone: "
+                "if there are several, convert their ends"
+            )
+
+
+def size_of(texts: Iterable[str], tokens: int) -> str:
+    """How large a side of the data is, in words."""
+    return f"{sum(map(len, texts)):,} characters, {tokens:,} tokens"

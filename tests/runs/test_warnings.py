@@ -1,0 +1,170 @@
+"""Warnings before training: each where it is due, and none of them without a cause."""
+
+from pathlib import Path
+
+import pytest
+from tests.runs.tiny import RECIPES, quiet, said, write_recipe
+
+from addnorm.runs import warnings
+from addnorm.runs.recipe import read_recipe
+from addnorm.runs.training import Prepared
+
+CLASSES = """
+[data]
+kind = "table"
+train = "stars.jsonl"
+text = "text"
+label = "stars"
+
+[tokenizer]
+kind = "word"
+
+[model]
+kind = "encoder"
+d_model = 16
+n_layers = 1
+head = { kind = "classification" }
+attention = { n_heads = 2 }
+
+[train]
+epochs = 1
+batching = { kind = "tokens", tokens = 32 }
+"""
+
+
+def told(recipe: Path, **fields: str) -> str:
+    """What is said before training."""
+    console = quiet()
+    overrides = {name.replace("__", "."): value for name, value in fields.items()}
+    Prepared(read_recipe(recipe, overrides)).report(console)
+    return said(console)
+
+
+def warned(recipe: Path, **fields: str) -> list[str]:
+    """The warnings alone."""
+    return [line for line in told(recipe, **fields).splitlines() if line.startswith("warning: ")]
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_nothing_is_said_without_a_cause(task: str, tmp_path: Path) -> None:
+    smaller = {"train__batching__tokens": "61"} if task == "tagging" else {}
+    assert warned(write_recipe(tmp_path, task), **smaller) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "fields", "expected"),
+    [
+        (
+            "language",
+            {"train__batching__seq_len": "703"},
+            "train.batching.seq_len = 703: the training text has 702 tokens, so no window",
+        ),
+        (
+            "language",
+            {"train__batching__batch_size": "44"},
+            "train.batching.batch_size = 44: so many windows of 16 tokens are more than",
+        ),
+        (
+            "language",
+            {"train__batching": "packed", "train__batching__batch_size": "4"},
+            "train.batching.batch_size = 4: there are 3 rows",
+        ),
+        (
+            "classification",
+            {"train__batching__tokens": "85"},
+            "train.batching.tokens = 85: one batch holds all 16 training examples, 80 tokens",
+        ),
+        (
+            "classification",
+            {"train__accumulate": "3"},
+            "train.accumulate = 3: an epoch has 2 batches",
+        ),
+        (
+            "tagging",
+            {"tokenizer__vocab_size": "400", "train__batching__tokens": "61"},
+            "tokenizer.vocab_size = 400, and the training text has no more than ",
+        ),
+        (
+            "classification",
+            {"model__attention": "recurrent", "model__position": "rotary"},
+            "model.position = rotary does nothing here: it acts in attention",
+        ),
+    ],
+)
+def test_what_will_disappoint_is_said_once(
+    task: str, fields: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    [found] = warned(write_recipe(tmp_path, task), **fields)
+    assert found.startswith(f"warning: {expected}")
+    assert ": lower" in found or ": give more text" in found or "'sinusoidal'" in found
+
+
+@pytest.mark.parametrize(
+    ("task", "fields"),
+    [
+        ("language", {"train__batching__seq_len": "175"}),  # four windows of 175: all of it, just
+        ("classification", {"train__batching__tokens": "80"}),  # asked for, as large as the data
+        ("classification", {"train__accumulate": "2"}),
+        ("tagging", {"tokenizer__vocab_size": "8000", "train__batching__tokens": "61"}),  # usual
+        ("classification", {"model__attention": "recurrent", "model__position": "none"}),
+        ("classification", {"model__attention": "recurrent"}),  # sinusoidal: acts on the embeddings
+    ],
+)
+def test_what_just_fits_is_no_cause(task: str, fields: dict[str, str], tmp_path: Path) -> None:
+    assert warned(write_recipe(tmp_path, task), **fields) == []
+
+
+def write_labels(folder: Path, labels: list[str]) -> Path:
+    rows = "".join(f'{{"text": "a day {i}", "stars": "{one}"}}\n' for i, one in enumerate(labels))
+    (folder / "stars.jsonl").write_text(rows)
+    (folder / "r.toml").write_text(CLASSES.replace("[data]", f'[data]\nroot = "{folder}"'))
+    return folder / "r.toml"
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_warned"),
+    [
+        (["4.5", "3", "-1"] * 9, True),
+        ([str(i) for i in range(60)], True),
+        ([str(i % 50) for i in range(500)], False),  # classes that have numbers as names
+        (["0", "1"] * 12, False),
+        (["1.0", "0.0"] * 12, False),
+        (["4.5", "nan", "?"] * 9, False),
+    ],
+)
+def test_numbers_as_classes(labels: list[str], is_warned: bool, tmp_path: Path) -> None:
+    found = warned(write_labels(tmp_path, labels))
+    assert len(found) == is_warned
+    if is_warned:
+        assert f"the column 'stars' holds {len(set(labels))} different numbers such as" in found[0]
+        assert "read it as values = 'stars' of a table" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "is_warned"),
+    [
+        ("line", "ab" * 600, True),
+        ("line", "ab" * 600 + "\nab", False),
+        ("line", "ab" * 400, False),
+        ("file", "ab" * 600, False),
+    ],
+)
+def test_one_line_of_a_large_file(
+    unit: str, text: str, is_warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "LONG", 1000)
+    recipe = write_recipe(tmp_path, "language")
+    (tmp_path / "play.txt").write_text(text)
+    none = {"data__valid_fraction": "0", "data__test_fraction": "0"}
+    found = warned(recipe, data__unit=unit, **none)
+    assert len(found) == is_warned
+    assert not found or "train: all of it is one line, of 1,200 characters" in found[0]
+
+
+def test_how_large_the_data_are(tmp_path: Path) -> None:
+    said = told(write_recipe(tmp_path, "language"))
+    assert "train: 1 read, 1 used; 700 characters, 701 tokens\n" in said
+    said = told(write_recipe(tmp_path, "translation"))
+    assert "valid: 3 read, 3 used; source 24 characters, 10 tokens; target 33 char" in said
+    said = told(write_recipe(tmp_path, "tagging"))  # without what was left out
+    assert "(valid example 3); 36 characters, 16 tokens" in said
