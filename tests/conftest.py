@@ -1,7 +1,8 @@
 """Settings for all tests: types and shapes are checked, threads few, hypothesis repeatable."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from jaxtyping import install_import_hook
@@ -17,6 +18,7 @@ import jaxtyping
 import pytest
 import torch
 from tests.disks import small_disk
+from tests.runs.tiny import train_tiny
 
 # Workers with several threads each would wait for one another.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -75,3 +77,9 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data in {folder}: set ADDNORM_DATA to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a run of a task, trained once; not to be written to."""
+    return cache(lambda task: train_tiny(tmp_path_factory.mktemp(task), task))

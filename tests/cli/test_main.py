@@ -37,6 +37,10 @@ SURFACE = {
     },
     "info": {"--what", "--verify", "--import"},
     "plot": {"--out"},
+    "look": {
+        "--run", "--text", "--target", "--only", "--layers", "--heads", "--out", "--json",
+        "--device", "--dtype", "--import",
+    },
     "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},
     "swap": {
         "--run", "--out", "--set", "--layers", "--recover", "--distill", "--split", "--import",

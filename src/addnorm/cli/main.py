@@ -29,6 +29,7 @@ COMMANDS = (
     "embed",
     "info",
     "plot",
+    "look",
     "export",
     "swap",
     "new",

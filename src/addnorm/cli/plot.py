@@ -32,7 +32,12 @@ def plot(
     if not runs:
         raise InputError("plot needs a run folder: `addnorm plot runs/my`")
     file = out or (runs[0] if len(runs) == 1 else Path()) / "curves.png"
-    if file.suffix not in SUFFIXES:
-        raise InputError(f"--out {file}: a picture ends in {', '.join(SUFFIXES)}")
+    check_picture(file)
     training_picture([Curves.of(run) for run in runs], file)
     console.out(str(file), highlight=False)
+
+
+def check_picture(out: Path) -> None:
+    """Raise `InputError` for a name that no picture has."""
+    if out.suffix not in SUFFIXES:
+        raise InputError(f"--out {out}: a picture ends in {', '.join(SUFFIXES)}")

@@ -13,12 +13,14 @@ from addnorm.errors import InputError
 
 try:
     from matplotlib.axes import Axes
-    from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm
+    from matplotlib.figure import Figure, SubFigure
     from matplotlib.font_manager import FontEntry, FontProperties, fontManager
     from matplotlib.ft2font import FT2Font
     from matplotlib.image import AxesImage
     from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 except ImportError as error:
     raise InputError("Pictures need matplotlib: pip install 'addnorm[plots]'.") from error
 
@@ -29,6 +31,10 @@ SHARE = LinearSegmentedColormap.from_list(
 SIGNED = LinearSegmentedColormap.from_list(
     "signed", ["#7a2a12", "#d0714a", "#f2cdb8", "#fafafa", "#b9d7e6", "#3f8db5", "#0d3f66"]
 )
+SHARES = PowerNorm(0.5, 0, 1)
+"""A scale for many maps at once; the root shows small shares beside large ones."""
+
+SHARE_TICKS = {0: "0", 0.01: "1 %", 0.05: "5 %", 0.2: "20 %", 0.5: "50 %", 1: "100 %"}
 WHITE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
 """How white space is drawn: a column of it is a piece like any other."""
 
@@ -71,8 +77,8 @@ def attention_picture(
     cell = min(0.34, max(0.15, 13 / sum(widths)))
     pieces = [piece for p in panels for piece in (*p.source, *p.target)]
     lettering = Lettering.of([title, *pieces, *(p.title for p in panels)])
-    beside = _room(lettering, (piece for p in panels for piece in p.target))
-    above = _room(lettering, (piece for p in panels for piece in p.source))
+    beside = room_for(lettering, (piece for p in panels for piece in p.target))
+    above = room_for(lettering, (piece for p in panels for piece in p.source))
     figure = blank_figure(
         cell * sum(widths) + beside * columns + 1.1,
         cell * sum(heights) + (above + 0.35) * len(rows) + 0.6,
@@ -85,7 +91,7 @@ def attention_picture(
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
     images = [
-        _attention(ax, panel, lettering, brightest, size=min(9.0, cell * 42))
+        heat_map(ax, panel, lettering, Normalize(0, brightest), size=min(9.0, cell * 42))
         for ax, panel in zip(axes, panels, strict=False)
     ]
     for index, ax in enumerate(axes):  # room for the longest: cells are of one size in all panels
@@ -184,23 +190,24 @@ def _drawn_by(font_file: str) -> frozenset[str]:
     return frozenset(map(chr, FT2Font(font_file).get_charmap()))
 
 
-def _room(lettering: Lettering, pieces: Iterable[str]) -> float:
-    """Inches for the longest of some labels, as it will be drawn."""
+def room_for(lettering: Lettering, pieces: Iterable[str]) -> float:
+    """How many inches the longest of some labels takes, as it will be drawn."""
     return 0.35 + 0.085 * max(len(lettering.piece(piece)) for piece in pieces)
 
 
-def _attention(
-    ax: Axes, panel: Panel, lettering: Lettering, brightest: float, size: float
+def heat_map(
+    ax: Axes, panel: Panel, lettering: Lettering, norm: Normalize, size: float
 ) -> AxesImage:
+    """One sentence on its axes, letters of `size` points, shares coloured as `norm` says."""
     weights = panel.weights.detach().cpu().float()
-    image = ax.imshow(weights.numpy(), cmap=SHARE, vmin=0, vmax=brightest, interpolation="nearest")
+    image = ax.imshow(weights.numpy(), cmap=SHARE, norm=norm, interpolation="nearest")
     for row, (weight, column) in enumerate(zip(*weights.max(1), strict=True)):
-        ring = "white" if weight > 0.4 * brightest else INK
+        ring = "white" if norm(float(weight)) > 0.4 else INK
         ax.plot(int(column), row, "o", mfc="none", mec=ring, mew=0.9, ms=size * 0.5)
-    text = _style(lettering.font(size), INK)
+    text = style(lettering.font(size), INK)
     source = [lettering.piece(piece) for piece in panel.source]
     upright = max(map(len, source)) <= 2
-    turned = _style(lettering.font(size), INK, rotation=55, rotation_mode="anchor", ha="left")
+    turned = style(lettering.font(size), INK, rotation=55, rotation_mode="anchor", ha="left")
     ax.set_xticks(range(len(source)), source, **(text if upright else turned))
     ax.set_yticks(range(len(panel.target)), [lettering.piece(p) for p in panel.target], **text)
     ax.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0, pad=3)
@@ -210,11 +217,11 @@ def _attention(
     ax.tick_params(which="minor", length=0)
     ax.spines[:].set_visible(False)
     if panel.title:
-        ax.set_title(lettering.line(panel.title), loc="left", **_style(lettering.font(9), FAINT))
+        ax.set_title(lettering.line(panel.title), loc="left", **style(lettering.font(9), FAINT))
     return image
 
 
-def _style(font: FontProperties, color: str, **more: object) -> dict[str, Any]:
+def style(font: FontProperties, color: str, **more: object) -> dict[str, Any]:
     """How a text is set; a dollar sign in it is a dollar sign."""
     return {"fontproperties": font, "color": color, "parse_math": False, **more}
 
@@ -235,13 +242,46 @@ def _scale(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str) -
     bar.outline.set_visible(False)
 
 
-def finished(figure: Figure, title: str, lettering: Lettering, path: Path | None) -> Figure:
-    """The figure with its title and a note on missing characters, saved where a path is given."""
+def shares_scale(part: SubFigure) -> None:
+    """The scale of `SHARES` in a part of a figure, two inches high."""
+    width, height = part.bbox.width / part.dpi, part.bbox.height / part.dpi
+    high = min(2.0, height - 0.6)
+    ax = part.add_axes((0.2 / width, 1 - (high + 0.45) / height, 0.14 / width, high / height))
+    bar = part.colorbar(ScalarMappable(SHARES, SHARE), cax=ax)
+    bar.set_ticks([*SHARE_TICKS], labels=[*SHARE_TICKS.values()])
+    bar.set_label("share of the row's attention", color=INK, fontsize=8)
+    ax.tick_params(colors=FAINT, labelsize=7, length=2)
+    bar.outline.set_visible(False)
+
+
+def log_scale(ax: Axes) -> None:
+    """A logarithmic scale upwards for what has been drawn, its numbers written out."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    subs = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0) if high > 4 * low else range(1, 10)
+    ax.yaxis.set_major_locator(LogLocator(subs=[*subs]))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_locator(NullLocator())
+
+
+def finished(
+    figure: Figure,
+    title: str,
+    lettering: Lettering,
+    path: Path | None,
+    notes: Sequence[str] = (),
+) -> Figure:
+    """The figure with its title and its notes, saved where a path is given.
+
+    A note of its own says it where characters are missing.
+    """
     if title:
-        figure.suptitle(lettering.line(title), **_style(lettering.font(12), INK))
+        figure.suptitle(lettering.line(title), **style(lettering.font(12), INK))
     if lettering.missing:
-        note = "‹…› is a code point: no installed font draws it (Noto Sans CJK draws most)."
-        figure.supxlabel(note, fontsize=7, color=FAINT)
+        lacking = "‹…› is a code point: no installed font draws it (Noto Sans CJK draws most)."
+        notes = [*notes, lacking]
+    if notes:
+        figure.supxlabel("\n".join(map(lettering.line, notes)), **style(lettering.font(7), FAINT))
     if path is not None:
         kinds = figure.canvas.get_supported_filetypes()
         if path.suffix[1:].lower() not in kinds:

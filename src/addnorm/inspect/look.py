@@ -1,0 +1,238 @@
+"""Looking at a model with one text: its attention, positions, and sizes and gradients by layer."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.errors import InputError
+from addnorm.inspect.capture import attention_weights
+from addnorm.inspect.depth import ByLayer, gradient_norms, layer_states, towers_of
+from addnorm.inspect.distance import ByOffset, position_curves
+from addnorm.inspect.reading import Reading, loss_of, read
+from addnorm.nn.attention.multihead import AttentionConfig, MultiHead
+from addnorm.parts import kind_of
+from addnorm.runs.run import Run
+
+View = Literal["attention", "positions", "depth", "gradients"]
+VIEWS: tuple[View, ...] = ("attention", "positions", "depth", "gradients")
+MOST_TOKENS: Mapping[View, int] = {"attention": 100, "positions": 500}
+"""Longer texts make maps that nobody reads, and weights that fill the memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionMap:
+    """The weights of some heads of one attention, by the name of its module in the model."""
+
+    module: str
+    stack: str
+    cross: bool
+    layer: int
+    heads: tuple[int, ...]
+    weights: Float[Tensor, "heads query key"]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was seen of one text in a model; empty is what was not asked for, or is not there."""
+
+    run: str
+    text: str
+    reading: Reading
+    mixer: str = "self-attention"
+    """What mixes the tokens of a layer."""
+    attention: tuple[AttentionMap, ...] = ()
+    by_distance: tuple[ByOffset, ...] = ()
+    positions: tuple[ByOffset, ...] = ()
+    depth: Mapping[str, ByLayer] = field(default_factory=dict[str, ByLayer])
+    gradients: Mapping[str, ByLayer] = field(default_factory=dict[str, ByLayer])
+    gradient_of: str = ""
+    notes: tuple[str, ...] = ()
+
+    def numbers(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        maps = [
+            {
+                "module": one.module,
+                "rows": one.rows,
+                "columns": one.columns,
+                "heads": dict(zip(map(str, one.heads), one.weights.tolist(), strict=True)),
+            }
+            for one in self.attention
+        ]
+        return {
+            "run": self.run,
+            "text": self.text,
+            "target": self.reading.said,
+            "tokens": {**self.reading.pieces},
+            "attention": maps,
+            "attention_by_distance": [asdict(one) for one in self.by_distance],
+            "positions": [asdict(one) for one in self.positions],
+            "depth": {**self.depth},
+            "gradients": {**self.gradients},
+            "gradient_of": self.gradient_of,
+            "notes": self.notes,
+        }
+
+
+def look(
+    run: Run,
+    text: str,
+    *,
+    target: str | None = None,
+    layers: Sequence[int] = (),
+    heads: Sequence[int] = (),
+    views: Iterable[View] = VIEWS,
+) -> Look:
+    """See one text through a model: one pass, watched from outside.
+
+    `target` is what an encoder–decoder writes, by default its own translation. `layers` and
+    `heads`, from 0, are those whose attention is kept, by default all. Of the `views`, "attention"
+    has the weights that the cores themselves say they used; "positions" what positions do by
+    distance, and the mean attention by distance; "depth" the root mean square of the residual
+    stream and of every sublayer's output; "gradients" their norms (see `gradient_norms`). Notes
+    say what the model does not have. Raises `InputError` for a text that cannot be read, or is too
+    long to be seen, and for a layer or head that is not there.
+    """
+    wanted, notes, mixer = frozenset(views), list[str](), run.recipe.model.attention
+    reading = read(run, text, target)
+    _check_length(reading, wanted)
+    asked = _asked_layers(run, layers)
+    with ExitStack() as watching, torch.set_grad_enabled("gradients" in wanted):
+        caught = _watch_attention(run, wanted, watching, notes)
+        states = watching.enter_context(layer_states(run.model))
+        with position_curves(run.model, asked) as curves:
+            outputs = run.model(*reading.inputs)
+        gradients, of = dict[str, ByLayer](), ""
+        if "gradients" in wanted:
+            loss, of = loss_of(run, reading, outputs)
+            gradients = {} if loss is None else gradient_norms(run.model, states, loss)
+            notes += [of] if loss is None else []
+    maps = _maps(caught, reading, layers, heads)
+    return Look(
+        run=run.name if run.folder is None else run.folder.resolve().name,
+        text=text,
+        reading=reading,
+        mixer="self-attention" if isinstance(mixer, AttentionConfig) else kind_of(mixer),
+        attention=maps if "attention" in wanted else (),
+        by_distance=_distances(run, maps) if "positions" in wanted else (),
+        positions=tuple(curves) if "positions" in wanted else (),
+        depth={name: one.sizes() for name, one in states.items()} if "depth" in wanted else {},
+        gradients=gradients,
+        gradient_of=of if gradients else "",
+        notes=tuple(notes),
+    )
+
+
+def _check_length(reading: Reading, views: frozenset[View]) -> None:
+    longest = max(len(pieces) for pieces in reading.pieces.values())
+    for view, most in MOST_TOKENS.items():
+        if view in views and longest > most:
+            others = ", ".join(one for one in VIEWS if MOST_TOKENS.get(one, longest) >= longest)
+            raise InputError(
+                f"{longest} tokens are too many to see: {view} is drawn of up to {most}. "
+                f"Give a shorter text, or look at less of it: {others}"
+            )
+
+
+def _watch_attention(
+    run: Run, views: frozenset[View], watching: ExitStack, notes: list[str]
+) -> dict[str, Tensor]:
+    """Watch the attention where it is wanted; notes on layers that have none."""
+    if not views & {"attention", "positions"}:
+        return {}
+    without = [
+        f"{name}: its layers mix tokens by {kind_of(run.recipe.model.attention)}, "
+        "which has no attention to draw"
+        for name, tower in towers_of(run.model).items()
+        if not any(
+            isinstance(module, MultiHead)
+            for mixer in tower.stack.mixers
+            for module in mixer.modules()  # pyright: ignore[reportAttributeAccessIssue]
+        )
+    ]
+    alone = len(views) == 1 and "attention" in views
+    if alone and len(without) == len(towers_of(run.model)) == 1:
+        raise InputError(f"{run.name}: {without[0]}: look at depth or gradients")
+    notes += without
+    try:
+        return watching.enter_context(attention_weights(run.model))
+    except InputError as error:
+        if alone:
+            raise
+        notes.append(f"no attention is drawn: {error}")
+        return {}
+
+
+def _asked_layers(run: Run, layers: Sequence[int]) -> dict[str, int]:
+    """For each stack, the first of the layers that were asked for, by default the first of all.
+
+    Raises `InputError` for a layer that no stack has.
+    """
+    sizes = {name: len(tower.stack.blocks) for name, tower in towers_of(run.model).items()}
+    for layer in layers:
+        check_number("layer", layer, max(sizes.values()))
+    return {
+        name: next((layer for layer in layers if layer < size), 0) for name, size in sizes.items()
+    }
+
+
+def check_number(what: str, number: int, n: int) -> None:
+    """Raise `InputError` unless the number is one of `n`, counted from 0."""
+    if not 0 <= number < n:
+        raise InputError(f"there is no {what} {number}: this model has 0 to {n - 1}")
+
+
+def _maps(
+    caught: Mapping[str, Tensor],
+    reading: Reading,
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> tuple[AttentionMap, ...]:
+    """The attention of the layers and heads that were asked for, in the order of the layers."""
+    most = max((weights.shape[1] for weights in caught.values()), default=0)
+    for head in heads if caught else ():
+        check_number("head", head, most)
+    found: list[AttentionMap] = []
+    for module, weights in caught.items():
+        place = re.match(r"(\w+)\.blocks\.(\d+)\.(cross_)?attention\b", module)
+        if place is None or (layers and int(place[2]) not in layers):
+            continue
+        stack, cross = place[1], place[3] is not None
+        rows = reading.produced if cross else reading.pieces[stack]
+        columns = reading.pieces["encoder"] if cross else rows
+        if tuple(weights.shape[2:]) != (len(rows), len(columns)):
+            continue  # within someone's own mixer, of something other than the tokens
+        kept = tuple(head for head in heads or range(weights.shape[1]) if head < weights.shape[1])
+        found.append(
+            AttentionMap(
+                module=module,
+                stack=stack,
+                cross=cross,
+                layer=int(place[2]),
+                heads=kept,
+                weights=weights[0, list(kept)].cpu(),
+                rows=rows,
+                columns=columns,
+            )
+        )
+    return tuple(one for one in found if one.heads)
+
+
+def _distances(run: Run, maps: Sequence[AttentionMap]) -> tuple[ByOffset, ...]:
+    """The mean weight over heads by distance, a line for each layer, for each stack."""
+    found: list[ByOffset] = []
+    for name, tower in towers_of(run.model).items():
+        own = [one for one in maps if one.stack == name and not one.cross]
+        pairs = {f"layer {one.layer}": one.weights.mean(0) for one in own}
+        if pairs:
+            what = "mean share of attention"
+            found.append(ByOffset.of(pairs, causal=tower.causal, what=what, stack=name))
+    return tuple(found)

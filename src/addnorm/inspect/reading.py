@@ -1,0 +1,143 @@
+"""Reading: one text as a model reads it, and what the loss of it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from addnorm.data.encoding import IGNORE, as_read, words_as_read
+from addnorm.data.tokenizers import Tokenizer
+from addnorm.errors import InputError
+from addnorm.generate import TextDecoder, translate
+from addnorm.generate.next_token import positions_for
+from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn.heads import TokenHead
+from addnorm.runs.run import Run
+from addnorm.runs.task import task_of_head
+from addnorm.train.loss import loss_sum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One text as a model's inputs.
+
+    Attributes
+    ----------
+    inputs
+        What the model is called with, in their order.
+    pieces
+        The tokens that each stack reads, as people read them.
+    produced
+        The token after each one that the decoder reads, where there is a source.
+    said
+        The translation, where there is one.
+    targets
+        What a model that writes was to say after each token, or None.
+    """
+
+    inputs: tuple[Int[Tensor, "1 _"], ...]
+    pieces: Mapping[str, tuple[str, ...]]
+    produced: tuple[str, ...] = ()
+    said: str | None = None
+    targets: Int[Tensor, "1 _"] | None = None
+
+
+def read(run: Run, text: str, target: str | None = None) -> Reading:
+    """The text as the run's model reads it, with its translation, by default the model's own.
+
+    Raises `InputError` for a blank text, for one that is too long for the model, for a target that
+    nothing reads, and where the model reads no text.
+    """
+    tokenizers, model = run.tokenizers, run.model
+    if not text.strip():
+        raise InputError("there is nothing to look at in a blank text: give a sentence")
+    if isinstance(model, EncoderDecoderModel):
+        return _read_pair(run, model, text, target)
+    if target is not None:
+        raise InputError(
+            f"{run.name}: only an encoder–decoder reads a target: leave {target!r} out"
+        )
+    ids = _ids(run, text)
+    positions_for(model.embed, 1, ids)
+    tokens = torch.tensor([ids], device=run.device)
+    writes = isinstance(model, DecoderModel)
+    return Reading(
+        inputs=(tokens,),
+        pieces={"stack": _pieces(tokenizers.source, ids)},
+        targets=torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORE) if writes else None,
+    )
+
+
+def _ids(run: Run, text: str) -> list[int]:
+    tokenizer = run.tokenizers.source
+    if isinstance(run.model, DecoderModel):
+        return as_read("language", tokenizer, [text])[0]
+    if task_of_head(run.recipe.model.head) == "tagging":
+        return words_as_read(tokenizer, text.split())[0]
+    return as_read("classification", tokenizer, [text])[0]
+
+
+def _read_pair(run: Run, model: EncoderDecoderModel, text: str, target: str | None) -> Reading:
+    source, writer = run.tokenizers.source, run.tokenizers.target
+    [ids] = as_read("translation", source, [text])
+    positions_for(model.source_embed, 1, ids)
+    if target is None:
+        decoding = run.recipe.eval.decoding
+        [[best, *_]] = translate(
+            model,
+            [ids],
+            decoding,
+            bos_id=writer.bos_id,
+            eos_id=writer.eos_ids,
+            text_decoder=TextDecoder(writer),
+        )
+        ended = best.finished == "eos" or not best.ids
+        target, said = best.text, [*best.ids, *(writer.eos_ids[:1] if ended else ())]
+    else:
+        [said] = as_read("translation", writer, [target])
+    written = [writer.bos_id, *said[:-1]]
+    positions_for(model.target_embed, 1, written)
+    return Reading(
+        inputs=tuple(torch.tensor([row], device=run.device) for row in (ids, written)),
+        pieces={"encoder": _pieces(source, ids), "decoder": _pieces(writer, written)},
+        produced=_pieces(writer, said),
+        said=target,
+        targets=torch.tensor([said], device=run.device),
+    )
+
+
+def _pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, ...]:
+    names = zip(ids, tokenizer.pieces(ids), strict=True)
+    return tuple(piece or tokenizer.codec.name(i) or f"‹{i}›" for i, piece in names)
+
+
+def loss_of(
+    run: Run, reading: Reading, outputs: Float[Tensor, "..."]
+) -> tuple[Float[Tensor, ""] | None, str]:
+    """What the gradient is taken of, and its name; None, and why, where there is nothing.
+
+    Of a model that writes, the mean loss of the text's next tokens, or of the translation's. Of
+    others, `-log p` of what they say themselves, tokens, tags, a class or labels; of numbers, their
+    sum.
+    """
+    if reading.targets is not None:
+        n = int((reading.targets != IGNORE).sum())
+        if not n:
+            return None, "no gradient: a text of one token has no next token"
+        loss = loss_sum(outputs, reading.targets) / n
+        what = "text" if reading.said is None else "translation"
+        return loss, f"loss of the {what}, {float(loss.detach()):.2f} nats a token"
+    task = task_of_head(run.recipe.model.head)
+    if task == "regression":
+        return outputs.sum(), "the numbers' sum"
+    if task == "multi_label":
+        return loss_sum(outputs, outputs.detach() > 0) / outputs.numel(), "−log p of its own labels"
+    if task in ("classification", "tagging") or isinstance(run.model.head, TokenHead):
+        best = outputs.detach().argmax(-1)
+        name = {"classification": "class", "tagging": "tags"}.get(str(task), "tokens")
+        if task == "classification":
+            name = f"class, {run.labels[int(best)]}"
+        return loss_sum(outputs, best) / best.numel(), f"−log p of its own {name}"
+    return None, "no gradient: the model gives vectors, which have no loss"

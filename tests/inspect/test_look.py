@@ -1,0 +1,70 @@
+"""A look: what is kept, what a model does not have, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from addnorm.errors import InputError
+from addnorm.inspect.look import MOST_TOKENS, VIEWS, look
+from addnorm.runs.run import Run
+
+RunOf = Callable[[str], Path]
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_alone_is_that_of_all(view: str, run_of: RunOf) -> None:
+    run = Run.open(run_of("language"), dtype="float64")
+    every, one = look(run, "To be").numbers(), look(run, "To be", views=[view]).numbers()
+    kept = {"positions": ["positions", "attention_by_distance"], "gradients": ["gradients"]}
+    shown = kept.get(view, [view])
+    for name in ("attention", "attention_by_distance", "positions", "depth", "gradients"):
+        assert every[name]
+        assert one[name] == (every[name] if name in shown else type(one[name])())
+    assert json.loads(json.dumps(every))["tokens"]["stack"] == ["<bos>", "T", "o", " ", "b", "e"]
+
+
+def test_the_mean_attention_by_distance(run_of: RunOf) -> None:
+    run = Run.open(run_of("language"), dtype="float64")
+    seen = look(run, "To be", views=["attention", "positions"])
+    [shown], [line] = seen.attention, [*seen.by_distance[0].lines.values()]
+    here = float(shown.weights.mean(0).diagonal().mean())
+    assert line[-1] == pytest.approx(here)
+    assert seen.by_distance[0].offsets[-1] == 0
+
+
+def test_some_layers_and_heads(run_of: RunOf) -> None:
+    run = Run.open(run_of("translation"), dtype="float64")
+    every, one = (look(run, "a red cat", target="eine", heads=heads) for heads in ([], [1]))
+    names = ["encoder.blocks.0.attention", "decoder.blocks.0.attention"]
+    assert [a.module for a in every.attention] == [*names, "decoder.blocks.0.cross_attention"]
+    for a, b in zip(every.attention, one.attention, strict=True):
+        assert (a.heads, b.heads) == ((0, 1), (1,))
+        assert torch.equal(a.weights[1:], b.weights)
+        assert (a.rows, a.columns) == (b.rows, b.columns)
+    cross = every.attention[2]
+    assert cross.columns == ("a", "red", "cat", "<eos>")
+    assert cross.rows == ("eine", "<eos>")
+    for what, number in (
+        ({"layers": [1]}, "no layer 1: this model has 0 to 0"),
+        (
+            {"heads": [0, 2]},
+            "no head 2: this model has 0 to 1",
+        ),
+    ):
+        with pytest.raises(InputError, match=number):
+            look(run, "a red cat", target="eine", **what)
+
+
+def test_a_long_text_is_refused_with_what_can_be_seen(run_of: RunOf) -> None:
+    run = Run.open(run_of("language"))
+    text = "be " * 40
+    with pytest.raises(InputError, match=r"121 tokens .* up to 100.* positions, depth, gradients$"):
+        look(run, text)
+    assert look(run, text, views=["positions", "depth"]).depth
+    with pytest.raises(InputError, match=r"up to 500.* look at less of it: depth, gradients$"):
+        look(run, "be " * 170, views=["positions"])
+    assert MOST_TOKENS["attention"] < 121
