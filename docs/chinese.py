@@ -1,6 +1,7 @@
-"""Search on the Chinese pages: Chinese is written without spaces, so pairs of characters are words.
+"""Search on the Chinese pages: Chinese has no spaces, so every pair of characters is a word.
 
-Sphinx has no other way to cut a query than to cut it in the browser: pairs need no dictionary.
+Sphinx cuts texts when it builds and queries in the browser; pairs come out the same in both places,
+where dictionaries would differ.
 """
 
 import re
@@ -8,32 +9,30 @@ import re
 from sphinx.application import Sphinx
 from sphinx.search.en import SearchEnglish
 
-RUN = "[\u3400-\u9fff]+"
-"""Characters that stand together."""
+CHINESE = "\u3400-\u9fff"
 
 
 class SearchChinese(SearchEnglish):
-    """Pairs of characters, and what is not Chinese as on the English pages."""
+    """Pairs of Chinese characters, and all else as on the English pages."""
 
     lang = "zh"
     js_splitter_code = """
-var splitQuery = (query) => query
-  .split(/[^\\p{Letter}\\p{Number}_]+|(?<=[\u3400-\u9fff])(?![\u3400-\u9fff])|(?<![\u3400-\u9fff])(?=[\u3400-\u9fff])/u)
-  .filter((term) => term)
-  .flatMap((term) => /^[\u3400-\u9fff]{2,}$/.test(term)
-    ? Array.from({ length: term.length - 1 }, (_, i) => term.slice(i, i + 2))
-    : [term]);
-"""
+// A query is cut into words where the browser can, for they need not stand together, and into pairs.
+var splitQuery = (query) => {
+  const cut = window.Intl && Intl.Segmenter && new Intl.Segmenter("zh", { granularity: "word" });
+  const words = (run) => (cut ? Array.from(cut.segment(run), (one) => one.segment) : [run]);
+  const pairs = (word) =>
+    word.length < 2 ? [word] : Array.from(word.slice(1), (_, i) => word.slice(i, i + 2));
+  return (query.match(/[CHINESE]+|(?:(?![CHINESE])[\\p{Letter}\\p{Number}_])+/gu) || [])
+    .flatMap((run) => (/[CHINESE]/.test(run) ? words(run).flatMap(pairs) : [run]));
+};
+""".replace("CHINESE", CHINESE)
 
     def split(self, input: str) -> list[str]:
-        """The words of a text: single characters too, for a query of one."""
-        runs = re.findall(RUN, input)
+        """The words of a text; single characters too, for a query of one."""
+        runs = re.findall(f"[{CHINESE}]+", input)
         pairs = [run[i : i + 2] for run in runs for i in range(len(run) - 1)]
-        return [*super().split(re.sub(RUN, " ", input)), *pairs, *"".join(runs)]
-
-    def word_filter(self, word: str) -> bool:
-        """Every Chinese word counts, and of the others what counts in English."""
-        return bool(re.fullmatch(RUN, word)) or super().word_filter(word)
+        return [*super().split(re.sub(f"[{CHINESE}]+", " ", input)), *pairs, *"".join(runs)]
 
 
 def setup(app: Sphinx) -> None:
