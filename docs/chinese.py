@@ -17,7 +17,7 @@ class SearchChinese(SearchEnglish):
 
     lang = "zh"
     js_splitter_code = """
-// A query is cut into words where the browser can, for they need not stand together, and into pairs.
+// A query is cut into words where the browser can (they need not stand together), then into pairs.
 var splitQuery = (query) => {
   const cut = window.Intl && Intl.Segmenter && new Intl.Segmenter("zh", { granularity: "word" });
   const words = (run) => (cut ? Array.from(cut.segment(run), (one) => one.segment) : [run]);

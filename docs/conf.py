@@ -11,7 +11,6 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from manual import write_all  # noqa: E402
-from pictures import draw_all  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
 import addnorm  # noqa: E402
@@ -73,4 +72,6 @@ def write_generated(app: Sphinx) -> None:
     write_all(HERE / "_reference", commands)
     pictures = HERE / "_pictures"
     if app.builder.name != "gettext" and (app.config.language == "en" or not pictures.is_dir()):
+        from pictures import draw_all
+
         draw_all(pictures)

@@ -77,8 +77,9 @@ def fill() -> None:
     for file, catalog in catalogs.items():
         changed = False
         for message in messages(catalog):
-            new = by_rule(str(message.id)) or known.get(message.id)
-            if new and (message.fuzzy or message.string != new):
+            if message.string and not message.fuzzy:
+                continue
+            if new := by_rule(str(message.id)) or known.get(message.id):
                 message.string, changed = new, True
                 message.flags.discard("fuzzy")
         if changed:
@@ -91,6 +92,15 @@ def fill() -> None:
 NAMES = r"AddNorm|ViT|PatchTST|Whisper"
 SILENT = re.compile(rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm \w+$|^\\.*|\b(?:{NAMES})\b")
 """Code, formulas, sources, commands and names, which are the same in every language."""
+
+
+PUNCTUATION = (
+    ("`, `", "`、`"),
+    (", §", "，§"),
+    (r" \((\w+ et al\. [^()]*)\)", r"（\1）"),
+    (r"(?<=[`\d）])\.$", "。"),
+)
+"""What stands between those is Chinese all the same."""
 
 
 def has_words(text: str) -> bool:
@@ -110,6 +120,8 @@ NEEDS = {"Required": "必填。", "May be left out": "可以省略。"}
 def by_rule(text: str) -> str | None:
     """The translation of what manual.py composes; None for a sentence."""
     if not has_words(text):
+        for mark, chinese in PUNCTUATION:
+            text = re.sub(mark, chinese, text)
         return text
     if found := re.fullmatch(r"Usage: (`.*`)", text):
         return f"用法：{found[1]}"
@@ -170,8 +182,8 @@ def faults(page: str, template: Catalog) -> Iterator[str]:
     catalog = read(file) if file.is_file() else Catalog("zh_CN")
     for message in messages(template):
         if message.id not in catalog:
-            places = ", ".join(f"{place}:{line}" for place, line in message.locations) or page
-            yield f"{places}: not in {file.name}: {message.id}"
+            place, line = message.locations[-1] if message.locations else (page, 0)
+            yield f"{Path(place).name}:{line}: not in {file.name}: {message.id}"
     for message in messages(catalog):
         if message.id not in template:
             yield f"{file.name}:{message.lineno}: no longer on the page: {message.id}"
