@@ -233,6 +233,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # the documentation is built twice
 def test_the_pages_need_no_network(built: Path) -> None:
     """The documentation is whole, formulas and all, and loads nothing remote."""
     pages = {page: page.read_text(encoding="utf-8") for page in built.rglob("*.html")}
@@ -251,6 +252,7 @@ def test_the_pages_need_no_network(built: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # the documentation is built twice
 def test_every_page_has_a_link_to_itself_in_the_other_language(built: Path) -> None:
     for page in built.rglob("*.html"):
         chinese = page.is_relative_to(built / "zh-CN")
