@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutants check docs bench build
+.PHONY: help setup demo test test-slow mutants check docs translations bench build
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' Makefile | expand -t 20
@@ -33,8 +33,12 @@ check: setup  ## format, lint, types, import order
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-docs: setup  ## the documentation, into docs/_build
+docs: setup  ## the documentation, in English into docs/_build, in Chinese into docs/_build/zh-CN
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -D language=zh_CN docs docs/_build/zh-CN
+
+translations: setup  ## take new sentences into the Chinese catalogues, list what has no Chinese yet
+	$(BIN)/python docs/translations.py
 
 bench: setup  ## ours beside its peers, one benchmark after another; keep the machine quiet, it takes half an hour
 	$(BIN)/addnorm bench

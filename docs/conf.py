@@ -1,4 +1,7 @@
-"""How the documentation is built: MyST pages, furo, and what the code says and draws of itself."""
+"""How the documentation is built: MyST pages, furo, and what the code says and draws of itself.
+
+English stands in the pages and in the code, Chinese in the catalogues: see translations.py.
+"""
 
 import sys
 from importlib.resources import files
@@ -8,10 +11,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from manual import write_all  # noqa: E402
-from pictures import draw_all  # noqa: E402
+from sphinx.application import Sphinx  # noqa: E402
 
 import addnorm  # noqa: E402
-from addnorm.cli.main import app  # noqa: E402
+from addnorm.cli.main import app as commands  # noqa: E402
 
 project = "AddNorm"
 author = "AddNorm contributors"
@@ -19,6 +22,7 @@ copyright = "AddNorm contributors"
 release = version = addnorm.__version__
 
 extensions = [
+    "chinese",
     "myst_parser",
     "signatures",
     "sphinx.ext.autodoc",
@@ -41,5 +45,33 @@ autodoc_inherit_docstrings = False  # torch tells every module how hooks work
 autodoc_member_order = "bysource"
 nitpicky = False
 
-draw_all(HERE / "_pictures")
-write_all(HERE / "_reference", app)
+# The Chinese pages lie in zh-CN below the English ones, and each page links to its other self.
+locale_dirs = ["locale"]
+gettext_compact = False
+gettext_location = False  # a line that moves changes no catalogue
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "language.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write_generated)
+
+
+def write_generated(app: Sphinx) -> None:
+    """What the pages include: references, and pictures, which are the same in both languages."""
+    write_all(HERE / "_reference", commands)
+    pictures = HERE / "_pictures"
+    if app.builder.name != "gettext" and (app.config.language == "en" or not pictures.is_dir()):
+        from pictures import draw_all
+
+        draw_all(pictures)

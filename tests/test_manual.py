@@ -219,23 +219,49 @@ def test_what_a_page_loads_is_found() -> None:
     assert Loaded(page).places == ["https://b", "//c", "d"]
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation in both languages, which builds without a warning."""
+    folder = tmp_path_factory.mktemp("docs")
+    for options in ([folder], ["-D", "language=zh_CN", folder / "zh-CN"]):
+        command = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs"]
+        done = subprocess.run(
+            [sys.executable, *command, *options], cwd=DOCS.parent, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.mark.slow
-def test_the_pages_need_no_network(tmp_path: Path) -> None:
-    """The documentation builds without a warning, formulas and all, and loads nothing remote."""
-    command = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs"]
-    done = subprocess.run(
-        [sys.executable, *command, tmp_path], cwd=DOCS.parent, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    pages = {page: page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")}
-    assert len(pages) > 20
+@pytest.mark.timeout(1200)  # the documentation is built twice
+def test_the_pages_need_no_network(built: Path) -> None:
+    """The documentation is whole, formulas and all, and loads nothing remote."""
+    pages = {page: page.read_text(encoding="utf-8") for page in built.rglob("*.html")}
+    assert len(pages) > 40
     for page, text in pages.items():
         for place in Loaded(text).places:
             assert not re.match(r"\w+://|//", place), (page.name, place)
         if 'class="math' in text:
             [script] = [one for one in Loaded(text).places if "tex-svg-full.js" in one]
             assert (page.parent / script.partition("?")[0]).is_file()
-    for style in tmp_path.rglob("*.css"):
+    for style in built.rglob("*.css"):
         assert not re.search(r"(url\(|@import)\s*['\"]?(\w+:)?//", style.read_text("utf-8")), style
-    assert "[source]" in re.sub(r"<[^>]+>", "", pages[tmp_path / "api_runs.html"])
-    assert 'class="math' in pages[tmp_path / "norms.html"]
+    assert "[source]" in re.sub(r"<[^>]+>", "", pages[built / "api_runs.html"])
+    for folder in (built, built / "zh-CN"):
+        assert 'class="math' in pages[folder / "norms.html"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # the documentation is built twice
+def test_every_page_has_a_link_to_itself_in_the_other_language(built: Path) -> None:
+    for page in built.rglob("*.html"):
+        chinese = page.is_relative_to(built / "zh-CN")
+        text = page.read_text(encoding="utf-8")
+        assert f'lang="{"zh-CN" if chinese else "en"}"' in re.findall("<html[^>]*>", text)[0]
+        [there] = re.findall(r'rel="alternate"[^>]*href="([^"]+)"', text)
+        name = page.relative_to(built / "zh-CN" if chinese else built)
+        other = built / name if chinese else built / "zh-CN" / name
+        assert (page.parent / there).resolve() == other.resolve()
+        assert other.is_file()
+    assert "归一化" in (built / "zh-CN" / "norms.html").read_text(encoding="utf-8")
+    assert "splitQuery" in (built / "zh-CN/_static/language_data.js").read_text(encoding="utf-8")
