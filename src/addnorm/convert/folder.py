@@ -14,7 +14,7 @@ from addnorm.atomic import atomic_directory
 from addnorm.convert.core.equivalents import transform_tensors
 from addnorm.convert.core.family import DIFFERS, Family, ModelSpec, check_expressible
 from addnorm.convert.core.maps import TensorMap
-from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
+from addnorm.convert.core.readback import check_logits, check_types, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import check_class
 from addnorm.convert.families.table import FAMILIES
@@ -112,6 +112,7 @@ def save(
     must be as `spec` builds it, and the folder, loaded again, must give its logits. Raises
     `InputError` naming the parts that the family does not have, or that `spec` does not say.
     """
+    check_types("a Hugging Face folder", model)
     family, config = _choose_family(spec, model_type)
     tensors = _write_tensors(family, spec, model)
     dtype = next(iter(tensors.values())).dtype
