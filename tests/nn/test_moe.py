@@ -121,6 +121,25 @@ def test_a_decoder_of_experts_is_causal_to_the_last_bit(seed: int) -> None:
         assert torch.equal(model(other)[:, :t], model(tokens)[:, :t])
 
 
+@pytest.mark.parametrize(("d_ff", "moved"), [(1344, 0.0), (1365, 1e-6)])
+def test_on_two_threads_widths_of_64_are_exact_and_others_to_rounding(
+    d_ff: int, moved: float
+) -> None:
+    expert = GatedFeedForwardConfig(d_ff=d_ff)
+    mixture = MixtureOfExpertsConfig(n_experts=4, expert=expert).build(512).eval()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for n in (64, 200):
+            x, other = torch.randn(2, 1, n, 512)
+            later = torch.cat([x[:, : n // 2], other[:, n // 2 :]], dim=1)
+            with torch.no_grad():
+                apart = (mixture(x) - mixture(later))[:, : n // 2]
+            assert float(apart.abs().max()) <= moved
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_experts_without_a_matrix_may_be_mixed() -> None:
     module, x = MixtureOfExperts(4, [nn.Tanh(), nn.Tanh()], top_k=2), torch.randn(2, 3, 4)
     assert_close(module(x), x.tanh())

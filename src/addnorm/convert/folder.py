@@ -20,7 +20,7 @@ from addnorm.convert.core.family import (
     check_expressible,
 )
 from addnorm.convert.core.maps import TensorMap
-from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
+from addnorm.convert.core.readback import check_logits, check_types, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import check_class
 from addnorm.convert.families.table import FAMILIES
@@ -118,6 +118,7 @@ def save(
     must be as `spec` builds it, and the folder, loaded again, must give its logits. Raises
     `InputError` naming the parts that the family does not have, or that `spec` does not say.
     """
+    check_types("a Hugging Face folder", model)
     if text is not None:
         side = text.source
         pad_id = side.pad_id if side.pad_id in side.special_ids else NO_PADDING

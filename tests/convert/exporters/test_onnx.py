@@ -167,6 +167,13 @@ DECODERS = {
         ),
         attention=AttentionConfig(n_heads=4, pattern=BlocksPatternConfig(size=2, n_global=1)),
     ),
+    "window of two": DecoderConfig(
+        **SMALL,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2),
+        residual=PreNormConfig(),
+        layer_pattern=(LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig()),
+    ),
     "no positions": DecoderConfig(
         **SMALL, position=NoPositionConfig(), attention=AttentionConfig(n_heads=2)
     ),
@@ -192,6 +199,19 @@ def test_a_decoder_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
     assert session.outputs["logits"] == ["batch", "sequence", VOCAB]
     for batch, longest in ((3, 7), (1, 1), (2, 40)):
         _compare_steps(model, session, batch, longest)
+
+
+def _bytes(*modules: Any) -> int:
+    """Of the parameters, those that are shared once."""
+    found = {id(p): p.nbytes for module in modules for p in module.parameters()}
+    return sum(found.values())
+
+
+def _initialiser_bytes(file: Path) -> int:
+    """Of all that a graph keeps, used or not."""
+    onnx = pytest.importorskip("onnx")
+    kept = onnx.load(file).graph.initializer
+    return sum(onnx.numpy_helper.to_array(one).nbytes for one in kept)
 
 
 def _compare_steps(model: DecoderModel, session: Session, batch: int, longest: int) -> None:
@@ -352,6 +372,9 @@ def test_a_translator_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
     files = export_onnx(model, TRANSLATORS[name], tmp_path)
     assert [file.name for file in files] == ["decoder_model.onnx", "encoder_model.onnx"]
     decoder, encoder = map(Session, files)
+    read = _bytes(model.source_embed, model.encoder)
+    written = _bytes(model.target_embed, model.decoder, model.head)
+    assert sum(map(_initialiser_bytes, files)) == pytest.approx(read + written, rel=0.01)
     for batch, longest in ((3, 7), (1, 1)):
         source = torch.randint(VOCAB, (batch, longest))
         valid = torch.arange(longest) < _lengths(longest, batch)[:, None]

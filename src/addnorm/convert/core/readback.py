@@ -68,6 +68,25 @@ def model_logits(model: Model, inputs: tuple[Tensor, ...]) -> Float[Tensor, "*ou
         return model(*inputs)
 
 
+def check_types(form: str, model: Model) -> None:
+    """Raise `InputError` naming a parameter where parameters of several types do not go together.
+
+    A model that computes with them, such as one in float16 with norms in float32, may be written.
+    """
+    (first, one), *others = model.named_parameters()
+    other = next((pair for pair in others if pair[1].dtype != one.dtype), None)
+    if other is None:
+        return
+    try:
+        model_logits(model, sample_inputs(model))
+    except RuntimeError as error:
+        here, there = (str(each.dtype).removeprefix("torch.") for each in (other[1], one))
+        raise InputError(
+            f"{form} cannot hold this model, which does not run: {other[0]} is {here}, and {first} "
+            f"is {there}. Give all one type, such as model.to(torch.{there})"
+        ) from error
+
+
 def check_logits(
     form: str,
     found: Float[Tensor, "*found"],

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
+from addnorm.convert.core.readback import check_types
 from addnorm.convert.exporters.ctranslate2_check import check_ctranslate2
 from addnorm.convert.exporters.ctranslate2_options import (
     blocks_of,
@@ -69,6 +70,7 @@ def export_ctranslate2(
     part that CTranslate2 does not have, and where the package is missing.
     """
     _require()
+    check_types("CTranslate2", model)
     ledger = Ledger(model, "CTranslate2")
     rows = max(config.max_len, N_POSITIONS)
     match model:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
+from addnorm.convert.core.readback import check_types
 from addnorm.convert.exporters.decoder_parts import attention_of, eps_of, geometric, norms_of
 from addnorm.convert.exporters.gguf_architectures import architecture_of
 from addnorm.convert.exporters.gguf_check import check_gguf
@@ -59,6 +60,7 @@ def export_gguf(
     missing.
     """
     gguf = _library()
+    check_types("GGUF", model)
     ledger = Ledger(model, "GGUF")
     name = architecture_of(model, ledger)
     if name == "gemma2" and len(model.stack.blocks) == 46:

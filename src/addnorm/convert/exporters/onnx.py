@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
+from addnorm.convert.core.readback import check_types
 from addnorm.convert.exporters.onnx_check import check_onnx
 from addnorm.errors import InputError
 from addnorm.models import (
@@ -71,6 +72,7 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     except ImportError as error:
         raise InputError("ONNX export needs onnx: pip install 'addnorm[onnx]'") from error
     check_traceable("this model cannot be exported to ONNX", model)
+    check_types("ONNX", model)
     if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
         raise InputError("onnxruntime has no bfloat16 on a CPU: export float32 or float16")
     graphs = _graphs(_plain(model), config)
@@ -135,6 +137,7 @@ class Graph:
             )
             assert program is not None
             program.rename_axes(self.symbols([value.shape for value in program.model.graph.inputs]))
+            write_once(program.model.graph)
             size = sum(p.nbytes for p in self.module.parameters())
             program.save(folder / self.name, external_data=size > EXTERNAL)
 
@@ -146,6 +149,29 @@ class Graph:
             for i, axis in slot.axes.items()
         }
         return {symbol: axis for symbol, axis in found.items() if symbol.isidentifier()}
+
+
+def write_once(graph: Any) -> None:
+    """Have one copy of a table that is also used turned, as a tied head uses it.
+
+    The tracer writes its transpose beside it; onnxruntime makes that when it opens the graph.
+    """
+    import onnx_ir as ir
+
+    looked_up = {node.inputs[0].name for node in graph if node.op_type == "Gather"}
+    weights = {name: value.const_value for name, value in graph.initializers.items()}
+    for table in looked_up & weights.keys():
+        for name, weight in weights.items():
+            rows = list(weights[table].shape)
+            if list(weight.shape) != rows[::-1] or len(rows) != 2 or name in looked_up:
+                continue
+            if (weights[table].numpy() == weight.numpy().T).all():
+                turned = ir.node("Transpose", [graph.initializers[table]], {"perm": [1, 0]})
+                graph.insert_before(graph[0], turned)
+                ir.convenience.replace_all_uses_with(graph.initializers[name], turned.outputs[0])
+                turned.outputs[0].dtype = weight.dtype
+                turned.outputs[0].shape = weight.shape
+                del graph.initializers[name]
 
 
 @contextmanager

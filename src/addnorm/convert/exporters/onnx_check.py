@@ -1,6 +1,7 @@
 """Run an exported ONNX folder in onnxruntime, where that is installed, beside the model."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
+from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.patches import PatchEmbedding
 
@@ -71,15 +73,23 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         providers = ["CPUExecutionProvider"]
-        self._inner: Any = onnxruntime.InferenceSession(file, options, providers=providers)
+        self.file = file
+        with _in_a_sentence(f"{file}: onnxruntime cannot open it"):
+            self._inner: Any = onnxruntime.InferenceSession(file, options, providers=providers)
         self.shapes = {one.name: tuple(one.shape) for one in self._inner.get_inputs()}
         self._types = {one.name: str(one.type) for one in self._inner.get_inputs()}
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The outputs by name, of the inputs that the graph has."""
+        """The outputs by name, of the inputs that the graph has.
+
+        Raises `InputError` where one is missing, or of another type or shape.
+        """
+        if missing := self.shapes.keys() - inputs.keys():
+            raise InputError(f"{self.file} needs {min(missing)}: it reads {', '.join(self.shapes)}")
         asked = {name: inputs[name].numpy() for name in self.shapes}
         names = [one.name for one in self._inner.get_outputs()]
-        found = self._inner.run(names, asked)
+        with _in_a_sentence(f"{self.file}: onnxruntime cannot run it on these inputs"):
+            found = self._inner.run(names, asked)
         return {name: torch.from_numpy(one) for name, one in zip(names, found, strict=True)}
 
     def source(self, one: Tensor) -> dict[str, Tensor]:
@@ -96,3 +106,13 @@ class Session:
             for name, shape in self.shapes.items()
             if name.startswith("past")
         }
+
+
+@contextmanager
+def _in_a_sentence(problem: str) -> Generator[None]:
+    """What onnxruntime raises, whose exceptions have no class in common, as an `InputError`."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0].rpartition(" : ")[2]
+        raise InputError(f"{problem}: {reason}") from error
