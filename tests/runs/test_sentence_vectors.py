@@ -172,9 +172,7 @@ def with_dense(minilm: Path, folder: Path) -> Path:
     return folder
 
 
-def test_an_older_folder_has_its_model_in_a_module_of_its_own(
-    minilm: Path, tmp_path: Path
-) -> None:
+def test_an_older_folder_has_its_model_in_a_module_of_its_own(minilm: Path, tmp_path: Path) -> None:
     """As sentence-transformers wrote them before its models stood at the top."""
     folder = with_dense(minilm, tmp_path)
     inside = folder / "0_Transformer"

@@ -80,7 +80,9 @@ def _hf(run: Run, out: Path, family: str | None) -> list[str]:
     )
     said = [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
     if keys is None:
-        said.append(f"{out}: without the decoding of the recipe, which generation_config.json lacks")
+        said.append(
+            f"{out}: without the decoding of the recipe, which generation_config.json lacks"
+        )
     return said
 
 
