@@ -91,7 +91,7 @@ def atomic_directory(
     partial.mkdir(parents=True)
     try:
         yield partial
-        for file in sorted(partial.iterdir()):
+        for file in sorted(partial.rglob("*")):
             _sync(file)
         if merge:
             _merge(partial, folder, replaces, index)
@@ -145,6 +145,8 @@ def _merge(partial: Path, folder: Path, replaces: Sequence[str], index: str | No
         (folder / index).unlink(missing_ok=True)
         _sync(folder)
     for name in sorted(new, key=lambda name: (name == index, name)):
+        if (partial / name).is_dir():  # which would have to be empty to be replaced
+            shutil.rmtree(folder / name, ignore_errors=True)
         (partial / name).replace(folder / name)
     _sync(folder)
     for pattern in replaces:

@@ -130,7 +130,9 @@ class NegatedEmbedding(Embedding):
 @dataclass(frozen=True)
 class NegatedEmbeddingConfig:
     def build(self, vocab_size: int, d_model: int, position: Position, dropout: float) -> nn.Module:
-        return NegatedEmbedding(vocab_size, d_model, position=position, dropout=dropout)
+        return NegatedEmbedding(
+            nn.Embedding(vocab_size, d_model), position=position, dropout=dropout
+        )
 
 
 class NegatedHead(TokenHead):

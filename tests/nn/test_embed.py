@@ -14,7 +14,7 @@ from tests.contracts import (
     named,
     started,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from addnorm.nn.context import Context
@@ -144,7 +144,7 @@ def test_gradients_with_padding_before_a_norm(norm: NormConfig) -> None:
 
 
 def test_dropout_in_training_alone() -> None:
-    module = Embedding(6, 64, position=NoPosition(), dropout=0.5)
+    module = Embedding(nn.Embedding(6, 64), position=NoPosition(), dropout=0.5)
     assert not torch.allclose(embed(module), embed(module))
     assert torch.equal(embed(module.eval()), module.tokens(TOKENS))
 

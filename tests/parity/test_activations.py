@@ -1,5 +1,6 @@
 """Activation functions of transformers, in a family of every build."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,9 @@ import pytest
 import transformers
 from tests.parity.encoders import check_encoder
 from tests.parity.families import check_logits, check_round_trip, made, padded, prompts
+
+from addnorm.convert.folder import save
+from addnorm.errors import InputError
 
 pytestmark = pytest.mark.parity
 
@@ -38,3 +42,16 @@ def test_gated(name: str, tmp_path: Path) -> None:
     ids, _ = padded(prompts(64), left=False)
     check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
     check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "llama", theirs, input_ids=ids)
+
+
+def test_the_identity_is_no_activation_of_a_head_there(tmp_path: Path) -> None:
+    config: Any = transformers.ModernBertConfig(
+        **SIZES, intermediate_size=24, pad_token_id=0, bos_token_id=0, eos_token_id=0
+    )
+    _, loaded = made("ModernBertForMaskedLM", config, tmp_path)
+    model: Any = loaded.spec.model
+    transform = replace(model.head.transform, activation="identity")
+    model = replace(model, head=replace(model.head, transform=transform))
+    spec = replace(loaded.spec, model=model)
+    with pytest.raises(InputError, match="no family has the identity"):
+        save(tmp_path / "out", spec, model.build(64), None, model_type="modernbert")

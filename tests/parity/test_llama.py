@@ -93,7 +93,8 @@ def test_heads_turn_whole_whatever_the_share(nested: bool, tmp_path: Path) -> No
     changes = {"rope_parameters": rope | share} if nested else {"rope_parameters": rope} | share
     with pytest.warns(NotFollowed, match="partial_rotary_factor = 0.5, for models of this type"):
         theirs, loaded = made("LlamaForCausalLM", config(**changes), tmp_path)
-        ids, _ = padded(prompts(64), left=False)
+    ids, _ = padded(prompts(64), left=False)
+    with pytest.warns(NotFollowed):
         check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
     check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "llama", theirs, input_ids=ids)
 

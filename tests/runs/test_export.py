@@ -1,15 +1,17 @@
 """A run written for another library and opened again: the same text out of both."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from tests.runs.test_start import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
 import addnorm
 from addnorm.errors import InputError
-from addnorm.generate import GreedyConfig
+from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.export import export_run
 from addnorm.runs.run import Run
@@ -129,3 +131,23 @@ def bpe_run(run: Path) -> Path:
         bpe = {"tokenizer": "{kind = 'bpe', vocab_size = 300}", "model.d_model": "32"}
         train_tiny(folder, "language", **GPT2_PARTS | parts | bpe)
     return folder / "run"
+
+
+def test_the_decoding_goes_along(run: Path, tmp_path: Path) -> None:
+    """And what has no key there is named, and left out."""
+    opened = Run.open(run)
+    decoding = SampleConfig(temperature=0.5, top_k=3, rules=RulesConfig(min_new_tokens=2))
+    recipe = replace(opened.recipe, eval=replace(opened.recipe.eval, decoding=decoding))
+    said = export_run(replace(opened, recipe=recipe), tmp_path / "out", to="hf")
+    assert len(said) == 1
+    again = addnorm.load(tmp_path / "out")
+    assert again.recipe.eval.decoding == decoding
+    assert again.generate("To be", max_new_tokens=9) == replace(opened, recipe=recipe).generate(
+        "To be", max_new_tokens=9
+    )
+    theirs = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (theirs.do_sample, theirs.temperature, theirs.top_k) == (True, 0.5, 3)
+    other = replace(recipe, eval=replace(recipe.eval, decoding=BeamConfig(beams=3)))
+    said = export_run(replace(opened, recipe=other), tmp_path / "out", to="hf")
+    assert "without the decoding of the recipe" in said[1]
+    assert "num_beams" not in (tmp_path / "out" / "generation_config.json").read_text()

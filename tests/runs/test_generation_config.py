@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
+from pydantic import TypeAdapter
 
 from addnorm.errors import InputError, NotFollowed
-from addnorm.runs.generation_config import FILE, decoding_of
+from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
+from addnorm.runs.generation_config import FILE, decoding_of, keys_of
 
 BEAM = {"kind": "beam", "normaliser": "length", "width": "constant", "unfinished": "ranked"}
 
@@ -50,6 +53,38 @@ def test_older_folders_say_it_in_their_config(tmp_path: Path) -> None:
     found = asked(tmp_path, keys, "config.json")
     assert (found["beams"], found["rules"]["forced_eos_token_id"]) == (3, 2)
     assert asked(tmp_path, {}) is None, "the file of its own counts, and no other"
+
+
+RULES = RulesConfig(min_length=3, suppress_tokens=(4, 5), repetition_penalty=1.2)
+FORMS = {"normaliser": "length", "width": "constant", "unfinished": "ranked"}
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        GreedyConfig(),
+        GreedyConfig(rules=RULES),
+        SampleConfig(),
+        SampleConfig(temperature=0.7, top_k=7, top_p=0.9, min_p=0.1, rules=RULES),
+        BeamConfig(beams=4, length_penalty=1.5, early_stopping=True, **FORMS),  # type: ignore[arg-type]
+        BeamConfig(early_stopping=False, **FORMS, rules=RULES),  # type: ignore[arg-type]
+        BeamConfig(rules=RULES),
+    ],
+    ids=str,
+)
+def test_what_is_written_reads_back_equal(decoding: DecodingConfig, tmp_path: Path) -> None:
+    keys = keys_of(decoding, "translation")
+    found = asked(tmp_path, keys, writes="translation")
+    assert TypeAdapter(DecodingConfig).validate_python(found) == decoding
+    theirs = transformers.GenerationConfig.from_pretrained(tmp_path)
+    assert (theirs.do_sample or False) == isinstance(decoding, SampleConfig)
+    assert theirs.repetition_penalty == keys.get("repetition_penalty")
+
+
+def test_a_seed_has_no_key_and_other_forms_have_none_either() -> None:
+    assert keys_of(SampleConfig(seed=3), "language") == keys_of(SampleConfig(), "language")
+    assert keys_of(BeamConfig(beams=4), "translation") is None
+    assert keys_of(BeamConfig(n_best=2, **FORMS), "translation") is None  # type: ignore[arg-type]
 
 
 def test_what_is_not_followed_is_named_once(tmp_path: Path) -> None:

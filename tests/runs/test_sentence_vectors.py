@@ -1,5 +1,6 @@
 """`modules.json` against sentence-transformers itself: MiniLM, and every module that we know."""
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 from torch.testing import assert_close
 
 import addnorm
 from addnorm.errors import InputError
+from addnorm.runs.description import describe_run
 from addnorm.runs.sentence_vectors import FILE, POOLINGS, SentenceVectors
 
 pytestmark = [pytest.mark.filterwarnings("default")]
@@ -155,3 +158,53 @@ def test_a_pooling_that_is_unknown(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pooling_mode = 'median' is not supported"):
         SentenceVectors.of(tmp_path)
     assert SentenceVectors.of(tmp_path / "1") is None
+
+
+def with_dense(minilm: Path, folder: Path) -> Path:
+    from safetensors.torch import save_file
+
+    pooling = {"embedding_dimension": WIDTH, "pooling_mode": "cls"}
+    tanh = "torch.nn.modules.activation.Tanh"
+    sizes = {"in_features": WIDTH, "out_features": 5, "bias": False, "activation_function": tanh}
+    folder = with_modules(minilm, folder, pooling, ("Dense", sizes), ("Normalize", None))
+    weight = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1))
+    save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+def test_an_older_folder_has_its_model_in_a_module_of_its_own(minilm: Path, tmp_path: Path) -> None:
+    """As sentence-transformers wrote them before its models stood at the top."""
+    folder = with_dense(minilm, tmp_path)
+    inside = folder / "0_Transformer"
+    inside.mkdir()
+    for file in [path for path in folder.iterdir() if path.is_file() and path.name != FILE]:
+        file.rename(inside / file.name)
+    (inside / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    (folder / "config.json").write_text('{"__version__": "0.3.8"}')
+    modules = json.loads((folder / FILE).read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / FILE).write_text(json.dumps(modules))
+    expected = theirs(folder)
+    run = addnorm.load(folder)
+    assert_close(run.embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+    (inside / "sentence_bert_config.json").rename(inside / "sentence_roberta_config.json")
+    assert_close(addnorm.load(folder).embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+    assert "bert, from Hugging Face" in shown(folder)
+
+
+def shown(folder: Path) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(describe_run(folder))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_an_export_carries_the_modules_along(minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    run = addnorm.load(with_dense(minilm, tmp_path / "from"))
+    expected = run.embed(TEXTS)
+    for _ in range(2):  # the second in place of the first
+        run.export(tmp_path / "out", family="bert")
+        assert_close(addnorm.load(tmp_path / "out").embed(TEXTS), expected, rtol=0, atol=0)
+    assert_close(theirs(tmp_path / "out"), expected, rtol=1e-5, atol=2e-6)
+    names = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert names == ["1_Pooling", "2_Dense", "3_Normalize"]

@@ -1,10 +1,10 @@
 """Load a model from a Hugging Face folder, and save one as such a folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from addnorm.convert.core.family import (
     check_expressible,
 )
 from addnorm.convert.core.maps import TensorMap
+from addnorm.convert.core.modules import transformer_folder
 from addnorm.convert.core.readback import check_logits, check_types, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import check_class
@@ -45,7 +46,7 @@ class LoadedModel:
 def hf_model_type(folder: Path) -> str | None:
     """The `model_type` that `config.json` names in a Hugging Face folder; None in another."""
     try:
-        found = Settings.of(folder).tree.get("model_type")
+        found = Settings.of(transformer_folder(folder)).tree.get("model_type")
     except InputError:
         return None
     return None if found is None else str(found)
@@ -60,6 +61,7 @@ def describe_folder(
     folder: Path, *, pickled: bool = False
 ) -> tuple[Family, ModelSpec, Tokenizers | None]:
     """Read a Hugging Face folder except for its weights. Raises `InputError` as `load` does."""
+    folder = transformer_folder(folder)
     settings = Settings.of(folder)
     family = family_of(settings)
     spec = read_config(family, settings)
@@ -89,10 +91,12 @@ def load(
 
     Its weights stay in the type of the file unless `dtype` says another. They are mapped, not
     copied: nothing is read before it is used. `pickled` allows a `pytorch_model.bin`. `model` is
-    its own configuration with what may differ, such as a rate of dropout.
+    its own configuration with what may differ, such as a rate of dropout. Of a folder of
+    sentence-transformers it is the module `Transformer`, wherever that is.
 
     Raises `InputError` naming the file, key or tensor that is missing, damaged or not supported.
     """
+    folder = transformer_folder(folder)
     family, spec, text = describe_folder(folder, pickled=pickled)
     tensors = _read_tensors(family, spec, Weights.open(folder, pickled=pickled), folder)
     with without_values():
@@ -111,8 +115,13 @@ def save(
     text: Tokenizers | None,
     *,
     model_type: str | None = None,
+    generation: Mapping[str, Any] | None = None,
+    also: Callable[[Path], None] | None = None,
 ) -> str:
     """Save a folder that transformers opens; return its `model_type`.
+
+    `generation` are further keys of `generation_config.json`; `also` writes what else is to be in
+    the folder, before that takes its place.
 
     Without a `model_type`, it is that of the first family that can say all of the model. The model
     must be as `spec` builds it, and the folder, loaded again, must give its logits. Raises
@@ -133,7 +142,10 @@ def save(
         if text is not None:
             max_len = spec.model.max_len
             save_tokenizer(partial, text, model_type=config["model_type"], max_len=max_len)
-            _write(partial / "generation_config.json", ids)
+        if text is not None or generation:
+            _write(partial / "generation_config.json", {**ids, **(generation or {})})
+        if also is not None:
+            also(partial)
         save_folder_weights(partial, tensors)
         _write(partial / "config.json", config | ids)
         inputs = sample_inputs(model)

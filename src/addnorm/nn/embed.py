@@ -22,10 +22,10 @@ from addnorm.parts import Family
 class Embedding(nn.Module):
     """`drop(norm(position(scale · drop_word(E[tokens]))))`, and zero at padding.
 
-    `word_dropout` hides whole words (Iyyer et al. 2015, §4.1), `dropout` single features. `n_types`
+    `word_dropout` hides whole words (Iyyer et al. 2015, §4.1), `dropout` single features. `types`
     adds a learned vector for the sentence that a token is in (Devlin et al. 2019, §3), by default
-    that of the first. With a `d_embed`, `E` is that narrow and a matrix `P` without a bias stands
-    after it, `E[tokens] Pᵀ` (Lan et al. 2020, §3.1).
+    that of the first. `proj` maps a table of another width to that of the model, `E[tokens] Pᵀ`
+    (Lan et al. 2020, §3.1).
 
     The zero keeps whatever stands in the padding, NaN included, out of every later product. It is
     set before the norm too, whose gradient for the gain would otherwise be 0 · inf.
@@ -33,21 +33,20 @@ class Embedding(nn.Module):
 
     def __init__(
         self,
-        vocab_size: int,
-        d_model: int,
+        tokens: nn.Embedding,
         *,
         position: Position,
+        proj: nn.Module | None = None,
+        types: nn.Embedding | None = None,
         scale: float = 1.0,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
         word_dropout: float = 0.0,
-        n_types: int = 0,
-        d_embed: int | None = None,
     ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab_size, d_embed or d_model)
-        self.proj = Linear(d_embed, d_model, bias=False) if d_embed else None
-        self.types = nn.Embedding(n_types, d_model) if n_types else None
+        self.tokens = tokens
+        self.proj = proj
+        self.types = types
         self.position = position
         self.scale = scale
         self.norm = norm or NoNorm()
@@ -97,16 +96,16 @@ class EmbeddingConfig:
         }
 
     def build(self, vocab_size: int, d_model: int, position: Position, dropout: float) -> Embedding:
+        tokens, narrow = nn.Embedding(vocab_size, self.width(d_model)), self.d_embed
         return Embedding(
-            vocab_size,
-            d_model,
+            tokens,
             position=position,
+            proj=None if narrow is None else Linear(narrow, d_model, bias=False),
+            types=nn.Embedding(self.n_types, d_model) if self.n_types else None,
             scale=math.sqrt(d_model) if self.scale == "sqrt" else 1.0,
             norm=None if self.norm is None else build_norm(self.norm, d_model),
             dropout=dropout,
             word_dropout=self.word_dropout,
-            n_types=self.n_types,
-            d_embed=self.d_embed,
         )
 
     def width(self, d_model: int) -> int:

@@ -56,7 +56,7 @@ def _task(recipe: Recipe) -> str:
     """The task; of an encoder without one, what it gives instead."""
     head = getattr(recipe.model.head, "kind", "")
     given = {"token": "masked tokens", "pooler": "a vector a text", "hidden": "a vector a token"}
-    if isinstance(recipe.model, EncoderConfig) and head in given:
+    if head in given and (isinstance(recipe.model, EncoderConfig) or head == "hidden"):
         return given[head]
     return task_of(recipe)
 

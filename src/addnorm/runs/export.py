@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -11,8 +11,17 @@ from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.gguf import Dtype
 from addnorm.convert.folder import save
 from addnorm.errors import InputError, nearest
-from addnorm.models import DecoderModel, EncoderDecoderConfig, EncoderModel
+from addnorm.generate import BeamConfig
+from addnorm.models import (
+    DecoderConfig,
+    DecoderModel,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    EncoderModel,
+)
+from addnorm.runs.generation_config import keys_of
 from addnorm.runs.run import Run
+from addnorm.runs.sentence_vectors import copy_modules
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 GGUF: dict[torch.dtype, Dtype] = {
@@ -59,8 +68,30 @@ def shaped_of(run: Run) -> ModelSpec:
 
 
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:
-    written = save(out, shaped_of(run), run.model, run.text, model_type=family)
-    return [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
+    keys = _decoding_keys(run)
+    written = save(
+        out,
+        shaped_of(run),
+        run.model,
+        run.text,
+        model_type=family,
+        generation=keys,
+        also=lambda partial: copy_modules(run.folder, partial),
+    )
+    said = [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
+    if keys is None:
+        said.append(
+            f"{out}: without the decoding of the recipe, which generation_config.json lacks"
+        )
+    return said
+
+
+def _decoding_keys(run: Run) -> dict[str, Any] | None:
+    """What `generation_config.json` is to say of the decoding; None where it cannot."""
+    model, decoding = run.recipe.model, run.recipe.eval.decoding
+    if isinstance(model, EncoderConfig) or decoding == BeamConfig():  # as it is without a word
+        return {}
+    return keys_of(decoding, "language" if isinstance(model, DecoderConfig) else "translation")
 
 
 def _onnx(run: Run, out: Path, _: str | None) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pydantic_core import PydanticSerializationError
 
 from addnorm.atomic import atomic_write
+from addnorm.convert.core.modules import transformer_folder
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.data import ImagesConfig
 from addnorm.data.encoding import Tokenizers
@@ -118,7 +119,7 @@ def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
     }
     if not isinstance(shaped.model, EncoderConfig):
         writes = "language" if isinstance(shaped.model, DecoderConfig) else "translation"
-        decoding = decoding_of(folder, writes)
+        decoding = decoding_of(transformer_folder(folder), writes)
         tree |= {} if decoding is None else {"eval": {"decoding": decoding}}
     for name, value in overrides.items():
         set_field(tree, name, value)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 from warnings import warn
@@ -80,6 +80,34 @@ def decoding_of(folder: Path, writes: Literal["language", "translation"]) -> dic
         warn(f"{settings.where}: not followed: {', '.join(left)}", NotFollowed, stacklevel=2)
     config = _decoding(tree, settings.where, writes)
     return None if config is None else json.loads(json.dumps(asdict(config)))
+
+
+def keys_of(decoding: DecodingConfig, writes: Literal["language", "translation"]) -> Any:
+    """The keys that ask for this decoding, as `decoding_of` reads them; None where there are none.
+
+    A seed has no key: it is as good as any other.
+    """
+    if isinstance(decoding, SampleConfig):
+        decoding = replace(decoding, seed=0)
+    usual = RulesConfig()
+    rules = {key: getattr(decoding.rules, key) for key in RULES}
+    rules = {key: value for key, value in rules.items() if value != getattr(usual, key)}
+    for keys in (_own_keys(decoding), {}):
+        tree = json.loads(json.dumps(rules | keys))
+        if _decoding(tree, FILE, writes) == decoding:
+            return tree
+    return None
+
+
+def _own_keys(decoding: DecodingConfig) -> dict[str, Any]:
+    match decoding:
+        case BeamConfig():
+            return {theirs: getattr(decoding, ours) for theirs, ours in BEAM.items()}
+        case SampleConfig():
+            found = {theirs: getattr(decoding, ours) for theirs, ours in SAMPLE.items()}
+            return {"do_sample": True, **found, "top_k": decoding.top_k or 0}
+        case _:
+            return {"num_beams": 1, "do_sample": False}
 
 
 def _is_left(key: str, value: Any) -> bool:

@@ -1,5 +1,6 @@
 """The `modules.json` of sentence-transformers: how hidden states become the vector of a text."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from addnorm.convert.core.modules import FILE, modules_of
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.weights.files import Weights
-from addnorm.convert.weights.header import parse_object
 from addnorm.errors import InputError, nearest
-
-FILE = "modules.json"
 
 Hidden = Float[Tensor, "batch seq d_model"]
 Valid = Bool[Tensor, "batch seq"]
@@ -99,18 +98,18 @@ class SentenceVectors:
 
         Raises `InputError` naming a module, or a key of one, that is not followed.
         """
-        if folder is None or not (folder / FILE).is_file():
+        modules = [] if folder is None else modules_of(folder)
+        if folder is None or not modules:
             return None
-        modules = [_module(folder, one) for one in _listed(folder)]
-        kinds = [kind for kind, _ in modules]
+        kinds = [_known(folder, module.kind) for module in modules]
         if kinds[:2] != ["Transformer", "Pooling"] or not STEPS.keys() >= set(kinds[2:]):
             raise InputError(
                 f"{folder / FILE}: {', '.join(kinds)}: a text has a vector by Transformer, Pooling"
             )
-        poolings = _poolings(Settings.of(modules[1][1]))
-        steps = tuple(STEPS[kind](path) for kind, path in modules[2:])
-        text = folder / "sentence_bert_config.json"
-        settings = Settings.of(folder, text.name) if text.is_file() else Settings({})
+        poolings = _poolings(Settings.of(modules[1].path))
+        steps = tuple(STEPS[module.kind](module.path) for module in modules[2:])
+        text = _text_file(modules[0].path)
+        settings = Settings({}) if text is None else Settings.of(text.parent, text.name)
         return cls(
             poolings,
             steps,
@@ -142,28 +141,52 @@ def _sum(x: Hidden, valid: Valid) -> Vectors:
     return torch.where(valid[..., None], x, 0.0).sum(1)
 
 
-def _listed(folder: Path) -> list[Mapping[str, Any]]:
-    """The modules in their order."""
-    data = (folder / FILE).read_bytes()
-    tree: Any = parse_object(b'{"modules": ' + data + b"}", folder / FILE)["modules"]
-    if not isinstance(tree, list) or not all(isinstance(one, dict) for one in tree):
-        raise InputError(f"{folder / FILE}: not a list of modules")
-    return tree
-
-
-def _module(folder: Path, listed: Mapping[str, Any]) -> tuple[str, Path]:
-    """The kind of a module, and its folder."""
-    kind = str(listed.get("type", "")).rpartition(".")[2]
+def _known(folder: Path, kind: str) -> str:
     known = ("Transformer", "Pooling", *STEPS)
     if kind not in known:
         raise InputError(
             f"{folder / FILE}: the module {kind} is not supported. Valid: {', '.join(known)}."
             f"{nearest(kind, known)}"
         )
-    path = (folder / str(listed.get("path", ""))).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        raise InputError(f"{folder / FILE}: the path {listed.get('path')!r} is outside the folder")
-    return kind, path
+    return kind
+
+
+TEXT_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "xlm-roberta")
+)
+"""Where it stands how texts are read: under the first name today, under others before."""
+
+
+def _text_file(folder: Path) -> Path | None:
+    there = [folder / name for name in TEXT_FILES if (folder / name).is_file()]
+    return there[0] if there else None
+
+
+PROMPTS = "config_sentence_transformers.json"
+
+
+def copy_modules(folder: Path | None, out: Path) -> None:
+    """Write the modules of a folder beside the model that is exported to `out`, if it has any.
+
+    The model itself stands at the top of `out`, as sentence-transformers has it today.
+    """
+    modules = [] if folder is None else modules_of(folder)
+    if folder is None or not modules:
+        return
+    listed: list[Mapping[str, Any]] = []
+    for i, module in enumerate(modules):
+        path = f"{i}_{module.kind}" if i else ""
+        listed.append({"idx": i, "name": str(i), "path": path, "type": module.type})
+        if i:
+            (out / path).mkdir()
+            for file in (*module.path.glob("config.json"), *module.path.glob("*.safetensors*")):
+                (out / path / file.name).write_bytes(file.read_bytes())
+    (out / FILE).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    if (text := _text_file(modules[0].path)) is not None:
+        (out / TEXT_FILES[0]).write_bytes(text.read_bytes())
+    if (folder / PROMPTS).is_file():
+        (out / PROMPTS).write_bytes((folder / PROMPTS).read_bytes())
 
 
 def _poolings(settings: Settings) -> tuple[str, ...]:
@@ -178,7 +201,7 @@ def _poolings(settings: Settings) -> tuple[str, ...]:
 
 def _prompt(folder: Path) -> str:
     """What stands before every text, where the folder says so."""
-    file = folder / "config_sentence_transformers.json"
+    file = folder / PROMPTS
     if not file.is_file():
         return ""
     settings = Settings.of(folder, file.name)

@@ -1,7 +1,9 @@
 """Names of activation functions in Hugging Face configurations."""
 
 from addnorm.convert.core.settings import Settings
+from addnorm.errors import InputError
 from addnorm.nn.feedforward import Activation
+from addnorm.nn.heads import HeadActivation
 
 NAMES: dict[str, Activation] = {
     "relu": "relu",
@@ -37,6 +39,8 @@ def activation_of(settings: Settings, key: str, default: str) -> Activation:
     return settings.choose(key, NAMES, default)
 
 
-def activation_name(activation: Activation) -> str:
-    """Their name for an activation of ours."""
+def activation_name(activation: HeadActivation) -> str:
+    """Their name for an activation of ours. Raises `InputError` for the identity, which is none."""
+    if activation == "identity":
+        raise InputError("no family has the identity where an activation function stands")
     return WRITTEN[activation]

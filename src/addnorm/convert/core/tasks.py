@@ -65,7 +65,9 @@ def head_weights(model: ModelConfig, theirs: str) -> Iterator[TensorMap]:
         yield Renamed("head.weight", theirs)
 
 
-def decoder_keys(model: DecoderConfig | EncoderConfig, stem: str, task: str = "ForCausalLM") -> Json:
+def decoder_keys(
+    model: DecoderConfig | EncoderConfig, stem: str, task: str = "ForCausalLM"
+) -> Json:
     """The keys that say which head a decoder has; `task` is what its class ends with."""
     if isinstance(model.head, HiddenHeadConfig):
         return {"architectures": [f"{stem}Model"], "tie_word_embeddings": False}

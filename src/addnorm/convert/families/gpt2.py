@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
-from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, Transposed, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import decoder_head, decoder_keys, head_weights
@@ -13,7 +12,6 @@ from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig

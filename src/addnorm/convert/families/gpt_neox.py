@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
-from addnorm.convert.core.known import required_eps, token_head_of
+from addnorm.convert.core.known import required_eps
 from addnorm.convert.core.maps import InterleavedHeads, Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.rotary import (
     THETA,
@@ -20,7 +20,6 @@ from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig

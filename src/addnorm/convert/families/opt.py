@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from addnorm.convert.core.activations import activation_name, activation_of
 from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
-from addnorm.convert.core.known import embedding_of, token_head_of
+from addnorm.convert.core.known import embedding_of
 from addnorm.convert.core.maps import Renamed, SkipRows, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import decoder_head, decoder_keys, head_weights
@@ -31,7 +31,10 @@ def _read(settings: Settings) -> ModelSpec:
     if isinstance(head, TokenHeadConfig) and narrow is not None:
         head = replace(head, transform=_to_table(narrow))
     elif narrow is not None:
-        raise settings.refuse("architectures", f"its vectors are mapped to word_embed_proj_dim = {width}, and a body ends before")
+        raise settings.refuse(
+            "architectures",
+            f"its vectors are mapped to word_embed_proj_dim = {width}, and a body ends before",
+        )
     before = settings.get("do_layer_norm_before", True)
     settings.expect("_remove_final_layer_norm", False, *(() if before else (True,)))
     settings.expect("layer_norm_elementwise_affine", True)

@@ -250,7 +250,9 @@ def _template(
 
     RoBERTa ends the first text twice, and gives both texts of a pair one type, `alike`.
     """
-    between = (*after, *after) if between is None and alike else after if between is None else between
+    between = (
+        (*after, *after) if between is None and alike else after if between is None else between
+    )
     ids = {*before, *between, *after}
     kind = 0 if alike else 1
     return processors.TemplateProcessing(
