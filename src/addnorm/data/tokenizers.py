@@ -201,6 +201,10 @@ def read_inner(path: Path) -> tokenizers.Tokenizer:
         n = text.count('"single_word"')
         if n <= MOST_ADDED:
             json.loads(text)
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing") from error
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a tokenizer: {error}") from error
     if n > MOST_ADDED:  # each takes the library milliseconds
