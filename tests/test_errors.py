@@ -11,6 +11,8 @@ from addnorm.errors import InputError, Interrupted, known_keywords, nearest
     ("name", "expected"),
     [
         ("rotory", " Did you mean 'rotary'?"),
+        ("RoPE", " Did you mean 'rotary'?"),
+        ("lstm", ""),  # recurrent is not among them
         ("xyz", ""),
         ("", ""),
         ("none", " Did you mean 'none'?"),

@@ -61,6 +61,9 @@ WORD = BeforeValidator(_table_of)
 """For a union with kinds: a word is the kind with its defaults."""
 
 
+SETTINGS = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
     """Make `cls` a frozen, keyword-only pydantic dataclass that refuses unknown fields.
@@ -68,7 +71,7 @@ def config(cls: type[T]) -> type[T]:
     Built with an impossible value or an unknown field, it raises `ConfigError`, an `InputError`
     and a `ValidationError` in one.
     """
-    made: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+    made: Any = dataclass(frozen=True, kw_only=True, config=SETTINGS)(cls)
     made.__init__ = _in_one_sentence(made.__init__)
     return made
 

@@ -53,10 +53,34 @@ FUNCTIONS = frozenset(_FUNCTIONS.split())
 """Functions that other libraries have: whoever names one means no other, however near its name."""
 
 
+OTHER_NAMES = {
+    "rope": "rotary",
+    "prenorm": "pre",
+    "pre_norm": "pre",
+    "pre_ln": "pre",
+    "postnorm": "post",
+    "post_norm": "post",
+    "post_ln": "post",
+    "rnn": "recurrent",
+    "lstm": "recurrent",
+    "gru": "recurrent",
+    "cnn": "convolution",
+    "swiglu": "gated",
+    "geglu": "gated",
+    "gpt": "decoder",
+    "bert": "encoder",
+    "seq2seq": "encoder_decoder",
+}
+"""What people also call what has another name here."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string."""
+    valid = list(valid)
     if name.lower() in FUNCTIONS:
         return ""
+    if (other := OTHER_NAMES.get(name.lower())) in valid and name not in valid:
+        return f" Did you mean {other!r}?"
     matches = get_close_matches(name, list(valid), n=1, cutoff=0.5)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 

@@ -184,6 +184,6 @@ def test_bpe_learns_the_same_from_pieces_and_refuses_a_word_without_an_end(
     whole = train_tokenizer(BPEConfig(vocab_size=300), [SAMPLE]).inner.to_str()
     monkeypatch.setattr(codecs, "PIECE", 7)
     assert train_tokenizer(BPEConfig(vocab_size=300), [SAMPLE]).inner.to_str() == whole
-    monkeypatch.setattr("addnorm.data.tokenizers.LONGEST_WORD", 30)
+    monkeypatch.setattr(codecs, "LONGEST_WORD", 30)
     with pytest.raises(InputError, match=r'\d\d characters without a space.* use kind = "char"'):
         train_tokenizer(BPEConfig(), ["a b " + "x" * 40])

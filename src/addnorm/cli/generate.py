@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -72,7 +72,7 @@ class Choices:
         from addnorm.runs.decoding import decoding_for
 
         stopping = {"true": True, "false": False, "never": "never", None: None}
-        options = {**asdict(self), "early_stopping": stopping[self.early_stopping]}
+        options: dict[str, Any] = asdict(self) | {"early_stopping": stopping[self.early_stopping]}
         return decoding_for(run, **options)
 
 

@@ -27,12 +27,13 @@ def plot(
         in the current folder for several.
     """
     from addnorm.cli.terminal import console
-    from addnorm.inspect.curves import Curves, training_picture
 
     if not runs:
         raise InputError("plot needs a run folder: `addnorm plot runs/my`")
     file = out or (runs[0] if len(runs) == 1 else Path()) / "curves.png"
     check_picture(file)
+    from addnorm.inspect.curves import Curves, training_picture
+
     training_picture([Curves.of(run) for run in runs], file)
     console.out(str(file), highlight=False)
 

@@ -39,6 +39,21 @@ def pieces(text: str, division: re.Pattern[str] | None) -> Iterator[str]:
     yield text[start:] if start else text
 
 
+LONGEST_WORD = 2**18
+"""Characters that byte-pair encoding learns from without a division: each merge reads them all."""
+
+
+def whole_words(texts: Iterable[str]) -> Iterator[str]:
+    """Texts in pieces that end where words do. Raises `InputError` for a word without an end."""
+    for piece in (piece for text in texts for piece in pieces(text, BETWEEN_WORDS)):
+        if len(piece) > LONGEST_WORD:
+            raise InputError(
+                f"tokenizer: the text has {len(piece):,} characters without a space between words, "
+                'within which bpe looks for pairs: use kind = "char", or divide it'
+            )
+        yield piece
+
+
 @runtime_checkable
 class TrainedTokenizer(Protocol):
     """A tokenizer of someone's own, trained: any object with these four.

@@ -4,6 +4,7 @@ import gzip
 import os
 import zlib
 from abc import ABC, abstractmethod
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -80,9 +81,10 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         text = data.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
+        other = "utf-16" if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "latin-1"
         raise InputError(
             f"{path}:{line}: byte 0x{data[error.start]:02x} is not {encoding}. "
-            'If the file is in another encoding, name it, e.g. encoding = "latin-1"'
+            f'If the file is in another encoding, name it, e.g. encoding = "{other}"'
         ) from error
     except (LookupError, UnicodeError) as error:
         raise InputError(f"{path}: encoding {encoding!r} is unknown; utf-8 is not") from error

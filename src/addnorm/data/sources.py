@@ -40,6 +40,11 @@ class TextConfig(Files):
         for split, fraction in fractions.items():
             if fraction and split in paths:
                 raise InputError(f"give either {split} or {split}_fraction, not both")
+        if sum(fractions.values()) >= 1:
+            raise InputError(
+                f"valid_fraction = {self.valid_fraction} and test_fraction = {self.test_fraction} "
+                "leave nothing to train on: their sum must be less than 1"
+            )
         rows = {split: self.units(*self.read(path)) for split, path in paths.items()}
         if any(fractions.values()):
             path, text = self.read(self.train)

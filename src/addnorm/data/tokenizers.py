@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -13,14 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, Validation
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from addnorm.config import config
-from addnorm.data.codecs import (
-    BETWEEN_WORDS,
-    SPECIALS,
-    LibraryCodec,
-    OwnCodec,
-    TokenizerPart,
-    pieces,
-)
+from addnorm.data.codecs import SPECIALS, LibraryCodec, OwnCodec, TokenizerPart, whole_words
 from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.parts import FROM_FILE, Family, dump
@@ -201,6 +194,10 @@ def read_inner(path: Path) -> tokenizers.Tokenizer:
         n = text.count('"single_word"')
         if n <= MOST_ADDED:
             json.loads(text)
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing") from error
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a tokenizer: {error}") from error
     if n > MOST_ADDED:  # each takes the library milliseconds
@@ -320,23 +317,8 @@ class BPEConfig:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        inner.train_from_iterator(_words(texts), trainer)
+        inner.train_from_iterator(whole_words(texts), trainer)
         return Tokenizer(inner)
-
-
-LONGEST_WORD = 2**18
-"""Characters that byte-pair encoding learns from without a division: each merge reads them all."""
-
-
-def _words(texts: Iterable[str]) -> Iterator[str]:
-    """Texts in pieces that end where words do. Raises `InputError` for a word without an end."""
-    for piece in (piece for text in texts for piece in pieces(text, BETWEEN_WORDS)):
-        if len(piece) > LONGEST_WORD:
-            raise InputError(
-                f"tokenizer: the text has {len(piece):,} characters without a space between words, "
-                'within which bpe looks for pairs: use kind = "char", or divide it'
-            )
-        yield piece
 
 
 @config

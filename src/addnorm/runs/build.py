@@ -42,7 +42,9 @@ def count_parameters(
             model = _built(recipe, tokenizers, labels, rows=rows)
     except (RuntimeError, OverflowError, TypeError) as error:
         if "overflow" in str(error).lower():
-            raise InputError(f"model: no machine can hold its size: {error}") from error
+            raise InputError(
+                "model: no machine can hold its size: a smaller d_model, n_layers or vocabulary"
+            ) from error
         model = _built(recipe, tokenizers, labels, rows=rows)  # of parts that need real numbers
     return sum(parameter.numel() for parameter in model.parameters())
 

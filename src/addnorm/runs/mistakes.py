@@ -58,6 +58,16 @@ def written_path(root: Config, error: ErrorDetails) -> list[str]:
     return [*path, "kind"] if error["type"] == "union_tag_invalid" else path
 
 
+NO_SUCH_THING = {
+    "model_attributes_type": "table",
+    "dataclass_type": "table",
+    "path_type": "path: give a string",
+    "tuple_type": "list: give several in brackets",
+    "list_type": "list: give several in brackets",
+}
+"""What a value of another type should have been, by the kind of error."""
+
+
 def explain(root: Config, error: ErrorDetails) -> str:
     """One sentence on an error: what is wrong, and what would be right."""
     path, here = walk(root, error["loc"])
@@ -66,8 +76,7 @@ def explain(root: Config, error: ErrorDetails) -> str:
     match error["type"]:
         case "unexpected_keyword_argument":
             _, around = walk(root, error["loc"][:-1])
-            valid = [field.name for field in fields(around[0])]
-            return f"{name} is not a field.{_choices(path[-1], valid)}"
+            return f"{name} is not a field.{_field_meant(around[0], path[-1])}"
         case "union_tag_invalid":
             tag = str(context["tag"])
             valid = _kinds(here)
@@ -75,8 +84,8 @@ def explain(root: Config, error: ErrorDetails) -> str:
             return f"{name}.kind = {_short(tag)} does not exist.{near} Valid: {', '.join(valid)}."
         case "union_tag_not_found":
             return f"{name}.kind is missing.{_choices('', _kinds(here))}"
-        case "model_attributes_type" | "dataclass_type":
-            return f"{name} = {given} is not a table."
+        case kind if kind in NO_SUCH_THING:
+            return f"{name} = {given} is not a {NO_SUCH_THING[kind]}."
         case "literal_error":
             valid = re.findall(r"'([^']*)'", str(context["expected"]))
             return f"{name} = {given} does not exist.{_choices(str(error['input']), valid)}"
@@ -86,6 +95,22 @@ def explain(root: Config, error: ErrorDetails) -> str:
             return f"{name}: {context['error']}"
         case _:
             return f"{name} = {given}: {error['msg'][0].lower()}{error['msg'][1:]}."
+
+
+def _field_meant(configuration: Config, name: str) -> str:
+    """The hint at that field of a part of the configuration, or at the nearest of its own."""
+    below = next(
+        (
+            f"{part}.{name}"
+            for part, annotation in hints_of(configuration).items()
+            for one in classes_in(annotation)
+            if name in {field.name for field in fields(one)}
+        ),
+        None,
+    )
+    if below is not None:
+        return f" Did you mean {below!r}?"
+    return _choices(name, [field.name for field in fields(configuration)])
 
 
 def _short(value: object) -> str:

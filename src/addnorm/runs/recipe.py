@@ -97,7 +97,8 @@ def read_recipe(
         import_named(file, names, place(["import"]))
     else:
         check_imports(file, tree)
-    if "data" not in tree:
+    known = {field.name for field in fields(Recipe)}  # pyright: ignore[reportArgumentType]
+    if "data" not in tree and known.issuperset(tree):  # else it may only be misspelt
         raise InputError(f"{place(['data'])}: data is missing.")
     tree = with_current_names(tree)
     _write_start(tree, place)
@@ -144,9 +145,17 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
         what, _, where = str(error).partition(" (at ")
         found = re.match(r"line (\d+)", where)
         line = int(found[1]) if found else text.rstrip().count("\n") + 1
-        raise InputError(f"{file}:{line}: not valid TOML: {what}") from error
+        raise InputError(f"{file}:{line}: not valid TOML: {TOML.get(what, what)}") from error
     except RecursionError as error:
         raise InputError(f"{file}: not a recipe: nested too deep") from error
+
+
+TOML = {
+    "Cannot overwrite a value": "this is given twice",
+    "Invalid value": "no value: text stands between quotes",
+    "Illegal character '\\n'": "a line ends within quotes",
+}
+"""What Python's reader of TOML says, in other words."""
 
 
 def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) -> Recipe:
@@ -162,8 +171,22 @@ def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) 
         first = min(error.errors(include_url=False), key=lambda e: e["type"] == "missing")
         where = place(written_path(Recipe, first))
         raise InputError(f"{where}: {explain(Recipe, first)}") from error
+    _check_booleans(tree, recipe, place)
     _check_input(recipe, place)
     return recipe
+
+
+def _check_booleans(tree: Mapping[str, Any], made: Any, place: Place, *above: str) -> None:
+    """Raise `InputError` for true or false where there should be a number, which Python makes."""
+    for key, value in tree.items():
+        there = getattr(made, key, None)
+        if isinstance(value, Mapping):
+            _check_booleans(value, there, place, *above, key)
+        elif isinstance(value, bool) and isinstance(there, int | float) and there is not value:
+            path = [*above, key]
+            raise InputError(
+                f"{place(path)}: {'.'.join(path)} = {str(value).lower()}: give a number."
+            )
 
 
 def with_current_names(tree: dict[str, Any]) -> dict[str, Any]:

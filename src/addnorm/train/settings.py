@@ -71,7 +71,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give either steps or epochs, and not both")
+            both = ", and not both" if self.steps else ": there is neither"
+            raise ValueError(f"give either steps or epochs{both}")
         if self.label_smoothing and not isinstance(self.loss, CrossEntropyConfig):
             raise ValueError(
                 f"label_smoothing is that of cross_entropy: leave it out with {kind_of(self.loss)}"
