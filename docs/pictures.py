@@ -224,7 +224,7 @@ def curves() -> Figure:
         folders = {"sinusoidal": SinusoidalConfig(), "rotary": RotaryConfig()}
         for folder, position in folders.items():
             config = DecoderConfig(
-                d_model=64,
+                d_model=32,
                 n_layers=2,
                 position=position,
                 attention=AttentionConfig(n_heads=4),
@@ -235,9 +235,9 @@ def curves() -> Figure:
                 addnorm.text([text[:6000]], valid=[text[6000:]]),
                 tokenizer="char",
                 folder=Path(name) / folder,
-                steps=200,
+                steps=120,
                 validate_every=20,
-                lr=3e-3,
+                lr=5e-3,
                 progress=False,
             )
         return training_picture([Curves.of(Path(name) / folder) for folder in folders])
@@ -255,10 +255,10 @@ def inside() -> Figure:
     )
     run = addnorm.train(
         config,
-        DatesConfig(to="de", n_train=8000, n_valid=0, n_test=0),
+        DatesConfig(to="de", n_train=4000, n_valid=0, n_test=0),
         tokenizer=BPEConfig(vocab_size=600),
-        steps=300,
-        batching=TokensConfig(tokens=1000),
+        steps=200,
+        batching=TokensConfig(tokens=800),
         lr=3e-3,
         optimizer=MuonConfig(lr=0.02),
         progress=False,

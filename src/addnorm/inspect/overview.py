@@ -78,6 +78,7 @@ def _sorted(seen: Look) -> list[AttentionMap]:
 
 
 def _quoted(text: str, most: int = 70) -> str:
+    text = " ".join(text.split())
     return f"“{text if len(text) <= most else text[: most - 1] + '…'}”"
 
 
