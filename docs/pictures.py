@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import matplotlib as mpl
 
@@ -11,13 +12,27 @@ mpl.use("Agg")
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from addnorm.models import DecoderConfig
+import addnorm
+from addnorm.data.batching import TokensConfig
+from addnorm.data.dates import DatesConfig
+from addnorm.data.tokenizers import BPEConfig
+from addnorm.inspect.curves import Curves, training_picture
+from addnorm.inspect.look import look
+from addnorm.inspect.overview import overview
+from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Blocks, Causal, Full, Mask, Padding, Prefix, Segments, Window
-from addnorm.nn.positions import ALiBiConfig, RotaryConfig, T5BiasConfig, sinusoidal_encoding
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    T5BiasConfig,
+    sinusoidal_encoding,
+)
 from addnorm.nn.positions.position import BuildContext
 from addnorm.nn.residuals import (
     DeepNormConfig,
@@ -27,6 +42,7 @@ from addnorm.nn.residuals import (
     ResidualConfig,
     SandwichNormConfig,
 )
+from addnorm.train.optim import MuonConfig
 
 LENGTH = 48
 HEADS = 8
@@ -37,7 +53,7 @@ def draw_all(folder: Path) -> None:
     """Every picture of the pages, as PNG files in `folder`."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    for draw in (positions, biases, rotary, masks, norms, gradients, window, speed):
+    for draw in (positions, biases, rotary, masks, norms, gradients, window, speed, curves, inside):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
@@ -199,6 +215,55 @@ def window() -> plt.Figure:
         axis.minorticks_off()
     axes[0].legend()
     return figure
+
+
+def curves() -> Figure:
+    """The loss, the learning rate and the gradient norm of two small decoders."""
+    text = "".join(f"{i} and {i + 1} are {2 * i + 1}.\n" for i in range(400))
+    with TemporaryDirectory() as name:
+        folders = {"sinusoidal": SinusoidalConfig(), "rotary": RotaryConfig()}
+        for folder, position in folders.items():
+            config = DecoderConfig(
+                d_model=32,
+                n_layers=2,
+                position=position,
+                attention=AttentionConfig(n_heads=4),
+                residual=PreNormConfig(),
+            )
+            addnorm.train(
+                config,
+                addnorm.text([text[:6000]], valid=[text[6000:]]),
+                tokenizer="char",
+                folder=Path(name) / folder,
+                steps=120,
+                validate_every=20,
+                lr=5e-3,
+                progress=False,
+            )
+        return training_picture([Curves.of(Path(name) / folder) for folder in folders])
+
+
+def inside() -> Figure:
+    """A small translator of dates, and what it does with one."""
+    config = EncoderDecoderConfig(
+        d_model=64,
+        n_layers=2,
+        attention=AttentionConfig(n_heads=4, bias=False),
+        residual=PreNormConfig(),
+        dropout=0.0,
+        init="zero_output",
+    )
+    run = addnorm.train(
+        config,
+        DatesConfig(to="de", n_train=4000, n_valid=0, n_test=0),
+        tokenizer=BPEConfig(vocab_size=600),
+        steps=200,
+        batching=TokensConfig(tokens=800),
+        lr=3e-3,
+        optimizer=MuonConfig(lr=0.02),
+        progress=False,
+    )
+    return overview(look(run, "Friday, November 20, 2026"))
 
 
 def _plot_gradients(axis: Axes, residual: ResidualConfig) -> None:

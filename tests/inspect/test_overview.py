@@ -115,12 +115,14 @@ class Silent(nn.Module):
 
 def test_what_a_model_does_not_have_is_said(run_of: RunOf, tmp_path: Path) -> None:
     """Layers without attention, a core that hides its weights: the rest is drawn, with a note."""
-    cell = {"model.attention": '{ kind = "recurrent", cell = "gru" }'}
+    cell = {"model.attention": '{ kind = "recurrent", cell = "gru" }', "model.position": "none"}
     without = Run.open(train_tiny(tmp_path, "language", **cell))
     why = "its layers mix tokens by recurrent, which has no attention to draw"
-    figure = overview(look(without, "To be"))
+    figure = overview(look(without, "To\nbe"))
     assert why in figure.get_supxlabel().replace("\n", " ")
+    assert "positions of the kind 'none' do nothing" in figure.get_supxlabel()
     assert images(figure) == []
+    assert figure.get_suptitle() == "run: “To be”"
     lines = [line.get_label() for line in titled(figure, "size by layer").lines]
     assert lines == ["residual stream", "recurrent", "feed-forward"]
     with pytest.raises(InputError, match=f"{why}: look at depth or gradients"):

@@ -115,6 +115,9 @@ def look(
             loss, of = loss_of(run, reading, outputs)
             gradients = {} if loss is None else gradient_norms(run.model, states, loss)
             notes += [of] if loss is None else []
+    if "positions" in wanted and not curves:
+        kind = kind_of(run.recipe.model.position)
+        notes.append(f"positions of the kind {kind!r} do nothing by distance that can be drawn")
     maps = _maps(caught, reading, layers, heads)
     return Look(
         run=run.name if run.folder is None else run.folder.resolve().name,

@@ -78,6 +78,7 @@ def _sorted(seen: Look) -> list[AttentionMap]:
 
 
 def _quoted(text: str, most: int = 70) -> str:
+    text = " ".join(text.split())
     return f"“{text if len(text) <= most else text[: most - 1] + '…'}”"
 
 
@@ -140,7 +141,7 @@ def _by_offset(ax: Axes, one: ByOffset, title: str, *, log: bool) -> None:
     if log:
         log_scale(ax)
     if n > 1:
-        ax.legend(frameon=False, fontsize=6.5, labelcolor=INK)
+        ax.legend(framealpha=0.75, edgecolor="none", fontsize=6.5, labelcolor=INK)
 
 
 def _by_layer(ax: Axes, figures: ByLayer, title: str, mixer: str) -> None:
@@ -155,7 +156,7 @@ def _by_layer(ax: Axes, figures: ByLayer, title: str, mixer: str) -> None:
     ax.set_xlim(-0.7, max(map(len, figures.values())) - 1.3)
     ax.locator_params(axis="x", nbins=8, integer=True)
     _named(ax, title, "layer")
-    ax.legend(frameon=False, fontsize=6.5, labelcolor=INK)
+    ax.legend(framealpha=0.75, edgecolor="none", fontsize=6.5, labelcolor=INK)
 
 
 def _named(ax: Axes, title: str, across: str) -> None:

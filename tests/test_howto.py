@@ -1,0 +1,130 @@
+"""The how-to pages: their commands run in their order, and print what the pages say."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.runs.tiny import ENGLISH, GERMAN, LINES, SENTENCES
+from tests.test_house import write_gpt2
+
+from addnorm.cli.main import status
+
+DOCS = Path(__file__).parent.parent / "docs"
+SLOW = {"export", "faster"}
+"""Pages whose commands compile graphs."""
+PAGES = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])
+    for page in sorted((DOCS / "howto").glob("*.md"))
+]
+FILES = {
+    "my.txt": "To be, or not to be, that is the question.\n" * 60,
+    "my.en": "".join(f"{line}\n" for line in ENGLISH * 4),
+    "my.de": "".join(f"{line}\n" for line in GERMAN * 4),
+    "new.en": "one red cat\na dog\n",
+    "new.txt": "a fine day\nAnna is wet\n",
+    "reviews.txt": "".join(f"{line}\n" for line in LINES * 5),
+    "reviews.csv": 'review,stars\na fine day,good\n"wet, and cold",bad\n' + "a day,good\n" * 8,
+    "names.conll": SENTENCES * 5,
+}
+SHORTER = {
+    r"\bsteps = \d+": "steps = 4",
+    r"\bepochs = \d+": "epochs = 1",
+    r"\bsave_every = \d+": "save_every = 2",
+    r"\bd_model = \d+": "d_model = 32",
+    r"\bn_layers = \d+": "n_layers = 1",
+    r"\bvocab_size = \d+": "vocab_size = 300",
+}
+OPTIONS = {
+    "--train.steps 2000": "--train.steps 6",
+    "--train.steps 3000": "--train.steps 8",
+    "--recover 100": "--recover 2",
+}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Each command of a page, and the lines that it is said to print; scripts print nothing."""
+    found: list[tuple[str, list[str]]] = []
+    for line in "".join(blocks(page, "console")).splitlines():
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ "), []))
+        else:
+            found[-1][1].append(line)
+    scripts = "".join(blocks(page, "sh"))
+    return [(one, []) for one in re.findall(r"^srun (addnorm .*)$", scripts, re.MULTILINE)] + found
+
+
+def run(command: str, shown: Callable[[], str]) -> tuple[int, str]:
+    """The exit status of a command, and all that it printed."""
+    for long, short in OPTIONS.items():
+        command = command.replace(long, short)
+    words = shlex.split(command)
+    if words[0] == "cp":
+        subprocess.run(words, check=True)
+        return 0, ""
+    assert words[0] == "addnorm"
+    code = status(words[1:])
+    return code, shown()
+
+
+def missing(expected: list[str], printed: str) -> str | None:
+    """The first expected line that is not printed after the one before; `…` is any text."""
+    lines = iter(printed.splitlines())
+    for line in expected:
+        for long, short in OPTIONS.items():
+            line = line.replace(long.split()[1], short.split()[1]) if "so far" in line else line
+        wanted = r"\s+".join(re.escape(word).replace("…", ".*") for word in line.split())
+        if not any(re.fullmatch(wanted, one.strip()) for one in lines):
+            return line
+    return None
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_print_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one process and one folder, with tiny data and the training cut short."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    if page.stem == "fine_tune":
+        write_gpt2(tmp_path / "gpt2")
+    for recipe in blocks(page, "toml"):
+        name = recipe.split("\n", 1)[0].removeprefix("# ")
+        for long, short in SHORTER.items():
+            recipe = re.sub(long, short, recipe)
+        (tmp_path / name).write_text(recipe, encoding="utf-8")
+    for command, expected in commands(page):
+        code, printed = run(command, lambda: "".join(capsys.readouterr()))
+        mistake = any(line.startswith("addnorm: ") for line in expected)
+        assert code == (2 if mistake else 0), f"$ {command}\n{printed}"
+        lacking = missing(expected, printed)
+        assert lacking is None, f"$ {command}\nsays {lacking!r}, and printed:\n{printed}"
+
+
+def test_every_page_has_commands_and_is_in_the_contents() -> None:
+    contents = (DOCS / "index.md").read_text(encoding="utf-8")
+    for page in sorted((DOCS / "howto").glob("*.md")):
+        assert commands(page), page
+        assert f"\nhowto/{page.stem}\n" in contents
+        text = page.read_text(encoding="utf-8")
+        assert "If it differs" in text, page
+        for link in re.findall(r"\]\(([\w/.]+\.md)\)", text):
+            assert (page.parent / link).is_file(), (page, link)
+
+
+def test_what_is_not_printed_is_found() -> None:
+    printed = "step 1/4 · loss 2\n  state   trained \n"
+    assert missing(["step 1/… · loss …", " state … trained"], printed) is None
+    assert missing(["state trained", "step 1/4 · loss 2"], printed) == "step 1/4 · loss 2"
+    assert missing(["step 2/…"], printed) == "step 2/…"
