@@ -27,7 +27,7 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "sphinx_intl", *command, *options], check=True)
         fill()
         found = [line for page, template in templates.items() for line in faults(page, template)]
-    print(*found, f"{len(found)} strings to translate", sep="\n")
+    print(*found, f"strings to translate: {len(found)}", sep="\n")
     return 1 if found else 0
 
 
