@@ -67,7 +67,7 @@ def train(
         parsed = read_recipe(recipe, fields, import_parts=True)
         folder = out or Path("runs") / recipe.stem
     if dry_run:
-        prepared = Prepared(parsed)
+        prepared = Prepared(parsed, console=console)
         prepared.report(console)
         console.print(expectation(parsed, estimate(prepared)))
         return

@@ -1,7 +1,8 @@
 """Codecs: what turns text into ids and back below a `Tokenizer`, the library's or anyone's own."""
 
+import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +13,24 @@ from addnorm.parts import kind_of
 
 SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>")
 NO_CHARACTER = "a text holds half a surrogate pair, which is no character"
+
+PIECE = 2**16
+"""Characters that a piece of a text has at least, where another follows."""
+SPACED = re.compile(r"(?<=\S)(?:\n(?=\S)|(?= \S))")
+"""Where byte-level BPE and words may be cut: after a line break, or before a space, that stands
+alone between what is no white space. No token reaches across, and none is another for it."""
+
+
+def pieces_of(text: str, cuts: re.Pattern[str] | None) -> Iterator[str]:
+    """The text in pieces that end where `cuts` do; whole where there are none."""
+    start = 0
+    while cuts is not None and len(text) - start > PIECE:
+        found = cuts.search(text, start + PIECE)
+        if found is None:
+            break
+        yield text[start : found.end()]
+        start = found.end()
+    yield text[start:]
 
 
 @runtime_checkable

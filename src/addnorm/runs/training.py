@@ -8,7 +8,7 @@ from torch import nn
 
 from addnorm.data import Corpus
 from addnorm.data.batching import Loaders
-from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
+from addnorm.data.encoding import EncodedCorpus
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
@@ -16,8 +16,8 @@ from addnorm.runs.digests import DIGESTS
 from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
 from addnorm.runs.lock import locked
-from addnorm.runs.metrics import entity_scores
-from addnorm.runs.recipe import Recipe, check_task
+from addnorm.runs.reading import read_data
+from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
@@ -33,23 +33,23 @@ class Prepared:
     """What a recipe asks for, read, checked and built: everything up to the first step.
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
-    takes the place of the recipe's data. Raises `InputError` for whatever is wrong with the recipe
-    or its data.
+    takes the place of the recipe's data. What takes long is shown on the `console`. Raises
+    `InputError` for whatever is wrong with the recipe or its data.
     """
 
     def __init__(
-        self, recipe: Recipe, saved: Saved | None = None, corpus: Corpus | None = None
+        self,
+        recipe: Recipe,
+        saved: Saved | None = None,
+        corpus: Corpus | None = None,
+        console: Console | None = None,
     ) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         check_memory(count_parameters(recipe, None, (), rows=1))  # at least: before data are read
         self.recipe = recipe
-        self.corpus: Corpus = corpus or recipe.corpus()
-        check_task(recipe, self.corpus)
-        if self.corpus.task == "tagging":
-            entity_scores([["O"]], [["O"]])  # says so now if its package is missing
-        self.tokenizers = saved.tokenizers if saved else learnt(recipe, self.corpus)
-        self.labels = saved.labels if saved else self.corpus.labels
-        self.encoded: EncodedCorpus = encode(self.corpus, self.tokenizers, self.labels)
+        self.data = read_data(recipe, saved, corpus, console)
+        self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
+        self.encoded: EncodedCorpus = self.data.encoded
         self.loaders: Loaders = recipe.train.batching.build(self.encoded, seed=recipe.train.seed)
         torch.manual_seed(recipe.train.seed)
         self.model: Model = build_model(recipe, self.tokenizers, self.labels)
@@ -73,30 +73,15 @@ class Prepared:
     def validation(self) -> Validation | None:
         """How the trainer evaluates the model as it goes; not at all without validation data."""
         settings = self.recipe.eval
-        evaluator = Evaluator.of(
-            "valid",
-            self.corpus,
-            self.encoded,
-            self.loaders,
-            tokenizers=self.tokenizers,
-            labels=self.labels,
-            settings=settings,
-        )
+        evaluator = Evaluator.of("valid", self.data, self.loaders, settings)
         if evaluator is None:
             return None
-        metric = settings.metric or MEASURED[self.corpus.task][0]
+        metric = settings.metric or MEASURED[self.encoded.task][0]
 
         def score(_: nn.Module) -> dict[str, float]:
             return evaluator.evaluate(self.model, settings.valid_examples).scores
 
         return Validation(score, metric, larger_is_better=metric not in LOWER_IS_BETTER)
-
-
-def learnt(recipe: Recipe, corpus: Corpus) -> Tokenizers | None:
-    """The tokenizers that a recipe begins with or learns from its corpus; none for images."""
-    if recipe.train.start is not None:
-        return read_settings(recipe.train.start).tokenizers
-    return None if recipe.tokenizer is None else Tokenizers.train(recipe.tokenizer, corpus)
 
 
 def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Run:
@@ -109,7 +94,7 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
         (folder / DIGESTS).unlink(missing_ok=True)  # of an end that is none any more
-        prepared = Prepared(recipe, saved)
+        prepared = Prepared(recipe, saved, console=console)
         prepared.report(console)
         if saved is None:
             write_settings(folder, recipe, prepared.tokenizers, prepared.labels)
