@@ -31,11 +31,13 @@ def ids_of(
     tokenizer that no token reaches across. That of a character model is a table to look up; others
     work on all cores. Raises `InputError` for text that is no Unicode.
     """
+    assert tokenizer.vocab_size <= np.iinfo(dtype).max + 1, "ids would be others"
     how = _Way.of(tokenizer)
     if how.table is not None:
         for n, text in enumerate(texts):
             for piece in pieces_of(text, ANYWHERE):
-                yield n, how.table[_code_points(piece)].astype(dtype)
+                points = np.minimum(_code_points(piece), len(how.table) - 1)
+                yield n, how.table[points].astype(dtype)
                 advance(len(piece))
         return
     for batch in _batches(texts, how.cuts):
@@ -87,13 +89,16 @@ def _knows_characters_alone(model: dict[str, Any]) -> bool:
 
 
 def _table(tokenizer: Tokenizer, model: dict[str, Any], unk_id: int) -> Ids:
-    """The id of every code point; a text holds no special one but the unknown."""
-    vocab: dict[str, int] = model["vocab"]
-    table = np.full(0x110000, vocab[model["unk_token"]], np.uint32)
-    for token, i in vocab.items():
-        if len(token) == 1:
-            table[ord(token)] = i
-    table[np.isin(table, [*tokenizer.special_ids])] = unk_id
+    """The id of every code point to the last that is known, and of all after it.
+
+    A text holds no special token but the unknown one.
+    """
+    ids = {
+        token: unk_id if i in tokenizer.special_ids else i for token, i in model["vocab"].items()
+    }
+    characters = {ord(token): i for token, i in ids.items() if len(token) == 1}
+    table = np.full(max(characters, default=0) + 2, ids[model["unk_token"]], np.uint32)
+    table[[*characters]] = [*characters.values()]
     return table
 
 

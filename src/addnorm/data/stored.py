@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -67,9 +66,8 @@ class TextStore:
         self.say = say
         self.show = show
         self.made_of = made_of(data)
-        self.folder: Path | None = None
         try:
-            self.folder = cache_folder() / "data"
+            self.folder: Path | None = cache_folder() / "data"
         except RuntimeError as error:  # nobody says where the user's folder is
             self.give_up(str(error))
 
@@ -77,7 +75,7 @@ class TextStore:
     def corpus(self) -> Corpus:
         """The texts themselves, read where something has to be made of them."""
         corpus = self.data.load()
-        if made_of(self.data) != self.made_of:
+        if self.folder is not None and made_of(self.data) != self.made_of:
             self.give_up("its files changed while they were read")
         return corpus
 
@@ -133,10 +131,9 @@ class TextStore:
             self.give_up(f"{self.folder} cannot be written: {error.strerror or error}")
 
     def give_up(self, why: str) -> None:
-        """Keep nothing from here on."""
-        if self.folder is not None:
-            self.say(f"{why}: nothing is kept of the text, which takes longer and more memory")
+        """Keep nothing from here on, and say why."""
         self.folder = None
+        self.say(f"{why}: nothing is kept of the text, which takes longer and more memory")
 
 
 def can_keep(data: object) -> bool:
@@ -159,11 +156,16 @@ def can_keep(data: object) -> bool:
 
 def made_of(data: TextFiles) -> dict[str, Any]:
     """All that the texts depend on: their files, byte by byte, every option, code and versions."""
+    files = _files(data)
+    try:
+        digests = {str(file): digest(file) for file in files}
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
     sources = b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))
     packages = ("tokenizers", "numpy", "pyarrow")
     return {
         "data": dump(data),
-        "files": {str(file): digest(file) for file in _files(data)},
+        "files": digests,
         "code": xxhash.xxh3_128_hexdigest(sources),
         "versions": [sys.version, sys.byteorder, *map(_version, packages)],
     }
@@ -278,7 +280,7 @@ def write_ids(file: Path, corpus: Corpus, tokenizers: Tokenizers, advance: Advan
         facts = {
             "texts": {split: len(examples) for split, examples in corpus.splits.items()},
             "ids": {split: int((one + 1).sum()) for split, one in lengths.items()},
-            "reports": {split: asdict(report) for split, report in corpus.reports.items()},
+            "reports": {k: [one.read, one.used, one.left_out] for k, one in corpus.reports.items()},
         }
         written = json.dumps(facts).encode()
         out.write(written + len(written).to_bytes(LENGTH, "little"))
@@ -314,6 +316,6 @@ def mapped(file: Path, tokenizers: Tokenizers) -> EncodedCorpus | None:
         tokenizers.target.bos_id,
         tokenizers.target.pad_id,
         **splits,
-        reports={split: Report(**report) for split, report in facts["reports"].items()},
+        reports={split: Report(*report) for split, report in facts["reports"].items()},
         characters=characters,
     )

@@ -85,6 +85,7 @@ def text_progress(console: Console, what: str, characters: int) -> Generator[Cal
         TimeRemainingColumn(compact=True),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     task = bar.add_task(what, total=None)
     if not console.is_terminal and characters >= LONG:
