@@ -38,7 +38,7 @@ def train(
         may change on the way: steps, epochs, how often it validates and saves, patience, device.
     dry_run
         Only print the model, its parameters, tokens a step, memory and the time to expect; this
-        takes a few steps and writes nothing.
+        takes a few steps and writes no run.
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.terminal import console
