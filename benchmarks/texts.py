@@ -1,11 +1,12 @@
 """What a large text costs: seconds before the first step, and bytes of memory for each token.
 
-    python benchmarks/texts.py input.txt [--characters 1000000000] [--subword 100000000]
+    python benchmarks/texts.py input.txt [--characters 1_000_000_000] [--subword 100_000_000]
 
 Repeats a text to the sizes asked for, in a folder that is removed afterwards, and trains a small
 decoder on it for a step, of characters and of byte-level BPE: in a process that has to tokenise
 it, in one that finds it in the cache, and in one that has trained on a small part before, so that
-all is imported, and memory is what the large one adds. On Linux. Writes `results/texts.json`.
+all is imported, and memory is what the large one adds. On Linux. Writes
+`results/texts.json`, where figures of other sizes stay.
 """
 
 import json
@@ -42,6 +43,7 @@ TOKENIZERS = {
     "characters": 'kind = "char"',
     "subword": 'kind = "bpe"\nvocab_size = 8000',
 }
+SIZES = {"characters": "1_000_000_000", "subword": "100_000_000"}
 BATCHES = 300
 """Batches that are read after the first step, before memory is measured again."""
 
@@ -50,8 +52,7 @@ def resident() -> dict[str, int]:
     """The bytes of this process in memory: its own, and those of files that it maps."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if "Rss" in line}
-    peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    return {"own": found["RssAnon"], "files": found["RssFile"], "peak": peak}
+    return {"own": found["RssAnon"], "files": found["RssFile"]}
 
 
 def child(recipes: list[Path]) -> dict[str, object]:
@@ -126,39 +127,35 @@ def of_one(text: str, size: int, tokenizer: str, folder: Path) -> dict[str, obje
             when: {kind: round((there[kind] - base[kind]) / tokens, 2) for kind in ("own", "files")}
             for when, there in zip(at, later, strict=True)
         },
-        "bytes a token at the peak, tokenised": round(
-            (first["memory"][0]["peak"] - base["peak"]) / tokens, 2
-        ),
     }
 
 
 def main() -> None:
-    """Measure both, and write the table."""
+    """Measure both, and add them to the table, each under its size."""
     words = sys.argv[1:]
     if words[0] == "child":
         print(json.dumps(child([Path(word) for word in words[1:]])))
         return
-    options = dict(zip(words[1::2], words[2::2], strict=True))
-    sizes = {
-        "characters": int(options.get("--characters", 1_000_000_000)),
-        "subword": int(options.get("--subword", 100_000_000)),
-    }
+    options = dict(zip(words[1::2], words[2::2], strict=True)) or SIZES
+    sizes = {name.removeprefix("--"): int(size) for name, size in options.items()}
+    out = Path(__file__).parent / "results" / "texts.json"
+    before = json.loads(out.read_text(encoding="utf-8"))["results"] if out.exists() else {}
     text = Path(words[0]).read_text(encoding="utf-8")
-    results: dict[str, object] = {}
-    for name, tokenizer in TOKENIZERS.items():
+    results: dict[str, dict[str, object]] = {}
+    for name in sizes:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["ADDNORM_CACHE"] = f"{folder}/cache"
-            results[name] = of_one(text, sizes[name], tokenizer, Path(folder))
-        print(name, json.dumps(results[name], indent=1))
+            row = f"{name}, {sizes[name]:,} bytes"
+            results[row] = of_one(text, sizes[name], TOKENIZERS[name], Path(folder))
+            results[row]["load"] = [round(one, 1) for one in os.getloadavg()]
+        print(row, json.dumps(results[row], indent=1))
     facts = {
         "command": f"python benchmarks/texts.py input.txt ({Path(words[0]).name} repeated)",
         "python": platform.python_version(),
         "processor": platform.machine(),
         "processors": os.cpu_count(),
-        "load": [round(one, 1) for one in os.getloadavg()],
-        "results": results,
+        "results": before | results,
     }
-    out = Path(__file__).parent / "results" / "texts.json"
     out.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 

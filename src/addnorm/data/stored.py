@@ -184,16 +184,15 @@ def _version(package: str) -> str:
 
 def _facts(tokenizers: Tokenizers) -> list[Any] | None:
     """All that ids depend on; None for a tokenizer of someone's own, whose code is not ours."""
-    if not all(
-        isinstance(one.codec, LibraryCodec) for one in (tokenizers.source, tokenizers.target)
-    ):
+    both = dict.fromkeys((tokenizers.source, tokenizers.target))
+    if not all(isinstance(one.codec, LibraryCodec) for one in both):
         return None
     return [
         [
             xxhash.xxh3_128_hexdigest(one.inner.to_str().encode()),
             [one.pad_id, one.unk_id, one.bos_id, one.eos_ids, one.before, one.after],
         ]
-        for one in (tokenizers.source, tokenizers.target)
+        for one in both
     ]
 
 
