@@ -11,7 +11,7 @@ from tests.cli.conftest import Command, addnorm
 from tests.runs.tiny import write_recipe
 
 from addnorm.errors import InputError
-from addnorm.files import check_regular, read_file
+from addnorm.files import cache_folder, check_regular, read_file
 
 __all__ = ["addnorm"]  # a fixture
 GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 9}
@@ -83,3 +83,14 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, addnorm: Command) -> None:
     (tmp_path / "play.txt.gz").write_bytes(gzip.compress(bytes(2**27)))
     code, _, err = addnorm("train", recipe, "--data.train", str(tmp_path / "play.txt.gz"))
     assert (code, "a hundred times its size" in err) == (2, True)
+
+
+def test_one_folder_of_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADDNORM_CACHE", "/chosen")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert cache_folder() == Path("/chosen")
+    monkeypatch.delenv("ADDNORM_CACHE")
+    assert cache_folder() == Path("/caches/addnorm")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache_folder() == Path("/home/someone/.cache/addnorm")

@@ -1,4 +1,4 @@
-"""Files that are read whole: regular ones, of a size that what they are for can have."""
+"""Files that are read whole, of a size that what they are for can have; the folder of caches."""
 
 import os
 import stat
@@ -30,3 +30,13 @@ def read_file(file: Path, most: int = SETTINGS) -> bytes:
     if long or len(data) > most:
         raise InputError(f"{file}: too large: what it is for has at most {most:,} bytes")
     return data
+
+
+def cache_folder() -> Path:
+    """Where things are kept that can be made anew: compiled graphs, token arrays, tokenizers.
+
+    `$ADDNORM_CACHE`, or `addnorm` in the user's folder of caches.
+    """
+    if chosen := os.environ.get("ADDNORM_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "addnorm"

@@ -163,5 +163,5 @@ def test_one_token_that_ends_a_text_and_begins_the_next_stands_once_and_is_learn
     texts = [Encoded(0, [9, 1, 2], [1, 2, 9]), Encoded(1, [9, 3], [3, 9])]
     corpus = EncodedCorpus("language", bos_id=9, pad_id=0, train=texts)
     windows = WindowsConfig(batch_size=1, seq_len=8).windows(corpus, texts)
-    assert windows.between(0, 5).tolist() == [9, 1, 2, 9, 3]
-    assert windows.between(1, 6).tolist() == [1, 2, 9, 3, 9]
+    assert windows.bos_id is None
+    assert windows.stream.tolist() == [9, 1, 2, 9, 3, 9]

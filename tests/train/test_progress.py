@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from addnorm.train import progress
-from addnorm.train.progress import ProgressBar
+from addnorm.train.progress import ProgressBar, text_progress
 
 
 @pytest.fixture
@@ -67,3 +67,24 @@ def test_without_a_terminal_lines_at_steps_that_grow_and_every_minute(
     assert "loss 2.000" in lines[2]
     assert lines[2].endswith("0:01:40 left")
     assert "something" in console.file.getvalue()
+
+
+def test_a_long_text_is_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    console = Console(file=io.StringIO(), width=120)
+    with text_progress(console, "tokenising", 20_000_000) as advance:
+        advance(1_000_000)
+        now += 61
+        advance(4_000_000)
+    with text_progress(console, "tokenising", 1000) as advance:
+        advance(1000)
+    assert console.file.getvalue() == "tokenising: 20,000,000 characters\ntokenising: 25%\n"
+
+
+def test_a_text_has_a_bar_on_a_terminal(console: Console) -> None:
+    with text_progress(console, "tokenising", 200) as advance:
+        advance(50)
+    shown = console.file.getvalue()
+    assert "tokenising" in shown
+    assert "25%" in shown

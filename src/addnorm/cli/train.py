@@ -38,7 +38,7 @@ def train(
         may change on the way: steps, epochs, how often it validates and saves, patience, device.
     dry_run
         Only print the model, its parameters, tokens a step, memory and the time to expect; this
-        takes a few steps and writes nothing.
+        takes a few steps and writes no run.
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.terminal import console
@@ -67,7 +67,7 @@ def train(
         parsed = read_recipe(recipe, fields, import_parts=True)
         folder = out or Path("runs") / recipe.stem
     if dry_run:
-        prepared = Prepared(parsed)
+        prepared = Prepared(parsed, console=console)
         prepared.report(console)
         console.print(expectation(parsed, estimate(prepared)))
         return

@@ -70,7 +70,8 @@ class Loader(ABC, Generic[Item]):
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on."""
-        return (self.build(items) for items in self.plan(epoch)[start:])
+        plan = self.plan(epoch)
+        return (self.build(plan[i]) for i in range(start, len(plan)))
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Buckets(Loader[int]):
         self.tokens = tokens
         self.seed = seed
         self.pad_to = pad_to
-        self.widths = [self.width(corpus.length(example)) for example in examples]
+        self.widths = [self.width(length) for length in corpus.lengths(examples)]
         if max(self.widths) > tokens:
             raise InputError(
                 f"an example of {max(self.widths):,} tokens is longer than a batch of {tokens:,}: "

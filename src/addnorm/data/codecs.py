@@ -27,15 +27,20 @@ space and another, or before a sign that begins no ending such as 's.
 ANYWHERE = re.compile("")
 
 
-def pieces(text: str, division: re.Pattern[str] | None) -> Iterator[str]:
-    """A long text, divided where `division` says, `PIECE` characters or a little more in each."""
+SPACED = re.compile(r"(?<=\S)(?:\n(?=\S)|(?= \S))")
+"""Where byte-level BPE and words may be cut: after a line break, or before a space, that stands
+alone between what is no white space. No token reaches across, and none is another for it."""
+
+
+def pieces_of(text: str, cuts: re.Pattern[str] | None) -> Iterator[str]:
+    """The text in pieces of `PIECE` characters or more that end where `cuts` do; or else whole."""
     start = 0
-    while division is not None and len(text) - start > PIECE:
-        found = division.search(text, start + PIECE)
+    while cuts is not None and len(text) - start > PIECE:
+        found = cuts.search(text, start + PIECE)
         if found is None:
             break
-        yield text[start : found.start()]
-        start = found.start()
+        yield text[start : found.end()]
+        start = found.end()
     yield text[start:] if start else text
 
 
@@ -45,7 +50,7 @@ LONGEST_WORD = 2**18
 
 def whole_words(texts: Iterable[str]) -> Iterator[str]:
     """Texts in pieces that end where words do. Raises `InputError` for a word without an end."""
-    for piece in (piece for text in texts for piece in pieces(text, BETWEEN_WORDS)):
+    for piece in (piece for text in texts for piece in pieces_of(text, BETWEEN_WORDS)):
         if len(piece) > LONGEST_WORD:
             raise InputError(
                 f"tokenizer: the text has {len(piece):,} characters without a space between words, "
@@ -135,7 +140,7 @@ class LibraryCodec:
         n = 0
         for i, text in enumerate(texts):
             long = len(text) > PIECE
-            for piece in pieces(text, self.division) if long else (text,):
+            for piece in pieces_of(text, self.division) if long else (text,):
                 waiting.append((i, piece))
                 n += len(piece)
                 if n >= AT_ONCE:

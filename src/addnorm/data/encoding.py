@@ -1,17 +1,20 @@
 """From a corpus to numbers: what a model of each task reads, and what it has to say."""
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Shaped
 from tokenizers import Tokenizer as WordTokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
 
+from addnorm.data.compact import Compact, Encoded, Ids
 from addnorm.data.examples import (
     Corpus,
     Example,
@@ -25,6 +28,7 @@ from addnorm.data.examples import (
     target_text,
     words_of,
 )
+from addnorm.data.pieces import Advance, ids_of
 from addnorm.data.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from addnorm.errors import InputError, nearest
 
@@ -71,34 +75,12 @@ class Tokenizers:
         return cls(both, both)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """One example in ids; `index` is its place in its split of the corpus.
-
-    | task           | `tokens`        | `targets`                                            |
-    |----------------|-----------------|------------------------------------------------------|
-    | language       | bos text        | text eos                                             |
-    | translation    | source eos      | target eos; the decoder reads them shifted after bos |
-    | classification | bos text eos    | the number of the class                              |
-    | tagging        | bos words eos   | the number of the tag at each word's first piece     |
-
-    An image has `pixels` and no tokens; its target is the number of its class. Where every output
-    of the model has to say something of its own, `values` are the targets: numbers, or for each
-    label whether the text has it.
-    """
-
-    index: int
-    tokens: list[int]
-    targets: list[int]
-    pixels: UInt8[Tensor, "channels height width"] | None = None
-    values: Shaped[Tensor, " outputs"] | None = None
-
-
 @dataclass(frozen=True)
 class EncodedCorpus:
     """Encoded examples of one task in three splits, with the reports on them.
 
-    `bos_id` and `pad_id` mean nothing for images.
+    `bos_id` and `pad_id` mean nothing for images. `characters` has the length of each text of a
+    language model, by split.
     """
 
     task: Task
@@ -108,6 +90,7 @@ class EncodedCorpus:
     valid: Sequence[Encoded] = ()
     test: Sequence[Encoded] = ()
     reports: Mapping[str, Report] = field(default_factory=dict[str, Report])
+    characters: Mapping[str, Ids] = field(default_factory=dict[str, Ids])
 
     @property
     def splits(self) -> dict[str, Sequence[Encoded]]:
@@ -117,13 +100,22 @@ class EncodedCorpus:
     @property
     def reads(self) -> Literal["text", "images"]:
         """What the examples are made of."""
-        return "text" if not self.train or self.train[0].pixels is None else "images"
+        if not self.train or isinstance(self.train, Compact):
+            return "text"
+        return "text" if self.train[0].pixels is None else "images"
 
     def length(self, example: Encoded) -> int:
         """How many positions of a model an example takes: the longer side of a pair."""
         if self.task == "translation":
             return max(len(example.tokens), len(example.targets))
         return len(example.tokens)
+
+    def lengths(self, examples: Sequence[Encoded]) -> list[int]:
+        """The length of each of some examples."""
+        if not isinstance(examples, Compact):
+            return [self.length(example) for example in examples]
+        read, said = examples.tokens.lengths, examples.targets.lengths
+        return (np.maximum(read, said) if self.task == "translation" else read).tolist()
 
     def within(self, max_len: int, longer: Longer = "leave_out") -> "EncodedCorpus":
         """The same corpus with no example longer than `max_len`; the reports say what it cost.
@@ -139,18 +131,19 @@ class EncodedCorpus:
             reports={split: report for split, (_, report) in parts.items() if report.read},
         )
 
-    def _within(self, split: str, max_len: int, longer: Longer) -> tuple[list[Encoded], Report]:
+    def _within(self, split: str, max_len: int, longer: Longer) -> tuple[Sequence[Encoded], Report]:
         examples = self.splits[split]
         n = len(examples)
         report = self.reports.get(split, Report(n, n))
-        long = [f"{split} example {e.index + 1}" for e in examples if self.length(e) > max_len]
-        if not long:
-            return list(examples), report
+        fits = [length <= max_len for length in self.lengths(examples)]
+        if all(fits):
+            return examples, report
+        long = [f"{split} example {examples[i].index + 1}" for i in range(n) if not fits[i]]
         if longer == "shorten":
-            cut = [shortened(self.task, example, max_len) for example in examples]
+            cut = Compact.of(shortened(self.task, example, max_len) for example in examples)
             return cut, replace(report, shortened=[*report.shortened, *long])
         left_out = {**report.left_out, f"longer than {max_len} tokens": long}
-        kept = [example for example in examples if self.length(example) <= max_len]
+        kept = Compact.of(examples[i] for i in range(n) if fits[i])
         return kept, replace(report, used=report.used - len(long), left_out=left_out)
 
 
@@ -173,11 +166,15 @@ def _keep_last(ids: list[int], n: int) -> list[int]:
 
 
 def encode(
-    corpus: Corpus, tokenizers: Tokenizers | None, labels: Sequence[str] | None = None
+    corpus: Corpus,
+    tokenizers: Tokenizers | None,
+    labels: Sequence[str] | None = None,
+    advance: Advance = lambda _: None,
 ) -> EncodedCorpus:
     """Encode every example; `labels` numbers the classes or tags, by default those of the corpus.
 
-    Images alone have no tokenizers. Raises `InputError` for a label that is not among them.
+    `advance` hears how the texts for a language model come along. Images alone have no tokenizers.
+    Raises `InputError` for a label that is not among them.
     """
     number = {label: n for n, label in enumerate(corpus.labels if labels is None else labels)}
     images = isinstance(corpus.train[0], Image)
@@ -187,27 +184,74 @@ def encode(
         raise InputError("the data are images, which no tokenizer reads: leave [tokenizer] out")
     if tokenizers is None:
         return _images(corpus, number)
-    splits = {
+    bos_id, pad_id = tokenizers.target.bos_id, tokenizers.target.pad_id
+    if corpus.task == "language":
+        splits = {k: in_memory(v, tokenizers, advance) for k, v in corpus.splits.items()}
+        characters = {k: characters_of(v) for k, v in corpus.splits.items()}
+        facts: Any = {**splits, "characters": characters}
+        return EncodedCorpus("language", bos_id, pad_id, **facts, reports=corpus.reports)
+    sides = {
         split: _ENCODE[corpus.task](examples, tokenizers, number)
         for split, examples in corpus.splits.items()
     }
-    return EncodedCorpus(
-        task=corpus.task,
-        bos_id=tokenizers.target.bos_id,
-        pad_id=tokenizers.target.pad_id,
-        **{
-            split: [
-                Encoded(i, *sides, values=_values(corpus.splits[split][i], number))
-                for i, sides in enumerate(pairs)
-            ]
-            for split, pairs in splits.items()
-        },
-        reports=corpus.reports,
-    )
+    encoded: Any = {
+        split: Compact.of(
+            Encoded(i, *two, values=_values(corpus.splits[split][i], number))
+            for i, two in enumerate(pairs)
+        )
+        for split, pairs in sides.items()
+    }
+    return EncodedCorpus(corpus.task, bos_id, pad_id, **encoded, reports=corpus.reports)
+
+
+def in_memory(examples: Sequence[Example], tokenizers: Tokenizers, advance: Advance) -> Compact:
+    """The texts of a language model in ids."""
+    out = io.BytesIO()
+    lengths = write_texts(examples, tokenizers, out, advance)
+    return Compact.documents(np.frombuffer(out.getbuffer(), id_type(tokenizers)), lengths)
+
+
+def write_texts(
+    examples: Sequence[Example],
+    tokenizers: Tokenizers,
+    out: io.BufferedIOBase,
+    advance: Advance = lambda _: None,
+) -> Ids:
+    """Write the ids of the texts of a language model side by side, with the end of each after it.
+
+    Returns the length of each without its end. Raises `InputError` where the tokenizer has none.
+    """
+    tokenizer, dtype = tokenizers.source, id_type(tokenizers)
+    if tokenizer.eos_id is None:
+        raise InputError("the tokenizer has no end token, so no text to learn from would end")
+    # GPT-2 reads a prompt as it is, but learnt that a text begins after the end of another.
+    start = np.array(_around("language", tokenizer)[0] or (tokenizer.bos_id,), dtype)
+    end = np.array([tokenizer.eos_id], dtype)
+    lengths: list[int] = []
+    for n, ids in ids_of(tokenizer, map(source_text, examples), dtype, advance):
+        if n == len(lengths):
+            out.write((end if n else end[:0]).tobytes() + start.tobytes())
+            lengths.append(len(start))
+        out.write(ids.tobytes())
+        lengths[n] += len(ids)
+    out.write((end if lengths else end[:0]).tobytes())
+    return np.array(lengths, np.int64)
+
+
+def id_type(tokenizers: Tokenizers) -> "np.dtype[Any]":
+    """Two bytes an id where the vocabulary has less than 65,536, else four."""
+    tokenizer = tokenizers.source
+    own = (*_around("language", tokenizer)[0], tokenizer.bos_id, *tokenizer.eos_ids)
+    return np.dtype(np.uint16 if max(tokenizer.vocab_size, 1 + max(own)) < 2**16 else np.uint32)
+
+
+def characters_of(examples: Sequence[Example]) -> Ids:
+    """The length of each text."""
+    return np.array([len(source_text(example)) for example in examples], np.int64)
 
 
 def _images(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
-    splits = {
+    splits: Any = {
         split: [
             Encoded(i, [], _numbers(example, number), example.pixels)
             for i, example in enumerate(examples)
@@ -289,22 +333,17 @@ def _around(task: Task, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[i
     return before, () if task == "language" else after
 
 
+AT_ONCE = 4096
+"""Texts that are tokenised at once."""
+
 Sides = Iterator[tuple[list[int], list[int]]]
 """The tokens and the targets of each example."""
 
 
-def _language(examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]) -> Sides:
-    texts = [source_text(example) for example in examples]
-    tokenizer = tokenizers.source
-    if tokenizer.eos_id is None:
-        raise InputError("the tokenizer has no end token, so no text to learn from would end")
-    # GPT-2 reads a prompt as it is, but learnt that a text begins after the end of another.
-    start = () if _around("language", tokenizer)[0] else (tokenizer.bos_id,)
-    for tokens in as_read("language", tokenizer, texts):
-        tokens[:0] = start
-        targets = tokens[1:]
-        targets.append(tokenizer.eos_id)
-        yield tokens, targets
+def _read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
+    """The ids of texts as a model of the task reads them, not of all at once."""
+    for i in range(0, len(texts), AT_ONCE):
+        yield from as_read(task, tokenizer, texts[i : i + AT_ONCE])
 
 
 def _translation(
@@ -313,8 +352,8 @@ def _translation(
     sources = [source_text(example) for example in examples]
     targets = [target_text(example) for example in examples]
     return zip(
-        as_read("translation", tokenizers.source, sources),
-        as_read("translation", tokenizers.target, targets),
+        _read("translation", tokenizers.source, sources),
+        _read("translation", tokenizers.target, targets),
         strict=True,
     )
 
@@ -323,7 +362,7 @@ def _classification(
     examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int]
 ) -> Sides:
     texts = [source_text(example) for example in examples]
-    read = as_read("classification", tokenizers.source, texts)
+    read = _read("classification", tokenizers.source, texts)
     for example, tokens in zip(examples, read, strict=True):
         yield tokens, _numbers(example, number)
 
@@ -332,7 +371,7 @@ def _every_output(
     examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]
 ) -> Sides:
     texts = [source_text(example) for example in examples]
-    return ((tokens, []) for tokens in as_read("classification", tokenizers.source, texts))
+    return ((tokens, []) for tokens in _read("classification", tokenizers.source, texts))
 
 
 def _values(example: Example, number: Mapping[str, int]) -> Shaped[Tensor, " outputs"] | None:
@@ -360,7 +399,6 @@ def _tagging(
 
 
 _ENCODE = {
-    "language": _language,
     "translation": _translation,
     "classification": _classification,
     "multi_label": _every_output,

@@ -45,9 +45,10 @@ class TextConfig(Files):
                 f"valid_fraction = {self.valid_fraction} and test_fraction = {self.test_fraction} "
                 "leave nothing to train on: their sum must be less than 1"
             )
-        rows = {split: self.units(*self.read(path)) for split, path in paths.items()}
+        path, text = self.read(paths.pop("train"))
+        others = {split: self.units(*self.read(other)) for split, other in paths.items()}
+        rows = {"train": self.units(path, text), **others}
         if any(fractions.values()):
-            path, text = self.read(self.train)
             start = self.end_of_unit(text, 1 - sum(fractions.values()))
             stop = self.end_of_unit(text, 1 - self.test_fraction)
             rows["train"] = self.units(path, text, 0, start)
@@ -70,11 +71,12 @@ class TextConfig(Files):
         """The documents between two characters of a file's text."""
         part = text[start:stop]
         first_line = text.count("\n", 0, start) + 1
-        numbered = enumerate(lines_of(part), first_line)
         if self.unit == "file":
-            content = Text(part) if part.strip() else "nothing but white space"
+            content = Text(part) if part and not part.isspace() else "nothing but white space"
             yield Row(f"{path}:{first_line}", content)
-        elif self.unit == "line":
+            return
+        numbered = enumerate(lines_of(part), first_line)
+        if self.unit == "line":
             for n, line in numbered:
                 yield Row(f"{path}:{n}", Text(line) if line.strip() else "empty line")
         else:

@@ -13,7 +13,15 @@ from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, Validation
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from addnorm.config import config
-from addnorm.data.codecs import SPECIALS, LibraryCodec, OwnCodec, TokenizerPart, whole_words
+from addnorm.data.codecs import (
+    SPACED,
+    SPECIALS,
+    LibraryCodec,
+    OwnCodec,
+    TokenizerPart,
+    pieces_of,
+    whole_words,
+)
 from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.parts import FROM_FILE, Family, dump
@@ -357,7 +365,8 @@ class WordConfig:
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Count the words; the most frequent come first, those that tie in order of code points."""
-        counts = Counter(word for text in texts for word in text.split())
+        pieces = (piece for text in texts for piece in pieces_of(text, SPACED))
+        counts = Counter(word for piece in pieces for word in piece.split())
         words = [
             word for word, n in counts.items() if n >= self.min_frequency and word not in SPECIALS
         ]

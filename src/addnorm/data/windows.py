@@ -1,19 +1,20 @@
 """Batches for language models in rows of one length: windows of a stream, and packed documents."""
 
-from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal, overload
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 from pydantic import PositiveInt
 from torch import Tensor
 
 from addnorm.config import config
 from addnorm.data.batch import Batch, Loader, Loaders, chunks, dice, padded, tensors, with_valid
-from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus
+from addnorm.data.compact import Compact, Encoded, Ids
+from addnorm.data.encoding import IGNORE, EncodedCorpus
+from addnorm.data.order import shuffled
 from addnorm.errors import InputError
 
 
@@ -23,12 +24,12 @@ class Windows(Loader[range]):
     With a seed the stream is a ring, which each epoch cuts into windows from another place and
     visits in another order. Without one, windows follow one another from the start, and the first
     token, which nothing precedes, is no target. What remains at the end is a shorter window, in the
-    last batch.
+    last batch. The stream stays where it is, in a file or in memory, in any type of whole numbers.
     """
 
     def __init__(
         self,
-        stream: Int[Tensor, " seq"],
+        stream: Integer[Tensor, " seq"],
         batch_size: int,
         seq_len: int,
         *,
@@ -36,47 +37,82 @@ class Windows(Loader[range]):
         bos_id: int | None = None,
         pad_id: int = 0,
     ) -> None:
-        ring = seed is not None
-        self.n_tokens = len(stream) if ring else len(stream) - 1
         self.stream = stream
-        self.bos_id = bos_id
+        self.n_tokens = len(stream) if seed is not None else len(stream) - 1
         self.batch_size = batch_size
         self.seq_len = seq_len
         self.seed = seed
+        self.bos_id = bos_id
         self.pad_id = pad_id
 
-    def plan(self, epoch: int) -> list[Sequence[range]]:
+    def plan(self, epoch: int) -> "Cuts":
         """Windows as ranges of places in the ring, each of which starts on its first round."""
-        rng = dice(self.seed, epoch)
-        n = self.n_tokens
+        rng, n = dice(self.seed, epoch), self.n_tokens
         first = rng.randrange(n) if rng else 0
-        cuts = [*range(first, first + n, self.seq_len), first + n]
-        windows = [range(i % n, i % n + j - i) for i, j in pairwise(cuts)]
-        rest = [windows.pop()] if n % self.seq_len else []
-        if rng:
-            rng.shuffle(windows)
-        return chunks(windows + rest, self.batch_size)
+        order = shuffled(rng, n // self.seq_len) if rng else None
+        return Cuts(n, first, self.seq_len, self.batch_size, order)
 
-    def between(self, start: int, stop: int) -> Int[Tensor, " _"]:
-        """A part of the stream, which may run past the end of the ring."""
-        over = stop - len(self.stream)
-        inner = self.stream[start:stop]
-        return torch.cat([inner, self.stream[:over]]) if over > 0 else inner
+    def __len__(self) -> int:
+        return len(Cuts(self.n_tokens, 0, self.seq_len, self.batch_size))
 
     def build(self, items: Sequence[range]) -> Batch:
         """The windows as rows; a shorter one is padded."""
-        tokens = [self.between(window.start, window.stop) for window in items]
-        targets = [self.between(window.start + 1, window.stop + 1) for window in items]
+        rows = [self.tokens(window) for window in items]
         width = max(map(len, items))
-        said = padded(targets, IGNORE, width)
-        if self.bos_id is not None:
-            # That a new document begins is no prediction of its text.
-            said = said.where(said != self.bos_id, IGNORE)
         return Batch.of(
-            with_valid("tokens", "valid", tokens, self.pad_id, width),
-            said,
+            with_valid("tokens", "valid", [row[:-1] for row in rows], self.pad_id, width),
+            padded([self.targets(row) for row in rows], IGNORE, width),
             [window.start for window in items],
         )
+
+    def tokens(self, window: range) -> Int[Tensor, " _"]:
+        """The tokens of a window and the one after it; the ring goes on where it began."""
+        tokens = self.stream[window.start : window.stop + 1].long()
+        beyond = window.stop + 1 - len(self.stream)
+        return tokens if beyond <= 0 else torch.cat([tokens, self.stream[:beyond].long()])
+
+    def targets(self, tokens: Int[Tensor, " _"]) -> Int[Tensor, " _"]:
+        """What is to be said at each token but the last."""
+        if self.bos_id is None:
+            return tokens[1:]
+        # That a new document begins is no prediction of its text.
+        return tokens[1:].where(tokens[1:] != self.bos_id, IGNORE)
+
+
+class Cuts(Sequence[Sequence[range]]):
+    """Batches of windows of a stream, made when they are asked for; what remains comes last."""
+
+    def __init__(
+        self, n: int, first: int, seq_len: int, batch_size: int, order: Ids | None = None
+    ) -> None:
+        self.n = n
+        self.first = first
+        self.seq_len = seq_len
+        self.batch_size = batch_size
+        self.order = order
+        self.n_windows = -(-n // seq_len)
+
+    def __len__(self) -> int:
+        return -(-self.n_windows // self.batch_size)
+
+    @overload
+    def __getitem__(self, i: int) -> list[range]: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Sequence[range]]: ...
+    def __getitem__(self, i: int | slice) -> Sequence[Any]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
+        start = range(len(self))[i] * self.batch_size
+        stop = min(start + self.batch_size, self.n_windows)
+        return [self.window(k) for k in range(start, stop)]
+
+    def window(self, k: int) -> range:
+        """Window number `k` in the order of the epoch."""
+        if self.order is not None and k < len(self.order):
+            k = int(self.order[k])
+        at = self.seq_len * k
+        start = (self.first + at) % self.n
+        return range(start, start + min(self.seq_len, self.n - at))
 
 
 @config
@@ -110,19 +146,19 @@ class WindowsConfig:
         self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
     ) -> Windows:
         """The windows of some documents; in one order and from the start without a seed."""
+        texts = Compact.as_documents(examples)
+        ids, starts = texts.tokens.ids, texts.tokens.starts
+        ends = starts + texts.tokens.lengths
         # Where one token both ends a text and begins the next, as in GPT-2, it stands there once.
-        shared = all(e.targets[-1:] == [corpus.bos_id] for e in examples)
-        ids = array("i")  # four bytes a token, of which there may be millions
-        for e in examples:
-            ids.extend(e.tokens if self.documents == "marked" else e.tokens[1:])
-            if self.documents == "marked" and not shared:
-                ids.append(e.targets[-1])
-        if self.documents == "marked" and shared:
-            ids.append(corpus.bos_id)
+        shared = bool((ids[ends] == corpus.bos_id).all())
+        if self.documents == "joined":
+            ids = ids[1:-1] if len(texts) == 1 else np.delete(ids, np.concatenate([starts, ends]))
+        elif shared and len(texts) > 1:
+            ids = np.delete(ids, ends[:-1])
         if len(ids) < 2:
             raise InputError("the text is too short: a language model needs 2 tokens or more")
         return Windows(
-            torch.frombuffer(ids, dtype=torch.int32),
+            torch.from_numpy(ids),
             self.batch_size,
             self.seq_len,
             seed=seed,
@@ -151,11 +187,7 @@ class Packed(Loader[list[int]]):
         self.seq_len = seq_len
         self.seed = seed
         self.pad_id = pad_id
-        self.pieces = [
-            Encoded(e.index, e.tokens[i : i + seq_len], e.targets[i : i + seq_len])
-            for e in examples
-            for i in range(0, len(e.tokens), seq_len)
-        ]
+        self.pieces = Compact.as_documents(examples).cut(seq_len)
 
     def plan(self, epoch: int) -> list[Sequence[list[int]]]:
         """Rows as lists of numbers of pieces."""
@@ -163,12 +195,13 @@ class Packed(Loader[list[int]]):
         order = list(range(len(self.pieces)))
         if rng:
             rng.shuffle(order)
+        lengths: list[int] = self.pieces.tokens.lengths.tolist()
         # A stable sort: pieces of one length stay shuffled, and there are always as many rows.
-        order.sort(key=lambda i: -len(self.pieces[i].tokens))
+        order.sort(key=lambda i: -lengths[i])
         rows: list[list[int]] = []
         room: list[tuple[int, int]] = []  # (what is left, row), sorted
         for i in order:
-            length = len(self.pieces[i].tokens)
+            length = lengths[i]
             at = bisect_left(room, (length, 0))
             if at == len(room):
                 rows.append([i])

@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import os
 import platform
 import re
 import shutil
@@ -23,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from addnorm.atomic import atomic_file
 from addnorm.errors import InputError
+from addnorm.files import cache_folder
 from addnorm.memory import keep_freed_pages
 
 Graph = Callable[..., Tensor]
@@ -196,13 +196,6 @@ def _quiet() -> Generator[None]:
 
 
 # What a graph depends on.
-
-
-def cache_folder() -> Path:
-    """Where graphs are kept: `$ADDNORM_CACHE`, or `addnorm` in the user's folder of caches."""
-    if chosen := os.environ.get("ADDNORM_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "addnorm"
 
 
 def fingerprint(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> str:

@@ -12,7 +12,8 @@ from torch import Tensor
 from addnorm.data import DataConfig
 from addnorm.data.batch import Batch, Loader
 from addnorm.data.batching import Buckets, Loaders, build_loaders
-from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Tokenizers, encode
+from addnorm.data.compact import Encoded, Ids
+from addnorm.data.encoding import IGNORE, Tokenizers
 from addnorm.data.examples import (
     Corpus,
     Example,
@@ -24,14 +25,14 @@ from addnorm.data.examples import (
     Tagged,
     Text,
     labels_of,
-    source_text,
     target_text,
 )
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.runs import metrics
-from addnorm.runs.recipe import check_task
+from addnorm.runs.folder import Saved
+from addnorm.runs.reading import EncodedData, read_data
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of
@@ -50,10 +51,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models on one split of a corpus: on those examples that its loader has."""
+    """Evaluates models on one split of a corpus: on those examples that its loader has.
+
+    Of the texts of a language model only the numbers of their `characters` are needed.
+    """
 
     examples: Sequence[Example]
     encoded: Sequence[Encoded]
+    characters: Ids | None
     loader: Loader[Any]
     tokenizers: Tokenizers | None
     labels: Sequence[str]
@@ -63,12 +68,8 @@ class Evaluator:
     def of(
         cls,
         split: Split,
-        corpus: Corpus,
-        encoded: EncodedCorpus,
+        data: EncodedData,
         loaders: Loaders,
-        *,
-        tokenizers: Tokenizers | None,
-        labels: Sequence[str],
         settings: EvalConfig,
     ) -> "Evaluator | None":
         """The evaluator of a split; none where the data have no such split."""
@@ -76,8 +77,10 @@ class Evaluator:
         if loader is None:
             return None
         # Buckets may have left out or shortened examples.
-        used = loader.examples if isinstance(loader, Buckets) else encoded.splits[split]
-        return cls(corpus.splits[split], used, loader, tokenizers, labels, settings)
+        used = loader.examples if isinstance(loader, Buckets) else data.encoded.splits[split]
+        examples = data.corpus.splits[split] if data.corpus else ()
+        characters = data.encoded.characters.get(split)
+        return cls(examples, used, characters, loader, data.tokenizers, data.labels, settings)
 
     def evaluate(self, model: Model, n_translated: int | None = None) -> Evaluation:
         """Score the split; of translations, only the first `n_translated` where that is given."""
@@ -85,9 +88,9 @@ class Evaluator:
         with torch.inference_mode():
             loss, n_tokens, outputs = self._run(model)
         scores = {"loss": loss / max(n_tokens, 1)}
+        if self.characters is not None:
+            return Evaluation(scores | self._language(loss, scores["loss"], self.characters), {})
         match self.examples[0]:
-            case Text():
-                return Evaluation(scores | self._language(loss, scores["loss"]), {})
             case Pair():
                 assert isinstance(model, EncoderDecoderModel)
                 scores["perplexity"] = metrics.perplexity(scores["loss"])
@@ -101,6 +104,8 @@ class Evaluator:
                 return self._regression(scores, outputs)
             case Tagged():
                 return self._tagging(scores, outputs)
+            case Text():
+                raise AssertionError("texts are counted in characters")
 
     def _run(self, model: Model) -> tuple[float, int, dict[int, list[Any]]]:
         """The summed loss, its number of targets, and what the model says at each, by example.
@@ -119,19 +124,21 @@ class Evaluator:
                 outputs.update(_answers(logits, batch))
         return total, n_tokens, dict(sorted(outputs.items()))
 
-    def _language(self, total: float, loss: float) -> dict[str, float]:
-        n_characters = sum(self._n_characters(one) for one in self.encoded)
+    def _language(self, total: float, loss: float, characters: Ids) -> dict[str, float]:
+        if isinstance(self.loader, Buckets):
+            n_characters = sum(self._n_characters(one, characters) for one in self.encoded)
+        else:
+            n_characters = int(characters.sum())
         return {
             "perplexity": metrics.perplexity(loss),
             "bits_per_character": metrics.bits_per_character(total, n_characters),
         }
 
-    def _n_characters(self, one: Encoded) -> int:
+    def _n_characters(self, one: Encoded, characters: Ids) -> int:
         assert self.tokenizers is not None
         tokenizer = self.tokenizers.source
         shortened = one.targets[-1] != tokenizer.eos_id
-        text = tokenizer.decode(one.targets) if shortened else source_text(self.examples[one.index])
-        return len(text)
+        return len(tokenizer.decode(one.targets)) if shortened else int(characters[one.index])
 
     def _translations(self, model: EncoderDecoderModel, n: int | None) -> dict[int, str]:
         assert self.tokenizers is not None
@@ -220,16 +227,18 @@ def evaluate_on(
 
     Raises `InputError` where the data have no such split, or are for another task.
     """
+    if split is not None:
+        check_choice("split", split, get_args(Split))
     other = None if data is None else corpus_of(data)
-    corpus = other or run.corpus or run.recipe.corpus()
     if other is not None and not (other.valid or other.test):
-        corpus = replace(other, test=other.train, reports={})
-    if not (corpus.valid or corpus.test):
+        other = replace(other, test=other.train, reports={})
+    found = _data_of(run, other)
+    splits = found.encoded.splits
+    if not (splits["valid"] or splits["test"]):
         raise InputError("the data have no test and no validation split: name some to evaluate")
     if split is None:
-        split = "test" if corpus.test or not corpus.valid else "valid"
-    check_choice("split", split, get_args(Split))
-    return evaluate_run(run, cast(Split, split), corpus=corpus)
+        split = "test" if splits["test"] or not splits["valid"] else "valid"
+    return _evaluated(run, cast(Split, split), found).scores
 
 
 def evaluate_run(
@@ -248,22 +257,22 @@ def evaluation_of(
     What was left out of the data is told on the `console`. Raises `InputError` where the data have
     no such split.
     """
-    corpus = corpus or run.corpus or run.recipe.corpus()
-    check_task(run.recipe, corpus)
-    encoded = encode(corpus, run.text, run.labels)
-    loaders = build_loaders(run.recipe.train.batching, encoded)
-    evaluator = Evaluator.of(
-        split,
-        corpus,
-        encoded,
-        loaders,
-        tokenizers=run.text,
-        labels=run.labels,
-        settings=run.recipe.eval,
-    )
+    return _evaluated(run, split, _data_of(run, corpus, console), console)
+
+
+def _data_of(run: Run, corpus: Corpus | None, console: Console | None = None) -> EncodedData:
+    saved = Saved(run.recipe, run.text, run.labels)
+    return read_data(run.recipe, saved, corpus or run.corpus, console)
+
+
+def _evaluated(
+    run: Run, split: Split, data: EncodedData, console: Console | None = None
+) -> Evaluation:
+    loaders = build_loaders(run.recipe.train.batching, data.encoded)
+    evaluator = Evaluator.of(split, data, loaders, run.recipe.eval)
     if evaluator is None:
         other = "valid" if split == "test" else "test"
-        there = f": use --split {other}" if getattr(corpus, other) else ""
+        there = f": use --split {other}" if data.encoded.splits[other] else ""
         raise InputError(f"the data have no {split} split: data.{split} is not given{there}")
     if console is not None:
         console.out(f"{split}: {loaders.reports[split]}", highlight=False)

@@ -121,8 +121,8 @@ def train(
     if given is not None:
         _check_tokenizer(recipe, given, ready)
     saved = Saved(recipe, ready, given.labels) if ready and given else None
-    prepared = Prepared(recipe, saved, given)
     console = Console(stderr=True, highlight=False, quiet=not progress)
+    prepared = Prepared(recipe, saved, given, console)
     prepared.report(console)
     console.out(f"{count(prepared.model):,} parameters", highlight=False)
     if folder is not None:

@@ -22,15 +22,15 @@ from addnorm.convert.transfer.model import (
     transfer_weights,
 )
 from addnorm.data.batching import Loaders, build_loaders
-from addnorm.data.encoding import encode
 from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.runs.build import build_model, save_model
 from addnorm.runs.changes import changed, with_depth
 from addnorm.runs.evaluation import Evaluator, Split
-from addnorm.runs.folder import write_settings
+from addnorm.runs.folder import Saved, write_settings
 from addnorm.runs.lock import LOCK, locked
-from addnorm.runs.recipe import Recipe, check_task
+from addnorm.runs.reading import read_data
+from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.train.precision import resolve_device
 from addnorm.train.progress import ProgressBar
@@ -122,19 +122,9 @@ class _EvaluationData:
     @classmethod
     def of(cls, run: Run, split: Split) -> "_EvaluationData":
         recipe = run.recipe
-        corpus = recipe.corpus()
-        check_task(recipe, corpus)
-        encoded = encode(corpus, run.text, run.labels)
-        loaders = build_loaders(recipe.train.batching, encoded, recipe.train.seed)
-        evaluator = Evaluator.of(
-            split,
-            corpus,
-            encoded,
-            loaders,
-            tokenizers=run.text,
-            labels=run.labels,
-            settings=recipe.eval,
-        )
+        data = read_data(recipe, Saved(recipe, run.text, run.labels))
+        loaders = build_loaders(recipe.train.batching, data.encoded, recipe.train.seed)
+        evaluator = Evaluator.of(split, data, loaders, recipe.eval)
         return cls(loaders, evaluator, recipe.eval.valid_examples)
 
     def scores(self, model: Model) -> dict[str, float]:

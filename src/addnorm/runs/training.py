@@ -1,6 +1,8 @@
 """Training a recipe into a run folder."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rich.console import Console
@@ -8,7 +10,8 @@ from torch import nn
 
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Loaders, build_loaders
-from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
+from addnorm.data.compact import Compact, Encoded
+from addnorm.data.encoding import EncodedCorpus
 from addnorm.data.examples import source_text, target_text
 from addnorm.errors import InputError
 from addnorm.models import Model
@@ -17,8 +20,8 @@ from addnorm.runs.digests import DIGESTS
 from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
 from addnorm.runs.lock import locked
-from addnorm.runs.metrics import entity_scores
-from addnorm.runs.recipe import Recipe, check_task
+from addnorm.runs.reading import read_data
+from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
@@ -35,24 +38,24 @@ class Prepared:
     """What a recipe asks for, read, checked and built: everything up to the first step.
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
-    takes the place of the recipe's data. Raises `InputError` for whatever is wrong with the recipe
-    or its data.
+    takes the place of the recipe's data. What takes long is shown on the `console`. Raises
+    `InputError` for whatever is wrong with the recipe or its data.
     """
 
     def __init__(
-        self, recipe: Recipe, saved: Saved | None = None, corpus: Corpus | None = None
+        self,
+        recipe: Recipe,
+        saved: Saved | None = None,
+        corpus: Corpus | None = None,
+        console: Console | None = None,
     ) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         check_memory(count_parameters(recipe, None, (), rows=1))  # at least: before data are read
         self.recipe = recipe
-        self.corpus: Corpus = corpus or recipe.corpus()
-        check_task(recipe, self.corpus)
-        if self.corpus.task == "tagging":
-            entity_scores([["O"]], [["O"]])  # says so now if its package is missing
-        self.tokenizers = saved.tokenizers if saved else learnt(recipe, self.corpus)
+        self.data = read_data(recipe, saved, corpus, console)
+        self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
         self.learnt = None if saved or recipe.train.start else self.tokenizers
-        self.labels = saved.labels if saved else self.corpus.labels
-        self.encoded: EncodedCorpus = encode(self.corpus, self.tokenizers, self.labels)
+        self.encoded: EncodedCorpus = self.data.encoded
         self.loaders: Loaders = build_loaders(
             recipe.train.batching, self.encoded, recipe.train.seed
         )
@@ -75,7 +78,7 @@ class Prepared:
             console.out(f"{self.recipe.train.start}: {self.start_report}", highlight=False)
         for split, report in self.loaders.reports.items():
             console.out(f"{split}: {report}{self.size(split)}", highlight=False)
-        for warning in warnings_for(self.recipe, self.corpus, self.loaders.train, self.learnt):
+        for warning in warnings_for(self.recipe, self.data, self.loaders.train, self.learnt):
             console.out(f"warning: {warning}", highlight=False)
 
     def size(self, split: str) -> str:
@@ -84,28 +87,25 @@ class Prepared:
             return ""
         loader = getattr(self.loaders, split)
         used = loader.examples if isinstance(loader, Buckets) else self.encoded.splits[split]
-        examples = [self.corpus.splits[split][one.index] for one in used]
-        source = size_of(map(source_text, examples), sum(len(one.tokens) for one in used))
-        if self.corpus.task != "translation":
+        if self.data.corpus is None:
+            lengths = self.encoded.characters[split]
+            if isinstance(loader, Buckets):
+                lengths = lengths[[one.index for one in used]]
+            return f"; {size_of(int(lengths.sum()), _tokens(used))}"
+        examples = [self.data.corpus.splits[split][one.index] for one in used]
+        source = size_of(sum(len(source_text(one)) for one in examples), _tokens(used))
+        if self.encoded.task != "translation":
             return f"; {source}"
-        target = size_of(map(target_text, examples), sum(len(one.targets) for one in used))
+        target = size_of(sum(len(target_text(one)) for one in examples), _tokens(used, "targets"))
         return f"; source {source}; target {target}"
 
     def validation(self) -> Validation | None:
         """How the trainer evaluates the model as it goes; not at all without validation data."""
         settings = self.recipe.eval
-        evaluator = Evaluator.of(
-            "valid",
-            self.corpus,
-            self.encoded,
-            self.loaders,
-            tokenizers=self.tokenizers,
-            labels=self.labels,
-            settings=settings,
-        )
+        evaluator = Evaluator.of("valid", self.data, self.loaders, settings)
         if evaluator is None:
             return None
-        metric = settings.metric or MEASURED[self.corpus.task][0]
+        metric = settings.metric or MEASURED[self.encoded.task][0]
 
         def score(_: nn.Module) -> dict[str, float]:
             return evaluator.evaluate(self.model, settings.valid_examples).scores
@@ -113,11 +113,11 @@ class Prepared:
         return Validation(score, metric, larger_is_better=metric not in LOWER_IS_BETTER)
 
 
-def learnt(recipe: Recipe, corpus: Corpus) -> Tokenizers | None:
-    """The tokenizers that a recipe begins with or learns from its corpus; none for images."""
-    if recipe.train.start is not None:
-        return read_settings(recipe.train.start).tokenizers
-    return None if recipe.tokenizer is None else Tokenizers.train(recipe.tokenizer, corpus)
+def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "tokens") -> int:
+    """The number of tokens of one side of examples."""
+    if isinstance(used, Compact):
+        return int(getattr(used, side).lengths.sum())
+    return sum(len(getattr(one, side)) for one in used)
 
 
 def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Run:
@@ -130,7 +130,7 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
         (folder / DIGESTS).unlink(missing_ok=True)  # of an end that is none any more
-        prepared = Prepared(recipe, saved)
+        prepared = Prepared(recipe, saved, console=console)
         prepared.report(console)
         if saved is None:
             write_settings(folder, recipe, prepared.tokenizers, prepared.labels)

@@ -1,7 +1,7 @@
 """Warnings before training: what was asked for and will not be had, and what to do about it."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import isfinite
 from typing import Any, get_args
 
@@ -14,6 +14,7 @@ from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.positions import NoPositionConfig
 from addnorm.parts import kind_of
+from addnorm.runs.reading import EncodedData
 from addnorm.runs.recipe import Recipe
 
 LONG = 2**20
@@ -21,15 +22,15 @@ LONG = 2**20
 
 
 def warnings_for(
-    recipe: Recipe, corpus: Corpus, train: Loader[Any], learnt: Tokenizers | None
+    recipe: Recipe, data: EncodedData, train: Loader[Any], learnt: Tokenizers | None
 ) -> list[str]:
     """A sentence on each thing that will disappoint; `learnt` are tokenizers learnt just now."""
     return [
         *_vocabulary(recipe, learnt),
         *_positions(recipe),
         *_batches(recipe, train),
-        *_numbers(recipe, corpus),
-        *_single_lines(recipe, corpus),
+        *_numbers(recipe, data.corpus),
+        *_single_lines(recipe, data),
     ]
 
 
@@ -109,9 +110,9 @@ def _too_large(train: Loader[Any]) -> str | None:
     return None
 
 
-def _numbers(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
+def _numbers(recipe: Recipe, corpus: Corpus | None) -> Iterator[str]:
     """Classes that are measurements: numbers that are not whole, or hardly any of them twice."""
-    if not isinstance(corpus.train[0], Labelled):
+    if corpus is None or not isinstance(corpus.train[0], Labelled):
         return
     counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
     numbers = [number for label in counts if (number := _number(label)) is not None]
@@ -136,18 +137,25 @@ def _number(label: str) -> float | None:
     return number if isfinite(number) else None
 
 
-def _single_lines(recipe: Recipe, corpus: Corpus) -> Iterator[str]:
+def _single_lines(recipe: Recipe, data: EncodedData) -> Iterator[str]:
     """A large file of which one line was read."""
     if isinstance(recipe.data, TextConfig) and recipe.data.unit == "file":
         return
-    for split, examples in corpus.splits.items():
-        if len(examples) == 1 and (n := len(source_text(examples[0]))) >= LONG:
+    for split, texts in data.encoded.splits.items():
+        if len(texts) == 1 and (n := _characters(data, split)) >= LONG:
             yield (
                 f"{split}: all of it is one line, of {n:,} characters: lines end at '\\n' alone: "
                 "if there are several, convert their ends"
             )
 
 
-def size_of(texts: Iterable[str], tokens: int) -> str:
+def _characters(data: EncodedData, split: str) -> int:
+    """The characters of the first text of a split; none of an image."""
+    if data.corpus is None:
+        return int(data.encoded.characters[split][0])
+    return 0 if data.tokenizers is None else len(source_text(data.corpus.splits[split][0]))
+
+
+def size_of(characters: int, tokens: int) -> str:
     """How large a side of the data is, in words."""
-    return f"{sum(map(len, texts)):,} characters, {tokens:,} tokens"
+    return f"{characters:,} characters, {tokens:,} tokens"

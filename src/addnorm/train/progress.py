@@ -1,10 +1,23 @@
 """How a training run goes, shown as a bar or, where there is no terminal, as lines."""
 
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+LONG = 2**24
+"""Characters from which work on a text is told of where no bar can be drawn."""
 
 
 class ProgressBar:
@@ -55,6 +68,38 @@ class ProgressBar:
         figures = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
         self.console.print(f"step {step:>6} · valid {figures}")
         self._speed.restart()
+
+
+@contextmanager
+def text_progress(console: Console, what: str, characters: int) -> Generator[Callable[[int], None]]:
+    """Show a work on a text, before training, while it lasts; yields what is told of its progress.
+
+    Where there is no terminal, it prints a line for a long text, and one every minute.
+    """
+    lines, done = _Lines(), 0
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(what, total=None)
+    if not console.is_terminal and characters >= LONG:
+        console.out(f"{what}: {characters:,} characters", highlight=False)
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        bar.update(task, completed=done, total=characters)
+        if not console.is_terminal and lines.due(0):
+            console.out(f"{what}: {done / max(characters, 1):.0%}", highlight=False)
+
+    with bar:
+        yield advance
 
 
 class _Lines:

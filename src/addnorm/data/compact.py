@@ -1,0 +1,155 @@
+"""Encoded examples in compact arrays: as many bytes a token as it needs, no Python numbers."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from jaxtyping import Shaped, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ids = NDArray[Any]
+"""Ids in one of numpy's types of whole numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One example in ids; `index` is its place in its split of the corpus.
+
+    | task           | `tokens`        | `targets`                                            |
+    |----------------|-----------------|------------------------------------------------------|
+    | language       | bos text        | text eos                                             |
+    | translation    | source eos      | target eos; the decoder reads them shifted after bos |
+    | classification | bos text eos    | the number of the class                              |
+    | tagging        | bos words eos   | the number of the tag at each word's first piece     |
+
+    An image has `pixels` and no tokens; its target is the number of its class. Where every output
+    of the model has to say something of its own, `values` are the targets: numbers, or for each
+    label whether the text has it.
+    """
+
+    index: int
+    tokens: list[int]
+    targets: list[int]
+    pixels: UInt8[Tensor, "channels height width"] | None = None
+    values: Shaped[Tensor, " outputs"] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows of ids in one array, each from its start and of its length."""
+
+    ids: Ids
+    starts: Ids
+    lengths: Ids
+
+    @classmethod
+    def side_by_side(cls, ids: Ids, lengths: Ids) -> "Rows":
+        """Rows that follow one another without a gap."""
+        return cls(ids, np.cumsum(lengths) - lengths, lengths)
+
+    def __getitem__(self, i: int) -> list[int]:
+        start = int(self.starts[i])
+        return self.ids[start : start + int(self.lengths[i])].tolist()
+
+
+class Compact(Sequence[Encoded]):
+    """Encoded examples whose ids lie in arrays; each example is made when it is asked for.
+
+    What is to be said may lie in the array of what is read: the targets of a language model are its
+    tokens, one place further on. Images have no ids, and are in no such sequence.
+    """
+
+    def __init__(
+        self,
+        tokens: Rows,
+        targets: Rows,
+        places: Ids | None = None,
+        values: Sequence[Tensor] | None = None,
+    ) -> None:
+        self.tokens = tokens
+        self.targets = targets
+        self.places = places
+        self.values = values
+
+    @classmethod
+    def of(cls, examples: Iterable[Encoded]) -> "Compact":
+        """The same examples, their ids in arrays of the smallest type that holds them all."""
+        tokens, targets = array("q"), array("q")
+        index, read, said = array("q"), array("q"), array("q")
+        values: list[Tensor] = []
+        for one in examples:
+            index.append(one.index)
+            tokens.extend(one.tokens)
+            read.append(len(one.tokens))
+            targets.extend(one.targets)
+            said.append(len(one.targets))
+            if one.values is not None:
+                values.append(one.values)
+        return cls(
+            Rows.side_by_side(narrow(tokens), np.array(read)),
+            Rows.side_by_side(narrow(targets), np.array(said)),
+            np.array(index),
+            values or None,
+        )
+
+    @classmethod
+    def documents(cls, ids: Ids, lengths: Ids) -> "Compact":
+        """Texts for a language model, side by side: each of its length, and after it its end."""
+        starts = np.cumsum(lengths + 1) - lengths - 1
+        return cls(Rows(ids, starts, lengths), Rows(ids, starts + 1, lengths))
+
+    @classmethod
+    def as_documents(cls, examples: Sequence[Encoded]) -> "Compact":
+        """The examples of a language model, in the form of `documents`."""
+        if isinstance(examples, Compact) and examples.places is None:
+            return examples
+        ids, lengths = array("q"), array("q")
+        for one in examples:
+            ids.extend((*one.tokens, one.targets[-1]))
+            lengths.append(len(one.tokens))
+        return cls.documents(narrow(ids), np.array(lengths))
+
+    def __len__(self) -> int:
+        return len(self.tokens.lengths)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other sequence has the same examples."""
+        if not isinstance(other, Sequence) or isinstance(other, str):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    @overload
+    def __getitem__(self, i: int) -> Encoded: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Encoded]: ...
+    def __getitem__(self, i: int | slice) -> Encoded | list[Encoded]:
+        if isinstance(i, slice):
+            return [self[n] for n in range(*i.indices(len(self)))]
+        n = range(len(self))[i]
+        index = n if self.places is None else int(self.places[n])
+        values = None if self.values is None else self.values[n]
+        return Encoded(index, self.tokens[n], self.targets[n], values=values)
+
+    def cut(self, most: int) -> "Compact":
+        """The same examples in pieces of at most so many tokens, each with its targets."""
+        n = -(-self.tokens.lengths // most)
+        row = np.repeat(np.arange(len(self)), n)
+        at = most * (np.arange(len(row)) - np.repeat(np.cumsum(n) - n, n))
+        lengths = np.minimum(self.tokens.lengths[row] - at, most)
+        tokens = Rows(self.tokens.ids, self.tokens.starts[row] + at, lengths)
+        targets = Rows(self.targets.ids, self.targets.starts[row] + at, lengths)
+        return Compact(tokens, targets, row if self.places is None else self.places[row])
+
+
+def narrow(numbers: "array[int]") -> Ids:
+    """The numbers in two bytes each, or four where they need them; with a sign if one has it."""
+    wide = np.frombuffer(numbers, np.int64) if numbers else np.zeros(0, np.int64)
+    low, high = (int(wide.min()), int(wide.max())) if len(wide) else (0, 0)
+    types = (np.int16, np.int32) if low < 0 else (np.uint16, np.uint32)
+    for one in types:
+        if np.iinfo(one).min <= low and high <= np.iinfo(one).max:
+            return wide.astype(one)
+    return wide
