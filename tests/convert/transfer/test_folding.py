@@ -227,3 +227,17 @@ def test_at_any_size(
         swapped = swap(config, norm=RMS)
         assert swapped.report.changed == ()
         assert difference(swapped.old, swapped.new) < 1e-9
+
+
+def test_a_narrow_table_is_left_and_its_map_is_centred() -> None:
+    """The table itself writes nothing to the residual stream."""
+    to_it = TransformConfig(activation="identity", bias=False, d_out=6)
+    config = DecoderConfig(
+        **PARTS,
+        embedding=EmbeddingConfig(d_embed=6),
+        head=TokenHeadConfig(tied=False, transform=to_it),
+    )
+    swapped = swap(config, norm=RMSNormConfig(eps=1e-5))
+    assert swapped.report.changed == ()
+    assert difference(swapped.old, swapped.new) < 1e-10
+    assert swapped.report.origins["embed.proj.weight"].how == "centred"
