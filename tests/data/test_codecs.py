@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from addnorm.data import Corpus, Pair, codecs
-from addnorm.data.codecs import BETWEEN_WORDS, SPECIALS, LibraryCodec, OwnCodec, pieces
+from addnorm.data.codecs import BETWEEN_WORDS, SPECIALS, LibraryCodec, OwnCodec, pieces_of
 from addnorm.data.encoding import Tokenizers, encode
 from addnorm.data.examples import Image, Text
 from addnorm.data.tokenizers import (
@@ -163,7 +163,7 @@ def test_a_long_text_has_the_same_ids_in_pieces(
     monkeypatch.setattr(codecs, "AT_ONCE", 40)
     for n in range(1, 30):  # so that each place is one where a piece may end
         monkeypatch.setattr(codecs, "PIECE", n)
-        assert len([*pieces(SAMPLE, made.codec.division)]) > 2
+        assert len([*pieces_of(SAMPLE, made.codec.division)]) > 2
         assert made.encode_batch([SAMPLE, "", "a b"]) == whole
 
 
@@ -174,8 +174,8 @@ def test_a_text_that_nobody_knows_how_to_divide_stays_whole(
     made = train_tokenizer(WordConfig(), ["a,b a , b"])
     assert isinstance(made.codec, LibraryCodec)
     assert made.codec.division is None
-    assert [*pieces("abcdefgh ij", None)] == ["abcdefgh ij"]
-    assert [*pieces("abcdefgh ij", BETWEEN_WORDS)] == ["abcdefgh", " ij"]
+    assert [*pieces_of("abcdefgh ij", None)] == ["abcdefgh ij"]
+    assert [*pieces_of("abcdefgh ij", BETWEEN_WORDS)] == ["abcdefgh", " ij"]
 
 
 def test_bpe_learns_the_same_from_pieces_and_refuses_a_word_without_an_end(
