@@ -1,4 +1,4 @@
-"""Commands one after the other in one process: importing torch is most of what each one takes."""
+"""Running several commands in one process, since importing torch dominates their time."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Settings for all tests: types and shapes are checked, threads few, hypothesis repeatable."""
+"""Settings for all tests: runtime type checks, few threads, reproducible hypothesis runs."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What every part must do, and the parts that do it.
+"""The contract of all parts, and the parts that must fulfil it.
 
 Each `..._RECORDS` has every example of every member of a union, so a new part joins by itself.
 """

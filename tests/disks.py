@@ -1,4 +1,4 @@
-"""Small disks, to fill."""
+"""Small disks that can be filled up."""
 
 import os
 import subprocess

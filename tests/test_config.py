@@ -1,4 +1,4 @@
-"""Every configuration is frozen, takes keywords only, and refuses in a sentence what cannot be."""
+"""Configurations are frozen, keyword-only, and refuse invalid values in one sentence."""
 
 from dataclasses import FrozenInstanceError, replace
 from typing import Literal

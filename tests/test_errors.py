@@ -1,4 +1,4 @@
-"""The message of a mistake offers the nearest valid name, or none at all."""
+"""Error messages suggest the nearest valid name, or none."""
 
 from typing import TypedDict, Unpack
 

@@ -1,4 +1,4 @@
-"""The parts in `examples/own_parts`: short, trained, decoded and checked, all from outside."""
+"""The parts in `examples/own_parts`: short, trained, decoded and checked externally."""
 
 import re
 import shutil

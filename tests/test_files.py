@@ -1,4 +1,4 @@
-"""Files that are read: pipes, devices and files without end are refused at once."""
+"""Reading files: pipes, devices and endless files are refused at once."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""`import addnorm as an`: a frozen list of names, typed and light; the README's blocks run."""
+"""`import addnorm as an`: a frozen list of typed, lazy names; the README's code runs."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""The rules of the house that matter: sizes, mirrors, imports, a light start, a true README."""
+"""House rules: file sizes, mirrored tests, import layers, fast start, a correct README."""
 
 import ast
 import os

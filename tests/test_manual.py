@@ -1,4 +1,4 @@
-"""The reference pages: nothing is missing, nothing is silent, and every example is true."""
+"""The reference pages: complete, documented, and every example is valid."""
 
 import re
 import shlex

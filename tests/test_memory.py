@@ -1,4 +1,4 @@
-"""Freed pages are kept: a step that allocates what the last one freed faults no more."""
+"""Freed pages are kept: repeated allocations cause no new page faults."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`make mutants`: its sample stays the same, and a mutant is seen or not as it should be."""
+"""`make mutants`: a reproducible sample, and mutants detected as expected."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location

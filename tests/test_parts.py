@@ -1,4 +1,4 @@
-"""Parts of one's own: objects, tables and words are accepted, and reading imports nothing."""
+"""Custom parts: objects, tables and words are accepted, and reading imports nothing."""
 
 import sys
 from collections.abc import Iterator

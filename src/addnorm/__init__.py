@@ -1,9 +1,9 @@
-"""AddNorm: Transformers you can read, train and trust. Importing it is cheap: no torch yet.
+"""AddNorm: Transformers you can read, train and trust. Importing it does not import torch.
 
-`import addnorm as an` offers what is typed in the first hour; the rest is in the modules.
+`import addnorm as an` provides the most common names; the rest is in the modules.
 
 - Models: `DecoderConfig`, `EncoderConfig`, `EncoderDecoderConfig`, and a configuration of every
-  part that they are made of; `presets.gpt2_small()` and others return whole ones.
+  part that they are made of; `presets.gpt2_small()` and others return complete ones.
 - Data: `text`, `pairs`, `labelled`, `tagged`, `table`, of files or of lists.
 - `train(config, data, tokenizer=..., steps=...)` and `load(folder)` return a `Run`, which
   generates, translates, classifies, tags, embeds, evaluates, exports and saves.
@@ -182,7 +182,7 @@ _MODULES = {
     ),
     "addnorm.train.settings": "TrainConfig",
 }
-"""The names that each module lends; it is imported when the first of them is used."""
+"""The names exported from each module, which is imported on first use."""
 
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _ALIASES = {"masks": "addnorm.nn.masks", "presets": "addnorm.models.presets"}
@@ -198,12 +198,11 @@ def load(
     dtype: "str | torch.dtype | None" = None,
     pickled: bool = False,
 ) -> "Run":
-    """The trained model in a run folder or a Hugging Face folder, with its tokenizer and labels.
+    """Load a trained model from a run folder or a Hugging Face folder, with tokenizer and labels.
 
-    `device` is where it computes, such as "cuda". `dtype`, such as "bfloat16", is by default that
-    of the weights as they are stored. `pickled` allows a `pytorch_model.bin`, which torch's
-    weights-only reader opens. Raises `InputError`, a `ValueError`, naming what is missing, damaged
-    or not supported.
+    `device` is for example "cuda". `dtype`, such as "bfloat16", is by default that of the stored
+    weights. `pickled` allows a `pytorch_model.bin`, read by torch's weights-only loader. Raises
+    `InputError`, a `ValueError`, naming what is missing, damaged or not supported.
     """
     from addnorm.runs.run import Run
 
@@ -211,10 +210,9 @@ def load(
 
 
 class _Called(ModuleType):
-    """A package that has the name of a function: called, it is the function.
+    """A subpackage that shares its name with a function, and can be called as the function.
 
-    `addnorm.train` is the package of the training loop as soon as anything of it is imported;
-    `addnorm.train(config, data)` works before and after.
+    `addnorm.train` is a package; this makes `addnorm.train(config, data)` work as well.
     """
 
     def __call__(self, *args: Any, **values: Any) -> Any:
@@ -232,7 +230,7 @@ class _Called(ModuleType):
 
 
 class _Package(ModuleType):
-    """This package: those of its modules that have the name of a function become callable."""
+    """The type of this package; makes submodules callable that share their name with a function."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NAMES and type(value) is ModuleType:
@@ -245,7 +243,7 @@ def _function(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is used for the first time. Raises `AttributeError` with the nearest name."""
+    """Import names lazily, on first use. Raises `AttributeError` with the nearest name."""
     if name in _ALIASES:
         return import_module(_ALIASES[name])
     if name in ("train", "check"):

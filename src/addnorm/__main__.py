@@ -1,4 +1,4 @@
-"""`python -m addnorm`: the same command line as `addnorm`."""
+"""`python -m addnorm`: the same as the command `addnorm`."""
 
 from addnorm.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Atomic writes: a file or a folder appears complete, or what was there before stays."""
+"""Atomic writes: a file or folder is replaced completely or not at all."""
 
 import os
 import re
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def atomic_write(file: Path, data: str | bytes) -> None:
-    """Write a file in one step, replacing an older one. Text is written as UTF-8."""
+    """Write a file atomically, replacing an older one. Text is encoded as UTF-8."""
     with atomic_file(file) as partial:
         if isinstance(data, str):
             partial.write_text(data, encoding="utf-8")
@@ -25,7 +25,7 @@ def atomic_write(file: Path, data: str | bytes) -> None:
 def write_tensors(
     file: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file with the permissions of any other new file.
+    """Write a safetensors file with the usual permissions of a new file.
 
     The library makes it readable for its owner alone, and says in words why the disk refuses.
     Raises `OSError` for that, as for every other file.
@@ -46,10 +46,10 @@ def write_tensors(
 
 @contextmanager
 def atomic_file(file: Path, *, concurrent: bool = False) -> Generator[Path]:
-    """Yield a temporary path to write to, which replaces `file` at the end.
+    """Yield a temporary path to write to, which is finally moved to `file`.
 
-    Where the body raises, `file` stays as it was. Processes that may write the same file at the
-    same time set `concurrent`: each then has a temporary path to itself, which ends as `file` does.
+    If the body raises, `file` is unchanged. Processes that may write the same file at the same time
+    set `concurrent`: each then has its own temporary path, with the suffix of `file`.
     """
     if concurrent:
         with TemporaryDirectory(dir=file.parent) as folder:
@@ -74,11 +74,11 @@ def atomic_directory(
     index: str | None = None,
     whole: bool = False,
 ) -> Generator[Path]:
-    """Yield a temporary folder to write to, whose files appear in `folder` at the end.
+    """Yield a temporary folder to write to, whose files are finally moved to `folder`.
 
     A new folder appears in one step. In an existing one the new files replace those of the same
     name, in alphabetical order; then the files that match the patterns `replaces` and were not
-    written again are removed. Where the body raises, `folder` stays as it was.
+    written again are removed. If the body raises, `folder` is unchanged.
 
     `index` names a file that lists the others: it is removed before any file beside it is
     replaced, so that it never lists a mixture of old and new ones. With `whole`, an existing
@@ -105,7 +105,7 @@ def atomic_directory(
 
 
 def remove_partial(folder: Path, pattern: str) -> None:
-    """Remove what a crash left in `folder` of atomic folders whose names match `pattern`."""
+    """Remove temporary folders that a crash left in `folder`, for names matching `pattern`."""
     for leftover in folder.glob(f".{pattern}.partial"):
         shutil.rmtree(leftover)
 

@@ -1,4 +1,4 @@
-"""The decorator of every configuration: a frozen, keyword-only dataclass that checks itself."""
+"""The `config` decorator: frozen, keyword-only dataclasses with validation."""
 
 import ast
 import dataclasses
@@ -21,25 +21,25 @@ from addnorm.errors import InputError, nearest
 T = TypeVar("T")
 
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
-"""A share in [0, 1): a dropout rate, a smoothing mass, a fraction of a split."""
+"""A number in [0, 1): a dropout rate, a smoothing mass, a fraction of a split."""
 
 _OF_PYDANTIC = frozenset(get_args(ErrorType))
-"""The kinds of error that pydantic raises itself."""
+"""pydantic's built-in error types."""
 
 
 class ConfigError(InputError, ValidationError):  # pyright: ignore[reportGeneralTypeIssues]
-    """A configuration with a value that cannot be, said in one sentence.
+    """An invalid configuration, explained in one sentence.
 
-    Like every mistake of a user it is an `InputError`; whoever catches pydantic's
-    `ValidationError` catches it too, and finds all that was wrong in `errors()`.
+    Like every user error it is an `InputError`; it is also a pydantic `ValidationError`, with all
+    errors in `errors()`.
     """
 
     @classmethod
     def about(cls, config: type, error: ValidationError) -> "ConfigError":
-        """The same errors, with the first of them as a sentence."""
+        """Convert a `ValidationError`, with its first error as the sentence."""
         details = error.errors(include_url=False)
         made = cls.from_exception_data(config.__name__, [_raised_again(one) for one in details])
-        # A field that is missing may only be misspelt: what is there and wrong comes first.
+        # Report wrong fields before missing ones, which may only be misspelt.
         made.sentence = sentence(
             config, min(details, key=lambda e: e["type"].startswith("missing"))
         )
@@ -58,7 +58,7 @@ def _table_of(value: Any) -> Any:
 
 
 WORD = BeforeValidator(_table_of)
-"""For a union with kinds: a word is the kind with its defaults."""
+"""For unions with kinds: a bare word is the kind with default settings."""
 
 
 SETTINGS = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -68,8 +68,8 @@ SETTINGS = ConfigDict(extra="forbid", allow_inf_nan=False)
 def config(cls: type[T]) -> type[T]:
     """Make `cls` a frozen, keyword-only pydantic dataclass that refuses unknown fields.
 
-    Built with an impossible value or an unknown field, it raises `ConfigError`, an `InputError`
-    and a `ValidationError` in one.
+    For an invalid value or an unknown field, its constructor raises `ConfigError`, which is both an
+    `InputError` and a `ValidationError`.
     """
     made: Any = dataclass(frozen=True, kw_only=True, config=SETTINGS)(cls)
     made.__init__ = _in_one_sentence(made.__init__)
@@ -77,7 +77,7 @@ def config(cls: type[T]) -> type[T]:
 
 
 def _in_one_sentence(init: Callable[..., None]) -> Callable[..., None]:
-    """`init`, with pydantic's errors raised as `ConfigError`."""
+    """Wrap `init` to raise pydantic's errors as `ConfigError`."""
 
     @wraps(init)
     def __init__(self: Any, /, *args: Any, **values: Any) -> None:
@@ -94,7 +94,7 @@ def _in_one_sentence(init: Callable[..., None]) -> Callable[..., None]:
 
 @dataclasses.dataclass(frozen=True)
 class SourceField:
-    """A field as its class is written: its type and its default, and the string below it."""
+    """A field in source form: its type, its default, and the string below it."""
 
     annotation: str
     default: str | None
@@ -102,7 +102,7 @@ class SourceField:
 
 
 def source_fields(config: type) -> dict[str, SourceField]:
-    """The fields of a configuration in its source and those of its base classes, theirs first."""
+    """The fields of a configuration in source form, those of its base classes first."""
     found: dict[str, SourceField] = {}
     for cls in [one for one in reversed(config.__mro__) if is_dataclass(one)]:
         [body] = ast.parse(dedent(inspect.getsource(cls))).body
@@ -125,12 +125,12 @@ def _text_of(statement: ast.stmt) -> str:
 
 
 def meanings(config: type) -> dict[str, str]:
-    """What the fields of a configuration mean: the string below each of them."""
+    """The descriptions of a configuration's fields: the strings below them."""
     return {name: field.meaning for name, field in source_fields(config).items() if field.meaning}
 
 
 def sentence(config: type, error: ErrorDetails) -> str:
-    """What is wrong with a value of `config`, where, and the nearest that would be right."""
+    """Explain an error in `config`: what is wrong, where, and the nearest valid value."""
     loc, context = error["loc"], error.get("ctx", {})
     name, given = ".".join(map(str, loc)), _short(error["input"])
     where = config.__name__
@@ -156,10 +156,10 @@ def sentence(config: type, error: ErrorDetails) -> str:
 
 
 def _class_at(config: type, loc: tuple[int | str, ...]) -> Any:
-    """The configuration that stands at a location of `config`; None where that is not known."""
+    """The configuration class at a location in `config`; None if unknown."""
     here: tuple[Any, ...] = (config,)
     for key in loc:
-        if isinstance(key, int):  # one of several: what may stand there stays the same
+        if isinstance(key, int):  # a list index: the possible classes stay the same
             continue
         chosen = tuple(one for one in here if len(here) > 1 and getattr(one, "kind", "") == key)
         hints = get_type_hints(here[0], include_extras=True) if here and not chosen else {}
@@ -175,7 +175,7 @@ def _configs_in(annotation: Any) -> Iterator[Any]:
 
 
 def _raised_again(error: ErrorDetails) -> InitErrorDetails:
-    """An error of one exception as that of another."""
+    """Convert the details of an error so that it can be raised again."""
     again: Any = {"type": error["type"], "loc": error["loc"], "input": error["input"]}
     if error["type"] in _OF_PYDANTIC:
         again["ctx"] = error.get("ctx", {})

@@ -1,4 +1,4 @@
-"""What may stop a command: a user's mistake, training that diverges, a request to stop."""
+"""Exceptions: user errors, diverging training, and interruption."""
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """Input that cannot be used: the message says what is wrong, where, and what would be right.
+    """Invalid input; the message says what is wrong, where, and what would be valid.
 
-    The command line prints the message alone and exits with status 2; an exception that is not in
-    this file is a fault of AddNorm and keeps its traceback.
+    The command line prints only the message and exits with status 2; any exception not defined in
+    this file is a bug in AddNorm and keeps its traceback.
     """
 
 
@@ -23,15 +23,15 @@ class TextError(InputError):
 
 
 class NotFollowed(UserWarning):
-    """A file asks for something that is left aside: the message names the file and the keys."""
+    """Settings in a file are ignored; the message names the file and the keys."""
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss or a gradient is not a finite number; the update was not made."""
+    """A loss or gradient is not finite; the update was not applied."""
 
 
 class Interrupted(Exception):
-    """Training was asked to stop after `step`; everything up to `saved` is on the disk."""
+    """Training was interrupted after `step`; everything up to `saved` is on disk."""
 
     def __init__(self, step: int, saved: int | None = None) -> None:
         self.step, self.saved = step, step if saved is None else saved
@@ -50,7 +50,7 @@ _FUNCTIONS = """
     softsign tanh xielu
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-"""Functions that other libraries have: whoever names one means no other, however near its name."""
+"""Activation functions of other libraries, for which no similar name is suggested."""
 
 
 OTHER_NAMES = {
@@ -86,7 +86,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, with an `InputError` that has the nearest name for a keyword that it lacks."""
+    """Wrap `function` to raise `InputError`, with the nearest name, for an unknown keyword."""
 
     @wraps(function)
     def call(*args: P.args, **values: P.kwargs) -> T:
@@ -103,7 +103,7 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:
-    """The arguments of a function, with those of `**options: Unpack[...]`."""
+    """The argument names of a function, including those of `**options: Unpack[...]`."""
     found: list[str] = []
     for name, parameter in signature(function).parameters.items():
         if parameter.kind is Parameter.VAR_KEYWORD:

@@ -7,21 +7,21 @@ from pathlib import Path
 from addnorm.errors import InputError
 
 SETTINGS = 2**26
-"""Bytes that no recipe, configuration or tokenizer has more of: 64 MiB."""
+"""The size limit of recipes, configurations and tokenizers: 64 MiB."""
 
 
 def check_regular(file: Path) -> None:
-    """Raise `InputError` for a pipe, a device or a link to one, which may have no end."""
+    """Raise `InputError` for a pipe, a device or a link to one, which may be endless."""
     mode = file.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputError(f"{file}: not a file but a pipe or a device")
 
 
 def read_file(file: Path, most: int = SETTINGS) -> bytes:
-    """The bytes of a file.
+    """Read a file.
 
-    Raises `InputError` for what is no file or has more than `most` bytes, and `OSError` where it
-    cannot be read.
+    Raises `InputError` if it is not a regular file or has more than `most` bytes, and `OSError` if
+    it cannot be read.
     """
     check_regular(file)
     with file.open("rb") as stream:

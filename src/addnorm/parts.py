@@ -1,7 +1,7 @@
-"""Parts: which configurations may stand in a model or a recipe, ours and anyone's own.
+"""Parts: the built-in and custom configurations that models and recipes consist of.
 
-A family of parts is a union of our configurations and a protocol that any other configuration may
-fulfil. A value of a family is written in one of four ways:
+A family of parts is a union of built-in configurations and a protocol that custom configurations
+can implement. A value of a family can be written in four ways:
 
 - an object: `RMSNormConfig(eps=1e-5)`, or an instance of your own frozen dataclass;
 - a table with its kind: `{kind = "rmsnorm", eps = 1e-5}`;
@@ -34,18 +34,18 @@ from pydantic_core import CoreSchema, core_schema
 from addnorm.errors import nearest
 
 ENTRY_POINTS = "addnorm.parts"
-"""The entry-point group in which installed packages name their parts."""
+"""The entry-point group in which installed packages register their parts."""
 
 FROM_FILE = {"from_file": True}
-"""The validation context of what is only read: entry points are not imported for it."""
+"""The validation context of untrusted files, for which entry points are not imported."""
 
 
 @runtime_checkable
 class HasConflicts(Protocol):
-    """A configuration that knows what its part cannot be combined with."""
+    """A configuration that knows which combinations its part does not support."""
 
     def conflict(self, around: Any) -> str | None:
-        """Why the part cannot stand in what is built around it; None where it can.
+        """The reason why the part is incompatible with its surroundings; None if it is compatible.
 
         `around` is a `BuildContext` for positions, a `HeadShape` for attention cores, and the
         configuration that holds the part for all others.
@@ -55,11 +55,11 @@ class HasConflicts(Protocol):
 
 @runtime_checkable
 class HasExamples(Protocol):
-    """A configuration that names the variants worth telling apart, the usual one first."""
+    """A configuration that provides examples of its variants, the default first."""
 
     @classmethod
     def examples(cls) -> Mapping[str, Any]:
-        """Small instances by their names."""
+        """Small instances by name."""
         ...
 
 
@@ -67,8 +67,8 @@ class HasExamples(Protocol):
 class Family:
     """The annotation of a union of parts: `Annotated[A | B | NormPart, Family("norm", NormPart)]`.
 
-    `protocol` is what every member and every part of someone's own fulfils, by the method `method`.
-    `default` is the kind where a table names none.
+    `protocol` is the interface of all members and custom parts, with the method `method`. `default`
+    is the kind of a table that names none.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Family:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Our own kinds as a tagged union; whatever else `resolve` accepts beside it."""
+        """Built-in kinds as a tagged union, and custom parts besides."""
         kinds = {kind_of(member): member for member in _dataclasses(source)}
         choices = {kind: handler.generate_schema(member) for kind, member in kinds.items()}
         ours = core_schema.tagged_union_schema(choices, "kind", from_attributes=True)
@@ -117,7 +117,7 @@ class Family:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Our own parts, those of someone's own, and the default where a table names no kind."""
+        """Built-in parts, custom parts, and the default kind."""
         ours = handler(schema)
         names = [":", *(f"^{re.escape(name)}$" for name in installed_parts())]
         word = {"type": "string", "pattern": "|".join(names)}
@@ -126,9 +126,9 @@ class Family:
         return {"anyOf": [ours, word, table, *([{"$ref": default}] if default else [])]}
 
     def find(self, kind: str, *, from_file: bool = False) -> type | None:
-        """The configuration class that `kind` names; None where it is a word that nobody knows.
+        """The configuration class that `kind` names; None for an unknown word.
 
-        Raises `ValueError` where a module is not imported, has no such class, or the class is not a
+        Raises `ValueError` if its module is not imported, has no such class, or the class is not a
         part of this family.
         """
         if ":" in kind:
@@ -188,7 +188,7 @@ _FAMILIES: list[Family] = []
 
 
 def kind_of(part: Any) -> str:
-    """The kind by which a recipe names a configuration or its class: `rmsnorm`, `my_parts:DyT`."""
+    """The kind of a configuration or its class in a recipe: `rmsnorm`, `my_parts:DyT`."""
     cls = part if isinstance(part, type) else type(part)
     if is_ours(cls):
         return str({field.name: field.default for field in fields(cls)}.get("kind", cls.__name__))
@@ -199,17 +199,17 @@ def kind_of(part: Any) -> str:
 
 
 def is_ours(cls: type) -> bool:
-    """Whether a configuration class is part of AddNorm."""
+    """Whether a configuration class is built-in."""
     return cls.__module__.partition(".")[0] == "addnorm"
 
 
 def members(family: Any) -> tuple[type, ...]:
-    """Our own configurations of a family, in the order of its union."""
+    """The built-in configurations of a family, in the order of its union."""
     return tuple(_dataclasses(family))
 
 
 def family_of(annotation: Any) -> Family | None:
-    """The family that an annotation such as `NormConfig | None` speaks of, if it does."""
+    """The family in an annotation such as `NormConfig | None`, if any."""
     for item in getattr(annotation, "__metadata__", ()):
         if isinstance(item, Family):
             return item
@@ -217,16 +217,16 @@ def family_of(annotation: Any) -> Family | None:
 
 
 def examples(config: type) -> Mapping[str, Any]:
-    """The variants of a part worth telling apart, the usual one first."""
+    """Examples of the variants of a part, the default first."""
     if isinstance(config, HasExamples):
         return config.examples()
     return {kind_of(config): config()}
 
 
 def check_conflicts(parts: Any, around: Any) -> None:
-    """Raise `ValueError` where a part says that it cannot stand in what is built around it.
+    """Raise `ValueError` if a part is incompatible with its surroundings.
 
-    `parts` are configurations, or a configuration whose fields are.
+    `parts` is a list of configurations, or a configuration whose fields are checked.
     """
     values = parts if isinstance(parts, list) else [getattr(parts, f.name) for f in fields(parts)]
     for part in values:
@@ -235,10 +235,10 @@ def check_conflicts(parts: Any, around: Any) -> None:
 
 
 def construct(part: type, table: Mapping[str, Any], context: Any = None) -> Any:
-    """Someone's own configuration from its table in a recipe, its kind left out.
+    """Build a custom configuration from its table in a recipe, without its kind.
 
-    `context` is that of the validation, for the parts within. Raises `ValueError` for a field that
-    it does not have, or a value that does not fit.
+    `context` is the validation context, for nested parts. Raises `ValueError` for an unknown field
+    or an invalid value.
     """
     known = {field.name: field for field in _fields(part)}
     given = {name: value for name, value in table.items() if name != "kind"}
@@ -259,7 +259,7 @@ def construct(part: type, table: Mapping[str, Any], context: Any = None) -> Any:
 
 
 def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
-    """Someone's own configuration as a recipe writes it; `taken` are kinds that mean another part.
+    """A custom configuration as a recipe table; `taken` are kinds that other parts use.
 
     Raises `ValueError` for one that no recipe could name again, or that would not be read as it is.
     """
@@ -321,7 +321,7 @@ def _adapter(part: type) -> Any:
 
 
 def _imported(kind: str) -> Any:
-    """The class `module:Class` of a module that is imported; nothing is imported for it."""
+    """Look up `module:Class` among the imported modules, without importing anything."""
     module_name, _, path = kind.partition(":")
     module = sys.modules.get(module_name)
     if module is None:
@@ -347,12 +347,12 @@ def _imported(kind: str) -> Any:
 
 @cache
 def installed_parts() -> Mapping[str, EntryPoint]:
-    """The parts that installed packages name, none of them imported for it."""
+    """The parts that installed packages register, without importing them."""
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
 def _loaded_entry_points() -> Iterator[tuple[str, Any]]:
-    """The parts of installed packages whose modules are imported."""
+    """Yield the parts of installed packages whose modules are imported."""
     for name, entry in installed_parts().items():
         module, _, path = entry.value.partition(":")
         found: Any = sys.modules.get(module)

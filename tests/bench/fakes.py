@@ -1,4 +1,4 @@
-"""Implementations for tests: functions of a module, because another process has to find them."""
+"""Fake implementations for tests, at module level so that another process can import them."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The list of benchmarks holds together; every peer that is installed does its part in small."""
+"""The benchmarks are consistent, and every installed peer runs at a small size."""
 
 import pickle
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The machine's ceilings are positive, and no machine has more."""
+"""The machine's ceilings are positive and plausible."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Rounds of decoding count the new tokens in the time that they alone take."""
+"""Decoding rounds count the new tokens and subtract the time of the prompt."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Fresh processes: each round is one, and one that fails is said."""
+"""Each round starts a new process, and a failing process is reported."""
 
 import subprocess
 from pathlib import Path

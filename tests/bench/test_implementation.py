@@ -1,4 +1,4 @@
-"""A process for each implementation: it answers round by round, and every way to fail is said."""
+"""Worker processes answer round by round, and every kind of failure is reported."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Long texts, in small: what is read and written is counted, the window is where asked for."""
+"""The long-context benchmark at small sizes: token counts and windows are correct."""
 
 from dataclasses import replace
 from pathlib import Path

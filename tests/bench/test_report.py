@@ -1,4 +1,4 @@
-"""The table says everything; so does the JSON."""
+"""The table and the JSON contain all results."""
 
 import json
 from io import StringIO

@@ -1,4 +1,4 @@
-"""Alternation is strict, its order rotates, and ratios are those of each round."""
+"""Rounds alternate strictly with a rotating order, and ratios are taken per round."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""A benchmark from its preparation to its results, each implementation in its process."""
+"""A benchmark from preparation to results, each implementation in its own process."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The arithmetic of benchmarks is that of the models; their data are the same for all."""
+"""FLOP counts match the models, and the data are the same for all implementations."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Targets: which marks are met, against whom, and what is said where nothing was measured."""
+"""Targets: which are met, against which peers, and the message if nothing was measured."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Parts of someone's own: some that are right, and some with a fault that the check must see."""
+"""Custom parts for tests: some correct, some with faults that the check must detect."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The axes: every part is on one, and a new part or field that nobody varies is an error."""
+"""Axes: every part is on one, and a part or field that is not varied is an error."""
 
 from typing import Any
 

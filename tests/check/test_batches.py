@@ -1,4 +1,4 @@
-"""Batches: what is put side by side can be read back."""
+"""Batches: padded texts can be recovered."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Reading with a cache: rows follow their texts."""
+"""The cache: rows follow their texts through selection."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Cases: they depend on the name alone, and expect the definition or each text alone."""
+"""Cases depend only on their name, and expect the definition or each text alone."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The comparison can fail: whatever is bent, in models or definitions, it notices."""
+"""Comparisons fail for any deliberate error in models or definitions."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,4 +1,4 @@
-"""Comparisons: as close as the type can be, and never NaN."""
+"""Comparisons: tolerances by dtype, and NaN always fails."""
 
 import pytest
 import torch

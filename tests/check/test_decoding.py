@@ -1,4 +1,4 @@
-"""Decoding is as defined, and a bound or a width that is wrong is seen."""
+"""Decoding agrees with its definition, and wrong bounds or widths are detected."""
 
 import pytest
 import torch

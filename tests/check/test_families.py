@@ -1,4 +1,4 @@
-"""Families: found by what a part builds, or named."""
+"""Families are recognised by what a part builds, or named explicitly."""
 
 import sys
 from pathlib import Path

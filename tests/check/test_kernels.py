@@ -1,4 +1,4 @@
-"""The kernels: each holds, and a scale that is left out is seen."""
+"""Kernels agree with the definition, and a missing scale is detected."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Long texts: they run through tiles, and the limits are put back."""
+"""Long texts run in tiles, and the limits are restored afterwards."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The matrix: every pair of parts meets, and what is refused is a short list."""
+"""The matrix covers every pair of parts, and refuses few combinations."""
 
 from collections import Counter
 from itertools import combinations, islice

@@ -1,4 +1,4 @@
-"""Narrow types: float32 and bfloat16 are near float64, and a wrong type is seen."""
+"""float32 and bfloat16 are close to float64, and a wrong dtype is detected."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Losses, schedules and optimisers: the contracts hold for ours, and see faults."""
+"""Losses, schedules and optimisers: built-in ones fulfil the contracts, faults are detected."""
 
 from typing import Any
 

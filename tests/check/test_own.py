@@ -1,4 +1,4 @@
-"""Parts of someone's own: right ones hold with every partner, and each fault is named."""
+"""Custom parts: correct ones pass with every partner, and each fault is reported."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Parts: the list is that of the unions, and says where each comes from."""
+"""The list of parts matches the unions, with equations, sources and files."""
 
 import sys
 from pathlib import Path

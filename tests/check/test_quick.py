@@ -1,4 +1,4 @@
-"""The check from Python: the cells that the command would draw, and their report."""
+"""The check from Python draws the same cells as the command, and returns their report."""
 
 import pytest
 

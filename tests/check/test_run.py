@@ -1,4 +1,4 @@
-"""Running the check: a fixed sample here, every combination in the slow lane."""
+"""Running the check: a fixed sample here, all combinations in the slow lane."""
 
 import subprocess
 import sys

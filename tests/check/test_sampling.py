@@ -1,4 +1,4 @@
-"""Sampling: a default sample has every part, every variant and every pair that is allowed."""
+"""A default sample covers every part, every variant and every allowed pair."""
 
 from time import process_time
 

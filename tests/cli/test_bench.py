@@ -1,4 +1,4 @@
-"""`addnorm bench`: its list, its mistakes, and a benchmark that is all fakes."""
+"""`addnorm bench`: its list, its error messages, and a benchmark of fakes."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`addnorm check`: what it says, and its exit status."""
+"""`addnorm check`: its output and exit status."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""`addnorm classify`: labels and tags, a line for each line."""
+"""`addnorm classify`: labels and tags, one line for each input line."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`addnorm demo` hands its options on and leaves its run where it was told to."""
+"""`addnorm demo` passes on its options and writes its run to the given folder."""
 
 from pathlib import Path
 

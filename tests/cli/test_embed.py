@@ -1,4 +1,4 @@
-"""`addnorm embed`: a vector for each line, in each form."""
+"""`addnorm embed`: one vector for each line, in each output format."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`addnorm evaluate`: figures as JSON on standard output, everything else beside it."""
+"""`addnorm evaluate`: JSON on standard output, everything else on standard error."""
 
 import json
 from collections.abc import Callable

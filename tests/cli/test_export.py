@@ -1,4 +1,4 @@
-"""`addnorm export`, and every command on a folder from elsewhere."""
+"""`addnorm export`, and every command on a Hugging Face folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Recipe fields among the words of a command."""
+"""Recipe fields among command-line arguments."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""`addnorm generate`: a line for each line, JSON, prompts, several results, standard input."""
+"""`addnorm generate`: lines, JSON, prompts, several results, standard input."""
 
 import json
 import subprocess

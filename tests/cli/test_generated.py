@@ -1,4 +1,4 @@
-"""Generated texts as lines: one for each text, whatever is in it."""
+"""Formatting generated texts, whatever they contain, as one line each."""
 
 import json
 

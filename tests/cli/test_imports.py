@@ -1,4 +1,4 @@
-"""`--import` on every command: own parts trained, swapped, evaluated, described and refused."""
+"""`--import` on every command: custom parts trained, swapped, evaluated, described, refused."""
 
 import json
 from collections.abc import Callable, Iterator

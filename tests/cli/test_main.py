@@ -1,4 +1,4 @@
-"""The command as a whole: its surface, its exit statuses, one message for each mistake."""
+"""The command line as a whole: its options, exit statuses and error messages."""
 
 import importlib
 import inspect

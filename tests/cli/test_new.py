@@ -1,4 +1,4 @@
-"""`addnorm new`: every starting file trains, says what it is, and is not written over another."""
+"""`addnorm new`: every template trains, is documented, and never overwrites a file."""
 
 import sys
 from collections.abc import Callable, Iterator

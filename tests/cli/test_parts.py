@@ -1,4 +1,4 @@
-"""`addnorm parts`: a table for people, an array for programs."""
+"""`addnorm parts`: a table for people, a JSON array for programs."""
 
 import json
 import sys

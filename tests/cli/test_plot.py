@@ -1,4 +1,4 @@
-"""`addnorm plot`: pictures of runs, and one message where there is nothing to draw."""
+"""`addnorm plot`: plots of runs, and an error if there is nothing to plot."""
 
 from collections.abc import Callable
 from pathlib import Path

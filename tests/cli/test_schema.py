@@ -1,4 +1,4 @@
-"""The command prints JSON, and nothing else."""
+"""The command prints only JSON."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`addnorm swap`: a table of the weights and the figures, on standard output."""
+"""`addnorm swap`: a table of weights and scores on standard output."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`addnorm train`: all tasks, resuming, the dry run, and short versions of our own recipes."""
+"""`addnorm train`: all tasks, resuming, the dry run, and shortened recipes."""
 
 import gzip
 import io

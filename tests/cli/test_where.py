@@ -1,4 +1,4 @@
-"""`--device` and `--dtype`: the same answers in float64, and one message for what is not here."""
+"""`--device` and `--dtype`: equal results in float64, and errors for unavailable ones."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Ways to damage a file of JSON, seeded."""
+"""Seeded ways of corrupting JSON files."""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""Models drawn over all parts, some with modules swapped after building, for exporters to face."""
+"""Random models over all parts, some with replaced modules, for tests of exporters."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Export drawn models to every target: each is equal, or refused with a reason; nothing else.
+"""Export random models to every target: each must be equal, or refused with a reason.
 
 `python -m tests.convert.exports 500` does it for 500 models a target and writes the counts to
 `benchmarks/results/exports-property.json`.

@@ -1,4 +1,4 @@
-"""Folders of weights for the tests: made by hand, compared bit for bit, and watched."""
+"""Hand-made weight folders for tests, bit-exact comparison, and watching file access."""
 
 import json
 import os

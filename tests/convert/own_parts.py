@@ -1,4 +1,4 @@
-"""Parts of someone's own, one of each family: what no exporter can know."""
+"""Custom parts for tests, one per family, which no exporter supports."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Small models with all weights drawn at random, and what they say, before and after a swap."""
+"""Small models with random weights and their outputs, before and after a swap."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

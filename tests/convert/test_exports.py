@@ -1,4 +1,4 @@
-"""No export is wrong without a word: every drawn model is equal, or refused with a reason."""
+"""No export is silently wrong: every random model is equal, or refused with a reason."""
 
 import pytest
 from tests.convert.exports import QUICK, TARGETS, count, outcome

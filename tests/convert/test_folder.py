@@ -1,4 +1,4 @@
-"""Whole folders: lean and fast, damaged ones named, nothing in them run."""
+"""Whole folders: lazy and fast loading, damage reported, no code executed."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Folders of the families, with the vocabulary files that each was first released with."""
+"""Folders of all families, with the vocabulary files of their first releases."""
 
 import io
 import json

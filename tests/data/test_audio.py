@@ -1,4 +1,4 @@
-"""Waveforms and log-mel frames: a pure tone, plain sums in float64, Whisper's own, bad files."""
+"""Waveforms and log-mel features: a pure tone, plain float64 sums, Whisper's own, bad files."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""Data in one call: files give the configuration of a recipe, lists the corpus that files would."""
+"""Data constructors: files give a configuration, lists give the equivalent corpus."""
 
 from pathlib import Path
 from typing import Any

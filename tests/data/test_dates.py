@@ -1,4 +1,4 @@
-"""Dates, times and numbers: disjoint, repeatable, unambiguous, and right in each language tried."""
+"""Dates, times and numbers: disjoint splits, reproducible, unambiguous, correct."""
 
 from datetime import datetime
 from random import Random

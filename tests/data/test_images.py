@@ -1,4 +1,4 @@
-"""Images: what an .npz file may hold, every damage in one message, batches that can be resumed."""
+"""Images: valid .npz files, errors for damaged ones, and resumable batches."""
 
 import io
 import zipfile

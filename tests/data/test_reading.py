@@ -1,4 +1,4 @@
-"""Files as they come: missing, empty, in the wrong encoding, cut short, and with odd line ends."""
+"""Reading files: missing, empty, wrongly encoded, truncated, with unusual line ends."""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The corpora that the recipes use load whole; skipped where they are absent."""
+"""The corpora of the recipes load completely; skipped if they are absent."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Corpora in plain files: every row is used or reported, and what is misaligned is refused."""
+"""Plain-file corpora: every row is used or reported, misaligned files are refused."""
 
 from itertools import chain
 from pathlib import Path

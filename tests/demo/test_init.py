@@ -1,4 +1,4 @@
-"""The demo, cut short: it trains, scores, translates, draws, and guards what is not its own."""
+"""A shortened demo: it trains, evaluates, translates, plots, and keeps other files safe."""
 
 from io import StringIO
 from pathlib import Path

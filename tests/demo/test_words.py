@@ -1,4 +1,4 @@
-"""From attention between pieces to attention between words."""
+"""From attention between tokens to attention between words."""
 
 import torch
 

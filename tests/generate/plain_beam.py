@@ -1,4 +1,4 @@
-"""Beam search by its definition: one prompt, lists and floats, nothing cached and none left out."""
+"""A reference beam search: one prompt, Python lists and floats, no cache, no pruning."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Beam search against exhaustive search and a plain search, on trees of random logits."""
+"""Beam search against exhaustive and reference search, on trees of random logits."""
 
 import random
 from itertools import product

@@ -1,4 +1,4 @@
-"""Branches of a row keep their own history, whatever is selected and whatever is forgotten."""
+"""Branches keep their own history through selection and compaction."""
 
 import pytest
 import torch

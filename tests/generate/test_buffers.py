@@ -1,4 +1,4 @@
-"""Buffers hold what a cache keeps, at its places, and go on with it as the tokens come."""
+"""Preallocated buffers hold the cached keys and values, and grow with new tokens."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""A compiled step writes what the plain one writes, whatever the parts; and says what it cannot."""
+"""Compiled generation equals eager generation for all parts, or is refused."""
 
 from pathlib import Path
 

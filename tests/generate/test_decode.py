@@ -1,4 +1,4 @@
-"""`generate` and `translate`: order, limits, ends, seeds, and what is refused."""
+"""`generate` and `translate`: order, limits, end tokens, seeds and errors."""
 
 import copy
 from itertools import takewhile

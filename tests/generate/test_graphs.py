@@ -1,4 +1,4 @@
-"""Which graph is whose: a name says all that a graph depends on, and nothing of the weights."""
+"""Graph cache keys depend on everything that affects a graph, but not on the weights."""
 
 import subprocess
 import sys

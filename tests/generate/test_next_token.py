@@ -1,4 +1,4 @@
-"""The cache, padding and batch-mates change nothing of what comes next, in any model family."""
+"""Cache, padding and batch-mates do not change next-token logits, for any architecture."""
 
 import pytest
 import torch

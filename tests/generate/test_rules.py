@@ -1,4 +1,4 @@
-"""Rules of writing, each on scores written down by hand; without any, nothing is touched."""
+"""Generation rules on hand-written scores; without rules nothing changes."""
 
 from math import inf
 from typing import Any

@@ -1,4 +1,4 @@
-"""The filters and the draw against their definitions, spelt out for one row at a time."""
+"""Sampling filters and draws against their definitions, row by row."""
 
 from math import exp, inf
 

@@ -1,4 +1,4 @@
-"""Text as it comes: the pieces join to the whole, no character breaks, stop strings cut exactly."""
+"""Streamed text: pieces join to the whole, characters never break, exact stop strings."""
 
 import pytest
 import torch

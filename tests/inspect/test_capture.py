@@ -1,4 +1,4 @@
-"""Watching attention from outside: the right weights, and nothing changed by the watching."""
+"""Capturing attention: correct weights, and no effect on the model."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Curves: what is drawn are the figures of the journal."""
+"""Training curves show the logged metrics."""
 
 import json
 from pathlib import Path

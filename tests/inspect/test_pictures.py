@@ -1,4 +1,4 @@
-"""What a picture shows, judged by the figure: its labels, its numbers and what it cannot draw."""
+"""Plots: labels, values and missing characters in the figure."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The decoder-only model: order, padding, packing and caches that change nothing but speed."""
+"""The decoder-only model: causality, padding, packing, and caches that only change speed."""
 
 import dataclasses
 import math

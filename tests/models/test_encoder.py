@@ -1,4 +1,4 @@
-"""The encoder-only model: three heads, and padding that no result depends on."""
+"""The encoder-only model: three heads, and outputs independent of padding."""
 
 import dataclasses
 import math

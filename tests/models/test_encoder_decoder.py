@@ -1,4 +1,4 @@
-"""The encoder–decoder: shared tables, a memory read once, and padding on either side of both."""
+"""The encoder–decoder: shared tables, one encoding of the source, padding on both sides."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Inputs of any kind: image to class, image to text, audio to text, series to text, all tiny."""
+"""Inputs of all kinds: image to class, image to text, audio to text, series to text."""
 
 import dataclasses
 import math

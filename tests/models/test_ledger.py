@@ -1,4 +1,4 @@
-"""The ledger: whatever is in a model that its reader does not know is named, wherever it stands."""
+"""The ledger: any item of a model that its reader does not claim is reported."""
 
 from typing import Any
 

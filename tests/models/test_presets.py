@@ -1,4 +1,4 @@
-"""Presets: exact parameter counts, without a byte of memory."""
+"""Presets: exact parameter counts, without allocating memory."""
 
 import dataclasses
 from collections.abc import Callable

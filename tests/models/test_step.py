@@ -1,4 +1,4 @@
-"""Whatever keeps the keys and values, and however texts are cut, the logits are those of a pass."""
+"""Decoding steps give the logits of a full pass, for every cache type and chunking."""
 
 from dataclasses import replace
 

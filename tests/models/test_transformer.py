@@ -1,4 +1,4 @@
-"""The shape of every model: sizes flow down from one place, and what cannot be is refused early."""
+"""Model configurations: sizes are given once, and invalid combinations are refused early."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""The walk: how far a reader goes from a model's forward to the kernel of attention."""
+"""The number of calls from a model's forward to the attention kernel."""
 
 import inspect
 import sys

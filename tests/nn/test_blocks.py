@@ -1,4 +1,4 @@
-"""Blocks and stacks: the equations, gradients through every part, and how far a window reaches."""
+"""Blocks and stacks: the equations, gradients to all parts, and the reach of windows."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Caches: what was appended comes back, in the order and rows asked for."""
+"""Caches: stored keys and values come back in the requested order and rows."""
 
 from math import inf
 

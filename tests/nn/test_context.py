@@ -1,4 +1,4 @@
-"""Context: positions that skip padding and restart with each document; shapes that must agree."""
+"""Context: positions skip padding and restart in each document; shapes are checked."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Convolution: taps counted one by one in float64, its reach, and texts that never meet."""
+"""Convolution against loops in float64, its receptive field, and independent texts."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Dropout: how much is dropped, what is left, and that the generator alone decides."""
+"""Dropout: rate, scale, and dependence on the generator only."""
 
 import pytest
 import torch

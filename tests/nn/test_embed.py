@@ -1,4 +1,4 @@
-"""Embeddings: the formula, the scale of the original, and zero wherever there is padding."""
+"""Embeddings: the formula, the original scale, and zero at padding."""
 
 import math
 

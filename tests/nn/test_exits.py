@@ -1,4 +1,4 @@
-"""Early exits: heads of their own, and rows that leave where they are confident."""
+"""Early exits: their own heads, and rows that exit once confident."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The reference mathematics against numbers worked out by hand."""
+"""Reference functions against hand-computed numbers."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Heads: pools that padding never enters, empty rows included, and one logit per output."""
+"""Heads: pooling that ignores padding, empty rows, and one logit per output."""
 
 import math
 

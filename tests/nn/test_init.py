@@ -1,4 +1,4 @@
-"""Initialisation: the spread that each scheme gives to each role, and nothing left undefined."""
+"""Initialisation: the variance of each role in each scheme, and no undefined values."""
 
 import dataclasses
 from dataclasses import dataclass

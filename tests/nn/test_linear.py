@@ -1,4 +1,4 @@
-"""The linear map is `F.linear` in value and in every gradient, whichever kernel computes it."""
+"""The linear layer equals `F.linear` in values and gradients, for every kernel."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Masks: who may attend to whom, checked pair by pair, and the form that a core is given."""
+"""Masks: checked pair by pair, and the evaluated form for cores."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Mixers: one line of a recipe chooses what stands where attention does."""
+"""Mixers: one line of a recipe selects the token mixer."""
 
 import pytest
 from pydantic import TypeAdapter, ValidationError

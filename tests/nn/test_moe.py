@@ -1,4 +1,4 @@
-"""Mixture of experts: the paper's sum in float64, its cost, its gradients, and an even load."""
+"""Mixture of experts: the paper's sum in float64, its cost, gradients and load balance."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Norms: the paper's formula in float64, invariances, and statistics that keep their digits.
+"""Norms: the paper's formula in float64, invariances, and precise statistics.
 
 Tests named after a *check* hold a line of the definitions: batch norm's and layer norm's golden
 rows, what depends on the batch and what does not, and the invariances.

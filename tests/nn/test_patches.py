@@ -1,4 +1,4 @@
-"""Patches: plain loops in float64, other resolutions, and series of unequal length."""
+"""Patches: plain loops in float64, other resolutions, and series of different lengths."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Recurrent mixers: the papers' steps in float64, torch's cells, and texts that never meet."""
+"""Recurrent mixers: the papers' steps in float64, torch's cells, and independent texts."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Placements: each line of the paper, the gradient's identity path, and every sublayer in it."""
+"""Placements: the papers' equations, identity gradient paths, and all sublayers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Names of tensor shapes: each has one meaning, in all of `nn`."""
+"""Tensor shape aliases: each has one meaning in all of `nn`."""
 
 from importlib import import_module
 from pkgutil import walk_packages

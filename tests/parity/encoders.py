@@ -1,4 +1,4 @@
-"""What every encoder of another library has to show: logits, hidden states, both ways, padding."""
+"""Parity tests shared by encoders: logits, hidden states, both directions, padding."""
 
 from contextlib import nullcontext
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""What every family of foreign checkpoints has to show against transformers, at random weights."""
+"""Parity tests shared by all families against transformers, with random weights."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a `generation_config.json` asks for, token by token as `generate` of theirs does it."""
+"""`generation_config.json`: the same tokens as transformers' `generate`."""
 
 import random
 from dataclasses import replace

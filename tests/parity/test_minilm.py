@@ -1,4 +1,4 @@
-"""A real checkpoint: sentence vectors of all-MiniLM-L6-v2 against sentence-transformers' own."""
+"""A real checkpoint: sentence embeddings of all-MiniLM-L6-v2 as in sentence-transformers."""
 
 from pathlib import Path
 

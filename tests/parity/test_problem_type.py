@@ -1,4 +1,4 @@
-"""What the outputs for a text mean: `problem_type` read, followed and written, as transformers."""
+"""`problem_type` is read, applied and written as in transformers."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""RoBERTa, and its family in other languages, against transformers."""
+"""RoBERTa and its multilingual and French variants against transformers."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Our stacks against torch's own Transformer layers, with its weights in our modules."""
+"""Our stacks against torch's Transformer layers, with the same weights."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""State dicts of torch's own Transformer layers, there and back."""
+"""State dicts of torch's Transformer layers: round trips."""
 
 import copy
 

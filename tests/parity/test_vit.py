@@ -1,4 +1,4 @@
-"""Our ViT against Hugging Face's, with its random weights in our modules."""
+"""Our ViT against Hugging Face's, with the same random weights."""
 
 import re
 from typing import Any

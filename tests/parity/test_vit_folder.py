@@ -1,4 +1,4 @@
-"""Folders of ViT against transformers."""
+"""ViT folders against transformers."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""ALiBi and segment memory against x-transformers, with its weights in our modules."""
+"""ALiBi and segment memory against x-transformers, with the same weights."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""transformers in float64 throughout, also where it computes in float32 whatever the model has."""
+"""transformers in float64 throughout, including places where it forces float32."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any

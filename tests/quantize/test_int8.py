@@ -1,4 +1,4 @@
-"""int8 weights: near the definition, shared where they were shared, and read as they were."""
+"""int8 weights: close to the definition, tied if they were tied, and usable for look-ups."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Parts of someone's own, and the folders and modules around them, for tests."""
+"""Custom parts with their folders and modules, for tests."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The model of a recipe: its sizes, its weights from a file, and whether they are its own."""
+"""Building a recipe's model: sizes, weights from a file, and mismatches."""
 
 import json
 import time

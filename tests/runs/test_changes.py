@@ -1,4 +1,4 @@
-"""Parts of a recipe's model replaced by name."""
+"""Changing parts of a recipe's model by name."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `info` and `--dry-run` show."""
+"""The output of `info` and `--dry-run`."""
 
 import io
 import shutil

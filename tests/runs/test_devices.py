@@ -1,4 +1,4 @@
-"""Names of devices and of types of weights: those that there are, and the nearest."""
+"""Names of devices and dtypes: valid ones, and suggestions for others."""
 
 import pytest
 import torch

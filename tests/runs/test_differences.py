@@ -1,4 +1,4 @@
-"""In which fields two recipes differ: named as they are written."""
+"""The fields in which two recipes differ."""
 
 from pathlib import Path
 

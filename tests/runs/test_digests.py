@@ -1,4 +1,4 @@
-"""Digests: any flipped byte of a finished run is noticed, at load and on demand."""
+"""Digests: any flipped byte of a finished run is detected, at load and on demand."""
 
 import json
 import random

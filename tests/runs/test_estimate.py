@@ -1,4 +1,4 @@
-"""The estimate: exact where it can be, measured as training would run, nothing kept."""
+"""Estimates: exact sizes, times measured as in training, nothing kept."""
 
 import tempfile
 from pathlib import Path

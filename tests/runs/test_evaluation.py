@@ -1,4 +1,4 @@
-"""Judging: figures by another way, what was left out, predictions line by line."""
+"""Evaluation: independently computed scores, skipped examples, predictions line by line."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A run written for another library and opened again: the same text out of both."""
+"""Exported runs give the same text in the other library."""
 
 from dataclasses import replace
 from pathlib import Path

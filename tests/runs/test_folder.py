@@ -1,4 +1,4 @@
-"""The run folder: what is written is read back; every damage is one message."""
+"""The run folder: round trips, and one message for each kind of damage."""
 
 import json
 import shutil

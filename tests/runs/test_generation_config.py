@@ -1,4 +1,4 @@
-"""`generation_config.json`, key by key; the texts themselves are in `parity/test_generation.py`."""
+"""`generation_config.json`, key by key; texts are tested in `parity/test_generation.py`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run on images: trained, gone on with, evaluated, described; and what only text can do."""
+"""A run on images: trained, resumed, evaluated, described; text methods are refused."""
 
 import json
 from functools import cache

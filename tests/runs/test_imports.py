@@ -1,4 +1,4 @@
-"""Own parts in recipes and runs: who names their modules, and that reading imports nothing."""
+"""Custom parts in recipes and runs: explicit imports only; reading imports nothing."""
 
 import json
 import shutil

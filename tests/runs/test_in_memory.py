@@ -1,4 +1,4 @@
-"""Training in Python: what the command does with the same recipe, in memory or in a folder."""
+"""Training from Python equals the command with the same recipe, with or without a folder."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run folder is written by one process at a time, and a dead one holds nothing."""
+"""Only one process at a time can write to a run folder; dead processes hold no lock."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Figures against values worked out by hand, and against the libraries that define them."""
+"""Metrics against hand-computed values and reference libraries."""
 
 import builtins
 import math

@@ -1,4 +1,4 @@
-"""Whatever is written in whatever field, the answer is a recipe or one message."""
+"""Any value in any recipe field gives either a recipe or a single error message."""
 
 import copy
 import tomllib

@@ -1,4 +1,4 @@
-"""The recipes with one line changed: each trains a little on a slice of its own data."""
+"""Every recipe with one line changed trains briefly on a slice of its data."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Recipes: what is wrong is said with its place and what would be right; overrides; lines."""
+"""Recipes: located errors with suggestions, overrides, and line numbers."""
 
 import string
 import tomllib

@@ -1,4 +1,4 @@
-"""Going on with a run from its folder alone, and what may not change on the way."""
+"""Resuming a run from its folder alone, and settings that may not change."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run in Python: one text or several, the same results as the functions below it, and saved."""
+"""A run in Python: single texts and lists, equal to the underlying functions, and saving."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The schema accepts what AddNorm accepts, refuses what it refuses, and says what all of it is."""
+"""The schema accepts and refuses what AddNorm does, and describes every field."""
 
 import tomllib
 from collections.abc import Iterator

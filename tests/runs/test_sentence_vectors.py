@@ -1,4 +1,4 @@
-"""`modules.json` against sentence-transformers itself: MiniLM, and every module that we know."""
+"""`modules.json` against sentence-transformers: MiniLM, and all supported modules."""
 
 import io
 import json

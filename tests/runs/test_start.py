@@ -1,4 +1,4 @@
-"""Training that begins with another model: parts from its folder, weights that fit, a report."""
+"""Training from existing weights: parts from the folder, matching weights, a report."""
 
 import shutil
 from pathlib import Path

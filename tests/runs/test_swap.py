@@ -1,4 +1,4 @@
-"""Swaps of whole runs: what is written, measured and refused."""
+"""Swapping parts of whole runs: output, measurements and errors."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a model is for: by its kind, and by what an own head says."""
+"""The task of a model, by its architecture and by custom heads."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

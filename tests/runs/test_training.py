@@ -1,4 +1,4 @@
-"""Training into a folder: what is refused beforehand, what a resume may change, the same end."""
+"""Training a run folder: early errors, allowed changes on resume, identical results."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small corpora and recipes of every task, and runs trained on them for a few steps."""
+"""Small corpora and recipes for every task, and runs trained for a few steps."""
 
 import io
 from pathlib import Path

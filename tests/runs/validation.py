@@ -1,4 +1,4 @@
-"""A plain validator of JSON schema, for as much of it as the schema of a recipe uses."""
+"""A minimal JSON schema validator, covering what the recipe schema uses."""
 
 import re
 from collections.abc import Callable, Mapping

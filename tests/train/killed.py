@@ -1,4 +1,4 @@
-"""Children killed while they train or save; a script, so that what forks runs no threads.
+"""Processes killed while training or saving; a script, so that forks have no threads.
 
 `python -m tests.train.killed save|train FOLDER KILLS SEED` exits with 0 if nothing was lost.
 """

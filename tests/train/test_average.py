@@ -1,4 +1,4 @@
-"""Moving averages, means, and weights that come back."""
+"""Moving averages, means, and temporarily swapped weights."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent: damage, full disks, and kills at any moment."""
+"""Checkpoints are complete or absent: damage, full disks, and kills at any moment."""
 
 import errno
 import os

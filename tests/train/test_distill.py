@@ -1,4 +1,4 @@
-"""Distillation: the loss against its formula, its gradient, and training by it."""
+"""Distillation: the loss against its formula, its gradient, and training with it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: lines that can be read as they come, and cut back."""
+"""`metrics.jsonl`: readable during training, and truncated on resume."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The loss against torch's own, in every width, for every target that may come."""
+"""Losses against torch's own, in every dtype, for all kinds of targets."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The objective: someone's own loss accumulates like the batch, and what is no loss is refused."""
+"""The objective: custom losses accumulate over micro-batches, invalid ones are refused."""
 
 from dataclasses import dataclass, field
 

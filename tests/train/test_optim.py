@@ -1,4 +1,4 @@
-"""Which optimiser moves which parameter, and that its state survives a round trip."""
+"""Which optimiser updates which parameter, and round trips of optimiser state."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Full disks: a run waits, goes on bit for bit when space comes back, or ends with all it had."""
+"""Full disks: a run waits, continues bit-exactly once there is space, or stops safely."""
 
 import errno
 import subprocess

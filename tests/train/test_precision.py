@@ -1,4 +1,4 @@
-"""Which type products run in, and when losses are scaled."""
+"""The dtype of products, and when losses are scaled."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The progress bar says where training stands."""
+"""The progress bar shows the state of training."""
 
 import io
 

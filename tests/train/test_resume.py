@@ -1,4 +1,4 @@
-"""Stopping and going on: crashes, signals and kills, and not a bit changed."""
+"""Resuming after crashes, signals and kills gives bit-identical results."""
 
 import os
 import signal

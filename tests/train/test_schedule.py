@@ -1,4 +1,4 @@
-"""Schedules: their formulas, their ends, and what a careless warm-up may not do."""
+"""Schedules: their formulas, their end points, and too long warm-ups."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The `[train]` table: what contradicts itself is refused."""
+"""The `[train]` table: contradictory settings are refused."""
 
 import pytest
 from pydantic import TypeAdapter, ValidationError

@@ -1,4 +1,4 @@
-"""Requests to stop: the first is noted and told, the second has its old effect."""
+"""Stop requests: the first is graceful and reported, the second takes effect at once."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""The loop: it adds up, ends when it should, and refuses what is not finite."""
+"""The training loop: accumulation, stopping, and non-finite losses."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""What validation sees, leaves alone and decides, and the weights that a run ends with."""
+"""Validation: its inputs, no side effects, and the selection of final weights."""
 
 import math
 from pathlib import Path

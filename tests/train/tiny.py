@@ -1,4 +1,4 @@
-"""Two small models with dropout, data for them, and the trainers that the tests of training use."""
+"""Two small models with dropout, data, and trainers for the training tests."""
 
 import json
 import signal

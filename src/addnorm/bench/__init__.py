@@ -1,1 +1,1 @@
-"""The bench: ours beside its peers on benchmarks of fixed sizes, all measured in one run."""
+"""Benchmarks of AddNorm against other libraries, at fixed sizes, measured in one run."""

@@ -1,4 +1,4 @@
-"""A benchmark: what is measured, who does it, and what we must reach."""
+"""The definition of a benchmark: the measurement, the implementations and the targets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +12,9 @@ from addnorm.bench.targets import Target
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """One benchmark: `figure` is what its table shows (see `Outcome.figures`), in `unit`.
+    """One benchmark; `figure` is the metric in its table (see `Outcome.figures`), in `unit`.
 
-    `prepare` writes what the implementations share, such as weights, into a folder that all are
-    given.
+    `prepare` writes data that the implementations share, such as weights, to a common folder.
     """
 
     name: str
@@ -36,6 +35,6 @@ def implementation(
     warm_up: bool = True,
     **options: Any,
 ) -> Implementation:
-    """The implementation that `build` makes with these options."""
+    """An implementation that is built by `build` with these options."""
     made = partial(build, **options)
     return Implementation(name=name, build=made, needs=needs, cost=cost, warm_up=warm_up)

@@ -24,11 +24,11 @@ BENCHMARKS = (
     long_context.benchmark(),
     start_up.benchmark(),
 )
-"""Every benchmark there is."""
+"""All benchmarks."""
 
 
 def named(names: Sequence[str]) -> list[Benchmark]:
-    """The benchmarks of these names; all without any. Raises `InputError` with the nearest name."""
+    """The benchmarks of these names, or all. Raises `InputError` with the nearest name."""
     benchmarks = {benchmark.name: benchmark for benchmark in BENCHMARKS}
     for name in names:
         if name not in benchmarks:

@@ -1,4 +1,4 @@
-"""The machine's own ceilings: how fast it multiplies matrices in each type, and reads memory."""
+"""The machine's peak rates: matrix products in each dtype, and memory bandwidth."""
 
 import time
 from collections.abc import Callable
@@ -10,9 +10,9 @@ import torch
 from addnorm.bench.implementation import Implementation, Round, Run, cores
 
 WIDTHS = (1024, 2048)
-"""Matrices that fit the caches, and some that do not."""
+"""Matrix sizes that fit in the caches, and that do not."""
 READ_MIB = 512
-"""Far more than any cache holds."""
+"""Far more than any cache."""
 
 
 def ceilings(
@@ -44,10 +44,10 @@ def ceilings(
 
 
 def product(kind: str, width: int) -> Callable[[], object]:
-    """A product of two square matrices; int8 is summed in int32.
+    """A product of two square matrices; int8 is accumulated in int32.
 
-    torch multiplies in float32 by MKL, which holds back on processors of other makers; oneDNN,
-    which torch brings too, does not. The machine's ceiling is the better of both.
+    torch uses MKL for float32, which is slower on processors of other makers; oneDNN, also included
+    in torch, is not. The machine's ceiling is the better of both.
     """
     a, b = torch.randn(2, width, width)
     if kind == "f32 onednn":
@@ -62,7 +62,7 @@ def product(kind: str, width: int) -> Callable[[], object]:
 
 
 def rate(step: Callable[[], object], worth: float, for_seconds: float) -> float:
-    """What the fastest of several calls does in a second."""
+    """The rate per second of the fastest of several calls."""
     best, end = float("inf"), time.perf_counter() + for_seconds
     while True:
         start = time.perf_counter()
@@ -74,4 +74,4 @@ def rate(step: Callable[[], object], worth: float, for_seconds: float) -> float:
 
 
 MACHINE = Implementation(name="machine", build=ceilings)
-"""Takes its turn with the implementations: a ceiling and what is held to it are of one time."""
+"""Measured in turn with the implementations, so that both see the same machine load."""

@@ -1,7 +1,7 @@
-"""What decoding has in common, free of torch: prompts, and rounds that tell prompt from new tokens.
+"""Shared by decoding benchmarks, without torch: prompts, and timing of the new tokens.
 
-Every implementation writes a fixed number of tokens, its end token off: how long a text gets is
-then no matter of weights, which are random, nor of rounding.
+Every implementation generates a fixed number of tokens, with the end token disabled, so that
+lengths do not depend on the random weights or on rounding.
 """
 
 import random
@@ -15,16 +15,16 @@ from addnorm.bench.implementation import Cost, Round, Run
 Precision = Literal["float32", "bfloat16", "int8"]
 BYTES: dict[Precision, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
 SHORT: dict[Precision, str] = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
-"""How the names of implementations say it."""
+"""Short names of the precisions, in the names of implementations."""
 
 GPT2_VOCABULARY = 50_257
 GPT2_MATRICES = 12 * 12 * 768**2 + GPT2_VOCABULARY * 768
-"""Parameters of GPT-2 small that multiply every token, the head's among them."""
+"""The number of matrix parameters used per token in GPT-2 small, including the head."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingSizes:
-    """So many prompts of one length, and how many tokens each is continued by."""
+    """The number and length of prompts, and the number of new tokens."""
 
     batch: int
     prompt: int = 128
@@ -32,7 +32,7 @@ class DecodingSizes:
     vocab_size: int = GPT2_VOCABULARY
 
     def prompts(self) -> list[list[int]]:
-        """Random tokens, the same for every implementation; none of the first four."""
+        """Random tokens, the same for every implementation, without the first four ids."""
         draw = random.Random(1)
         return [
             [draw.randrange(4, self.vocab_size) for _ in range(self.prompt)]
@@ -40,18 +40,19 @@ class DecodingSizes:
         ]
 
     def cost(self, precision: Precision) -> Cost:
-        """Bytes that a new token reads: each weight once for the whole batch.
+        """The bytes of memory read per new token: each weight once per batch.
 
-        Keys and values of earlier tokens come on top, and are not counted.
+        Cached keys and values are not counted.
         """
         return Cost("read", GPT2_MATRICES * BYTES[precision] / self.batch)
 
 
 def decoding(generate: Callable[[int], object], sizes: DecodingSizes) -> Run:
-    """Rounds that count the new tokens after the first, in the time they alone take.
+    """Rounds that measure the new tokens after the first, without the time of the prompt.
 
-    `generate(n)` reads the prompts and writes `n` tokens after each; the time of one token, prompt
-    included, is taken off. `with prompt` counts all of it, `prompt ms` is what was taken off.
+    `generate(n)` processes the prompts and generates `n` tokens for each; the time for one token,
+    including the prompt, is subtracted. `with prompt` is the speed without the subtraction, `prompt
+    ms` the time subtracted.
     """
 
     def run() -> Round:

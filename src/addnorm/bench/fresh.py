@@ -1,4 +1,4 @@
-"""Fresh processes: what starting costs, free of torch so that this process takes little itself."""
+"""Start-up time of new processes; without torch, to keep this process small."""
 
 import resource
 import subprocess
@@ -10,7 +10,7 @@ from addnorm.bench.implementation import Round, Run
 
 
 def started(_: Path, *, statement: str) -> Run:
-    """Rounds of a new Python that runs a statement and ends."""
+    """Rounds that each run a statement in a new Python process."""
     command = [sys.executable, "-c", statement]
 
     def run() -> Round:

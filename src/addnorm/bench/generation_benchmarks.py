@@ -1,4 +1,4 @@
-"""The generation benchmarks: decoding and translating with one set of random weights for all."""
+"""The generation benchmarks: decoding and translation, with the same random weights for all."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,11 +18,11 @@ DECODERS: tuple[tuple[str, Callable[..., Run], tuple[str, ...], tuple[Precision,
     ("CTranslate2", ctranslate2.decode, ("ctranslate2",), ("float32", "int8")),
     ("transformers", hf.decode, ("transformers",), ("float32", "bfloat16")),
 )
-"""Who decodes, what that needs, and in which types."""
+"""The decoding implementations, the packages they need, and their precisions."""
 
 
 def decode(name: str, batch: int, aims: Callable[[Precision], tuple[Target, ...]]) -> Benchmark:
-    """GPT-2 small with random weights, in each type."""
+    """GPT-2 small with random weights, in each precision."""
     sizes = DecodingSizes(batch=batch)
     implementations = list[Implementation]()
     for precision in BYTES:
@@ -48,7 +48,7 @@ def decode(name: str, batch: int, aims: Callable[[Precision], tuple[Target, ...]
 
 
 def alone(precision: Precision) -> tuple[Target, ...]:
-    """One text at a time: no slower than llama.cpp, and close to what the memory gives."""
+    """One text at a time: no slower than llama.cpp, and close to the memory bandwidth."""
     mine = (f"ours {SHORT[precision]}",)
     return (
         Beside(ours=mine, peers=(f"llama.cpp {SHORT[precision]}",), goal=Goal(must=1.0)),
@@ -57,7 +57,7 @@ def alone(precision: Precision) -> tuple[Target, ...]:
 
 
 def together(precision: Precision) -> tuple[Target, ...]:
-    """Several texts at a time: against the best of the others in the same type."""
+    """Several texts at a time: against the best of the others in the same precision."""
     peers = tuple(
         f"{name} {SHORT[precision]}"
         for name, _, needs, precisions in DECODERS

@@ -1,4 +1,4 @@
-"""Implementations: what runs a benchmark, and the process of its own in which it does so."""
+"""Implementations of a benchmark, each running in its own process."""
 
 import ctypes
 import importlib.util
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 CeilingName = Literal["f32", "bf16", "int8", "read"]
-"""What bounds an implementation: the rate of matrix products in a type, or of reading memory."""
+"""The machine rate that limits an implementation: matrix products in a dtype, or memory reads."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round: `units` of work done in so many seconds, and what else was seen."""
+    """One round: `units` of work done in `seconds`, and other measurements."""
 
     seconds: float
     units: float
@@ -28,12 +28,12 @@ class Round:
 
 
 Run = Callable[[], Round]
-"""Does one round."""
+"""A function that runs one round."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a unit of work takes of the machine: FLOP, or bytes where reading is the ceiling."""
+    """The cost of a unit of work: FLOP, or bytes if memory bandwidth is the limit."""
 
     ceiling: CeilingName
     per_unit: float
@@ -41,10 +41,10 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
-    """A way to run a benchmark: `build` makes it, given the folder of what the benchmark prepared.
+    """An implementation of a benchmark; `build` takes the folder of prepared data.
 
-    `build` is sent to another process, so it is a function of a module or a `partial` of one. A
-    first round that does not count warms it up, unless one takes too long for that.
+    `build` is sent to another process, so it must be a module-level function or a `partial` of one.
+    An uncounted first round serves as warm-up, unless disabled because it takes too long.
     """
 
     name: str
@@ -55,20 +55,20 @@ class Implementation:
 
     @property
     def missing(self) -> str:
-        """The packages that it needs and that are not installed."""
+        """The required packages that are not installed."""
         return ", ".join(name for name in self.needs if importlib.util.find_spec(name) is None)
 
 
 class Failed(Exception):
-    """An implementation raised, died or went silent; the message is one line."""
+    """An implementation raised an error, died or timed out; the message is one line."""
 
 
 class Worker:
-    """A process that builds an implementation, warms it up, and then does one round whenever asked.
+    """A process that builds an implementation, warms it up, and runs rounds on request.
 
-    OpenMP pools of different libraries in one process slow each other down, so each has its own.
-    It starts with its first round, so that nothing else runs while it is made; and it ends with
-    this process, whichever way that ends: its end of the pipe then closes.
+    OpenMP pools of different libraries in one process slow each other down, so each library has its
+    own process. It starts with its first round, so that nothing else runs during the build, and
+    ends when this process ends for any reason, which closes the pipe.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Worker:
         self._process = context.Process(target=_serve, args=serve, daemon=True)
 
     def round(self) -> Round:
-        """One round. Raises `Failed`."""
+        """Run one round. Raises `Failed`."""
         if self._process.pid is None:
             self._process.start()
             self._theirs.close()  # so that the pipe ends when the process does
@@ -99,7 +99,7 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End the process: it ends by itself when the pipe does, unless it is at work."""
+        """End the process; it ends by itself when the pipe is closed, unless it is busy."""
         self._pipe.close()
         if self._process.pid is not None:
             self._process.join(1)
@@ -115,7 +115,7 @@ class Worker:
 def _serve(
     build: Callable[[Path], Run], warm_up: bool, folder: Path, pipe: Connection, log_file: Path
 ) -> None:
-    """What the process does: perhaps a first round to warm up, then one for every message."""
+    """The main loop of the process: optionally a warm-up round, then one round per message."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     with log_file.open("w", encoding="utf-8") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
@@ -135,13 +135,13 @@ def _serve(
 
 
 def one_line(error: BaseException) -> str:
-    """An exception in one line: its type and the first line of what it says."""
+    """An exception in one line: its type and the first line of its message."""
     message = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def peak_mib() -> float:
-    """The most memory that this process has held at once, in MiB.
+    """The peak memory of this process, in MiB.
 
     Linux counts a parent's memory in `ru_maxrss` of a new process, so its own record comes first.
     """
@@ -149,9 +149,9 @@ def peak_mib() -> float:
 
 
 def held_mib() -> float:
-    """The memory that this process holds now, in MiB; its peak where the system does not say.
+    """The current memory of this process, in MiB; its peak if unknown.
 
-    What is free already and glibc keeps for later does not count: how much that is depends on luck.
+    Freed memory that glibc keeps is released first, since its amount is random.
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -174,7 +174,7 @@ def _maxrss() -> float:
 
 
 def cores() -> int:
-    """The cores that this process may use; every implementation has as many threads."""
+    """The number of cores available to this process, and of threads for every implementation."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     return len(usable) or os.cpu_count() or 1
 
@@ -182,9 +182,9 @@ def cores() -> int:
 def timed(
     step: Callable[[], object], units: float, *, at_least: float = 1.0, steps: int = 1
 ) -> Run:
-    """Rounds that repeat a step worth `units`: `steps` times, and until `at_least` seconds passed.
+    """Rounds that repeat a step worth `units`, at least `steps` times and `at_least` seconds.
 
-    What is compiled is sometimes compiled anew at its second step, so warming up takes several.
+    Compiled code is sometimes recompiled at the second step, so warm-up takes several steps.
     """
 
     def run() -> Round:

@@ -1,4 +1,4 @@
-"""The long-context benchmark: reading a long text, and generation after it with a window."""
+"""The long-context benchmark: processing a long prompt, and windowed generation after it."""
 
 import time
 from dataclasses import replace
@@ -23,7 +23,7 @@ STEPS = 64
 
 
 def config_of(window: int | None, small: DecoderConfig | None = None) -> DecoderConfig:
-    """GPT-2 small, or a smaller one, with rotary positions; with a window where one is given."""
+    """GPT-2 small, or `small`, with rotary positions and optionally a sliding window."""
     config = replace(small or gpt2_small(), position=RotaryConfig(), dropout=0.0)
     if window is None:
         return config
@@ -35,7 +35,7 @@ def config_of(window: int | None, small: DecoderConfig | None = None) -> Decoder
 def read(
     _: Path, *, length: int, window: int | None = None, small: DecoderConfig | None = None
 ) -> Run:
-    """Rounds that each read one prompt up to the logits of the next token."""
+    """Rounds that each process one prompt up to the next-token logits."""
     next_token, prompt = _begun(config_of(window, small), length)
 
     def run() -> Round:
@@ -47,7 +47,7 @@ def read(
 
 
 def write(_: Path, *, length: int, window: int, small: DecoderConfig | None = None) -> Run:
-    """Rounds of some tokens each, the first after a prompt of that length."""
+    """Rounds that each generate some tokens, starting after a prompt of this length."""
     next_token, prompt = _begun(config_of(window, small), length)
     next_token.start([prompt])
     tokens = torch.tensor(prompt[:1])
@@ -70,7 +70,7 @@ def _begun(config: DecoderConfig, length: int) -> tuple[Continuation, list[int]]
 
 
 def benchmark() -> Benchmark:
-    """One text, 16 times as long as GPT-2 itself can read."""
+    """One text, 16 times as long as GPT-2's maximum."""
     longest = LENGTHS[-1]
     reading = {f"read {longest:,}": None, f"read {longest:,}, window {WINDOW}": WINDOW}
     writing = {f"write after {n:,}, window {WINDOW}": n for n in LENGTHS}

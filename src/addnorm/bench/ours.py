@@ -1,4 +1,4 @@
-"""Ours: AddNorm as a user has it."""
+"""AddNorm's own implementations, by its public API."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -45,13 +45,13 @@ from addnorm.generate import CompiledContinuation, GreedyConfig, generate
 model = CompiledContinuation(addnorm.load({folder!r}).model)
 generate(model, [[1, 2, 3]], GreedyConfig(), max_new_tokens=2, eos_id=None)
 """
-"""The second token is the first that the compiled graph writes; the one before ends the prompt."""
+"""The second token is the first from the compiled graph; the prompt gives the first."""
 
 
 def train_decoder(
     folder: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
 ) -> Run:
-    """Updates of a GPT by the library's own loop."""
+    """Training a GPT with the library's own loop."""
     batches = [Batch.of({"tokens": x}, y, []) for x, y in sizes.batches()]
     model = decoder_config(sizes).build(sizes.vocab_size)
     config = TrainConfig(steps=10**9, precision=precision, compile=compile, device="cpu")
@@ -61,7 +61,7 @@ def train_decoder(
 def train_translator(
     folder: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
 ) -> Run:
-    """Updates of a translator by the library's own loop."""
+    """Training a translator with the library's own loop."""
     batches = [Batch.of({"source": x, "target": y}, z, []) for x, y, z in sizes.batches()]
     model = translator_config(sizes).build(sizes.vocab_size)
     config = TrainConfig(steps=10**9, precision=precision, compile=compile, device="cpu")
@@ -69,7 +69,7 @@ def train_translator(
 
 
 def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) -> Run:
-    """Greedy continuations of all prompts at once, compiled for one or for several."""
+    """Greedy continuations of all prompts in a batch, compiled."""
     model = _opened(folder, precision)
     assert isinstance(model, DecoderModel)
     prompts = sizes.prompts()
@@ -82,7 +82,7 @@ def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) 
 def translations(
     folder: Path, *, sizes: DecodingSizes, beams: int, precision: DecodingPrecision
 ) -> Run:
-    """Translations by beam search; sources end as the tokenizer ends them."""
+    """Translations by beam search; sources end with eos."""
     model = _opened(folder, precision)
     assert isinstance(model, EncoderDecoderModel)
     sources = [[*row[:-1], EOS_ID] for row in sizes.prompts()]
@@ -95,9 +95,9 @@ def translations(
 
 
 def first_token(folder: Path) -> Run:
-    """The first token of a compiled decoder in a fresh process, what it compiled kept from before.
+    """Time to first token of a compiled decoder in a new process, with a warm graph cache.
 
-    A round is one such process (see `fresh.started`).
+    Each round is a new process (see `fresh.started`).
     """
     return started(folder, statement=FIRST_TOKEN.format(folder=str(folder / "hf")))
 
@@ -123,7 +123,7 @@ def _updates(
 
 
 class Repeated:
-    """The same batches in every epoch."""
+    """A loader with the same batches in every epoch."""
 
     def __init__(self, made: Sequence[Batch]) -> None:
         self.made = made
@@ -132,13 +132,13 @@ class Repeated:
         return len(self.made)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches from number `start` on."""
+        """The batches from number `start` onwards."""
         del epoch
         return iter(self.made[start:])
 
 
 def decoder_config(sizes: DecoderSizes) -> DecoderConfig:
-    """GPT-2 in these sizes."""
+    """A GPT-2 configuration of these sizes."""
     return DecoderConfig(
         d_model=sizes.d_model,
         n_layers=sizes.n_layers,
@@ -154,7 +154,7 @@ def decoder_config(sizes: DecoderSizes) -> DecoderConfig:
 
 
 def translator_config(sizes: TranslatorSizes) -> EncoderDecoderConfig:
-    """The original Transformer in these sizes."""
+    """A configuration of the original Transformer of these sizes."""
     return EncoderDecoderConfig(
         d_model=sizes.d_model,
         n_layers=sizes.n_layers,

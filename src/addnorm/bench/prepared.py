@@ -1,4 +1,4 @@
-"""What benchmarks prepare: one model with random weights, in the forms of all implementations."""
+"""Preparing benchmarks: one model with random weights, in the formats of all implementations."""
 
 import importlib.util
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small
 
 HF, CTRANSLATE2, GGUF = "hf", "ctranslate2", "{}.gguf"
-"""Where in the folder the forms are."""
+"""The names of the formats in the folder."""
 
 
 def gpt2(
     folder: Path, *, config: DecoderConfig | None = None, vocab_size: int = GPT2_VOCABULARY
 ) -> Run:
-    """GPT-2 small, or another, for transformers and us, for CTranslate2 and for llama.cpp."""
+    """Prepare GPT-2 small, or `config`, for us, transformers, CTranslate2 and llama.cpp."""
 
     def write() -> None:
         made, text = config or gpt2_small(), _tokenizers()
@@ -44,7 +44,7 @@ def gpt2(
 
 
 def translator(folder: Path, *, sizes: TranslatorSizes) -> Run:
-    """A translator, for transformers (as Marian) and us, and for CTranslate2."""
+    """Prepare a translator for us, transformers (as Marian) and CTranslate2."""
 
     def write() -> None:
         config, text = replace(translator_config(sizes), dropout=0.0), _tokenizers()
@@ -59,7 +59,7 @@ def translator(folder: Path, *, sizes: TranslatorSizes) -> Run:
 
 
 def _tokenizers() -> Tokenizers:
-    """Any will do: nothing here reads text."""
+    """Arbitrary tokenizers, as the benchmarks use no text."""
     made = BPEConfig(vocab_size=300).train(["To be, or not to be, that is the question."])
     return Tokenizers(made, made)
 

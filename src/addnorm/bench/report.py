@@ -1,4 +1,4 @@
-"""What a benchmark came to, as a table for people and as JSON for the record."""
+"""Benchmark results as a table and as JSON."""
 
 import json
 from dataclasses import asdict
@@ -36,7 +36,7 @@ def show(result: Result, console: Console) -> None:
 
 
 def implementations(result: Result) -> Table:
-    """A row for each implementation that was measured."""
+    """A table with a row for each measured implementation."""
     benchmark = result.benchmark
     table = Table(box=None, pad_edge=False)
     table.add_column("implementation", no_wrap=True)
@@ -48,7 +48,7 @@ def implementations(result: Result) -> Table:
 
 
 def cells(outcome: Outcome, figure: str, details: tuple[str, ...]) -> list[str]:
-    """The figures of an implementation."""
+    """The table cells of an implementation."""
     value = Spread.of(outcome.figures(figure))
     fraction, peak = outcome.figures("fraction"), outcome.figures("peak_mib")
     more = [outcome.figures(name) for name in details]
@@ -62,7 +62,7 @@ def cells(outcome: Outcome, figure: str, details: tuple[str, ...]) -> list[str]:
 
 
 def targets(result: Result) -> Table:
-    """A row for each target."""
+    """A table with a row for each target."""
     table = Table(box=None, pad_edge=False)
     for name in ("target", "must", "aim", "measured", "spread", "met"):
         table.add_column(name, justify="left" if name in ("target", "met") else "right")
@@ -75,7 +75,7 @@ def targets(result: Result) -> Table:
 
 
 def mark(value: float | None, *, at_most: bool) -> str:
-    """A mark with its direction."""
+    """A target value with its direction (≤ or ≥)."""
     return "" if value is None else f"{'≤' if at_most else '≥'} {number(value)}"
 
 
@@ -89,12 +89,12 @@ def _span(value: Spread) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count, thousands set apart."""
+    """Format a number with three significant digits and thousands separators."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Everything, rounds included."""
+    """The complete result as JSON, including all rounds."""
     benchmark = result.benchmark
     return {
         "work": benchmark.name,
@@ -133,12 +133,12 @@ def _implementation(outcome: Outcome, figure: str) -> dict[str, Any]:
 
 
 def spread_of(values: list[float]) -> dict[str, Any]:
-    """Median, least and most, and the rounds themselves."""
+    """The median, minimum and maximum, and the individual rounds."""
     return rounded({**asdict(Spread.of(values)), "rounds": values})
 
 
 def rounded(figures: dict[str, Any]) -> dict[str, Any]:
-    """Five digits that count."""
+    """Round to five significant digits."""
     return {
         name: [float(f"{x:.5g}") for x in value]
         if isinstance(value, list)
@@ -148,7 +148,7 @@ def rounded(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(result: Result, folder: Path) -> Path:
-    """Keep the result as `bench-NAME.json`."""
+    """Write the result to `bench-NAME.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"bench-{result.benchmark.name}.json"
     file.write_text(json.dumps(as_json(result), indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Rounds: implementations in turn, and the medians, spreads and ratios of what they did."""
+"""Running implementations in alternating rounds; medians, spreads and ratios."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,21 +11,21 @@ from addnorm.bench.implementation import Failed, Round
 
 @runtime_checkable
 class Runner(Protocol):
-    """What does a round when asked; raises `Failed`."""
+    """An object that runs rounds; raises `Failed`."""
 
     def round(self) -> Round: ...
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What became of an implementation: a round for each turn, or the problem that it had."""
+    """The outcome of an implementation: its rounds, or the problem that occurred."""
 
     name: str
     rounds: list[Round] = field(default_factory=list[Round])
     problem: str = ""
 
     def figures(self, name: str) -> list[float]:
-        """A figure of each round: `speed` in units per second, `ms` per unit, or a detail."""
+        """A metric of each round: `speed` in units per second, `ms` per unit, or a detail."""
         if name == "speed":
             return [r.units / r.seconds for r in self.rounds]
         if name == "ms":
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of several rounds with the least and the most."""
+    """The median, minimum and maximum of several rounds."""
 
     median: float
     low: float
@@ -43,14 +43,14 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Raises `ValueError` where there are none."""
+        """Compute the spread. Raises `ValueError` if there are no values."""
         if not values:
             raise ValueError("no rounds, no median")
         return cls(median(values), min(values), max(values))
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """`ours / theirs` in each round: what slows the machine for a while slows both."""
+    """`ours / theirs` round by round, so that temporary slowdowns affect both."""
     return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
@@ -61,10 +61,10 @@ def alternate(
     pause: float = 0.0,
     watch: Callable[[int, str], object] = lambda _, __: None,
 ) -> dict[str, Outcome]:
-    """`rounds` rounds of each in strict alternation, one at a time; each round begins one further.
+    """Run `rounds` rounds of each runner in alternation, starting with a different one each time.
 
-    One that fails is out from then on, and its earlier rounds count for nothing. `pause` seconds
-    before each turn let the threads of the one before it fall asleep.
+    A runner that fails is dropped, with its earlier rounds. The pause of `pause` seconds before
+    each turn lets the threads of the previous runner go to sleep.
     """
     outcomes = {name: Outcome(name=name) for name in runners}
     for number in range(rounds):

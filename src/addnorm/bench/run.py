@@ -1,4 +1,4 @@
-"""Run a benchmark: prepare it, let the implementations take turns, compare with the targets."""
+"""Running a benchmark: preparation, alternating rounds, comparison with the targets."""
 
 import platform
 import re
@@ -30,15 +30,15 @@ PACKAGES = (
     "numpy",
 )
 PAUSE = 0.3
-"""Seconds before each turn: threads of OpenMP spin for up to 0.2 s after their last work."""
+"""Seconds before each turn, since OpenMP threads spin for up to 0.2 s after their last work."""
 
 Watch = Callable[[str], object]
-"""Told what is being done."""
+"""A callback with progress messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a benchmark came to."""
+    """The result of a benchmark."""
 
     benchmark: Benchmark
     rounds: int
@@ -49,7 +49,7 @@ class Result:
 
 
 def bench(benchmark: Benchmark, rounds: int, *, watch: Watch = lambda _: None) -> Result:
-    """Measure all implementations of a benchmark that are installed, and the machine itself."""
+    """Measure all installed implementations of a benchmark, and the machine's ceilings."""
     with tempfile.TemporaryDirectory(prefix="addnorm-bench-") as made, ExitStack() as stack:
         folder = Path(made)
         if benchmark.prepare is not None:
@@ -84,7 +84,7 @@ def bench(benchmark: Benchmark, rounds: int, *, watch: Watch = lambda _: None) -
 def measured(
     implementation: Implementation, outcomes: Mapping[str, Outcome], machine: Outcome
 ) -> Outcome:
-    """The outcome of an implementation, each round with its fraction of that round's ceiling."""
+    """The outcome of an implementation, with the fraction of the ceiling in each round."""
     if implementation.name not in outcomes:
         return Outcome(name=implementation.name, problem=f"not installed: {implementation.missing}")
     outcome, cost = outcomes[implementation.name], implementation.cost
@@ -101,7 +101,7 @@ def measured(
 
 
 def facts() -> dict[str, object]:
-    """The machine, the day and the versions that figures are true of."""
+    """The machine, date and package versions of a measurement."""
     return {
         "date": date.today().isoformat(),
         "machine": {
@@ -115,7 +115,7 @@ def facts() -> dict[str, object]:
 
 
 def processor() -> str:
-    """What the processor calls itself, with the widest vectors that it knows."""
+    """The processor's name, with its widest vector instructions."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
@@ -128,7 +128,7 @@ def processor() -> str:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package, if it is there."""
+    """The version of a package, if it is installed."""
     try:
         return version(package)
     except PackageNotFoundError:

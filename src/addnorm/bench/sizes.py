@@ -1,4 +1,4 @@
-"""Sizes: how large the models and batches of a benchmark are, and the arithmetic that takes."""
+"""Model and batch sizes of the benchmarks, and their FLOP counts."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 N_BATCHES = 32
-"""Batches that training goes through again and again: enough that no model learns them by heart."""
+"""The number of batches that training cycles through, enough not to be memorised."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderSizes:
-    """A decoder with learned positions and a tied head, and its batches of equal lengths."""
+    """Sizes of a decoder with learned positions and a tied head, and of its batches."""
 
     n_layers: int
     d_model: int
@@ -24,12 +24,12 @@ class DecoderSizes:
 
     @property
     def tokens(self) -> int:
-        """Tokens in a batch."""
+        """The number of tokens in a batch."""
         return self.batch * self.length
 
     @property
     def matrices(self) -> int:
-        """Parameters that multiply every token, the head's among them."""
+        """The number of matrix parameters used per token, including the head."""
         layer = 4 * self.d_model**2 + 2 * self.d_model * self.d_ff
         return self.n_layers * layer + self.vocab_size * self.d_model
 
@@ -37,13 +37,13 @@ class DecoderSizes:
     def training_flop(self) -> float:
         """FLOP per token, forward and backward: 6 per parameter of `matrices`, and attention.
 
-        Attention takes 12 × layers × d_model × length, halved because a token sees only what stands
-        before it. Norms, activations, the loss and the optimiser are not counted.
+        Attention takes 12 × layers × d_model × length, halved because attention is causal. Norms,
+        activations, the loss and the optimiser are not counted.
         """
         return 6.0 * self.matrices + 6.0 * self.n_layers * self.d_model * self.length
 
     def batches(self) -> list[tuple[Tensor, Tensor]]:
-        """Random tokens, and the token after each of them."""
+        """Batches of random tokens, with next-token targets."""
         rows = random_tokens(self.vocab_size, N_BATCHES * self.batch, self.length + 1)
         parts = rows.split(self.batch)
         return [(part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in parts]
@@ -51,7 +51,7 @@ class DecoderSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class TranslatorSizes:
-    """An encoder–decoder with one table for source, target and head, and batches of sentences."""
+    """Sizes of an encoder–decoder with one shared embedding table, and of its batches."""
 
     n_layers: int
     d_model: int
@@ -64,15 +64,15 @@ class TranslatorSizes:
 
     @property
     def tokens(self) -> int:
-        """Target tokens in a batch; the source has as many."""
+        """The number of target tokens in a batch; the source has as many."""
         return self.batch * self.length
 
     @property
     def training_flop(self) -> float:
-        """FLOP per target token, forward and backward, a source token of the encoder included.
+        """FLOP per target token, forward and backward, including one source token in the encoder.
 
-        6 per parameter that multiplies; and attention: 12 × layers × d_model × length for the
-        encoder's own and as much for looking at it, half of that for the decoder's own. Norms,
+        6 per matrix parameter; and attention: 12 × layers × d_model × length for encoder
+        self-attention and for cross-attention each, half of that for decoder self-attention. Norms,
         activations, the loss and the optimiser are not counted.
         """
         encoder = 4 * self.d_model**2 + 2 * self.d_model * self.d_ff
@@ -81,7 +81,7 @@ class TranslatorSizes:
         return 6.0 * (layers + self.vocab_size * self.d_model) + attention
 
     def batches(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Random sources, random targets, and the token after each of the targets."""
+        """Batches of random sources and targets, with next-token targets."""
         rows = random_tokens(self.vocab_size, N_BATCHES * self.batch, 2 * self.length + 1)
         sides = (rows[:, : self.length], rows[:, self.length : -1], rows[:, self.length + 1 :])
         splits = [side.contiguous().split(self.batch) for side in sides]
@@ -89,7 +89,7 @@ class TranslatorSizes:
 
 
 def random_tokens(vocab_size: int, rows: int, length: int) -> Tensor:
-    """The same tokens for every implementation; none of the first four, which may be special."""
+    """Random tokens, the same for all implementations, without the first four (special) ids."""
     made = torch.Generator().manual_seed(1)
     return torch.randint(4, vocab_size, (rows, length), generator=made)
 

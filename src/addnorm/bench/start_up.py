@@ -1,4 +1,4 @@
-"""The start-up benchmark: what an import costs, and the time to the first compiled tokens."""
+"""The start-up benchmark: import time, and time to the first compiled tokens."""
 
 from addnorm.bench import fresh, ours, prepared
 from addnorm.bench.benchmark import Benchmark, implementation
@@ -9,7 +9,7 @@ FIRST = "first token, compiled before"
 
 
 def benchmark() -> Benchmark:
-    """Fresh processes, one after the other."""
+    """New processes, one after the other."""
     statements = {
         TORCH: "import torch",
         OURS: "import addnorm",

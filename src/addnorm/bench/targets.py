@@ -1,4 +1,4 @@
-"""Targets: what a benchmark must reach and what it aims at, and whether it does."""
+"""Benchmark targets, and whether they are met."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ Met = Literal["aim", "must", "not met", "not measured"]
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """The two marks: `must` and the farther `aim`; `at_most` where less is better."""
+    """A minimum target `must` and a more ambitious `aim`; with `at_most`, lower is better."""
 
     must: float | None = None
     aim: float | None = None
     at_most: bool = False
 
     def met(self, value: float) -> Met:
-        """Which of the marks a value reaches."""
+        """Which of the two targets a value meets."""
         if self.aim is not None and self._reaches(value, self.aim):
             return "aim"
         if self.must is not None and self._reaches(value, self.must):
@@ -32,7 +32,7 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetResult:
-    """The measurement of a target; `comparison` names the implementations, or what is missing."""
+    """The measured value of a target; `comparison` names the implementations (or missing ones)."""
 
     comparison: str
     value: Spread | None
@@ -41,7 +41,7 @@ class TargetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """The best of ours against the best of some peers, round by round."""
+    """A target for the ratio of our best implementation to the best peer, round by round."""
 
     ours: tuple[str, ...]
     peers: tuple[str, ...]
@@ -62,7 +62,7 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A figure of the best of ours; `fraction` is that of the machine's own ceiling."""
+    """A target for a metric of our best implementation; `fraction` is relative to the ceiling."""
 
     ours: tuple[str, ...]
     figure: str
@@ -78,13 +78,13 @@ class Limit:
 
 
 Target = Beside | Limit
-"""Every kind of target there is."""
+"""Any kind of target."""
 
 
 def best_of(
     outcomes: Outcomes, names: tuple[str, ...], figure: str, *, least: bool
 ) -> Outcome | None:
-    """The outcome among `names` with the best median; None where none was measured."""
+    """The outcome among `names` with the best median; None if none was measured."""
     found = [outcomes[name] for name in names if name in outcomes]
     found = [outcome for outcome in found if outcome.figures(figure)]
     if not found:

@@ -1,4 +1,4 @@
-"""What every peer's training step has in common: forward, backward, clipping, AdamW."""
+"""The training step shared by all peers: forward, backward, clipping, AdamW."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -22,9 +22,9 @@ def training(
     precision: Precision = "float32",
     compile: bool = False,
 ) -> Run:
-    """Rounds of updates with fused AdamW and a gradient norm of at most one.
+    """Rounds of training steps with fused AdamW and gradients clipped to norm one.
 
-    `loss_of` is called with the tensors of a batch; bfloat16 stands for autocast.
+    `loss_of` is called with the tensors of a batch; bfloat16 means autocast.
     """
     torch.set_num_threads(cores())
     model.train()

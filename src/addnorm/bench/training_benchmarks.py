@@ -11,7 +11,7 @@ from addnorm.bench.targets import Beside, Goal, Limit
 
 
 def train_characters() -> Benchmark:
-    """A GPT of characters, as small as a first one is."""
+    """A very small character-level GPT."""
     its: dict[str, Any] = {
         "sizes": CHARACTERS,
         "cost": Cost("f32", CHARACTERS.training_flop),
@@ -38,7 +38,7 @@ def train_characters() -> Benchmark:
 
 
 def train_decoder() -> Benchmark:
-    """A GPT of characters large enough to fill the processor."""
+    """A character-level GPT, large enough to saturate the processor."""
     its: dict[str, Any] = {
         "sizes": DECODER,
         "cost": Cost("bf16", DECODER.training_flop),
@@ -69,7 +69,7 @@ def train_decoder() -> Benchmark:
 
 
 def train_translator_tiny() -> Benchmark:
-    """The translator that trains on a laptop within the hour."""
+    """A small translator that trains on a laptop within an hour."""
     its: dict[str, Any] = {"sizes": TINY, "cost": Cost("f32", TINY.training_flop)}
     return Benchmark(
         name="train-translator-tiny",

@@ -1,1 +1,1 @@
-"""The check: every allowed combination of parts, held against its plain definition in float64."""
+"""The check: all valid combinations of parts, compared with plain float64 reference definitions."""

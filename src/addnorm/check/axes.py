@@ -1,7 +1,7 @@
-"""The axes of the matrix, derived from the unions of parts and from what each part's examples are.
+"""The axes of the test matrix, derived from the unions of parts and the examples of each part.
 
-An axis has one value for each member of its union: the first of its examples. The others are
-variants, as are the changes that no part can speak for.
+An axis has one value for each member of its union: the first of its examples. The other examples
+are variants, and so are changes that do not belong to one part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,14 +53,14 @@ MODELS: Mapping[str, type] = {
 }
 
 Changes = Mapping[str, Any]
-"""What a model's fields become; `attention.score` is the field of its attention."""
+"""New values of model fields; `attention.score` is a field of its attention."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Which field has which parts; what it is called where the field may be unset.
+    """A configuration field and the union of its parts; `unset` names the value None.
 
-    An axis that is not `crossed` has variants alone.
+    An axis that is not `crossed` only contributes variants.
     """
 
     field: str
@@ -82,11 +82,11 @@ PARTS: Mapping[str, Axis] = {
     "head": Axis("head", HeadConfig, crossed=False),
     "mixer": Axis("attention", MixerConfig, crossed=False),
 }
-"""The families that have a place in a model."""
+"""The families of parts that are components of a model."""
 
 
 def values(axis: Axis) -> dict[str, Changes]:
-    """The first example of every member."""
+    """The first example of every member of the union."""
     found: dict[str, Changes] = {axis.unset: {axis.field: None}} if axis.unset else {}
     for member in members(axis.union):
         name, part = next(iter(examples(member).items()))
@@ -94,7 +94,7 @@ def values(axis: Axis) -> dict[str, Changes]:
     return found
 
 
-# A head width that is not d_model / n_heads, and wide enough to tell the rotary layouts apart.
+# A head width other than d_model / n_heads, wide enough to distinguish the rotary layouts.
 HEADS: Mapping[str, Changes] = {
     name: {"attention.n_heads": 4, "attention.n_kv_heads": n, "attention.d_head": 4}
     for name, n in (("mha", 4), ("gqa", 2), ("mqa", 1))
@@ -106,7 +106,7 @@ AXES: Mapping[str, Mapping[str, Changes]] = {
     "heads": HEADS,
     **{name: _CROSSED[name] for name in ("pattern", "core", "output", "feedforward")},
 }
-"""What is varied, in the order of a cell's name: the changes that each value stands for."""
+"""The axes in the order of a cell's name, with the changes that each value makes."""
 
 MIXERS: Mapping[str, Changes] = {
     name: {"attention": part, "cross_attention": AttentionConfig(n_heads=4, d_head=4)}
@@ -114,12 +114,12 @@ MIXERS: Mapping[str, Changes] = {
     if member is not AttentionConfig
     for name, part in examples(member).items()
 }
-"""What stands where attention does."""
+"""The token mixers other than attention."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One change of what has no axis, in the architectures that have such a field."""
+    """A single change that is not on an axis, for the architectures that have the field."""
 
     changes: Changes
     architectures: tuple[Architecture, ...] = ARCHITECTURES
@@ -130,7 +130,7 @@ _BOTH: tuple[Architecture, ...] = ("encoder_decoder",)
 
 
 def _examples() -> Iterator[tuple[str, Variant]]:
-    """Every example that no axis has; of embeddings and heads, every one but the usual."""
+    """Yield every example that is not on an axis; for embeddings and heads, all but the default."""
     for axis in PARTS.values():
         if axis.field == "attention":
             continue
@@ -237,7 +237,7 @@ VARIANTS: Mapping[str, Variant] = {
         _BOTH,
     ),
 }
-"""What has no axis of its own: one change at a time, to cells that are otherwise usual."""
+"""The variants: one change at a time to an otherwise default cell."""
 
 NOT_VARIED: Mapping[str, str] = {
     "kind": "it names the class",
@@ -252,18 +252,18 @@ NOT_VARIED: Mapping[str, str] = {
     "attention.kind": "it names the class",
     "attention.dropout": "it is random; tests/nn/attention/test_core.py",
 }
-"""The fields that neither an axis nor a variant changes, and why."""
+"""The fields that are not varied, with the reason."""
 
 WITH_FIELDS: Mapping[str, tuple[type, ...]] = {
     "": tuple(MODELS.values()),
     "attention.": (AttentionConfig,),
     "layer.": (LayerConfig,),
 }
-"""Whose fields are to be accounted for, by what their names begin with."""
+"""The classes whose fields must be varied or listed, by the prefix of the field names."""
 
 
 def check_fields(configs: Mapping[str, tuple[type, ...]] = WITH_FIELDS) -> None:
-    """Raise `InputError` for a field that is neither varied nor listed as not varied."""
+    """Raise `InputError` for a field that is neither varied nor listed in `NOT_VARIED`."""
     there = {
         start + field.name: config
         for start, classes in configs.items()
@@ -298,7 +298,7 @@ def varied() -> set[str]:
 
 
 def check_definitions() -> None:
-    """Raise `MissingDefinition` for a part that is in a union and in no table of definitions."""
+    """Raise `MissingDefinition` for a part of a union that has no reference definition."""
     unions = [*((name, axis.union) for name, axis in PARTS.items()), ("scaling", ScalingConfig)]
     for family, union in unions:
         for member in members(union):

@@ -1,4 +1,4 @@
-"""Batches: texts put side by side with padding, cut into pieces, and read back."""
+"""Building batches of random tokens with padding, and splitting them into chunks."""
 
 import random
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Tokens = Int[Tensor, "batch seq"]
 def padded(
     texts: Sequence[Text], side: Side, draw: random.Random
 ) -> tuple[Tokens, Bool[Tensor, "batch seq"]]:
-    """A batch with random tokens for padding on one side, and which tokens are real."""
+    """A batch padded on one side with random tokens, and the mask of real tokens."""
     width = max(len(text) for text in texts)
     rows: list[Text] = []
     valid: list[list[bool]] = []
@@ -38,7 +38,7 @@ def row(text: Sequence[int]) -> Tokens:
 
 
 def flat(texts: Sequence[Text]) -> Text:
-    """The tokens of all texts, one after another; so are those of a batch where `valid`."""
+    """The tokens of all texts, concatenated, in the same order as `batch[valid]`."""
     return [token for text in texts for token in text]
 
 
@@ -48,6 +48,6 @@ def drawn(n: int, draw: random.Random) -> Text:
 
 
 def pieces(n: int, draw: random.Random) -> list[slice]:
-    """`n` tokens in a random number of pieces, each at least one long."""
+    """Split `n` tokens into a random number of non-empty chunks."""
     cuts = sorted(draw.sample(range(1, n), draw.randrange(1, n)))
     return [slice(a, b) for a, b in zip([0, *cuts], [*cuts, n], strict=True)]

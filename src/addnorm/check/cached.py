@@ -1,4 +1,4 @@
-"""Reading with a cache: a batch piece by piece, its rows kept, dropped and doubled on the way."""
+"""Tests of the cache: chunked forward passes, with rows dropped, repeated and reordered."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SEGMENT = 3
 
 @dataclass
 class Reader:
-    """A model that reads a batch piece by piece, with its cache."""
+    """A model that processes a batch chunk by chunk, with its cache."""
 
     model: DecoderModel | EncoderDecoderModel
     tokens: Tensor
@@ -29,7 +29,7 @@ class Reader:
 
     @classmethod
     def of(cls, case: Case) -> "Reader":
-        """A reader of all texts, padding on one side."""
+        """A reader of all texts of a case, padded on one side."""
         side = case.side()
         tokens, valid = padded(case.texts, side, case.draw)
         model = case.model
@@ -41,7 +41,7 @@ class Reader:
         return reader
 
     def read(self, part: slice) -> Tensor:
-        """The logits of the next piece."""
+        """The logits of the next chunk."""
         valid = None if self.valid is None else self.valid[:, : part.stop]
         tokens = self.tokens[:, part]
         if isinstance(self.model, DecoderModel):
@@ -50,12 +50,12 @@ class Reader:
         return self.model.decode(tokens, self.memory, self.memory_valid, valid, self.cache)
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows; each has a memory of its own from then on."""
+        """Keep these rows, each with its own memory."""
         self.cache.select(rows)
         self._keep(rows, rows)
 
     def select_beams(self, rows: Tensor, memories: Tensor) -> None:
-        """Keep these rows and these memories, each of which serves as many rows in a row."""
+        """Keep these rows and memories; each memory serves the same number of consecutive rows."""
         self.cache.select(rows, memories)
         self._keep(rows, memories)
 
@@ -67,7 +67,7 @@ class Reader:
 
 
 def cached(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """In random pieces, and with rows that are chosen between them."""
+    """Process the batch in random chunks, and with row selection between chunks."""
     reader = Reader.of(case)
     assert reader.valid is not None
     found = [reader.read(part) for part in pieces(reader.tokens.shape[1], case.draw)]
@@ -76,7 +76,7 @@ def cached(case: Case, expected: Tensor) -> Iterator[Comparison]:
 
 
 def selected(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Rows dropped, doubled and put in another order between the pieces, as beams are."""
+    """Drop, repeat and reorder rows between chunks, as beam search does."""
     reader, n = Reader.of(case), len(case.texts)
     assert reader.valid is not None
     whole = expected.new_zeros(*reader.valid.shape, expected.shape[-1])
@@ -85,11 +85,11 @@ def selected(case: Case, expected: Tensor) -> Iterator[Comparison]:
     longest = max(places, key=lambda i: len(case.texts[i]))  # has tokens in every piece
     cuts = sorted(case.draw.sample(range(1, size), 2))
     for name, part in zip(("", "selected", "beams"), _between([0, *cuts, size]), strict=True):
-        if name == "selected":  # more rows than there were; backwards they are others
+        if name == "selected":  # more rows than before, in another order
             other = case.draw.choice([i for i in places if i != longest])
             rows = [other, *(case.draw.randrange(n) for _ in range(n)), longest]
             reader.select(torch.tensor(rows))
-        elif name == "beams":  # two texts, each of them twice: they share what they look at
+        elif name == "beams":  # two texts, twice each: copies share a memory
             first = places.index(longest)
             others = [i for i, text in enumerate(places) if text != longest]
             texts = [case.draw.choice(others), first]
@@ -104,7 +104,7 @@ def selected(case: Case, expected: Tensor) -> Iterator[Comparison]:
 
 
 def selected_memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
-    """Segment memory whose rows are chosen between segments, as long as the text."""
+    """Test row selection between segments with a segment memory as long as the text."""
     texts = [case.texts[0], [(token + 1) % 11 for token in case.texts[0]]]
     whole = torch.cat([model(row(text)) for text in texts])
     size = len(texts[0])

@@ -1,7 +1,6 @@
-"""A case: a cell's model with random weights, the texts that it reads, and what is expected of it.
+"""A test case: a cell's model with random weights, its inputs and the expected outputs.
 
-Where there is a choice, as of the side of the padding, each cell draws its own: what a cell is
-asked depends on its name alone.
+Choices such as the padding side are drawn at random for each cell, seeded by its name.
 """
 
 import random
@@ -33,10 +32,10 @@ N_LABELS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A cell's model with random weights, and the texts that it reads.
+    """A cell's model with random weights, and its input texts.
 
-    What is not `defined` (a part of someone's own without a definition) is compared with itself:
-    each text alone is what is expected.
+    If it is not `defined` (a custom part without a reference definition), the model is compared
+    with itself, on each text alone.
     """
 
     cell: Cell
@@ -56,7 +55,7 @@ class Case:
         *,
         defined: bool = True,
     ) -> "Case":
-        """The case of a cell. Raises `ValueError` for one that is refused."""
+        """The case of a cell. Raises `ValueError` for an invalid cell."""
         config = cell.config()
         draw = random.Random(zlib.crc32(cell.id.encode()))
         with torch.random.fork_rng(devices=[]):
@@ -80,11 +79,11 @@ class Case:
         return [len(text) for text in self.texts]
 
     def side(self) -> Side:
-        """One side for the padding."""
+        """A random padding side."""
         return self.draw.choice(SIDES)
 
     def batch(self, side: Side) -> tuple[tuple[Tensor, ...], Tensor]:
-        """All texts, as the model takes them, and which of its outputs count."""
+        """The model inputs for all texts, and the mask of outputs at real tokens."""
         tokens, valid = padded(self.texts, side, self.draw)
         if not isinstance(self.model, EncoderDecoderModel):
             return (tokens, valid), valid
@@ -92,12 +91,12 @@ class Case:
         return (read, tokens, read_valid, valid), valid
 
     def run(self, side: Side) -> Tensor:
-        """The model's logits of all texts, one after another."""
+        """The model's logits of all texts, concatenated."""
         inputs, valid = self.batch(side)
         return real(self.model(*inputs), valid)
 
     def alone(self, i: int) -> Tensor:
-        """The model's logits of one text, read without batch-mates and padding."""
+        """The model's logits of one text, without batch-mates or padding."""
         text = row(self.texts[i])
         if isinstance(self.model, EncoderDecoderModel):
             return self.model(row(self.sources[i]), text)[0]
@@ -105,13 +104,13 @@ class Case:
         return outputs[0] if outputs.ndim == 3 else outputs
 
     def expected(self) -> Tensor:
-        """The logits of all texts that the definition gives, or each alone."""
+        """The expected logits of all texts: by the definition, or of each text alone."""
         if self.defined:
             return self.definition(weights_of(self.model))
         return torch.cat([self.alone(i) for i in range(len(self.texts))])
 
     def definition(self, weights: Weights, observed: Observed | None = None) -> Tensor:
-        """The logits of all texts by the definition."""
+        """The logits of all texts by the reference definition."""
         target = flat(self.texts), Texts.of(self.lengths)
         if isinstance(self.model, EncoderDecoderModel):
             source = flat(self.sources), Texts.of([len(text) for text in self.sources])
@@ -120,19 +119,19 @@ class Case:
         return plain(self.config, weights, *target, observed)
 
     def split(self, outputs: Tensor) -> list[Tensor]:
-        """The outputs of each text, of one after another."""
+        """Split concatenated outputs into those of each text."""
         if len(outputs) == len(self.texts) and len(outputs) != sum(self.lengths):
             return list(outputs.split(1))
         return list(outputs.split(self.lengths))
 
     def reading(self, texts: Sequence[Text]) -> "Case":
-        """The same model, on other texts; of a decoder."""
+        """The same decoder model with other texts."""
         return replace(self, texts=texts)
 
     def may_cache(self) -> bool:
-        """Whether what a cache holds stays as it is whatever is read later.
+        """Whether cached states are independent of later tokens.
 
-        Dynamic scaling says itself that past its original length it does not.
+        They are not with dynamic scaling, past its original length.
         """
         layers = [layer.position for layer in self.config.layer_pattern]
         positions = [self.config.position, *layers]
@@ -141,34 +140,34 @@ class Case:
 
 
 def build(config: Any) -> Model:
-    """The model, for the vocabulary of this check."""
+    """Build the model with the vocabulary of this check."""
     if isinstance(config, EncoderConfig):
         return config.build(VOCABULARY, N_LABELS)
     return config.build(VOCABULARY)
 
 
 def real(outputs: Tensor, valid: Tensor) -> Tensor:
-    """The outputs at real tokens, one text after another; all, where they judge whole texts."""
+    """The outputs at real tokens, concatenated; all outputs of a classifier of whole texts."""
     return outputs[valid] if outputs.ndim == 3 else outputs
 
 
 def randomise(model: nn.Module) -> None:
-    """Draw every weight and every running statistic anew: no gain is one and no bias zero."""
+    """Randomise every weight and running statistic, so that no gain is one and no bias zero."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim < 2:
                 parameter.normal_(mean=0.5, std=0.5)
-            else:  # narrow enough that no depth saturates a softmax
+            else:  # small enough not to saturate any softmax
                 parameter.normal_(std=parameter.shape[-1] ** -0.5)
         for name, buffer in model.named_buffers():
             if name.endswith("running_mean"):
                 buffer.normal_()
             if name.endswith("running_var"):
-                buffer.uniform_(2.0, 8.0)  # narrower, and squares of squares would run away
+                buffer.uniform_(2.0, 8.0)  # smaller values would make activations explode
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's own parameters and buffers by all their names, shared ones more than once."""
+    """The model's parameters and buffers by name; shared ones appear under each name."""
     parameters = model.named_parameters(remove_duplicate=False)
     return {**dict(parameters), **dict(model.named_buffers(remove_duplicate=False))}
 
@@ -176,7 +175,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 def gradients(
     model: nn.Module, ours: Tensor, expected: Tensor
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Both gradients of one random projection, all parameters in one vector."""
+    """The gradients of one random projection of both outputs, each as a single vector."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     draw = torch.Generator().manual_seed(0)
     direction = torch.randn(expected.shape, generator=draw, dtype=torch.float64)

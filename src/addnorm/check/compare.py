@@ -1,4 +1,4 @@
-"""Compare one cell with its plain definition, in float64, in every way of running it."""
+"""Compare one cell with its reference definition in float64, for every way of running it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,19 +37,19 @@ OFFSETS_ALONE = (
     T5BiasConfig,
     TransformerXLConfig,
 )
-"""The positions that know how far apart two tokens are, and no more."""
+"""The position encodings that depend on the relative offset only."""
 
 BETWEEN_TOKENS = (FullPatternConfig, WindowPatternConfig, type(None))
-"""Likewise the patterns; a layer may have none of its own."""
+"""The patterns that depend on the relative offset only; None is a layer's default."""
 
 
 def compare_cell(cell: Cell) -> CellResult:
-    """Compare a cell with its definition. Raises `ValueError` for one that is refused."""
+    """Compare a cell with its definition. Raises `ValueError` for an invalid cell."""
     return run_comparisons(cell.id, every_comparison(cell))
 
 
 def every_comparison(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
-    """In float64, in narrow types, and of some cells on long texts."""
+    """All comparisons: in float64, in lower precision, and for some cells on long texts."""
     case = Case.of(cell, defined=defined)
     expected = case.expected()
     yield from comparisons(case, expected)
@@ -59,7 +59,7 @@ def every_comparison(cell: Cell, *, defined: bool = True) -> Iterator[Comparison
 
 
 def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Everything that must hold of this cell in float64."""
+    """Yield every comparison in float64."""
     model = case.model
     ours = case.run("right")
     yield Comparison("logits", ours, expected)
@@ -79,7 +79,7 @@ def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
 
 
 def decoding(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
-    """The logits that a batch of tokens has, of which some are real."""
+    """A function from tokens and their padding mask to logits."""
     model = case.model
     if isinstance(model, EncoderDecoderModel):
         read, read_valid = padded(case.sources, case.side(), case.draw)
@@ -99,7 +99,7 @@ def _of_attention(case: Case, model: DecoderModel) -> Iterator[Comparison]:
 
 
 def _training(case: Case) -> Iterator[Comparison]:
-    """With batch norm: in training batch-mates matter, padding does not, and statistics move."""
+    """Batch norm in training: logits, gradients and updates of the running statistics."""
     model = case.model
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if not before:
@@ -117,7 +117,7 @@ def _training(case: Case) -> Iterator[Comparison]:
 def _moved(
     model: nn.Module, before: dict[str, Tensor], observed: Observed
 ) -> tuple[Tensor, Tensor]:
-    """The running statistics of all batch norms, and where their momentum takes them."""
+    """The running statistics of all batch norms, and their expected values."""
     ours, expected = list[Tensor](), list[Tensor]()
     after = dict(model.named_buffers())
     for mean in (name for name in before if name.endswith("running_mean")):
@@ -130,14 +130,14 @@ def _moved(
 
 
 def _rows(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Padding on the other side, and a text without batch-mates and padding."""
+    """Padding on the other side, and a text without batch-mates or padding."""
     yield Comparison("left padding", case.run("left"), expected)
     i = case.draw.randrange(len(case.texts))
     yield Comparison("alone", case.alone(i), case.split(expected)[i])
 
 
 def _causal(case: Case, run: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Comparison]:
-    """Another token at `t` changes nothing before it."""
+    """Causality: changing the token at `t` does not change earlier outputs."""
     tokens, valid = padded(case.texts, "right", case.draw)
     t = case.draw.randrange(1, max(case.lengths))
     other = tokens.clone()
@@ -148,7 +148,7 @@ def _causal(case: Case, run: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Com
 
 
 def _documents(case: Case, model: DecoderModel) -> Iterator[Comparison]:
-    """Documents packed in one row: each is a text of its own."""
+    """Packing: documents in one row are independent."""
     first, second, third = case.texts
     tokens, valid = padded([[*second, *third], first], case.side(), case.draw)
     segments = torch.full_like(tokens, -1)
@@ -158,7 +158,7 @@ def _documents(case: Case, model: DecoderModel) -> Iterator[Comparison]:
 
 
 def _prefixes(case: Case, model: DecoderModel) -> Iterator[Comparison]:
-    """Prefix-LM: the first tokens of a row are seen from everywhere."""
+    """Prefix-LM: every token may attend to the first tokens of its row."""
     texts = Texts.of(case.lengths, PREFIX)
     expected = decoder_logits(case.config, weights_of(model), flat(case.texts), texts)
     tokens, valid = padded(case.texts, case.side(), case.draw)
@@ -167,10 +167,10 @@ def _prefixes(case: Case, model: DecoderModel) -> Iterator[Comparison]:
 
 
 def _memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
-    """A text read in segments, each seeing the memory of those before, is the text read at once.
+    """Segment memory: a text processed in segments gives the same result as at once.
 
-    No gradient flows into the memory. One shorter than what was read serves schemes that know
-    offsets alone.
+    No gradient flows into the memory. A memory shorter than the past is tested only with relative
+    positions.
     """
     text = case.texts[0]
     size = len(text) if _knows_places(case.config) else case.draw.choice((1, 2, 4, len(text)))
@@ -184,7 +184,7 @@ def _memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
 
 
 def _knows_places(config: Any) -> bool:
-    """Whether something may count from the start of a text, and not between two tokens."""
+    """Whether any part depends on absolute positions, not only on offsets."""
     patterns = [config.attention.pattern, *(layer.pattern for layer in config.layer_pattern)]
     offsets = isinstance(config.position, OFFSETS_ALONE)
     return not offsets or any(not isinstance(one, BETWEEN_TOKENS) for one in patterns)

@@ -1,4 +1,4 @@
-"""Comparisons: what a model gives and what it should be, within what its type can hold."""
+"""Comparisons of actual with expected tensors, with a tolerance for each dtype."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,29 +8,29 @@ import torch
 from torch import Tensor
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 5e-4, torch.bfloat16: 0.2}
-"""How far from what it should be a number may be, relative to the largest, or to one.
+"""The largest allowed error, relative to the largest expected value or to one.
 
-The narrow types round in every layer, so these tell wrong from right and not good from better.
+The lower-precision types round in every layer, so their tolerances only detect gross errors.
 """
 
 
 class Comparison(NamedTuple):
-    """What is compared, what the model gives, and what it should be."""
+    """The actual and the expected value of something, with a name."""
 
     name: str
     ours: Tensor
     expected: Tensor
     tolerance: float | None = None
-    """By default that of the type of `ours`."""
+    """By default the tolerance for the dtype of `ours`."""
 
     @property
     def error(self) -> float:
-        """The largest difference, relative to the largest number expected or to one."""
+        """The largest error, relative to the largest expected value or to one."""
         return distance(self.ours, self.expected)
 
     @property
     def holds(self) -> bool:
-        """Whether the error is within the tolerance; NaN is not."""
+        """Whether the error is within the tolerance; False for NaN."""
         if self.tolerance is not None:
             return self.error <= self.tolerance
         return self.error <= TOLERANCES.get(self.ours.dtype, 0.0)
@@ -38,7 +38,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """The result of one cell: the first comparison that fails, and by how much."""
+    """The result of one cell: the first failed comparison, if any, and its error."""
 
     cell: str
     compared: int
@@ -47,7 +47,7 @@ class CellResult:
 
 
 def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
-    """Run the comparisons of a cell until one fails, or cannot run at all."""
+    """Run the comparisons of a cell until one fails or raises an exception."""
     n = 0
     try:
         for one in compared:
@@ -61,7 +61,7 @@ def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
 
 
 def distance(ours: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest number expected or to one."""
+    """The largest error, relative to the largest expected value or to one."""
     if ours.shape != expected.shape:
         return float("inf")
     if not ours.numel():

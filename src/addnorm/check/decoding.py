@@ -1,6 +1,6 @@
-"""Decoding: what `generate` and `translate` write, held against the definition of decoding.
+"""Compares the outputs of `generate` and `translate` with the reference definition of decoding.
 
-The models are small and random, their weights wide, so that some texts end early and others never.
+The models are small, with random weights large enough that some texts end early and others never.
 """
 
 import math
@@ -34,7 +34,7 @@ MODELS: Mapping[str, str] = {
         "encoder_decoder/t5/layernorm/pre/scaled_dot/mha/full/default_core/plain_output/gated"
     ),
 }
-"""A decoder with a cache of keys and values, one with a state, and one that looks at a memory."""
+"""A decoder with a key/value cache, a recurrent decoder, and an encoder–decoder."""
 
 PENALTIES = (0.0, 0.6, 2.0)
 STOPPINGS: tuple[bool | Literal["never"], ...] = (True, False, "never")
@@ -42,12 +42,12 @@ LIMITS = (1, 4, 9)
 
 
 def decoding_cells() -> list[str]:
-    """What there is to decode with, by name."""
+    """The names of all decoding checks."""
     return [f"decoding/{model}/{way}" for model in MODELS for way in ways()]
 
 
 def ways() -> dict[str, DecodingConfig]:
-    """Greedy choice; beams of both widths under each penalty; and as other libraries search."""
+    """Greedy search, beam search with each width and penalty, and as in other libraries."""
     beams: dict[str, DecodingConfig] = {
         f"beams_{width}_{penalty}": BeamConfig(
             beams=beams, length_penalty=penalty, n_best=n_best, width=width
@@ -71,12 +71,12 @@ def ways() -> dict[str, DecodingConfig]:
 
 
 def compare_decoding(name: str) -> CellResult:
-    """Compare one way of decoding with its definition, under several limits."""
+    """Compare one decoding method with its definition, under several length limits."""
     return run_comparisons(name, decoding_comparisons(name))
 
 
 def decoding_comparisons(name: str) -> Iterator[Comparison]:
-    """The tokens and the scores of every text, under each limit."""
+    """Yield comparisons of the tokens and scores of every text, under each length limit."""
     _, model_name, way = name.split("/")
     config = ways()[way]
     draw = random.Random(model_name)
@@ -120,7 +120,7 @@ def _defined(log_p: NextLogP, config: DecodingConfig, limit: int) -> list[Hypoth
 
 @cache
 def _next_log_p(name: str, text: tuple[int, ...]) -> NextLogP:
-    """What the model says next, read anew each time, in float64."""
+    """The model's next-token log-probabilities in float64, without a cache."""
     wide = _wide(name)
 
     @cache
@@ -151,7 +151,7 @@ def _defined_ids(found: Sequence[Hypothesis]) -> Tensor:
 
 
 def _table(rows: Sequence[tuple[Sequence[int], bool]]) -> Tensor:
-    """The tokens of each row, filled up; and whether it ended."""
+    """A table of the tokens of each row, padded, and whether it ended."""
     size = max(LIMITS)
     filled = [[*ids, *[VOCABULARY] * (size - len(ids)), int(ended)] for ids, ended in rows]
     return torch.tensor(filled)

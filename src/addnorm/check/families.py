@@ -1,4 +1,4 @@
-"""Which family a part of someone's own belongs to, and how it is found by the name of its class."""
+"""Determining the family of a custom part, and finding its class by name."""
 
 import inspect
 import sys
@@ -20,16 +20,16 @@ D_MODEL = 8
 
 
 def families() -> dict[str, Family]:
-    """Every family that a part may belong to, by its name."""
+    """All families of parts, by name."""
     ours = {name: family_of(axis.union) for name, axis in PARTS.items()}
     found = {name: family for name, family in ours.items() if family is not None}
     return {**found, **OTHER_FAMILIES}
 
 
 def named_object(name: str, option: str) -> Any:
-    """What `module:name` stands for; a person named it, so its module is imported.
+    """Import the object `module:name`, which the user named explicitly.
 
-    Raises `InputError` where there is no such thing.
+    Raises `InputError` if it does not exist.
     """
     module, colon, path = name.partition(":")
     if not colon or not path:
@@ -48,7 +48,7 @@ def named_object(name: str, option: str) -> Any:
 
 
 def part_examples(part: type) -> Mapping[str, Any]:
-    """The examples of a part. Raises `InputError` where it has none and needs values."""
+    """The examples of a part. Raises `InputError` if it has none and needs arguments."""
     try:
         return examples(part)
     except (TypeError, ValueError) as error:
@@ -59,7 +59,7 @@ def part_examples(part: type) -> Mapping[str, Any]:
 
 
 def family_name(part: Any, wanted: str | None = None) -> str:
-    """The family of a part. Raises `InputError` where it fits none, or several."""
+    """The family of a part. Raises `InputError` if it fits none or several."""
     known = families()
     if wanted is not None:
         if wanted not in known:
@@ -79,7 +79,7 @@ def family_name(part: Any, wanted: str | None = None) -> str:
 
 
 def fitting_families(part: Any) -> list[str]:
-    """The families that a part may belong to: one for most, none for what is no part."""
+    """The families that a part may belong to: usually one; none for other objects."""
     known = families()
     fitting = [name for name, family in known.items() if _fits(family, part)]
     most = max((_alike(known[name], part) for name in fitting), default=0)
@@ -88,7 +88,7 @@ def fitting_families(part: Any) -> list[str]:
         return fitting
     try:
         return _by_what_it_builds(fitting, part)
-    except (ValueError, RuntimeError):  # it cannot be built without more being said
+    except (ValueError, RuntimeError):  # it cannot be built without arguments
         return fitting
 
 
@@ -108,7 +108,7 @@ def _fits(family: Family, part: Any) -> bool:
 
 
 def _alike(family: Family, part: Any) -> int:
-    """How many arguments are called as in the protocol; and none too many is one more."""
+    """A score: the number of arguments named as in the protocol, plus one if the count matches."""
     wanted, given = (
         [*inspect.signature(getattr(owner, family.method)).parameters]
         for owner in (family.protocol, part)
@@ -117,7 +117,7 @@ def _alike(family: Family, part: Any) -> int:
 
 
 def _by_what_it_builds(names: list[str], part: Any) -> list[str]:
-    """Norms are called with `(x, valid)` and feed-forward layers with `x`; patterns are masks."""
+    """Decide by what is built: norms take `(x, valid)`, feed-forward layers `x`."""
     config = next(iter(part_examples(part).values()))
     if {"norm", "feedforward"} <= {*names}:
         module = _built_of_a_width(config)
@@ -131,7 +131,7 @@ def _by_what_it_builds(names: list[str], part: Any) -> list[str]:
 
 
 def _built_of_a_width(config: Any) -> nn.Module | None:
-    """What is built of a width; None where it takes something else."""
+    """The module built from `d_model` alone; None if `build` takes other arguments."""
     try:
         module = config.build(D_MODEL)
     except (AttributeError, TypeError):

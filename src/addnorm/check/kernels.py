@@ -1,7 +1,7 @@
-"""The kernels: each way in which a product of queries and keys is computed, by itself.
+"""Tests of each attention kernel in isolation.
 
-A model always gives its core a score; what a core does without one, and which kernel serves which
-type and size, is held here against the definition in float64.
+A model always gives its core a score function. Here cores without one, and the kernels for each
+dtype and size, are compared with the definition in float64.
 """
 
 import math
@@ -25,7 +25,7 @@ N_ROWS, N_HEADS, N_SHARED, D_HEAD = 2, 4, 2, 6
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How many queries and keys there are, in which type; `autocast` as in mixed training."""
+    """The numbers of queries and keys, and their dtype; `autocast` is mixed precision."""
 
     n_queries: int
     n_keys: int
@@ -49,17 +49,17 @@ CORES = {"sdpa": SDPACore, "eager": EagerCore, "flex": FlexCore}
 
 
 def kernel_cells() -> list[str]:
-    """Every core in every size, by name."""
+    """The names of all kernel checks: every core with every size."""
     return [f"kernel/{core}/{size}" for core in CORES for size in SIZES]
 
 
 def compare_kernel(name: str) -> CellResult:
-    """Compare one core in one size with the definition, with every mask and scale."""
+    """Compare one core at one size with the definition, for every mask and scale."""
     return run_comparisons(name, kernel_comparisons(name))
 
 
 def kernel_comparisons(name: str) -> Iterator[Comparison]:
-    """Every mask, with the scale by default and with another, with a bias and without."""
+    """Yield a comparison for every mask, with default and custom scale, with and without bias."""
     _, core, size = name.split("/")
     sizes = SIZES[size]
     draw = torch.Generator().manual_seed(len(name))

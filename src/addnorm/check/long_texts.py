@@ -1,7 +1,7 @@
-"""Long texts: what is computed in tiles, and attention in blocks, at sizes where they begin early.
+"""Long texts: tests of tiled and blocked attention, with lowered size limits.
 
-Tiles begin where a mask or a bias would be too large, blocks where scores leave the cache. With the
-limits lowered for a while, texts of a few dozen tokens run through all of it.
+Tiles are used where a mask or bias would be too large, blocks where scores exceed the CPU cache.
+With temporarily lowered limits, texts of a few dozen tokens use all of these code paths.
 """
 
 import zlib
@@ -24,16 +24,16 @@ from addnorm.nn.attention import blocked, tiles
 LENGTHS, SOURCE_LENGTHS = (33, 21), (9, 26)
 
 PAIRS, QUERIES, SCORES = 1024, 4, 128
-"""The limit of pairs that are evaluated whole, the queries to a tile, the scores to a block."""
+"""The limit of pairs evaluated whole, the queries per tile, and the scores per block."""
 
 
 def reads_long_texts(cell: Cell) -> bool:
-    """Whether a cell is one of those that do: every third, for they take the longest."""
+    """Whether a cell is tested on long texts: every third one, since they take the longest."""
     return zlib.crc32(cell.id.encode()) % 3 == 0
 
 
 def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
-    """Logits and gradients in tiles, with a cache and without; bfloat16 too."""
+    """Logits and gradients in tiles, with and without a cache, in float64, float32 and bfloat16."""
     case = Case.of(cell, LENGTHS, SOURCE_LENGTHS, defined=defined)
     expected = case.expected()
     with small_limits():
@@ -56,7 +56,7 @@ def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
 
 @contextmanager
 def small_limits() -> Generator[None]:
-    """Limits so low that texts of a few dozen tokens are beyond them."""
+    """Temporarily lower the limits so that texts of a few dozen tokens exceed them."""
     found = masks.DENSE_LIMIT, masks.TILE, blocked.MANY, blocked.AT_ONCE
     _set(PAIRS, QUERIES, SCORES, SCORES)
     try:

@@ -1,4 +1,4 @@
-"""The matrix: combinations of parts in the smallest sizes that tell the parts apart."""
+"""The test matrix: combinations of parts in the smallest sizes that distinguish them."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -25,13 +25,13 @@ from addnorm.nn.attention import AttentionConfig
 D_MODEL, N_LAYERS, MAX_LEN = 8, 2, 64
 
 CROSSED = ("position", "score", "heads", "pattern", "output")
-"""The axes that meet inside of attention: every combination of them is in the matrix."""
+"""The axes inside attention: the matrix has every combination of them."""
 
 TIMES = 3
-"""How often each, with other values of the other axes, which are dealt out."""
+"""How often each of these combinations occurs, with different values of the other axes."""
 
 AROUND_MIXERS = ("position", "norm", "placement", "feedforward")
-"""What is varied around a mixer other than attention, which stands fourth in the name."""
+"""The axes that are varied for mixers other than attention; the mixer is fourth in the name."""
 
 USUAL: Mapping[str, str] = {
     "position": "sinusoidal",
@@ -50,10 +50,10 @@ _FOURTH = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One tiny model: an architecture, and the name of its part on every axis.
+    """One tiny model: an architecture, and the name of a part for every axis.
 
-    `mixer` stands in place of score, heads, pattern, core and output; `variant` changes one part
-    more, and `own` is a part of someone's own, by its field, with its name.
+    `mixer` replaces score, heads, pattern, core and output; `variant` makes one more change, and
+    `own` is a custom part: its field, its configuration and its name.
     """
 
     family: Architecture
@@ -64,7 +64,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """Such as `decoder/rotary/rmsnorm/pre/scaled_dot/gqa/window/sdpa/gated/mlp`."""
+        """The name, such as `decoder/rotary/rmsnorm/pre/scaled_dot/gqa/window/sdpa/gated/mlp`."""
         names = [name for _, name in self.parts]
         if self.mixer:
             names.insert(_FOURTH, self.mixer)
@@ -82,7 +82,7 @@ class Cell:
         return cls(family=known[family], parts=parts, mixer=mixer, variant=variant)
 
     def changes(self) -> dict[str, Any]:
-        """What its fields are."""
+        """The configuration fields of the cell."""
         found: dict[str, Any] = {}
         for axis, name in self.parts:
             found |= AXES[axis][name]
@@ -92,7 +92,7 @@ class Cell:
         return found
 
     def config(self) -> DecoderConfig | EncoderConfig | EncoderDecoderConfig:
-        """The model. Raises `ValueError` for parts that make no sense together."""
+        """The model configuration. Raises `ValueError` for incompatible parts."""
         changes = self.changes()
         start = "attention."
         inside = {name.removeprefix(start): v for name, v in changes.items() if start in name}
@@ -103,7 +103,7 @@ class Cell:
         return MODELS[self.family](**given)
 
     def refusal(self) -> str | None:
-        """Why the parts make no sense together; None where they do."""
+        """The reason why the parts are incompatible; None if they are compatible."""
         try:
             self.config()
         except ValidationError as error:
@@ -112,10 +112,10 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """Every cell, the refused ones too, always in the same order.
+    """Yield all cells, including invalid ones, always in the same order.
 
-    What meets inside of attention in every combination, with the other axes dealt out so that
-    every pair of parts meets; other mixers likewise; and the variants.
+    Every combination of the axes inside attention, with the other axes distributed so that every
+    pair of parts occurs; the same for other mixers; and the variants.
     """
     rest = [name for name in AXES if name not in CROSSED]
     for family in ARCHITECTURES:
@@ -136,7 +136,7 @@ def _dealt(
     dealt: tuple[str, ...] | list[str],
     times: int,
 ) -> Iterator[Cell]:
-    """Every combination of the crossed axes, `times` each, with values of the others in turn."""
+    """Yield every combination of the crossed axes `times` times, cycling through the other axes."""
     hands = list(product(*(axes[name] for name in dealt)))
     random.Random(f"{family} {dealt}").shuffle(hands)
     every = list(product(*(axes[name] for name in crossed)))
@@ -146,7 +146,7 @@ def _dealt(
 
 
 def _varied(family: Architecture, variant: str) -> Iterator[Cell]:
-    """A variant in some placements, each with a pattern; what is not changed is usual."""
+    """Yield a variant with several placements and patterns, and defaults otherwise."""
     patterns = cycle(AXES["pattern"])
     for placement in ("post", "pre", "parallel"):
         parts = {**USUAL, "placement": placement, "pattern": next(patterns)}
@@ -154,9 +154,9 @@ def _varied(family: Architecture, variant: str) -> Iterator[Cell]:
 
 
 def named(pattern: str) -> list[Cell]:
-    """The cells with parts named so, one after another; `*` stands for anything.
+    """The cells whose names contain this sequence of parts; `*` is a wildcard.
 
-    Raises `InputError` where there is none.
+    Raises `InputError` if there is none.
     """
     found = [cell for cell in cells() if fnmatchcase(f"/{cell.id}", f"*/{pattern}*")]
     if not found:

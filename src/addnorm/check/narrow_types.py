@@ -1,4 +1,4 @@
-"""The narrow types: a cell's model in float32, and in bfloat16 under autocast."""
+"""Lower precision: a cell's model in float32, and in bfloat16 under autocast."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -15,12 +15,11 @@ from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.moe import MixtureOfExpertsConfig
 
 BETWEEN_BATCHES = 2e-5
-"""How far float32 may be from itself where only batch-mates and padding differ: kernels choose the
-order of their sums by the sizes."""
+"""The float32 tolerance if batch-mates and padding differ, which changes the summation order."""
 
 
 def narrow_types(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """What is expected in float64, as close as float32 comes to it; and bfloat16, near it."""
+    """Compare float32 and bfloat16 results with the expected float64 values."""
     narrow = replace(case, model=deepcopy(case.model).float())
     with torch.no_grad():
         yield from _float32(narrow, expected)
@@ -48,7 +47,7 @@ def _float32(case: Case, expected: Tensor) -> Iterator[Comparison]:
 
 
 def _causal(case: Case) -> Iterator[Comparison]:
-    """Another token at `t` changes nothing before it: the same sizes, the same sums."""
+    """Causality: changing the token at `t` does not change earlier outputs."""
     reader = Reader.of(case)
     tokens, valid = padded(case.texts, "right", case.draw)
     t = case.draw.randrange(1, max(case.lengths))
@@ -66,9 +65,9 @@ def _causal(case: Case) -> Iterator[Comparison]:
 
 
 def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Under autocast, as models are trained: finite, and near where no choice hangs on a number.
+    """bfloat16 under autocast, as in training: finite, and close unless there is expert routing.
 
-    A router that rounds may choose another expert.
+    A router may choose another expert after rounding.
     """
     with torch.autocast("cpu", torch.bfloat16):
         ours = case.run("right")

@@ -1,6 +1,6 @@
 """The families outside of a model: losses, schedules, optimisers, tokenisers, data, batching.
 
-Each has a small contract of its own.
+Each family has a small contract.
 """
 
 import math
@@ -48,7 +48,7 @@ OTHER_FAMILIES: Mapping[str, Family] = {
 
 
 def loss(config: Any) -> Iterator[Comparison]:
-    """A sum over the targets that count, with the gradient of finite differences."""
+    """A loss is a sum over the targets that are not ignored, with a correct gradient."""
     module = config.build()
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 5, N_CLASSES, generator=draw, dtype=torch.float64)
@@ -75,7 +75,7 @@ def loss(config: Any) -> Iterator[Comparison]:
 
 
 def schedule(config: Any) -> Iterator[Comparison]:
-    """A finite factor that is not negative, the same whenever it is asked for."""
+    """A schedule returns a finite, non-negative, deterministic factor."""
     for total in (1, 2, 10, 1000):
         factors = [float(config.factor(step, total)) for step in range(1, total + 1)]
         good = all(math.isfinite(factor) and factor >= 0 for factor in factors)
@@ -86,7 +86,7 @@ def schedule(config: Any) -> Iterator[Comparison]:
 
 
 def optimizer(config: Any) -> Iterator[Comparison]:
-    """It has every parameter, lowers a sum of squares, and goes on from its state as before."""
+    """An optimiser covers all parameters, reduces a sum of squares, and can be resumed."""
     model = DecoderConfig(
         d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2), dropout=0.0
     ).build(N_CLASSES)
@@ -125,7 +125,7 @@ TEXTS = ("a text of letters", "ein zweiter Text", "1, 2 and 3")
 
 
 def tokenizer(config: Any) -> Iterator[Comparison]:
-    """What it learned from it writes again, and a saved one is as it was."""
+    """A tokenizer round-trips its training texts, also after saving and loading."""
     trained = config.train(list(TEXTS))
     with TemporaryDirectory() as folder:
         trained.save(Path(folder))
@@ -141,7 +141,7 @@ def tokenizer(config: Any) -> Iterator[Comparison]:
 
 
 def data(config: Any) -> Iterator[Comparison]:
-    """It loads, twice the same."""
+    """A data configuration loads, with the same type each time."""
     first, second = config.load(), config.load()
     yield _true("it loads something", first is not None)
     yield _true("it loads the same twice", type(first) is type(second))

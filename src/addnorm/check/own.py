@@ -1,4 +1,4 @@
-"""The check of a part of someone's own: alone, and with every partner that it allows."""
+"""The check of a custom part: on its own, and combined with all compatible parts."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,15 +25,15 @@ from addnorm.check.sampling import sample
 from addnorm.parts import FROM_FILE, kind_of
 
 PARTNERS = 60
-"""With how many cells a part is checked, so that it meets every other part once at least."""
+"""The number of cells for a part, enough to combine it with every other part at least once."""
 
 BLIND = ("k_proj.bias",)
-"""What softmax is blind to: the bias that all keys share has no gradient."""
+"""Parameters without a gradient, as softmax is invariant to a bias shared by all keys."""
 
 
 @dataclass(kw_only=True)
 class PartReport:
-    """What came of a part: its family, what was checked, and the cells and comparisons."""
+    """The result for a part: its family, the checks, and the report on cells and comparisons."""
 
     family: str
     kind: str
@@ -51,10 +51,10 @@ def check_part(
     seed: int = 0,
     watch: Watch = lambda _: None,
 ) -> PartReport:
-    """Check a part of someone's own, all of its examples.
+    """Check a custom part, with all of its examples.
 
-    With a `definition` (see `addnorm check --help`) its numbers are compared with that too.
-    Raises `InputError` for what is no part, or of a family that is not clear.
+    With a `definition` (see `addnorm check --help`), its outputs are also compared with that.
+    Raises `InputError` for an object that is not a part, or whose family is ambiguous.
     """
     name = family_name(part, family)
     if name in OTHER_CONTRACTS:
@@ -73,7 +73,7 @@ def check_part(
 
 
 def _check_alone(part: type, family: str) -> PartReport:
-    """What has no place in a model: by its family's contract."""
+    """Check a part outside the model by its family's contract."""
     found = PartReport(family=family, kind=kind_of(part), checked=["contract"])
     for name, config in part_examples(part).items():
         compared = _then(round_trip(config, type(config)), OTHER_CONTRACTS[family](config))
@@ -97,7 +97,7 @@ def _results(
         around = [with_own(cell) for cell in partners(family) if _may_stand(cell, usual)]
         yield from (reason for cell in around if (reason := cell.refusal()))
         chosen = sample(sizes[0], sizes[1], around)
-        if family == "norm":  # a norm may also be that of queries and keys
+        if family == "norm":  # a norm can also be the norm of queries and keys
             inside = _with_own("attention.qk_norm", config, f"{name}_of_queries_and_keys")
             chosen += _usual(family, inside)
         for cell in chosen:
@@ -111,7 +111,7 @@ def _compared(cell: Cell, defined: bool) -> CellResult | str:
     try:
         cell.config()
         build(cell.config())
-    except ValueError as error:  # a partner that the part refuses when it is built
+    except ValueError as error:  # a combination refused at build time
         return str(error)
     return run_comparisons(cell.id, every_comparison(cell, defined=defined))
 
@@ -121,12 +121,12 @@ def _with_own(place: str, config: Any, name: str) -> Callable[[Cell], Cell]:
 
 
 def _may_stand(cell: Cell, usual: list[Cell]) -> bool:
-    """Whether our own parts go together, in an architecture that takes the part."""
+    """Whether the cell is valid, for an architecture that accepts the part."""
     return cell.family in {one.family for one in usual} and cell.refusal() is None
 
 
 def _usual(family: str, with_own: Callable[[Cell], Cell]) -> list[Cell]:
-    """A cell of every architecture that takes the part: as near the usual one as it allows."""
+    """For each architecture that accepts the part, the valid cell closest to the default one."""
     found: list[Cell] = []
     for architecture in ARCHITECTURES:
         own = (with_own(cell) for cell in _near(architecture, family))
@@ -135,13 +135,13 @@ def _usual(family: str, with_own: Callable[[Cell], Cell]) -> list[Cell]:
 
 
 def _near(architecture: Architecture, family: str) -> Iterator[Cell]:
-    """The usual cell, then those that differ in one part, then in two; of mixers it alone."""
+    """Yield the default cell, then (except for mixers) cells that differ in one or two parts."""
     if family == "mixer":
         parts = tuple((axis, USUAL[axis]) for axis in AROUND_MIXERS)
         yield Cell(family=architecture, parts=parts, mixer=next(iter(MIXERS)))
         return
     yield Cell(family=architecture, parts=tuple(USUAL.items()))
-    for n in (1,) if family == "head" else (1, 2):  # what a head refuses is no other part
+    for n in (1,) if family == "head" else (1, 2):  # heads do not conflict with other parts
         for axes in combinations(AXES, n):
             for names in product(*(AXES[axis] for axis in axes)):
                 parts = {**USUAL, **dict(zip(axes, names, strict=True))}
@@ -149,7 +149,7 @@ def _near(architecture: Architecture, family: str) -> Iterator[Cell]:
 
 
 def _takes(cell: Cell) -> bool:
-    """Whether an architecture takes this part: heads that judge whole texts are for encoders."""
+    """Whether the architecture accepts this part: text classification heads need an encoder."""
     if cell.own is None or cell.own[0] != "head" or cell.family == "encoder":
         return True
     try:
@@ -160,7 +160,7 @@ def _takes(cell: Cell) -> bool:
 
 
 def partners(family: str) -> list[Cell]:
-    """The cells in which a part of this family may take the place of ours."""
+    """The cells in which a custom part of this family can replace a built-in one."""
     plain = [cell for cell in cells() if not cell.variant]
     if family == "mixer":
         return [cell for cell in plain if cell.mixer == next(iter(MIXERS))]
@@ -172,7 +172,7 @@ def partners(family: str) -> list[Cell]:
 
 
 def contract(cell: Cell) -> Iterator[Comparison]:
-    """What a part must do by itself, in a model that is otherwise usual."""
+    """The contract of a part, tested in an otherwise default model."""
     assert cell.own is not None
     config = cell.config()
     yield from round_trip(cell.own[1], type(config), config)
@@ -183,7 +183,7 @@ def contract(cell: Cell) -> Iterator[Comparison]:
 
 
 def round_trip(part: Any, holder: type, config: Any = None) -> Iterator[Comparison]:
-    """A recipe that is written and read again has an equal part."""
+    """A configuration that is serialised and parsed again is equal."""
     adapter: Any = TypeAdapter(holder)
     whole = part if config is None else config
     written = json.loads(adapter.dump_json(whole))
@@ -192,7 +192,7 @@ def round_trip(part: Any, holder: type, config: Any = None) -> Iterator[Comparis
 
 
 def _state(case: Case) -> Iterator[Comparison]:
-    """What a model has learned lives in its state dict."""
+    """A model is fully restored from its state dict."""
     with torch.random.fork_rng(devices=[]):
         other = build(case.config).double().eval()
     other.load_state_dict(case.model.state_dict(), strict=True)
@@ -203,7 +203,7 @@ def _state(case: Case) -> Iterator[Comparison]:
 
 
 def _types(case: Case) -> Iterator[Comparison]:
-    """A model keeps its type, and its numbers finite."""
+    """Outputs have the dtype of the model and are finite."""
     inputs, valid = case.batch("right")
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         ours = real(deepcopy(case.model).to(dtype)(*inputs), valid)
@@ -213,7 +213,7 @@ def _types(case: Case) -> Iterator[Comparison]:
 
 
 def _gradients(case: Case) -> Iterator[Comparison]:
-    """Every parameter has a gradient, and it is that of finite differences."""
+    """Every parameter has a gradient, which agrees with finite differences."""
     model = case.model
     inputs, valid = case.batch("right")
     outputs = real(model(*inputs), valid)

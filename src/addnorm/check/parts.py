@@ -1,4 +1,4 @@
-"""Every part there is, read from the unions of configurations: its equation, source and file."""
+"""A catalogue of all parts, from the unions of configurations: equation, source and file."""
 
 import inspect
 import re
@@ -40,15 +40,15 @@ FAMILIES: dict[str, Any] = {
     "heads": HeadConfig,
     "models": ModelConfig,
 }
-"""The unions, by what their members are called."""
+"""The union of each family, by the family's plural name."""
 
 EITHER = " or "
-"""Between the families of a part that may be of several."""
+"""The separator between the families of a part that fits several."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part, as its docstring tells of it; what that leaves out is empty."""
+    """One part, as described by its docstring; missing information is empty."""
 
     family: str
     kind: str
@@ -59,9 +59,9 @@ class Part:
 
 
 def parts(family: str | None = None, modules: Sequence[str] = ()) -> list[Part]:
-    """Every part, or those of one family; with those of someone's own in these modules.
+    """All parts, or those of one family, including custom parts defined in `modules`.
 
-    Raises `InputError` for a family that there is not.
+    Raises `InputError` for an unknown family.
     """
     own = [part for module in modules for part in _own(module)]
     known = [*dict.fromkeys([*FAMILIES, *(name for part in own for name in _families_of(part))])]
@@ -77,16 +77,16 @@ def _families_of(part: Part) -> list[str]:
 
 
 def module_names(imports: Sequence[str]) -> list[str]:
-    """The modules that files and modules to import become."""
+    """The module names of files and modules to import."""
     return [Path(name).stem if name.endswith(".py") else name for name in imports]
 
 
 def _own(module: str) -> Iterator[Part]:
-    """The parts that a module of someone's own defines, in its order."""
+    """Yield the parts that a user's module defines, in order."""
     for name, config in vars(sys.modules[module]).items():
         if not isinstance(config, type) or config.__module__ != module:
             continue
-        if not (fitting := fitting_families(config)):  # no part
+        if not (fitting := fitting_families(config)):  # not a part
             continue
         told = _own_described(config)
         yield Part(
@@ -100,15 +100,15 @@ def _own(module: str) -> Iterator[Part]:
 
 
 def _own_described(config: type) -> list[type]:
-    """What may tell of someone's own part: what it builds or trains, and the configuration.
+    """The classes that may describe a custom part: what it builds or trains, and the configuration.
 
-    What is built is what the method says that it returns, or else has the name of the
-    configuration without `Config`; ours and PyTorch's own classes tell nothing of the part.
+    The class built is the return type of the method, or else has the name of the configuration
+    without `Config`; classes from this package and PyTorch say nothing about the part.
     """
     method = getattr(config, "build", None) or getattr(config, "train", None)
     try:
         hint = get_type_hints(method).get("return") if method else None
-    except (NameError, AttributeError, TypeError):  # types that are there for a type checker alone
+    except (NameError, AttributeError, TypeError):  # imported under TYPE_CHECKING only
         hint = None
     named = vars(sys.modules[config.__module__]).get(config.__name__.removesuffix("Config"))
     package = config.__module__.partition(".")[0]
@@ -133,10 +133,10 @@ def _members(family: str) -> Iterator[Part]:
 
 
 def describing(configs: Sequence[type]) -> dict[type, type]:
-    """The class whose docstring tells of each part of a family: the module, or the configuration.
+    """The class whose docstring describes each part: the module or its configuration.
 
-    A configuration tells of itself where it begins with its equation, as do those of which several
-    build one module; of all others the module does.
+    It is the configuration if its docstring begins with an equation, or if several configurations
+    build the same module; otherwise it is the module.
     """
     built = {config: _built(config) for config in configs}
     times = Counter(built.values())
@@ -150,16 +150,16 @@ def describing(configs: Sequence[type]) -> dict[type, type]:
 
 
 def _built(config: type) -> type:
-    """The class that a configuration builds, the first if it may be one of several; or itself."""
+    """The class that a configuration builds (the first of a union), or the configuration itself."""
     build = getattr(config, "build", None)
     built = get_type_hints(build)["return"] if build else config
     return built if isinstance(built, type) else get_args(built)[0]
 
 
 def equation(part: type) -> str:
-    """The first code in the first sentence of the docstring that is more than a name.
+    """The first code span in the first sentence of the docstring that is more than a name.
 
-    A table of a recipe, which begins with a brace, is no equation.
+    A TOML table, which begins with a brace, is not an equation.
     """
     sentence = re.split(r"(?<=[^.])\.(?:\s|$)", inspect.getdoc(part) or "", maxsplit=1)[0]
     codes = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", sentence)]
@@ -167,7 +167,7 @@ def equation(part: type) -> str:
 
 
 def source(part: type) -> str:
-    """The first paper that the docstring names, with the place in it."""
+    """The first citation in the docstring, with its section or equation."""
     text = " ".join((inspect.getdoc(part) or "").split())
     found = re.search(
         r"\b[A-Z][^\s(),;:.`]*(?: et al\.| &(?: [A-Z][^\s(),;:.`]*)+| Team)? (?:19|20)\d\d"

@@ -1,4 +1,4 @@
-"""`addnorm.check`: combinations of parts compared with their definitions, from Python."""
+"""`addnorm.check`: compare combinations of parts with their definitions, from Python."""
 
 from addnorm.check.run import Report, found
 from addnorm.check.run import check as check_cells
@@ -10,10 +10,10 @@ from addnorm.errors import InputError, known_keywords
 def check(only: str = "", *, sample: int = 50, seed: int = 0, jobs: int = 1) -> Report:
     """Compare tiny models of random combinations of parts with their definitions in float64.
 
-    `only` names parts, `*` standing for anything: `addnorm.check("decoder/rotary/*/moe")`. `sample`
-    is how many to draw, by `seed`, and `jobs` how many processes to use. Returns a report:
-    `report.failed` is empty where everything is equal, and `report.text()` says it in words. Raises
-    `InputError` for a part that there is not.
+    `only` names parts, with `*` as a wildcard: `addnorm.check("decoder/rotary/*/moe")`. `sample` is
+    the number of random cells, drawn with `seed`, and `jobs` the number of processes. Returns a
+    report: `report.failed` is empty if everything agrees, and `report.text()` is a summary. Raises
+    `InputError` for an unknown part.
     """
     for name, value in {"sample": sample, "seed": seed, "jobs": jobs}.items():
         least = 1 if name == "jobs" else 0

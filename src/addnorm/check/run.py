@@ -1,4 +1,4 @@
-"""Compare many cells with their definitions, in one process or several, and count the results."""
+"""Compare many cells with their definitions, in one or more processes, and collect the results."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +20,15 @@ from addnorm.check.matrix import Cell, named
 from addnorm.errors import InputError
 
 Item = Cell | str
-"""A cell of the matrix, or the name of a kernel or of a way to decode."""
+"""A cell of the matrix, or the name of a kernel or decoding check."""
 
 Watch = Callable[[int], object]
-"""Told how many cells are done."""
+"""A callback with the number of completed cells."""
 
 
 @dataclass(kw_only=True)
 class Report:
-    """How many cells hold and how many comparisons that took; which are refused, and which fail."""
+    """The numbers of cells and comparisons, the invalid cells, and the failures."""
 
     checked: int = 0
     compared: int = 0
@@ -36,7 +36,7 @@ class Report:
     failed: list[CellResult] = field(default_factory=list[CellResult])
 
     def add(self, result: CellResult | str) -> None:
-        """Count a cell that was compared, or the reason why it is refused."""
+        """Add the result of a cell, or the reason why it is invalid."""
         if isinstance(result, str):
             self.refused[result] += 1
             return
@@ -46,7 +46,7 @@ class Report:
             self.failed.append(result)
 
     def text(self) -> str:
-        """What came of it, for a person to read."""
+        """A human-readable summary."""
         first = (
             f"{self.checked:,} combinations checked in {self.compared:,} comparisons, "
             f"{self.refused.total():,} refused, {len(self.failed):,} failed"
@@ -57,10 +57,10 @@ class Report:
 
 
 def found(only: str) -> tuple[list[Cell], list[str]]:
-    """The cells of the matrix with parts named so, and the kernels and ways to decode.
+    """The cells of the matrix that match `only`, and the matching kernel and decoding checks.
 
-    Raises `InputError` where there are none, and where a part has no definition or a field of a
-    model is not accounted for.
+    Raises `InputError` if there are none, if a part has no definition, or if a model field is
+    neither varied nor listed.
     """
     check_definitions()
     check_fields()
@@ -76,7 +76,7 @@ def found(only: str) -> tuple[list[Cell], list[str]]:
 
 
 def check(items: Sequence[Item], *, jobs: int = 1, watch: Watch = lambda _: None) -> Report:
-    """Compare every item that is not refused, in `jobs` processes of one thread each."""
+    """Compare every valid item, in `jobs` single-threaded processes."""
     report = Report()
     for done, result in enumerate(_results(items, jobs), start=1):
         report.add(result)
@@ -85,7 +85,7 @@ def check(items: Sequence[Item], *, jobs: int = 1, watch: Watch = lambda _: None
 
 
 def compare_or_refusal(item: Item) -> CellResult | str:
-    """The result of a cell, or why it is refused."""
+    """The result of an item, or the reason why it is invalid."""
     if isinstance(item, str):
         compare = compare_kernel if item.startswith("kernel/") else compare_decoding
         return compare(item)
@@ -97,19 +97,19 @@ def _results(items: Sequence[Item], jobs: int) -> Iterator[CellResult | str]:
         yield from map(compare_or_refusal, items)
         return
     one_thread = partial(torch.set_num_threads, 1)
-    # Spawned: a fork would not survive what autograd's threads hold.
+    # Spawned, because autograd's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread) as pool:
         yield from pool.map(compare_or_refusal, items, chunksize=8)
 
 
 def compiled(cell: Cell, *, defined: bool = True) -> CellResult:
-    """Whether `torch.compile` gives a cell's model the logits and the gradient that it has."""
+    """Compare a cell's compiled model with the eager one: logits and gradients."""
     return run_comparisons(f"{cell.id}, compiled", _compiled(Case.of(cell, defined=defined)))
 
 
 def _compiled(case: Case) -> Iterator[Comparison]:
     inputs, valid = case.batch("right")
-    torch.compiler.reset()  # what the cells before left compiled
+    torch.compiler.reset()  # clear what earlier cells compiled
     expected = real(case.model(*inputs), valid)
     ours = real(torch.compile(case.model)(*inputs), valid)
     yield Comparison("compiled logits", ours, expected)

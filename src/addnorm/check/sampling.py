@@ -1,4 +1,4 @@
-"""A sample of the matrix in which every part, every variant and every pair of parts occurs."""
+"""A sample of the matrix that covers every part, every variant and every pair of parts."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -9,14 +9,14 @@ from addnorm.check.matrix import Cell
 Goal = tuple[object, ...]
 
 TRIED = 24
-"""How many cells are compared for what they add, for each goal."""
+"""The number of candidate cells for each coverage goal."""
 
 
 def sample(n: int, seed: int, among: Sequence[Cell]) -> list[Cell]:
-    """`n` of the cells, always the same for a seed; all, where there are no more.
+    """A random sample of `n` cells, determined by the seed; all cells if there are no more.
 
-    First come those that between them have every variant and mixer in every architecture, every
-    part, and every pair of parts that some cell allows; then others at random.
+    It begins with cells that together cover every variant and mixer in every architecture, every
+    part, and every compatible pair of parts; the rest are random.
     """
     draw = random.Random(seed)
     if n >= len(among):
@@ -28,7 +28,7 @@ def sample(n: int, seed: int, among: Sequence[Cell]) -> list[Cell]:
 
 
 def goals(cell: Cell) -> Iterator[Goal]:
-    """What a cell is a case of: its variant or mixer, its parts and their pairs."""
+    """The coverage goals that a cell meets: its variant or mixer, its parts and their pairs."""
     if cell.variant or cell.mixer:
         yield cell.family, cell.variant, cell.mixer
     if not cell.variant:
@@ -38,7 +38,7 @@ def goals(cell: Cell) -> Iterator[Goal]:
 
 
 def _covering(among: Sequence[Cell], draw: random.Random, most: int) -> Iterator[int]:
-    """Numbers of cells that reach every goal that can be reached: for each, the best of a few."""
+    """Yield indices of cells that cover every reachable goal, by a greedy search."""
     having: dict[Goal, list[int]] = {}
     for i, cell in enumerate(among):
         for goal in goals(cell):
@@ -70,7 +70,7 @@ def _is_pair(goal: Goal) -> bool:
 
 
 def _some_allowed(places: list[int], is_allowed: object, draw: random.Random) -> list[int]:
-    """A few cells that are not refused; none, only where all are."""
+    """A few valid cells; an empty list only if all are invalid."""
     assert callable(is_allowed)
     found: list[int] = []
     for i in draw.sample(places, len(places)):

@@ -1,1 +1,1 @@
-"""The command line: arguments in, one library call, text out."""
+"""The command line: thin wrappers around library calls."""

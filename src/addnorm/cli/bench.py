@@ -1,4 +1,4 @@
-"""`addnorm bench`: ours beside its peers, on this machine."""
+"""`addnorm bench`: benchmark AddNorm against other libraries on this machine."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`addnorm check`: the combinations of parts against their definition."""
+"""`addnorm check`: compare combinations of parts with their reference definitions."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -145,7 +145,7 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
 
 
 def part_lines(report: "PartReport") -> list[str]:
-    """What came of a part of someone's own: what it is, what was checked, and the result."""
+    """The report on a custom part: its family, the checks and the result."""
     first = f"{report.family} {report.kind}: {', '.join(report.checked)}"
     nothing = [] if report.report.checked else ["failed: it goes with no part of ours"]
     return [first, report.report.text(), *nothing]

@@ -1,4 +1,4 @@
-"""`addnorm classify`: a run names the class of each line, or the tag of each word."""
+"""`addnorm classify`: predict the class of each line, or the tag of each word."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""`addnorm demo`: train a small translator from nothing, and use it."""
+"""`addnorm demo`: train a small translator from scratch, and use it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`addnorm embed`: a run gives the vector of each line."""
+"""`addnorm embed`: compute an embedding vector for each line."""
 
 import json
 from pathlib import Path

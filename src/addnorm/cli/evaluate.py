@@ -1,4 +1,4 @@
-"""`addnorm evaluate`: a run's scores on a split of its data, or on other files."""
+"""`addnorm evaluate`: evaluate a run on a split of its data, or on other files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`addnorm export`: a model for other libraries: Hugging Face, ONNX, CTranslate2, GGUF."""
+"""`addnorm export`: export a model to Hugging Face, ONNX, CTranslate2 or GGUF."""
 
 from pathlib import Path
 from typing import Literal

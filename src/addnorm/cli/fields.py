@@ -7,11 +7,11 @@ from addnorm.errors import InputError, nearest
 
 TABLES = ("data", "tokenizer", "model", "train", "eval")
 PARTS = ("data", "tokenizer")
-"""Tables that are a part as a whole, so that a word may stand for them: `--tokenizer char`."""
+"""Tables that are a single part, for which a bare word is allowed: `--tokenizer char`."""
 
 
 def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]:
-    """The values by field name; `options` are those that the command has besides.
+    """The values of recipe fields by name; `options` are the command's other options.
 
     Raises `InputError` for anything that is not a field and a value.
     """
@@ -37,7 +37,7 @@ def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]
 
 
 def _nearest(name: str, options: Iterable[str]) -> str:
-    """The hint at an option, or at the field whose last word is the nearest."""
+    """A hint at the nearest option, or at the field with the nearest last word."""
     from addnorm.runs.settings import EvalConfig
     from addnorm.train.settings import TrainConfig
 

@@ -1,4 +1,4 @@
-"""`addnorm generate`: a run continues or translates text."""
+"""`addnorm generate`: continue or translate text with a run."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

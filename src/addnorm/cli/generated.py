@@ -1,4 +1,4 @@
-"""How generated texts are printed: a line for each text, or a line of JSON."""
+"""Formatting generated texts: a line for each text, or a line of JSON."""
 
 import json
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from addnorm.runs.types import Written
 
 
 def as_lines(best: Sequence[Written], n_best: int) -> list[str]:
-    """A line for each text, and empty ones up to `n_best`."""
+    """One line for each text, padded with empty lines up to `n_best`."""
     return [one_line(one.text) for one in best] + [""] * (n_best - len(best))
 
 
 def as_json(best: Sequence[Written], number: int) -> list[str]:
-    """A line of JSON for each text, with the number of the input that it is for."""
+    """One line of JSON for each text, with the number of its input."""
     return [json.dumps({"input": number, **asdict(one)}, ensure_ascii=False) for one in best]

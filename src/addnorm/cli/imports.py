@@ -1,4 +1,4 @@
-"""`--import`: the files and modules of one's own parts, named on the command line."""
+"""`--import`: files and modules with custom parts."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -14,11 +14,11 @@ Imports = Annotated[
         help="A file or module with parts of your own: `my_parts.py`. May be given again.",
     ),
 ]
-"""The option of every command that meets parts of people's own."""
+"""The option of all commands that support custom parts."""
 
 
 def import_named(names: Sequence[str]) -> None:
-    """Import what was named. Raises `InputError` for what is not there."""
+    """Import the named files and modules. Raises `InputError` if one does not exist."""
     if names:
         from addnorm.runs.imports import import_parts
 

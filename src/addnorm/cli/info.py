@@ -1,4 +1,4 @@
-"""`addnorm info`: what a run or a recipe consists of."""
+"""`addnorm info`: describe a run or a recipe."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Text in, text out: lines from files or standard input."""
+"""Reading lines of text from files or standard input."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from addnorm.errors import InputError, TextError, nearest
 T = TypeVar("T")
 STANDARD_INPUT = Path("-")
 CHUNK = 2**20
-"""Bytes that are read at once, where so many are there."""
+"""The maximum number of bytes to read at once."""
 LONGEST = 2**20
 """Bytes of a line: one text that is longer would take a model minutes, and more memory than there
 is.
@@ -25,7 +25,7 @@ Files = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 
 
 def check_files(files: Iterable[Path], options: Iterable[str]) -> None:
-    """Raise `InputError` for a word that is meant as an option, but is none of the command's."""
+    """Raise `InputError` for a file name that looks like a misspelt option."""
     for word in map(str, files):
         if word.startswith("-") and word != "-":
             raise InputError(f"Unknown option: {word}.{nearest(word, options)}")
@@ -189,7 +189,7 @@ def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
 
 
 def words_of(line: str) -> list[str]:
-    """The words between spaces and tabs, as in tagged data: other white space is part of them."""
+    """Split a line at spaces and tabs only, as in tagged data."""
     return [word for word in line.replace("\t", " ").split(" ") if word]
 
 
@@ -202,5 +202,5 @@ def pair_of(line: str, number: int) -> tuple[str, str]:
 
 
 def one_line(text: str) -> str:
-    r"""The text with its line breaks written as `\n` and `\r`."""
+    r"""Escape the line breaks of a text as `\n` and `\r`."""
     return text.replace("\n", "\\n").replace("\r", "\\r")

@@ -1,4 +1,4 @@
-"""The `addnorm` command: its sub-commands, and what a failure looks like."""
+"""The `addnorm` command: subcommands and error handling."""
 
 import io
 import os
@@ -39,7 +39,7 @@ COMMANDS = (
     "bench",
 )
 for name in COMMANDS:
-    app.command(f"addnorm.cli.{name}:{name}", name=name)  # imported when it is named
+    app.command(f"addnorm.cli.{name}:{name}", name=name)  # imported on use
 
 
 @app.command(name="help")
@@ -66,9 +66,9 @@ app.register_install_completion_command(
 
 
 def main() -> None:
-    """Run the command that the arguments name, and exit with its status."""
+    """Run the command given by the arguments, and exit with its status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # what is read is UTF-8, so what is written is too
+        sys.stdout.reconfigure(encoding="utf-8")  # input is UTF-8, so output is too
     told = warnings.showwarning
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
@@ -92,8 +92,8 @@ def status(words: Sequence[str]) -> int:
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:
-        # The reader of our output went away, as `head` does: nothing is wrong. What is still to be
-        # written when Python ends goes nowhere.
+        # The reader of our output closed the pipe, as `head` does, which is not an error. Discard
+        # the output that Python would flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (InputError, CycloptsError) as error:
@@ -109,13 +109,13 @@ def status(words: Sequence[str]) -> int:
 
 
 def _import_commands() -> None:
-    """Import every command, so that the list of them has the first sentence of each."""
+    """Import every command, so that the overview can show their first sentences."""
     for name in COMMANDS:
         assert app[name]
 
 
 def failed(error: Exception | str, code: int) -> int:
-    """Print an error with its notes, as one message, and return the exit status."""
+    """Print an error and its notes as one message; return the exit status."""
     notes = getattr(error, "__notes__", [])
     print("; ".join([f"addnorm: {error}", *notes]), file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""`addnorm new`: a commented starting file for a part of one's own."""
+"""`addnorm new`: write a commented template for a custom part."""
 
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -35,7 +35,7 @@ def new(family: str, file: Path) -> None:
 
 
 def starting_file(family: str, file: Path) -> str:
-    """The text of a starting file. Raises `InputError` for an unknown family or a useless name."""
+    """The text of a template. Raises `InputError` for an unknown family or an invalid name."""
     from importlib.util import find_spec
 
     known = sorted(one.name.removesuffix(".txt") for one in _folder().iterdir())
@@ -54,7 +54,7 @@ def starting_file(family: str, file: Path) -> str:
 
 
 def kind_in(text: str, module: str) -> str:
-    """The kind of the configuration that a starting file defines."""
+    """The kind of the configuration that a template defines."""
     [name] = [
         line.removeprefix("class ").rstrip(":")
         for line in text.splitlines()

@@ -1,4 +1,4 @@
-"""`addnorm parts`: what a model can be made of."""
+"""`addnorm parts`: list the parts of models."""
 
 import json
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`addnorm plot`: the curves of one run or of several, as a picture."""
+"""`addnorm plot`: plot the training curves of one or more runs."""
 
 from pathlib import Path
 from typing import Annotated

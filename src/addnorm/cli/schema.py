@@ -1,4 +1,4 @@
-"""`addnorm schema`: what an editor needs to know of recipes."""
+"""`addnorm schema`: print the JSON schema of recipes, for editors."""
 
 import json
 

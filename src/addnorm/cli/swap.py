@@ -1,4 +1,4 @@
-"""`addnorm swap`: parts of a trained model changed, and what that costs."""
+"""`addnorm swap`: change parts of a trained model, and measure the cost."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -62,7 +62,7 @@ def swap(
 
 
 def _print(swapped: "SwapReport") -> None:
-    """The weights part by part, what is lost, and the figures."""
+    """Print the weights by part, what was lost, and the scores."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Where messages to a person go: standard error, so that standard output can be piped."""
+"""The console for messages: standard error, so that standard output can be piped."""
 
 from rich.console import Console
 

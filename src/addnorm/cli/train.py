@@ -1,4 +1,4 @@
-"""`addnorm train`: a recipe in, a run folder out."""
+"""`addnorm train`: train a recipe in a run folder."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`--device` and `--dtype`: where a command runs a model, and in which type of weights."""
+"""`--device` and `--dtype`: the device of a model, and the dtype of its weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Where:
     dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = None
 
     def open(self, folder: Path, overrides: Mapping[str, str] | None = None) -> "Run":
-        """The run in a folder, where it is to run."""
+        """Open the run in a folder, on this device and with this dtype."""
         from addnorm.runs.run import Run
 
         return Run.open(folder, overrides, device=self.device, dtype=self.dtype)

@@ -1,5 +1,5 @@
-"""Import and export of checkpoints of other libraries.
+"""Importing and exporting checkpoints of other libraries.
 
 `folder` loads and saves Hugging Face folders, `exporters` write ONNX, CTranslate2 and GGUF,
-`transfer` carries weights over to a model with other parts.
+`transfer` moves weights to a model with different parts.
 """

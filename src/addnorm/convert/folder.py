@@ -1,4 +1,4 @@
-"""Load a model from a Hugging Face folder, and save one as such a folder."""
+"""Loading and saving models as Hugging Face folders."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ class LoadedModel:
 
 
 def hf_model_type(folder: Path) -> str | None:
-    """The `model_type` that `config.json` names in a Hugging Face folder; None in another."""
+    """The `model_type` of a Hugging Face folder; None for any other folder."""
     try:
         found = Settings.of(transformer_folder(folder)).tree.get("model_type")
     except InputError:
@@ -118,14 +118,14 @@ def save(
     generation: Mapping[str, Any] | None = None,
     also: Callable[[Path], None] | None = None,
 ) -> str:
-    """Save a folder that transformers opens; return its `model_type`.
+    """Save a folder that transformers can load; return its `model_type`.
 
     `generation` are further keys of `generation_config.json`; `also` writes what else is to be in
     the folder, before that takes its place.
 
-    Without a `model_type`, it is that of the first family that can say all of the model. The model
-    must be as `spec` builds it, and the folder, loaded again, must give its logits. Raises
-    `InputError` naming the parts that the family does not have, or that `spec` does not say.
+    By default `model_type` is the first family that can express the model. The model must match
+    `spec`, and the folder, loaded again, must reproduce its logits. Raises `InputError` naming
+    parts that the family lacks or that do not match `spec`.
     """
     check_types("a Hugging Face folder", model)
     if text is not None:
@@ -155,12 +155,12 @@ def save(
 
 
 def family_of(settings: Settings) -> Family:
-    """The family that a `config.json` is of. Raises `InputError` where we have none."""
+    """The family of a `config.json`. Raises `InputError` if it is not supported."""
     return family_named(settings.get("model_type", ""), settings.where)
 
 
 def family_named(model_type: str, where: str) -> Family:
-    """The family of a `model_type`. Raises `InputError` where we have none."""
+    """The family of a `model_type`. Raises `InputError` if it is not supported."""
     known = {name: family for family in FAMILIES for name in family.model_types}
     if model_type not in known:
         raise InputError(
@@ -171,10 +171,10 @@ def family_named(model_type: str, where: str) -> Family:
 
 
 def read_config(family: Family, settings: Settings) -> ModelSpec:
-    """Parse a `config.json`. Raises `InputError` naming what of it we do not have."""
+    """Parse a `config.json`. Raises `InputError` naming an unsupported setting."""
     try:
         spec = family.read(settings)
-    except ValidationError as error:  # out of range, or parts that make no sense together
+    except ValidationError as error:  # out of range, or incompatible parts
         first = error.errors()[0]
         problem = first["msg"].removeprefix("Value error, ")
         key = settings.key_of(first["input"])
@@ -205,11 +205,11 @@ def set_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             module.register_parameter(name, new[id(old)])
 
 
-# Tensor names of the file and of our models.
+# Mapping tensor names of files to those of our models.
 
 
 class _Names(NamedTuple):
-    """The tensor names of a file after renaming, and the prefix that it leaves out."""
+    """The tensor names of a file after renaming, and the prefix that they lack."""
 
     actual: dict[str, str]
     strip: str
@@ -251,7 +251,7 @@ def _read_tensors(
 def _drop_tied(
     family: Family, weights: Weights, names: _Names, expected_names: dict[str, str], folder: Path
 ) -> None:
-    """Leave out a tied tensor that is there too. Raises `InputError` where it is not the same."""
+    """Drop redundant tied tensors. Raises `InputError` if they differ from each other."""
     for name, other in family.ties:
         tied, same = (one.removeprefix(names.strip) for one in (name, other))
         is_stored = tied in names.actual
@@ -272,7 +272,7 @@ def _read(
             raise InputError(f"{folder}: {name} holds {weights.dtype(name)}, not weights")
     try:
         read = one.read([weights[name] for name in names])
-        if not names:  # of the type of the others
+        if not names:  # same dtype as the others
             read = [new.to(weights.dtype(next(iter(weights)))) for new in read]
         return dict(zip(one.ours, read, strict=True))
     except (ValueError, RuntimeError) as error:
@@ -316,7 +316,7 @@ def _write_tensors(family: Family, spec: ModelSpec, model: nn.Module) -> dict[st
 
 
 def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Json]:
-    """The family asked for, or the first that can say all of the model, and its configuration."""
+    """The requested family, or the first that can express the model, and its `config.json`."""
     if model_type is not None:
         family = family_named(model_type, "the family to export to")
         spec = replace(spec, model=family.equivalent(spec.model))

@@ -1,6 +1,6 @@
-"""Corpora, tokenizers and batches; knows nothing of models.
+"""Corpora, tokenizers and batches, independent of models.
 
-`DataConfig` is the list of every kind of corpus: `config.load()` gives a `Corpus`.
+`DataConfig` is the union of all data configurations: `config.load()` returns a `Corpus`.
 """
 
 from typing import Annotated, Protocol, runtime_checkable
@@ -27,10 +27,10 @@ from addnorm.parts import Family
 
 @runtime_checkable
 class DataPart(Protocol):
-    """A configuration of a data source of someone's own."""
+    """A configuration of a custom data source."""
 
     def load(self) -> Corpus:
-        """The examples, all of one kind, such as `Text`, `Pair`, `Labelled` or `Image`."""
+        """Load the examples, all of one kind, such as `Text`, `Pair`, `Labelled` or `Image`."""
         ...
 
 
@@ -46,7 +46,7 @@ DataConfig = Annotated[
     | DataPart,
     Family("data", DataPart, method="load"),
 ]
-"""Every data source there is."""
+"""Any data source, built-in or custom."""
 
 __all__ = [
     "ConllConfig",

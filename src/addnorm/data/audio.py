@@ -1,4 +1,4 @@
-"""Audio: a .wav file to a waveform, and a waveform to log-mel frames as Whisper hears them."""
+"""Audio: reading .wav files, and Whisper's log-mel features."""
 
 import wave
 from pathlib import Path
@@ -11,13 +11,13 @@ from addnorm.data.reading import find
 from addnorm.errors import InputError
 
 FLOOR = 1e-10
-"""The least power that has a logarithm here: that of silence."""
+"""The minimum power before taking the logarithm (silence)."""
 
 
 def read_wav(path: Path, root: Path | None = None) -> tuple[Float[Tensor, "channels samples"], int]:
-    """The waveform of a 16-bit PCM .wav file in [-1, 1), and its samples per second.
+    """Read a 16-bit PCM .wav file; return the waveform in [-1, 1) and the sample rate.
 
-    Raises `InputError` for a file that is missing, truncated, empty or of another encoding.
+    Raises `InputError` for a file that is missing, truncated, empty or not 16-bit PCM.
     """
     full = find(path, root)
     try:
@@ -38,11 +38,11 @@ def read_wav(path: Path, root: Path | None = None) -> tuple[Float[Tensor, "chann
 def log_mel(
     waveform: Float[Tensor, "*batch samples"], sample_rate: int = 16_000, n_mels: int = 80
 ) -> Float[Tensor, "*batch n_mels frames"]:
-    """Log-mel frames: windows of 25 ms, one every 10 ms, `n_mels` features in about [-1, 1].
+    """Compute log-mel features in about [-1, 1], with windows of 25 ms and a hop of 10 ms.
 
-    `(max(log10(M |STFT|²), top - 8) + 4) / 4`, where `top` is the loudest of the clip and silence
-    counts as -10 (Radford et al. 2022, §2.2, and their code). Hann windows are centred, the ends
-    mirrored. Raises `InputError` for a clip shorter than half a window.
+    `(max(log10(M |STFT|²), top - 8) + 4) / 4`, where `top` is the maximum over the clip and silence
+    counts as -10 (Radford et al. 2022, §2.2, and their code). Hann windows are centred, with
+    reflection padding. Raises `InputError` for a clip shorter than half a window.
     """
     window, step = sample_rate // 40, sample_rate // 100
     if waveform.shape[-1] <= window // 2:
@@ -62,7 +62,7 @@ def log_mel(
 
 
 def mel_filters(n_mels: int, n_fft: int, sample_rate: int) -> Float[Tensor, "n_mels bins"]:
-    """Triangles on the mel scale from 0 to half the sample rate, each of area 1, in float64.
+    """A triangular mel filter bank from 0 to half the sample rate, with unit area, in float64.
 
     Slaney 1998, Auditory Toolbox: neighbours overlap by half, peaks are `2 / (high - low)`.
     """
@@ -75,7 +75,7 @@ def mel_filters(n_mels: int, n_fft: int, sample_rate: int) -> Float[Tensor, "n_m
 
 
 def hertz_to_mel(hertz: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Slaney's scale: `3 f / 200` below 1 kHz, there 15, above it 27 mel for each factor of 6.4."""
+    """Slaney's mel scale: `3 f / 200` up to 1 kHz (15 mel), then 27 mel for each factor of 6.4."""
     steps = 27 * torch.log(hertz.clamp(min=1000) / 1000) / torch.log(torch.tensor(6.4).to(hertz))
     return (3 / 200 * hertz.clamp(max=1000)) + steps
 

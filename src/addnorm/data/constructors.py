@@ -1,7 +1,7 @@
-"""Data in one call: from the paths of files, or from lists of Python's strings and tuples.
+"""Functions that create data from file paths, or from Python lists of strings and tuples.
 
-A function given a path returns the configuration that a recipe would hold, which is read when it
-is needed; given a list, it returns the corpus. A single string is always a path.
+Given a path, they return a data configuration as in a recipe, whose files are read later; given a
+list, they return a corpus. A single string is always a path.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,10 +24,10 @@ Strings = list[str] | tuple[str, ...]
 
 
 class Splits(TypedDict, total=False):
-    """What else there is beside the training data, and how it is read.
+    """Options for the other splits, and for preprocessing.
 
-    `valid` and `test` are of the same form as the training data. `valid_fraction` holds out a share
-    of these in their place. `lowercase` spares labels and tags.
+    `valid` and `test` have the same form as the training data. `valid_fraction` holds out a
+    fraction of the training data instead. `lowercase` does not affect labels and tags.
     """
 
     valid: Any
@@ -48,12 +48,12 @@ def text(
     unit: Literal["file", "line", "paragraph"] = "file",
     **more: Unpack[Splits],
 ) -> TextConfig | Corpus:
-    """Text for a language model: a file, or a list of strings, a document each.
+    """Text for a language model: a file, or a list of documents.
 
-    `addnorm.text("play.txt", valid_fraction=0.1)`, `addnorm.text(["To be", "or not to be"])`. In a
-    file, a document is the whole file, a line, or a paragraph, as `unit` says, and
-    `valid_fraction` holds out the end; of a list it holds out documents at random. `valid` and
-    `test` are files or lists as `train` is. Raises `InputError` for what is neither.
+    `addnorm.text("play.txt", valid_fraction=0.1)`, `addnorm.text(["To be", "or not to be"])`.
+    `unit` sets whether a document is a whole file, a line or a paragraph. `valid_fraction` holds
+    out the end of a file, or random documents of a list. `valid` and `test` must be files or lists
+    like `train`. Raises `InputError` for anything else.
     """
     if (path := _path(train)) is not None:
         return TextConfig(train=path, unit=unit, **_paths(more, _path_of_one))
@@ -75,10 +75,10 @@ def pairs(train: tuple[FilePath, FilePath], **more: Unpack[Splits]) -> ParallelC
 @overload
 def pairs(train: list[tuple[str, str]], **more: Unpack[Splits]) -> Corpus: ...
 def pairs(train: Any, **more: Unpack[Splits]) -> ParallelConfig | Corpus:
-    """Sentences and their translations: two files of parallel lines, or a list of pairs.
+    """Parallel text for translation: two files with parallel lines, or a list of pairs.
 
     `addnorm.pairs(("train.en", "train.de"), valid=("valid.en", "valid.de"))`,
-    `addnorm.pairs([("one", "eins"), ("two", "zwei")])`. Raises `InputError` for what is neither.
+    `addnorm.pairs([("one", "eins"), ("two", "zwei")])`. Raises `InputError` for anything else.
     """
     if isinstance(train, tuple | str | PathLike):
         return ParallelConfig(train=_two_paths(train), **_paths(more, _two_paths))
@@ -108,11 +108,11 @@ def labelled(
     label_first: bool = True,
     **more: Unpack[Splits],
 ) -> LinesConfig | Corpus:
-    """Texts and their classes: a file with `label text` on each line, or a list of (text, label).
+    """Texts with class labels: a file with `label text` on each line, or a list of (text, label).
 
     `addnorm.labelled("train.txt", separator="\\t")`, `addnorm.labelled([("a fine day", "good")])`.
-    `separator` and `label_first` say how the lines of a file are written. Raises `InputError` for
-    what is neither.
+    `separator` and `label_first` describe the lines of a file. Raises `InputError` for anything
+    else.
     """
     if (path := _path(train)) is not None:
         lines: Any = {"separator": separator, "label_first": label_first}
@@ -135,10 +135,10 @@ def tagged(train: FilePath, **more: Unpack[Splits]) -> ConllConfig: ...
 @overload
 def tagged(train: list[tuple[Any, Any]], **more: Unpack[Splits]) -> Corpus: ...
 def tagged(train: Any, **more: Unpack[Splits]) -> ConllConfig | Corpus:
-    """Sentences with a tag for each word: a file in columns (CoNLL), or a list of (words, tags).
+    """Sentences with a tag for each word: a CoNLL file, or a list of (words, tags).
 
-    Words and tags are lists, or strings with spaces between: `addnorm.tagged([("Anna sings",
-    "B-PER O")])`. Raises `InputError` for what is neither, and for a word without a tag.
+    Words and tags are lists, or strings separated by spaces: `addnorm.tagged([("Anna sings", "B-PER
+    O")])`. Raises `InputError` for anything else, and for a word without a tag.
     """
     if (path := _path(train)) is not None:
         return ConllConfig(train=path, **_paths(more, _path_of_one))
@@ -157,7 +157,7 @@ def tagged(train: Any, **more: Unpack[Splits]) -> ConllConfig | Corpus:
 
 
 class TableOptions(Splits, total=False):
-    """The columns of one kind of example, by what stands in them."""
+    """The column names for one kind of example."""
 
     source: str
     target: str
@@ -176,10 +176,10 @@ def table(train: list[dict[str, Any]], **more: Unpack[TableOptions]) -> Corpus: 
 def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
     """A table with named columns (.tsv, .csv, .jsonl, .parquet), or a list of dictionaries.
 
-    The columns named say what it is for: `text` alone, `text` and `label`, `source` and `target`,
+    The columns given determine the task: `text` alone, `text` and `label`, `source` and `target`,
     or `tokens` and `tags`: `addnorm.table("reviews.csv", text="review", label="stars")`; `text` and
-    `labels` where a text has several or none, `text` and `values` where it has numbers. Raises
-    `InputError` for other combinations, and for a column that is not there.
+    `labels` for multi-label classification, `text` and `values` for regression. Raises `InputError`
+    for other combinations, and for a missing column.
     """
     names = {name: value for name, value in more.items() if name in Columns.__annotations__}
     rest = cast(Splits, {name: value for name, value in more.items() if name not in names})
@@ -198,7 +198,7 @@ def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
 
 
 def _corpus(train: Any, more: Splits, example: Callable[[object], Example | str]) -> Corpus:
-    """The corpus of lists; the place of an example is its number in its list."""
+    """Build a corpus from lists; examples are located by their index in the list."""
     splits = given(train, more.get("valid"), more.get("test"))
     _check_names(more, Splits)
     return assemble(
@@ -220,7 +220,7 @@ def _rows(split: str, items: Any, example: Callable[[object], Example | str]) ->
 
 
 def _check_names(more: Mapping[str, Any], arguments: type) -> None:
-    """Raise `InputError` for an argument of a list that there is not."""
+    """Raise `InputError` for an unknown argument for a list."""
     valid = arguments.__annotations__
     for name in more:
         if name not in valid:
@@ -231,7 +231,7 @@ def _check_names(more: Mapping[str, Any], arguments: type) -> None:
 
 
 def _paths(more: Splits, path: Callable[[Any], T]) -> dict[str, Any]:
-    """The arguments for files, with their paths."""
+    """Convert the arguments for files, including their paths."""
     found: dict[str, Any] = dict(more)
     return found | {
         split: path(found[split]) for split in ("valid", "test") if found.get(split) is not None

@@ -1,4 +1,4 @@
-"""Dates, times and numbers in words: an endless translation corpus that needs no download."""
+"""A synthetic translation corpus of dates, times and numbers in words, without a download."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
@@ -32,23 +32,23 @@ PHRASES = (
     ("{weekday} at {time}", "cccc"),
     ("{time}", ""),
 )
-"""Every way in which a moment is put. What the English says decides the form of the translation."""
+"""The English phrasings of a moment, with the CLDR form of the translation."""
 
 NUMBER_SHARE = 0.25
-"""The share of numbers, 100 … 9999, among the sentences drawn."""
+"""The fraction of numbers (100 … 9999) among the sentences."""
 
 FIRST, N_MINUTES = datetime(1900, 1, 1), 200 * 365 * 24 * 60
-"""Moments are minutes of the two centuries from 1900."""
+"""Moments are minutes within the two centuries from 1900."""
 
 # num2words 0.5.14 fails (am) or errs (az) on four digits, writes Serbian in the other script than
 # CLDR, and knows two languages by names that CLDR has not.
 SPOKEN = frozenset[str](CONVERTER_CLASSES) - {"am", "az", "sr", "kz", "tet"}
 LANGUAGES = tuple(sorted({name.split("_")[0] for name in SPOKEN} | {"zh"}))
-"""The languages that have both CLDR's dates and numbers in words; CLDR's others get digits."""
+"""Languages with both CLDR dates and numbers in words; other CLDR languages get digits."""
 
 
 def english(moment: datetime, phrase: str) -> str:
-    """The English sentence for a moment, as one of `PHRASES` puts it."""
+    """The English sentence for a moment, in one of `PHRASES`."""
     day = moment.day
     suffix = "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
     return phrase.format(
@@ -63,7 +63,7 @@ def english(moment: datetime, phrase: str) -> str:
 
 
 def translated(moment: datetime, phrase: str, form: str, locale: Locale) -> str:
-    """What `english` says of the moment, in the words and the order of the locale."""
+    """The translation of the English sentence in the locale."""
     parts = [_date(moment, form, locale)] if form else []
     if "{time}" in phrase:
         parts.append(format_time(moment, "short", locale=locale))
@@ -80,7 +80,7 @@ def _date(moment: datetime, form: str, locale: Locale) -> str:
 
 @cache
 def in_words(number: int, locale: Locale) -> str:
-    """A number from 0 to 9999 in words; in digits where nobody has told us the words."""
+    """A number from 0 to 9999 in words, or in digits if the words are unknown."""
     if locale.language == "zh":
         return _chinese(number)
     name = str(locale) if str(locale) in SPOKEN else locale.language
@@ -90,7 +90,7 @@ def in_words(number: int, locale: Locale) -> str:
 
 
 def _chinese(number: int) -> str:
-    """4207 → 四千二百零七: a run of zeros is said once, and not at the end."""
+    """Chinese numerals, 4207 → 四千二百零七: a run of zeros is spoken once, and not at the end."""
     digits = str(number)
     spoken = (
         "零一二三四五六七八九"[int(digit)] + (unit if digit != "0" else "")
@@ -101,7 +101,7 @@ def _chinese(number: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with ordinary spaces alone: CLDR also sets no-break and narrow ones."""
+    """Normalise white space: CLDR also uses no-break and narrow spaces."""
     return " ".join(text.split())
 
 
@@ -164,12 +164,12 @@ class DatesConfig:
 
 
 def number_pair(number: int, locale: Locale) -> Pair:
-    """A number from 0 to 9999 in English words, and in the words of the locale."""
+    """A number from 0 to 9999 in English words, with its translation."""
     return Pair(in_words(number, Locale("en")), in_words(number, locale))
 
 
 def draw(rng: Random, locale: Locale) -> Pair:
-    """One sentence and its translation; the generator's state alone decides which."""
+    """Draw a random sentence with its translation, determined by the generator's state."""
     if rng.random() < NUMBER_SHARE:
         return number_pair(rng.randrange(100, 10_000), locale)
     moment = FIRST + timedelta(minutes=rng.randrange(N_MINUTES))

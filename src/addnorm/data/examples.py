@@ -1,4 +1,4 @@
-"""What a corpus is made of: seven kinds of example, three splits, an account of every row read."""
+"""Corpora: seven kinds of examples, three splits, and a report on every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelled:
-    """A text and the labels that it has: any number of them, or none."""
+    """A text and any number of labels."""
 
     text: str
     labels: tuple[str, ...]
@@ -46,7 +46,7 @@ class MultiLabelled:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A text and one or several numbers."""
+    """A text and one or more numbers."""
 
     text: str
     values: tuple[float, ...]
@@ -54,7 +54,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A sentence as words, and one tag for each of them."""
+    """A sentence as words, with one tag for each."""
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
@@ -62,7 +62,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A picture, 0 black and 255 white, and its class."""
+    """An image (0 is black, 255 white) and its class."""
 
     pixels: UInt8[Tensor, "channels height width"]
     label: str
@@ -83,9 +83,9 @@ TASKS: dict[type[Example], Task] = {
 
 @dataclass(frozen=True)
 class Report:
-    """What became of the rows of one split: `read == used + left out`, and where each of those is.
+    """An account of the rows of one split: `read == used + left out`, with their locations.
 
-    `left_out` maps a reason to places (`file:line`); `shortened` has what was cut before its use.
+    `left_out` maps reasons to locations (`file:line`); `shortened` lists truncated examples.
     """
 
     read: int
@@ -113,9 +113,9 @@ def _some(places: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Examples of one kind in three splits, and the report on each split that was read.
+    """Examples of one kind in three splits, with a report on each split.
 
-    Raises `InputError` when there is nothing to train on, and where texts have different numbers of
+    Raises `InputError` if there are no training examples, or if texts have different numbers of
     values.
     """
 
@@ -140,19 +140,19 @@ class Corpus:
 
     @property
     def splits(self) -> dict[str, Sequence[Example]]:
-        """The three splits by name, empty ones too."""
+        """The three splits by name, including empty ones."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
     @property
     def task(self) -> Task:
-        """What the examples are for."""
+        """The task that the examples are for."""
         return TASKS[type(self.train[0])]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every class, label or tag in train and valid, sorted; names of the numbers of a text.
+        """All classes, labels or tags in train and valid, sorted, or the names of the numbers.
 
-        None for other tasks.
+        Empty for other tasks.
         """
         if scored := next(self._scored(), None):
             n = len(scored.values)
@@ -164,16 +164,16 @@ class Corpus:
         return (one for split in self.splits.values() for one in split if isinstance(one, Scored))
 
     def source_texts(self) -> Iterator[str]:
-        """What a tokenizer (of the source, for translation) learns from: training examples only."""
+        """The texts for training a (source) tokenizer: the training examples only."""
         return (source_text(example) for example in self.train)
 
     def target_texts(self) -> Iterator[str]:
-        """The training translations; nothing for other tasks."""
+        """The translations in the training examples; empty for other tasks."""
         return (example.target for example in self.train if isinstance(example, Pair))
 
 
 def labels_of(example: Example) -> tuple[str, ...]:
-    """The class, the labels or the tags of an example."""
+    """The class, labels or tags of an example."""
     match example:
         case Labelled(_, label) | Image(_, label):
             return (label,)
@@ -184,7 +184,7 @@ def labels_of(example: Example) -> tuple[str, ...]:
 
 
 def source_text(example: Example) -> str:
-    """The text that the model reads: words joined with spaces, and nothing of an image."""
+    """The input text of an example: words joined by spaces; empty for an image."""
     match example:
         case Text(text) | Labelled(text, _) | MultiLabelled(text, _) | Scored(text, _):
             return text
@@ -197,10 +197,10 @@ def source_text(example: Example) -> str:
 
 
 def target_text(example: Example) -> str:
-    """The text that the model writes: the translation; nothing for other tasks."""
+    """The target text of an example: the translation; empty for other tasks."""
     return example.target if isinstance(example, Pair) else ""
 
 
 def words_of(example: Example) -> tuple[str, ...]:
-    """The words to tag; none for other tasks."""
+    """The words to tag; empty for other tasks."""
     return example.tokens if isinstance(example, Tagged) else ()

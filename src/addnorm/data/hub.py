@@ -1,4 +1,4 @@
-"""Corpora that Hugging Face `datasets` yields: from the hub by name, or from a local folder."""
+"""Corpora from Hugging Face `datasets`: from the hub by name, or from a local folder."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -38,7 +38,7 @@ class DatasetConfig(Columns):
     """The seed of the random rows that `valid_fraction` holds out."""
 
     def load(self) -> Corpus:
-        """Load every split and check it."""
+        """Load and check every split."""
         found = _splits(self.path, self.name)
         rows: dict[str, Iterable[Row]] = {}
         for split, name in given(self.train, self.valid, self.test).items():
@@ -51,7 +51,7 @@ class DatasetConfig(Columns):
         return assemble(rows, self.lowercase, self.valid_fraction, self.seed)
 
     def rows(self, name: str, dataset: Any) -> Iterator[Row]:
-        """The rows of one split, numbered from 1."""
+        """Yield the rows of one split, numbered from 1."""
         classes = {column: _classes(feature) for column, feature in dataset.features.items()}
         for n, record in enumerate(dataset, 1):
             named = {column: _named(cell, classes[column]) for column, cell in record.items()}
@@ -73,7 +73,7 @@ def _splits(path: str, name: str | None) -> Mapping[str, Any]:
 
 
 def _classes(feature: Any) -> list[str] | None:
-    """The names of the classes of a column of class numbers, or of lists of them."""
+    """The class names of a column of class ids, or of lists of class ids."""
     from datasets import ClassLabel, List
 
     inner: Any = feature.feature if isinstance(feature, List) else feature
@@ -81,7 +81,7 @@ def _classes(feature: Any) -> list[str] | None:
 
 
 def _named(cell: Any, classes: list[str] | None) -> Any:
-    """The cell with class numbers as names; -1 is how `datasets` says that there is no class."""
+    """Replace class ids in a cell by names; -1 means no class in `datasets`."""
     if classes is None or cell is None:
         return cell
     if isinstance(cell, int):

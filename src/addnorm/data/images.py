@@ -1,4 +1,4 @@
-"""Images in the arrays of an .npz file, and batches of them, moved a little where that is asked."""
+"""Images in .npz files, and image batches with random shifts."""
 
 import zipfile
 import zlib
@@ -61,7 +61,7 @@ class ImagesConfig:
     """Shuffle the pixels of all images in the same way, by this seed."""
 
     def load(self) -> Corpus:
-        """Read every array and check it; `InputError` at the first fault, with its place."""
+        """Read and check every array. Raises `InputError` with the location of the first error."""
         full = find(self.file, self.root)
         names = given(self.train, self.valid, self.test)
         arrays = read_arrays(full, [name for both in names.values() for name in both])
@@ -77,7 +77,7 @@ class ImagesConfig:
         return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
 
     def arranged(self, images: Pixels) -> UInt8[Tensor, "images channels rows columns"]:
-        """The images pooled, and their pixels in the order that `permute_seed` says."""
+        """Pool the images, and permute their pixels if `permute_seed` is set."""
         height, width = images.shape[-2:]
         if height % self.pool or width % self.pool:
             sides = [n for n in range(1, height + 1) if height % n == width % n == 0]
@@ -85,7 +85,7 @@ class ImagesConfig:
                 f"data.pool = {self.pool} does not divide images of {height} × {width}: "
                 f"it must be one of {sides}"
             )
-        if self.pool > 1:  # a few thousand at a time, for they take four times the memory here
+        if self.pool > 1:  # in parts: float32 takes four times the memory
             some = (F.avg_pool2d(part.float(), self.pool) for part in images.split(4096))
             images = torch.cat([part.round().to(torch.uint8) for part in some])
         if self.permute_seed is None:
@@ -96,7 +96,7 @@ class ImagesConfig:
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
-    """The arrays of these names. Raises `InputError` for a damaged file and for a missing name."""
+    """Read arrays by name. Raises `InputError` for a damaged file or a missing name."""
     try:
         with zipfile.ZipFile(path) as file:
             known = [member.removesuffix(".npy") for member in file.namelist()]
@@ -113,7 +113,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
 
 
 def _array(file: zipfile.ZipFile, name: str) -> Array:
-    # np.load would hand out as bytes what is no array, and pass over the checksum at the end.
+    # np.load would return other members as bytes, and not verify the checksum.
     with file.open(f"{name}.npy") as member:
         array = np.lib.format.read_array(member, allow_pickle=False)
         member.read()
@@ -121,7 +121,7 @@ def _array(file: zipfile.ZipFile, name: str) -> Array:
 
 
 def images_in(path: Path, name: str, array: Array) -> Pixels:
-    """The images of an array, channels first. Raises `InputError` where it holds none."""
+    """Convert an array to images, channels first. Raises `InputError` for other arrays."""
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or not array.size:
         raise InputError(
             f"{path}: {name} holds {array.dtype} of shape {array.shape}: images are whole numbers "
@@ -132,7 +132,7 @@ def images_in(path: Path, name: str, array: Array) -> Pixels:
 
 
 def rows_of(place: str, images: Pixels, labels_place: str, labels: Array) -> Iterator[Row]:
-    """An example for each image. Raises `InputError` where there is not one class for each."""
+    """Yield an example for each image. Raises `InputError` unless each has exactly one class."""
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         raise InputError(
             f"{labels_place} holds {labels.dtype} of shape {labels.shape}: "
@@ -145,13 +145,13 @@ def rows_of(place: str, images: Pixels, labels_place: str, labels: Array) -> Ite
 
 
 Moved = tuple[int, int, int]
-"""The number of an example, and how far it is moved down and to the right."""
+"""The index of an example, and its shift downwards and to the right."""
 
 
 class Images(Loader[Moved]):
-    """Batches of `size` images, each moved by up to `shift` pixels up or down and to either side.
+    """Batches of `size` images, randomly shifted by up to `shift` pixels along each axis.
 
-    Order and moves are functions of seed, epoch and example. Without a seed nothing is moved.
+    Order and shifts are determined by seed and epoch. Without a seed there are no shifts.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Images(Loader[Moved]):
         self.shift = shift
 
     def plan(self, epoch: int) -> list[Sequence[Moved]]:
-        """Numbers of examples with their moves, in a new order every epoch."""
+        """Indices of examples with their shifts, in a new order every epoch."""
         rng = dice(self.seed, epoch)
         if rng is None:
             return chunks([(i, 0, 0) for i in range(len(self.examples))], self.size)
@@ -173,7 +173,7 @@ class Images(Loader[Moved]):
         return chunks(moves, self.size)
 
     def build(self, items: Sequence[Moved]) -> Batch:
-        """The images as numbers from -1, black, to 1, white."""
+        """Build a batch of images, scaled to -1 (black) … 1 (white)."""
         examples = [self.examples[i] for i, _, _ in items]
         pixels = [
             moved(one.pixels, down, right)
@@ -188,7 +188,7 @@ class Images(Loader[Moved]):
 def moved(
     image: UInt8[Tensor, "channels height width"], down: int, right: int
 ) -> UInt8[Tensor, "channels height width"]:
-    """The image moved within its frame; what comes in is black."""
+    """Shift the image within its frame, filling with black."""
     return F.pad(image, (right, -right, down, -down)) if down or right else image
 
 
@@ -206,7 +206,7 @@ class ExamplesConfig:
     """The most pixels by which training moves an image at random, along each axis."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of a corpus of images; raise `InputError` for text."""
+        """Build the loaders of an image corpus. Raises `InputError` for text."""
         if corpus.reads == "text":
             raise InputError('batching kind = "examples" is for images; text needs kind = "tokens"')
         return Loaders(

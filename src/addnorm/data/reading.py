@@ -1,4 +1,4 @@
-"""From a path to its text and lines, with every damage named by file and line."""
+"""Reading text files, with errors located by file and line."""
 
 import gzip
 import os
@@ -17,13 +17,13 @@ from addnorm.files import check_regular
 T = TypeVar("T")
 
 ROOT = "ADDNORM_DATA"
-"""The environment variable that says where relative paths of data start."""
+"""The environment variable for the base folder of relative data paths."""
 
 
 def find(path: Path, root: Path | None = None) -> Path:
-    """`path` under `root`, else under $ADDNORM_DATA, else under the current folder.
+    """Resolve `path` relative to `root`, else to $ADDNORM_DATA, else to the current folder.
 
-    Raises `InputError`, with the nearest name in the folder, when there is no such file.
+    Raises `InputError`, with the nearest name in the folder, if there is no such file.
     """
     full = (root or Path(os.environ.get(ROOT, ""))) / path
     if full.is_file():
@@ -46,11 +46,11 @@ def _hint(root: Path | None) -> str:
 
 
 UNPACKED = 2**26
-"""Bytes that any .gz file may unpack to."""
+"""The size in bytes up to which any .gz file may unpack."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked where its name ends in .gz."""
+    """The content of a file, unpacked if its name ends in .gz."""
     try:
         if path.suffix != ".gz":
             return path.read_bytes()
@@ -62,7 +62,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _unpacked(path: Path) -> bytes:
-    """What a .gz file holds. Raises `InputError` for one made to fill the memory."""
+    """Unpack a .gz file. Raises `InputError` for a decompression bomb."""
     most = max(UNPACKED, 100 * path.stat().st_size)
     with gzip.open(path) as file:
         data = file.read(most + 1)
@@ -74,7 +74,7 @@ def _unpacked(path: Path) -> bytes:
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     r"""The text of a file, with "\r\n" as "\n" and without a byte-order mark.
 
-    Raises `InputError` on an empty file, a NUL, and bytes that are not of the encoding.
+    Raises `InputError` for an empty file, a NUL, and bytes that are invalid in the encoding.
     """
     data = read_bytes(path)
     try:
@@ -99,12 +99,12 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    r"""The lines of a text, ended by "\n" alone: U+2028, U+0085 and their like are text."""
+    r"""Split a text into lines at "\n" only, not at U+2028, U+0085 and the like."""
     return text.removesuffix("\n").split("\n")
 
 
 def given(train: T, valid: T | None, test: T | None) -> dict[str, T]:
-    """The splits that are there, by name."""
+    """The given splits, by name."""
     splits = {"train": train, "valid": valid, "test": test}
     return {name: value for name, value in splits.items() if value is not None}
 
@@ -124,14 +124,14 @@ class Files(ABC):
 
     @abstractmethod
     def load(self) -> Corpus:
-        """Read every file and check it; `InputError` at the first fault, with file and line."""
+        """Read and check every file. Raises `InputError` with file and line of the first error."""
 
     def read(self, path: Path) -> tuple[Path, str]:
-        """Where a file really is, and its text."""
+        """The resolved path of a file, and its text."""
         full = find(path, self.root)
         return full, read_text(full, self.encoding)
 
     def lines(self, path: Path) -> Iterator[tuple[str, str]]:
-        """The place (`file:line`) and the text of every line of a file."""
+        """Yield the location (`file:line`) and text of every line of a file."""
         full, text = self.read(path)
         return ((f"{full}:{n}", line) for n, line in enumerate(lines_of(text), 1))

@@ -1,4 +1,4 @@
-"""From rows as they were read to a corpus: leave out and report, check the labels, hold out."""
+"""Building a corpus from rows: reporting skipped rows, checking labels, holding out."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from addnorm.data.examples import (
 from addnorm.errors import InputError, nearest
 
 Placed = tuple[str, Example]
-"""An example, after the place where it stands."""
+"""An example with its location."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a source: where it stands, and its example or the reason to leave it out."""
+    """One row of a data source: its location, and its example or the reason to skip it."""
 
     where: str
     content: Example | str
@@ -37,10 +37,10 @@ def assemble(
     valid_fraction: float = 0.0,
     seed: int = 0,
 ) -> Corpus:
-    """Make a corpus of the rows of each split, holding out a random share of train for validation.
+    """Build a corpus from the rows of each split, holding out a random part of train if requested.
 
-    Raises `InputError` when a split has no usable row, when validation rows are both given and to
-    be held out, and when a label occurs in valid or test only.
+    Raises `InputError` if a split has no usable row, if validation rows are both given and to be
+    held out, or if a label occurs only in valid or test.
     """
     if valid_fraction and "valid" in rows:
         raise InputError("give either valid or valid_fraction, not both")
@@ -106,7 +106,7 @@ def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed]
 
 
 def lowered(example: Example) -> Example:
-    """The example with its text, but not its label, in lower case."""
+    """Convert the text of an example, but not its labels, to lower case."""
     match example:
         case Text(text):
             return Text(text.lower())

@@ -1,4 +1,4 @@
-"""Corpora in plain files: text, parallel lines, labelled lines, columns of words and tags."""
+"""Corpora in plain files: text, parallel lines, labelled lines, CoNLL columns."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ class TextConfig(Files):
     """What one document is: the whole file, a line, or a paragraph between empty lines."""
 
     def load(self) -> Corpus:
-        """Read every file, check it, and hold out the end of train."""
+        """Read and check every file, and hold out the end of train if requested."""
         paths = given(self.train, self.valid, self.test)
         fractions = {"valid": self.valid_fraction, "test": self.test_fraction}
         for split, fraction in fractions.items():
@@ -59,7 +59,7 @@ class TextConfig(Files):
         return assemble(rows, self.lowercase)
 
     def end_of_unit(self, text: str, share: float) -> int:
-        """The number of characters in this share of the text, whole units only."""
+        """The number of characters in this fraction of the text, rounded up to whole units."""
         at = int(share * len(text))
         mark = {"file": "", "line": "\n", "paragraph": "\n\n"}[self.unit]
         found = text.find(mark, max(at - len(mark), 0))
@@ -68,7 +68,7 @@ class TextConfig(Files):
     def units(
         self, path: Path, text: str, start: int = 0, stop: int | None = None
     ) -> Iterator[Row]:
-        """The documents between two characters of a file's text."""
+        """Yield the documents between two character offsets of a file's text."""
         part = text[start:stop]
         first_line = text.count("\n", 0, start) + 1
         if self.unit == "file":
@@ -96,10 +96,10 @@ class RowFiles(Files, ABC):
 
     @abstractmethod
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each split that is there."""
+        """The rows of each given split."""
 
     def load(self) -> Corpus:
-        """Read every file, check it, and hold out a part of train."""
+        """Read and check every file, and hold out part of train if requested."""
         return assemble(self.rows(), self.lowercase, self.valid_fraction, self.seed)
 
 
@@ -119,11 +119,11 @@ class ParallelConfig(RowFiles):
     """The two files that training never sees."""
 
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each split that is there."""
+        """The rows of each given split."""
         return {k: self.pairs(*v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def pairs(self, source: Path, target: Path) -> Iterator[Row]:
-        """The pairs of two files."""
+        """Yield the pairs of two parallel files."""
         sources, targets = list(self.lines(source)), list(self.lines(target))
         if len(sources) != len(targets):
             longer = max(sources, targets, key=len)
@@ -159,11 +159,11 @@ class LinesConfig(RowFiles):
             raise ValueError("separator is empty: name what stands between label and text")
 
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each split that is there."""
+        """The rows of each given split."""
         return {k: self.labelled(v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def labelled(self, path: Path) -> Iterator[Row]:
-        """The examples of one file."""
+        """Yield the examples of one file."""
         for where, line in self.lines(path):
             if self.label_first:
                 label, separator, text = line.partition(self.separator)
@@ -173,7 +173,7 @@ class LinesConfig(RowFiles):
 
 
 def labelled(text: str, label: str) -> Labelled | str:
-    """The example, or the reason why it is none."""
+    """The example, or the reason to skip it."""
     if not text.strip():
         return "empty text"
     return Labelled(text, label.strip()) if label.strip() else "no label"
@@ -205,17 +205,17 @@ class ConllConfig(RowFiles):
     """The column of the tag, counted from 0; negative from the last."""
 
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each split that is there."""
+        """The rows of each given split."""
         return {k: self.sentences(v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def sentences(self, path: Path) -> Iterator[Row]:
-        """The sentences of one file, each at its first line."""
+        """Yield the sentences of one file, located by their first lines."""
         for filled, group in groupby(self.lines(path), key=lambda row: bool(row[1].strip(BLANKS))):
             if filled:
                 yield self.sentence(list(group))
 
     def sentence(self, lines: list[tuple[str, str]]) -> Row:
-        """One sentence, at its first line or at the line that spoils it."""
+        """One sentence, located by its first line, or by its first invalid line."""
         rows = [columns_of(line) for _, line in lines]
         if len(rows) == 1 and rows[0][0] == "-DOCSTART-":
             return Row(lines[0][0], "document mark")
@@ -227,18 +227,18 @@ class ConllConfig(RowFiles):
         return Row(lines[0][0], Tagged(tokens, tags))
 
     def complete(self, cells: list[str]) -> bool:
-        """Whether word and tag are there, in columns of their own, and not empty."""
+        """Whether word and tag are present, in different columns, and not empty."""
         n = len(cells)
         columns = [c + n if c < 0 else c for c in (self.token_column, self.tag_column)]
         return len({*columns}) == 2 and all(0 <= c < n and cells[c] for c in columns)
 
 
 BLANKS = " \t"
-"""What separates columns; U+2028 and its like are part of a word."""
+"""The column separators; U+2028 and the like are part of a word."""
 
 
 def columns_of(line: str) -> list[str]:
-    """The cells of a line, stripped; those between tabs may be empty."""
+    """The stripped cells of a line; cells between tabs may be empty."""
     if "\t" in line:
         return [cell.strip(BLANKS) for cell in line.split("\t")]
     return [cell for cell in line.split(" ") if cell]

@@ -1,4 +1,4 @@
-"""Corpora in tables with named columns: .tsv, .csv, .jsonl and .parquet."""
+"""Corpora in tables with named columns: .tsv, .csv, .jsonl and .parquet files."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ from addnorm.data.sources import RowFiles
 from addnorm.errors import InputError, nearest
 
 Record = Mapping[str, object]
-"""The cells of a row by the name of their column."""
+"""The cells of a row by column name."""
 
 KINDS = (
     ("source", "target"),
@@ -72,7 +72,7 @@ class Columns(ABC):
             raise ValueError(f"name the columns of one kind of example: {kinds}")
 
     def columns(self) -> dict[str, str]:
-        """What an example needs, and the column that holds it."""
+        """The fields of an example, with their column names."""
         columns = {
             "source": self.source,
             "target": self.target,
@@ -87,12 +87,12 @@ class Columns(ABC):
 
     @abstractmethod
     def load(self) -> Corpus:
-        """Read every row and check it; `InputError` at the first fault, with its place."""
+        """Read and check every row. Raises `InputError` with the location of the first error."""
 
     def row(self, where: str, record: Record) -> Row:
-        """The example in a record, or the reason why it is none.
+        """Convert a record to an example, or to the reason to skip it.
 
-        Raises `InputError` for a missing column, and for a cell that is not text.
+        Raises `InputError` for a missing column or a cell of the wrong type.
         """
         needed = self.columns()
         cells = {name: _cell(record, column, where) for name, column in needed.items()}
@@ -116,7 +116,7 @@ def _cell(record: Record, column: str, where: str) -> object:
 
 
 def _filled(cell: object, *, may_be_none: bool) -> bool:
-    """Whether there is something in a cell; a text may have no labels."""
+    """Whether a cell is non-empty; labels may be empty."""
     if may_be_none:
         return cell is not None
     return bool(cell.strip()) if isinstance(cell, str) else cell is not None and cell != []
@@ -127,7 +127,7 @@ def _example(cells: Record, where: str) -> Example | str:
         case {"source": source, "target": target}:
             return Pair(_text(source, where), _text(target, where))
         case {"text": text, "label": label}:
-            # A label may be a number or a truth value; its name is how it is written.
+            # A label may be a number or a boolean; its name is its string form.
             return Labelled(_text(text, where), _text(str(label), where).strip())
         case {"text": text, "labels": labels}:
             return MultiLabelled(_text(text, where), _labels(labels, where))
@@ -146,7 +146,7 @@ def _tagged(tokens: tuple[str, ...], tags: tuple[str, ...], where: str) -> Tagge
 
 
 def _labels(cell: object, where: str) -> tuple[str, ...]:
-    """Each label once, in the order in which they stand."""
+    """The distinct labels in a cell, in order."""
     parts = cell.split(",") if isinstance(cell, str) else cell
     if not isinstance(parts, list):
         raise InputError(f"{where}: expected labels, a list or with commas between, not {cell!r}")
@@ -200,11 +200,11 @@ class TableConfig(RowFiles, Columns):
     """The table that training never sees."""
 
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each split that is there."""
+        """The rows of each given split."""
         return {k: self.table(v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def table(self, path: Path) -> Iterator[Row]:
-        """The rows of one file."""
+        """Yield the rows of one file."""
         full = find(path, self.root)
         suffix = full.with_suffix("").suffix if full.suffix == ".gz" else full.suffix
         if full.suffix == ".parquet":
@@ -219,7 +219,7 @@ class TableConfig(RowFiles, Columns):
 
 
 Records = Iterator[tuple[str, Record | None]]
-"""The place and the cells of each row; None for an empty line."""
+"""The location and cells of each row; None for an empty line."""
 
 
 def _tsv(path: Path, text: str) -> Records:
@@ -231,7 +231,7 @@ def _tsv(path: Path, text: str) -> Records:
 
 
 def _csv(path: Path, text: str) -> Records:
-    # The limit is the library's, for the whole process; a long cell is no error here.
+    # The csv module limits the cell size, for the whole process; long cells are allowed here.
     csv.field_size_limit(max(len(text), csv.field_size_limit()))
     reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
     where = f"{path}:1"

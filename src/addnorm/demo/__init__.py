@@ -1,4 +1,4 @@
-"""The demo: a translator for dates and numbers, trained from nothing in about a minute and used."""
+"""The demo: train a translator for dates and numbers in about a minute, and use it."""
 
 import shutil
 from collections.abc import Sequence
@@ -24,15 +24,15 @@ from addnorm.runs.use import write
 
 
 def demo(to: str, out: Path, console: Console) -> float:
-    """Train, score, translate and draw; return the percentage of exact translations.
+    """Train, evaluate, translate and plot; return the percentage of exact translations.
 
-    Everything goes into the run folder `out`, whose earlier demo is replaced. Raises `InputError`
-    for a language that Babel does not know, and for a folder that holds something else.
+    All files go to the run folder `out`, replacing an earlier demo. Raises `InputError` for a
+    language unknown to Babel, and for a folder with other content.
     """
     with as_file(files("addnorm.demo") / "recipe.toml") as file:
         recipe = read_recipe(file, {"data.to": f'"{to}"'})
         text = file.read_text(encoding="utf-8")
-    corpus = recipe.corpus()  # an unknown language stops here, the earlier demo untouched
+    corpus = recipe.corpus()  # fails for an unknown language, before anything is removed
     with locked(out):
         clear(out)
         warn_of_fonts([p.target for p in corpus.test if isinstance(p, Pair)], console)
@@ -69,7 +69,7 @@ Recipes for language models, classification and tagging are in the project's fol
 
 
 def clear(out: Path) -> None:
-    """Remove an earlier demo. Raises `InputError` for a folder that holds anything else."""
+    """Remove an earlier demo. Raises `InputError` for a folder with other content."""
     files = [file for file in out.glob("*") if file.name != LOCK]
     if not files:
         return
@@ -82,7 +82,7 @@ def clear(out: Path) -> None:
 
 
 def warn_of_fonts(texts: Sequence[str], console: Console) -> None:
-    """Say before training which characters the pictures could not show, and what to install."""
+    """Warn before training if fonts are missing for the plots, and suggest what to install."""
     if lacking := sorted(Lettering.of(texts).missing):
         console.print(
             f"No installed font draws {' '.join(lacking[:5])}: the pictures will show code points "
@@ -92,7 +92,7 @@ def warn_of_fonts(texts: Sequence[str], console: Console) -> None:
 
 
 def varied(pairs: Sequence[Pair]) -> list[Pair]:
-    """A few sentences that differ: dates with a weekday, dates with a time, and numbers."""
+    """A few different sentences: dates with a weekday, dates with a time, and numbers."""
     dates = [p for p in pairs if p.source.endswith("M") and "," in p.source]
     weekdays = [p for p in pairs if "day, " in p.source and not p.source.endswith("M")]
     numbers = [p for p in pairs if not any(c.isdigit() for c in p.source)]
@@ -100,7 +100,7 @@ def varied(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def draw(run: Run, pairs: list[Pair], out: Path, console: Console) -> None:
-    """Draw where each produced word looked, and the position encoding, into the run folder."""
+    """Plot cross-attention and position encodings to files in the run folder."""
     panels = [words_looked_at(run, pair.source) for pair in pairs]
     attention_picture(panels, out / "attention.png", "Where each produced word looked", columns=2)
     table = sinusoidal_encoding(torch.arange(64), run.recipe.model.d_model)

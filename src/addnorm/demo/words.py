@@ -1,4 +1,4 @@
-"""Where each produced word looked: cross-attention, gathered from pieces to words."""
+"""Cross-attention between words, aggregated over subword tokens."""
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from addnorm.runs.run import Run
 
 @torch.inference_mode()
 def words_looked_at(run: Run, source: str) -> Panel:
-    """The cross-attention of a translation, averaged over layers and heads, word by word."""
+    """The word-level cross-attention of a translation, averaged over layers and heads."""
     model, tokenizers = run.model, run.tokenizers
     assert isinstance(model, EncoderDecoderModel)
     [read] = as_read("translation", tokenizers.source, [source])
@@ -34,9 +34,9 @@ def words_looked_at(run: Run, source: str) -> Panel:
 
 
 def words_of(pieces: list[str]) -> list[tuple[str, list[int]]]:
-    """Words with the places of their pieces: a piece that begins with a space begins a word.
+    """Group tokens into words with token indices: a token that begins with a space begins a word.
 
-    In writing without spaces, as in Chinese and Japanese, every piece is a word of its own.
+    In scripts without spaces, such as Chinese and Japanese, every token is a word.
     """
     unspaced = any("\u3040" <= char <= "\u9fff" for piece in pieces for char in piece)
     if unspaced or not any(piece.startswith(" ") for piece in pieces):
@@ -54,6 +54,6 @@ def words_of(pieces: list[str]) -> list[tuple[str, list[int]]]:
 def gathered(
     weights: Float[Tensor, "target source"], rows: list[list[int]], columns: list[list[int]]
 ) -> Float[Tensor, "target_words source_words"]:
-    """The mean over each word's own pieces of the weight on all pieces of each word read."""
+    """Word-level weights: the mean over target tokens of the sum over source tokens."""
     by_row = torch.stack([weights[places].mean(0) for places in rows])
     return torch.stack([by_row[:, places].sum(1) for places in columns], dim=1)

@@ -1,4 +1,4 @@
-"""Generation: greedy, sampling and beam search, the same for every model family."""
+"""Text generation: greedy search, sampling and beam search for every model architecture."""
 
 from addnorm.generate.beam import BeamConfig
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation

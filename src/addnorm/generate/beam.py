@@ -1,4 +1,4 @@
-"""Beam search over a batch: the best few continuations by length-normalised log-probability."""
+"""Batched beam search with length-normalised scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,19 +70,20 @@ class BeamConfig:
             raise ValueError(f"n_best = {self.n_best} needs as many beams, not {self.beams}")
 
     def candidates(self, n_ends: int) -> int:
-        """How many extensions are looked at: `beams`, or so many that as many do not end.
+        """The number of candidate extensions: enough that `beams` of them do not end.
 
-        Of the extensions of one hypothesis at most `n_ends` end, one by each end token.
+        At most `n_ends` extensions of a hypothesis end, one for each end token. With a shrinking
+        width, `beams` candidates.
         """
         return (1 + n_ends) * self.beams if self.width == "constant" else self.beams
 
     @property
     def kept(self) -> int:
-        """How many that ended are kept: as many as are asked for, or as decide when to stop."""
+        """The number of finished hypotheses kept: `n_best`, or `beams` to decide when to stop."""
         return self.n_best if self.early_stopping == "never" else self.beams
 
     def divisor(self, n: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """What the log-probability of `n` tokens is divided by."""
+        """The length normaliser: the divisor of the log-probability of `n` tokens."""
         return (
             n.float() if self.normaliser == "length" else (5.0 + n) / 6.0
         ) ** self.length_penalty
@@ -90,10 +91,11 @@ class BeamConfig:
 
 @dataclass
 class Beams:
-    """The search state of the sentences still open: `live` hypotheses and the best `done` ones.
+    """The search state of the open sentences: `live` and finished (`done`) hypotheses.
 
-    Both hold the tokens so far, ends included; a done one is filled up with zeros. A score of
-    -inf marks an empty place. Done scores are normalised and sorted, live ones plain log p.
+    Both hold the tokens so far, including end tokens; finished ones are padded with zeros. A score
+    of -inf marks an empty slot. Finished scores are length-normalised and sorted, live ones are
+    plain log p.
     """
 
     live: Int[Tensor, "batch beams seq"]
@@ -103,7 +105,7 @@ class Beams:
 
     @classmethod
     def start(cls, batch: int, kept: int, device: torch.device) -> "Beams":
-        """One live hypothesis a sentence, of no tokens and log p = 0."""
+        """Start with one empty live hypothesis per sentence, with log p = 0."""
         return cls(
             live=torch.empty(batch, 1, 0, dtype=torch.long, device=device),
             live_scores=torch.zeros(batch, 1, device=device),
@@ -112,7 +114,7 @@ class Beams:
         )
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> "Beams":
-        """The state of these sentences alone."""
+        """Keep only these sentences."""
         return Beams(
             live=self.live[sentences],
             live_scores=self.live_scores[sentences],
@@ -131,13 +133,13 @@ def beam_search(
 ) -> list[list[Generated]]:
     """The `n_best` continuations of each prompt, best first, at most `limits[i]` tokens long.
 
-    At each step, those of the `beams` best extensions of a sentence that end are set aside, and the
-    best that do not end are extended further, as many as `decoding.width` says. By default a
-    sentence closes when no live hypothesis can still displace a kept one: log p only falls, so
-    `live / divisor(limit)` bounds whatever it may become, and closing early changes nothing. Only
-    where too few hypotheses ended within the limit do unfinished ones follow, marked "length".
-    Closed sentences leave the batch at once. `ends` are the tokens that end a hypothesis; `rules`
-    change the log p of a token. Raises `InputError` where the rules leave nothing to write.
+    At each step, the `beams` best extensions of a sentence that end are set aside, and the best
+    that do not end are extended further, as many as `decoding.width` says. By default a sentence is
+    closed when no live hypothesis can still beat a finished one: log p only decreases, so `live /
+    divisor(limit)` is an upper bound of the final score, and closing early does not change the
+    result. Unfinished hypotheses, marked "length", are returned only if too few hypotheses ended
+    within the limit. Closed sentences leave the batch at once. `ends` are the end tokens; `rules`
+    modify the log p of tokens. Raises `InputError` if the rules allow no token.
     """
     logits = next_token.start(prompts)
     limit = torch.tensor(limits, device=logits.device)
@@ -166,7 +168,7 @@ def extend(
     limit: Int[Tensor, " batch"],
     rules: Rules | None = None,
 ) -> tuple[Beams, Int[Tensor, "batch beams"]]:
-    """The state one token on, and the row of `logits` that each live hypothesis came from."""
+    """Extend the hypotheses by one token; also return the row of `logits` of each one's parent."""
     batch, width, _ = beams.live.shape
     log_p = logits.log_softmax(-1)
     if rules is not None:
@@ -198,10 +200,10 @@ def extend(
 def best_extensions(
     live_scores: Float[Tensor, "batch beams"], log_p: Float[Tensor, "rows vocab"], beams: int
 ) -> tuple[Float[Tensor, "batch new"], Int[Tensor, "batch new"], Int[Tensor, "batch new"]]:
-    """Scores, tokens and parents of the best extensions of each sentence.
+    """The scores, tokens and parents of the best extensions of each sentence.
 
-    No more than `beams` of a sentence's best can share a parent, so only that many per row are
-    looked at.
+    At most `beams` of a sentence's best extensions share a parent, so only the `beams` best tokens
+    of each row are considered.
     """
     batch, width = live_scores.shape
     log_p, tokens = log_p.topk(min(beams, log_p.shape[-1]), dim=-1)
@@ -215,7 +217,7 @@ def _merge(
     history: Int[Tensor, "batch new seq"],
     scores: Float[Tensor, "batch new"],
 ) -> tuple[Int[Tensor, "batch n_best seq"], Float[Tensor, "batch n_best"]]:
-    """The best of the hypotheses already done and those that have just ended."""
+    """Merge the hypotheses that have just ended into the finished ones, keeping the best."""
     padded = torch.nn.functional.pad(beams.done, (0, 1))
     every = torch.cat([beams.done_scores, scores], dim=-1)
     kept, places = every.topk(beams.done_scores.shape[-1], dim=-1)
@@ -229,7 +231,7 @@ def _take(
 
 
 def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) -> torch.Tensor:
-    """Which sentences are at their limit, or are to stop as `early_stopping` says."""
+    """Which sentences have reached their limit or stop by `early_stopping`."""
     length, worst = torch.tensor(beams.live.shape[-1]), beams.done_scores[:, -1]
     if decoding.early_stopping is True:
         return (worst > -inf) | (limit <= length)
@@ -240,7 +242,7 @@ def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) 
 
 
 def hypotheses(beams: Beams, i: int, decoding: BeamConfig, ends: Ids) -> list[Generated]:
-    """The best hypotheses of sentence `i`, done before unfinished, each kind best first."""
+    """The best hypotheses of sentence `i`: finished ones first, each kind in order of score."""
     cut = beams.live_scores[i] / decoding.divisor(torch.tensor(beams.live.shape[-1]))
     sides = [(beams.done[i], floats(beams.done_scores[i]))]
     if decoding.unfinished == "last":
@@ -257,7 +259,7 @@ def hypotheses(beams: Beams, i: int, decoding: BeamConfig, ends: Ids) -> list[Ge
 
 
 def _generated(ids: list[int], score: float, ends: Ids) -> Generated:
-    """A hypothesis up to its end; one without an end was cut."""
+    """Cut a hypothesis at its end token; without one it was ended by the length limit."""
     written = _without_end(ids, ends)
     finished = "eos" if len(written) < len(ids) else "length"
     return Generated(ids=written, score=score, finished=finished)

@@ -1,8 +1,8 @@
-"""Branches: the beams of a sentence in one row of a state, none of which is ever moved.
+"""Tree attention for beam search: the beams of a sentence share one cache row and are never copied.
 
-To select beams is to note which slots they descend from (see `masks.Branches`). When the buffers
-are full, only slots that a branch descends from are kept. All functions give a new state, in the
-buffers of the old one.
+Selecting beams only updates which slots each of them descends from (see `masks.Branches`). When the
+buffers are full, the slots that no branch descends from are dropped. All functions return a new
+state that reuses the buffers of the old one.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ from addnorm.nn.masks import Branches
 
 
 def branched(state: TranslationState, n: int) -> TranslationState:
-    """The state with `n` branches a row, which begin with all that the row has read."""
+    """Split each row into `n` branches that share all tokens so far."""
     assert state.cache is not None
     rows, cache = state.memory.shape[0], in_buffers(state.cache)
     slots = torch.arange(int(cache.length))
@@ -26,7 +26,7 @@ def branched(state: TranslationState, n: int) -> TranslationState:
 
 
 def extended(state: TranslationState) -> TranslationState:
-    """The state with one slot more for each branch, its last ones, and room for their keys."""
+    """Append one slot for each branch, growing the buffers if necessary."""
     _, n, slots = _branches(state).seen.shape
     if slots + n > room(state.cache):
         state = _compacted(state)
@@ -41,7 +41,7 @@ def extended(state: TranslationState) -> TranslationState:
 def selected(
     state: TranslationState, parents: Int[Tensor, " kept"], memories: Int[Tensor, " memories"]
 ) -> TranslationState:
-    """The state of these memories, with branches that descend from `parents`, as many for each."""
+    """Keep these memories, and for each an equal number of branches descending from `parents`."""
     old = _branches(state)
     state = state.select(memories, memories)
     seen, positions = old.seen[memories], old.positions[memories]
@@ -50,7 +50,7 @@ def selected(
 
 
 def _compacted(state: TranslationState) -> TranslationState:
-    """Leave out the slots that no branch descends from, and make room for as many again."""
+    """Drop the slots that no branch descends from, and double the capacity."""
     old = _branches(state)
     live = old.seen.any(1)
     n = int(live.sum(1).max())

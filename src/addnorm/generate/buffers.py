@@ -1,4 +1,4 @@
-"""Buffers: what a cache keeps, in tensors with room for more, as a compiled graph fills them."""
+"""Preallocated key/value buffers for compiled graphs."""
 
 import torch
 from jaxtyping import Int
@@ -8,7 +8,7 @@ from addnorm.nn.cache import CrossCache, FixedCache, KVCache, SelfCache, with_ro
 
 
 def in_buffers(cache: KVCache) -> KVCache:
-    """The keys and values of a cache of attention alone, in buffers with room for more."""
+    """Copy a cache (attention layers only) into preallocated buffers."""
     n = int(cache.length)
     slots = torch.arange(n)
     kept = [layer.self_cache for layer in cache if isinstance(layer.self_cache, SelfCache)]
@@ -24,22 +24,22 @@ def in_buffers(cache: KVCache) -> KVCache:
 
 
 def is_in_buffers(cache: KVCache | None) -> bool:
-    """Whether a graph can fill it."""
+    """Whether the cache consists of preallocated buffers, which a compiled graph can fill."""
     return cache is not None and len(_layers(cache)) == len(cache.layers)
 
 
 def buffers(cache: KVCache | None) -> list[Tensor]:
-    """The keys and values of each layer, in turn."""
+    """The buffers of all layers, keys and values alternating."""
     return [part for layer in _layers(cache) for part in (layer.keys, layer.values)]
 
 
 def room(cache: KVCache | None) -> int:
-    """How many tokens there is room for."""
+    """The capacity of the buffers, in tokens."""
     return _layers(cache)[0].keys.shape[2]
 
 
 def extend(cache: KVCache | None, n: int) -> Int[Tensor, " so_far"]:
-    """Number all tokens up to `n`, those to be read next included, and make room for them."""
+    """Set the slots to `0 … n - 1`, including the next tokens, and grow the buffers if needed."""
     slots = torch.arange(n)
     for layer in _layers(cache):
         layer.extend(slots)
@@ -47,7 +47,7 @@ def extend(cache: KVCache | None, n: int) -> Int[Tensor, " so_far"]:
 
 
 def take(cache: KVCache | None, places: Int[Tensor, "rows kept"], most: int) -> None:
-    """Keep the tokens at these places of each row alone, with room for `most`."""
+    """Keep only the tokens at these slots of each row, with capacity for `most`."""
     assert cache is not None
     for layer in _layers(cache):
         layer.take(places, most)

@@ -1,8 +1,8 @@
-"""Writing through a compiled graph for every token: the fastest way to write on a CPU.
+"""Generation with a compiled graph, the fastest way on a CPU.
 
-Writing is bound by how fast weights, keys and values are read from memory, so everything between
-two products is one graph with them. A graph is for one row, where products are loops over the
-weights, or for several, where they are oneDNN's (`graphs.product`).
+Generation is bound by the memory bandwidth for weights, keys and values, so each step is compiled
+into one fused graph. A graph is either for a single row, where products are loops over the weights,
+or for several rows, where oneDNN computes them (`graphs.product`).
 """
 
 from collections.abc import Sequence
@@ -39,22 +39,22 @@ from addnorm.nn.masks import Branches, Full
 from addnorm.nn.positions.rotary import DynamicRotary
 
 Buffers = list[Float[Tensor, "rows kv_heads room d_head"]]
-"""The keys and the values of the first layer, of the second, and so on."""
+"""Keys and values, alternating, layer by layer."""
 
 Memories = list[Float[Tensor, "memories kv_heads memory_seq d_head"]]
-"""The same of what an encoder read."""
+"""Cross-attention keys and values, alternating, layer by layer."""
 
 Slots = Int[Tensor, " so_far"]
 
 
 class CompiledContinuation(Continuation):
-    """A decoder-only model goes on from its prompts; the graph is compiled once for its kind.
+    """Continue prompts by a compiled decoder-only model, one graph per architecture.
 
-    By default for one text at a time; with `several` for any number of texts, or of beams, and not
-    quite as fast for a single one. The first time takes up to a minute; afterwards the graph comes
-    from disk. Weights that are views across a file, as GPT-2's, are copied. Raises `InputError` for
-    a model that has other mixers than attention, or a mixture of experts, or is not on a CPU, and
-    where there is no C++ compiler.
+    By default for one text at a time; with `several` for any number of texts or beams, which is
+    slightly slower for a single text. Compilation takes up to a minute; afterwards the graph is
+    loaded from disk. Weights that are not contiguous (such as GPT-2's transposed views of the file)
+    are copied. Raises `InputError` for a model with mixers other than attention, with a mixture of
+    experts, or not on a CPU, and if there is no C++ compiler.
     """
 
     def __init__(self, model: DecoderModel, *, several: bool = False) -> None:
@@ -78,7 +78,7 @@ class CompiledContinuation(Continuation):
             return logits
         logits = super()._step()
         valid = self._state.valid
-        if self.several and valid is None:  # a graph for several texts takes them with padding
+        if self.several and valid is None:  # a graph for several texts requires a padding mask
             n = int(cache.length)
             valid = torch.ones(len(self._unread), n + 1, dtype=torch.bool)
         self._state = DecoderState(cache=in_buffers(cache), valid=valid)
@@ -92,12 +92,12 @@ class CompiledContinuation(Continuation):
 
 
 class CompiledTranslation(Translation):
-    """As `CompiledContinuation`, with an encoder–decoder model that writes targets for sources.
+    """Like `CompiledContinuation`, for an encoder–decoder model.
 
-    With `beams`, each of several sources has that many after its first token; they are branches of
-    one row (see `masks.Branches`), so that none is ever moved. The model itself encodes the
-    sources. Raises `InputError` where `CompiledContinuation` does, for attention that does not see
-    all earlier tokens, for dynamic rotary positions, and for another number of beams.
+    With `beams`, each source has that many hypotheses after its first token; they are branches of
+    one row (see `masks.Branches`), so that no cache is copied. The encoder runs eagerly. Raises
+    `InputError` where `CompiledContinuation` does, and for decoder attention that is restricted by
+    a pattern, dynamic rotary positions, or a different number of beams.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class CompiledTranslation(Translation):
         return logits
 
     def _in_graph(self) -> TranslationState:
-        """The state; a graph for several sources takes them with padding."""
+        """The state; a graph for several sources requires a padding mask."""
         if not self.several or self._state.source_valid is not None:
             return self._state
         valid = torch.ones(self._state.memory.shape[:2], dtype=torch.bool)
@@ -163,7 +163,7 @@ class CompiledTranslation(Translation):
 
 
 class _DecoderStep(nn.Module):
-    """`decoder_step` with one new token of each text, whose keys and values go into the buffers."""
+    """`decoder_step` with one new token per text, whose keys and values go into the buffers."""
 
     def __init__(self, model: DecoderModel) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class _DecoderStep(nn.Module):
 
 
 class _TranslationStep(nn.Module):
-    """`translation_step` with one new token of each branch of each target."""
+    """`translation_step` with one new token per branch of each target."""
 
     def __init__(self, model: EncoderDecoderModel) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class _TranslationStep(nn.Module):
 
 
 def _prepare(model: Model, *traced: nn.Module) -> None:
-    """Make weights dense: a graph reads them row by row. Raises `InputError` as documented."""
+    """Make the weights contiguous. Raises `InputError` as documented above."""
     check_traceable("this model does not compile for writing", *traced)
     if (device := next(model.parameters()).device).type != "cpu":
         raise InputError(f"compiled writing is for a CPU, and this model is on {device}")
@@ -218,12 +218,12 @@ def _check_rows(n: int, several: bool) -> None:
 
 
 def _axes(several: bool, *others: int) -> dict[int, Any] | None:
-    """The axes of an input that may have any length: that of the rows, and others."""
+    """The dynamic axes of an input: the batch axis if `several`, and `others`."""
     axes = (0, *others) if several else others
     return dict.fromkeys(axes, torch.export.Dim.DYNAMIC) or None
 
 
 def _graph(step: nn.Module, inputs: tuple[Any, ...], lengths: tuple[Any, ...]) -> Graph:
-    plain = tree_map_only(Tensor, Tensor.clone, inputs)  # the compiler takes no inference tensors
+    plain = tree_map_only(Tensor, Tensor.clone, inputs)  # the compiler rejects inference tensors
     with evaluating(step), torch.no_grad():
         return compiled(step, plain, lengths)

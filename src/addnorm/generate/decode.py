@@ -1,4 +1,4 @@
-"""Whole continuations: `generate` and `translate` for many rows, `stream` for one as it comes."""
+"""`generate` and `translate` for batches of prompts, and `stream` for a single prompt."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,13 +23,13 @@ from addnorm.models import DecoderModel, EncoderDecoderModel
 DecodingConfig = Annotated[
     GreedyConfig | SampleConfig | BeamConfig, Field(discriminator="kind"), WORD
 ]
-"""Every way to decode."""
+"""Any decoding strategy."""
 
 NEW_TOKENS = 256
-"""How much a language model writes where nothing else is said."""
+"""The default `max_new_tokens` of a language model."""
 
 Ends = int | Sequence[int] | None
-"""The token that ends a text, or several of which each does, or none."""
+"""The end token, several end tokens, or none."""
 
 
 def generate(
@@ -43,13 +43,13 @@ def generate(
     text_decoder: TextDecoder | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
-    """Continue each prompt: for each, its continuations, best first (one unless `n_best` > 1).
+    """Continue each prompt; return its continuations, best first (one unless `n_best` > 1).
 
-    An empty prompt begins with `start_id`, the token between the documents of the training
-    stream. At most `max_new_tokens` are written, the end token included, by default as many as the
-    rules of `decoding` say or else 256, and no more than the model has positions for. A compiled
-    model writes one text after another. Raises `InputError` for a prompt that the model cannot
-    read.
+    An empty prompt begins with `start_id`, the token that separates documents in training. At most
+    `max_new_tokens` are generated, including the end token; the default is set by the rules of
+    `decoding` or else 256, and the model's maximum length is never exceeded. A compiled model for
+    single texts generates one text after another. Raises `InputError` for a prompt that the model
+    cannot process.
     """
     begun = [_begun(i, prompt, start_id) for i, prompt in enumerate(prompts)]
     wanted = [decoding.rules.limit(max_new_tokens, len(row), NEW_TOKENS) for row in begun]
@@ -77,11 +77,11 @@ def translate(
     text_decoder: TextDecoder | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
-    """Translate each source: for each, its translations, best first (one unless `n_best` > 1).
+    """Translate each source; return its translations, best first (one unless `n_best` > 1).
 
-    At most `max_new_tokens` are written, by default as many as the rules of `decoding` say or else
-    50 more than the source has, as in Vaswani et al. 2017, section 6.1. Raises `InputError` for a
-    source that is empty or too long.
+    At most `max_new_tokens` are generated; the default is set by the rules of `decoding` or else
+    the source length + 50, as in Vaswani et al. 2017, section 6.1. Raises `InputError` for a source
+    that is empty or too long.
     """
     wanted = [decoding.rules.limit(max_new_tokens, 1, len(s) + 50) for s in sources]
     return decode(
@@ -115,10 +115,10 @@ def decode(
     text_decoder: TextDecoder | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
-    """The continuations of each prompt, at most `wanted[i]` tokens long.
+    """Decode the continuations of each prompt, at most `wanted[i]` tokens long.
 
-    Prompts of like length are decoded together, longest first; the results are in the order of
-    the prompts, and none depends on which others are there.
+    Prompts of similar length are batched together, longest first. Results are in the order of the
+    prompts and do not depend on the other prompts of a batch.
     """
     if isinstance(decoding, BeamConfig) and text_decoder is not None and text_decoder.stop:
         raise InputError('stop strings need kind = "greedy" or "sample": beams end at eos alone.')
@@ -155,10 +155,10 @@ def stream(
     text_decoder: TextDecoder,
     eos_id: Ends = EOS_ID,
 ) -> Iterator[str]:
-    """The text of one continuation, in pieces as soon as they are settled.
+    """Yield the text of one continuation piece by piece, as soon as each piece is final.
 
-    They join to the `text` that `decode` gives for this prompt alone. Raises `InputError` at the
-    call, not at the first piece.
+    Joined, the pieces are the `text` that `decode` returns for this prompt. Raises `InputError` at
+    the call, not at the first piece.
     """
     wanted = decoding.rules.limit(max_new_tokens, len(prompt), NEW_TOKENS)
     limit = _limit(next_token, 0, prompt, wanted)
@@ -170,7 +170,7 @@ def stream(
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One token of one row as it is written; the last one of a row says why it is the last."""
+    """One generated token of one row; the last one of a row has the reason in `finished`."""
 
     row: int
     token: int
@@ -188,7 +188,7 @@ def write(
     text_decoder: TextDecoder | None = None,
     rules: Rules | None = None,
 ) -> Iterator[Piece]:
-    """Write all rows at once, a token each at a time; a finished row leaves the batch."""
+    """Generate all rows token by token; finished rows leave the batch."""
     ends = _ends(eos_id)
     logits = next_token.start(prompts)
     rows = list(range(len(prompts)))
@@ -218,7 +218,7 @@ def write(
 
 
 def _some(scores: Tensor) -> Tensor:
-    """The scores. Raises `InputError` where a row has nothing that may be written."""
+    """Return the scores. Raises `InputError` if a row has no allowed token."""
     if bool((scores == -inf).all(-1).any()):
         raise InputError("the rules of decoding leave no token to write")
     return scores
@@ -231,7 +231,7 @@ def _rules(
     limits: Sequence[int],
     eos_id: Ends,
 ) -> Rules | None:
-    """The rules for a batch; None where there are none. A translation begins with its start."""
+    """The rules for a batch, or None. For translation, the target starts with `bos_id`."""
     config, before = decoding.rules, prompts
     if isinstance(next_token, Translation):
         before = [[next_token.bos_id]] * len(prompts)
@@ -253,7 +253,7 @@ def _piece(
 
 
 def collected(pieces: Iterator[Piece], n_rows: int) -> list[list[Generated]]:
-    """The pieces of each row put together, as the one continuation of its prompt."""
+    """Join the pieces of each row into the single continuation of its prompt."""
     rows: list[list[Piece]] = [[] for _ in range(n_rows)]
     for piece in pieces:
         rows[piece.row].append(piece)

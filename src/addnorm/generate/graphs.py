@@ -1,4 +1,4 @@
-"""Graphs compiled ahead of time: once for each kind of model, kept on disk without the weights."""
+"""Ahead-of-time compiled graphs: one per architecture, cached on disk without the weights."""
 
 import hashlib
 import inspect
@@ -28,31 +28,31 @@ from addnorm.memory import keep_freed_pages
 Graph = Callable[..., Tensor]
 
 PACKED = "packed"
-"""What a graph calls the weights that it wants in oneDNN's own order."""
+"""The metadata key for the weights that a graph expects in oneDNN's packed layout."""
 
 ROWS = 16
-"""For how many rows that order is chosen; it serves others as well."""
+"""The number of rows that the packed layout is optimised for; it works for any number."""
 
 _linear_pointwise: Any = torch.ops.mkldnn._linear_pointwise
 
 SETTINGS: dict[str, Any] = {
-    # The tensors stay where they are, so the graph is the same whatever the weights say.
+    # Weights are not embedded, so that the graph does not depend on their values.
     "aot_inductor.package_constants_in_so": False,
-    "always_keep_tensor_constants": True,  # short ones too, which would be written into the code
-    # What feeds a product is computed once, not again for every row of the weights.
+    "always_keep_tensor_constants": True,  # including short ones, which would become literals
+    # Compute the input of a product once, not again for every row of the weights.
     "realize_opcount_threshold": 0,
 }
 
 
 def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> Graph:
-    """`module(*inputs)` as a graph of machine code, from disk if one was made before.
+    """Compile `module(*inputs)` to machine code, or load the graph from the disk cache.
 
-    `lengths` names the axes of the inputs that may have any length, as `torch.export` takes them.
-    Linear maps of a single row become one loop over the weights (see `one_row`). Raises
-    `InputError` where there is no C++ compiler.
+    `lengths` names the dynamic axes of the inputs, as for `torch.export`. Linear layers on a single
+    row become one loop over the weights (see `product`). Raises `InputError` if there is no C++
+    compiler.
     """
     name = fingerprint(module, example, lengths)
-    if has_other_parts(module):  # whose code may be anywhere: the graph itself says what it is
+    if has_other_parts(module):  # custom code: identify it by the traced graph
         name = _name_of(name, module, example, lengths)
     file = cache_folder() / f"{name}.pt2"
     graph = _loaded(file)
@@ -67,8 +67,8 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     packed = graph.get_metadata().get(PACKED, "").split()
     held = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
     held |= {name: _packed(held[name]) for name in packed}
-    graph.load_constants(held, False, True, True)  # by address, without a copy
-    keep_freed_pages()  # logits are made anew at every step
+    graph.load_constants(held, False, True, True)  # by pointer, without a copy
+    keep_freed_pages()  # every step allocates new logits
 
     def run(*inputs: Any) -> Tensor:
         assert len(held), "the graph reads these tensors: they live as long as it does"
@@ -84,11 +84,11 @@ def product(
     weight: Float[Tensor, "d_out d_in"],
     bias: Float[Tensor, " d_out"] | None = None,
 ) -> Float[Tensor, "*batch d_out"]:
-    """`x Wᵀ + b`: of one row a loop over `W`, of several oneDNN's product.
+    """`x Wᵀ + b`: a loop over `W` for a single row, oneDNN's product for several.
 
-    A product and a sum, which the compiler turns into one loop, reads the weights of one row at
-    nearly the memory's speed, torch's matrix product at a half of it or less
-    (`benchmarks/results/bench-decode.json`).
+    For a single row, an elementwise product and a sum, which the compiler fuses into one loop, read
+    the weights at nearly the full memory bandwidth, while torch's matrix product reaches half of it
+    or less (`benchmarks/results/bench-decode.json`).
     """
     if x.numel() == x.shape[-1]:
         y = (x[..., None, :] * weight).sum(-1)
@@ -98,9 +98,9 @@ def product(
 
 
 def _loaded(file: Path) -> Any:
-    """The graph in a file; None where there is none, or a damaged one.
+    """Load the graph in a file; None if the file is missing or damaged.
 
-    By the loader itself: what `torch._inductor` wraps around it takes seconds to import.
+    Uses the low-level loader, because the wrapper in `torch._inductor` takes seconds to import.
     """
     try:
         return _aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1)
@@ -137,13 +137,13 @@ def _writing_to(folder: Path) -> Generator[None]:
 def _traced(
     module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]
 ) -> torch.export.ExportedProgram:
-    """The operations of the module, with `product` for every linear map."""
+    """Export the module, with every linear layer replaced by `product`."""
     program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
     return program.run_decompositions({torch.ops.aten.linear.default: product})
 
 
 def _factors(program: torch.export.ExportedProgram) -> list[str]:
-    """The weights that oneDNN's products, and nothing else, multiply with."""
+    """The weights that are used by oneDNN products only."""
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     return [
@@ -158,7 +158,7 @@ def _factors(program: torch.export.ExportedProgram) -> list[str]:
 
 
 def _packed(weight: Tensor) -> Tensor:
-    """A copy in the order in which oneDNN reads it; a third faster for 16 rows."""
+    """A copy of the weight in oneDNN's packed layout; a third faster for 16 rows."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
 
 
@@ -169,7 +169,7 @@ def _tensor(module: nn.Module, name: str) -> Tensor:
 
 @contextmanager
 def _all_registered(module: nn.Module) -> Generator[None]:
-    """Plain tensors of the modules as buffers for a while: a graph names no others."""
+    """Temporarily register plain tensor attributes as buffers, since a graph names only those."""
     plain = [
         (part, key, value)
         for part in module.modules()
@@ -189,20 +189,20 @@ def _all_registered(module: nn.Module) -> Generator[None]:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Say nothing of what the compiler remarks on the way."""
+    """Suppress the compiler's warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-# What a graph depends on.
+# Cache keys.
 
 
 def fingerprint(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> str:
-    """A name for all that a graph of `module` depends on, the values of its weights left out.
+    """A hash of everything that a graph of `module` depends on, except the values of its weights.
 
-    The kind and the settings of every submodule, the shape and type of every weight and which are
-    one, the inputs and which of their axes are open, the code, the versions and the processor.
+    It covers the type and settings of every submodule, the shape and dtype of every weight, weight
+    sharing, the inputs and their dynamic axes, the code, the library versions and the processor.
     """
     digest = hashlib.sha256()
     for line in (*_surroundings(), *_described(module), *_shapes(example), repr(lengths)):
@@ -211,7 +211,7 @@ def fingerprint(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any,
 
 
 def has_other_parts(module: nn.Module) -> bool:
-    """Whether a module, or a function that it holds, is neither ours nor torch's."""
+    """Whether a module, or a function it holds, is neither from torch nor from this package."""
     held = [
         one
         for part in module.modules()
@@ -226,7 +226,7 @@ def has_other_parts(module: nn.Module) -> bool:
 def _name_of(
     name: str, module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]
 ) -> str:
-    """The name with the operations that were traced, and the numbers written into them."""
+    """Extend the hash by the traced operations and the constants in them."""
     with _quiet(), _all_registered(module):
         program = _traced(module, example, lengths)
     weights = {*program.state_dict, *dict(module.named_buffers())}
@@ -245,7 +245,7 @@ def _surroundings() -> Iterator[str]:
 
 @cache
 def _code(package: Path) -> str:
-    """The code that models and graphs are made of: all of it, for parts come from anywhere."""
+    """A hash of the whole package's source code, since any module can affect a graph."""
     files = sorted(package.rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -270,7 +270,7 @@ def _described(module: nn.Module) -> Iterator[str]:
 
 
 def _source(kind: type) -> str:
-    """Its code as text, or as the interpreter has it where it was typed in by hand."""
+    """The source of a class, or its bytecode if there is no source file (interactive use)."""
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):
@@ -278,7 +278,7 @@ def _source(kind: type) -> str:
 
 
 def _instructions(code: CodeType) -> str:
-    """What a function does, those within it included; nothing of where it is in memory."""
+    """A function's bytecode, including nested functions, without memory addresses."""
     consts = [_instructions(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {consts}"
 
@@ -294,7 +294,7 @@ def _value(value: object) -> str:
             return type(value).__qualname__
         case list() | tuple():
             return str([_value(one) for one in value])
-        case _:  # where something is in memory is nothing that lasts
+        case _:  # memory addresses change between processes
             return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 

@@ -1,4 +1,4 @@
-"""NextToken: the logits of the next token, the same for every model family, cached or not."""
+"""NextToken: a common interface to next-token logits, for every architecture, cached or not."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -22,28 +22,28 @@ Logits = Float[Tensor, "rows vocab"]
 
 @runtime_checkable
 class NextToken(Protocol):
-    """Rows of tokens that grow by one token at a time.
+    """Next-token logits for rows of tokens that grow by one token at a time.
 
-    Greedy choice, sampling and beam search know a model only through this.
+    Greedy search, sampling and beam search use models only through this interface.
     """
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
-        """The number of tokens that may follow prompt number `i`.
+        """The maximum number of tokens that may follow prompt number `i`.
 
-        Raises `InputError` where the model cannot read that prompt.
+        Raises `InputError` if the model cannot process that prompt.
         """
         ...
 
     def start(self, prompts: Sequence[Ids]) -> Logits:
-        """Forget what was, read the prompts, one row each; return the logits of the next token."""
+        """Discard the old state and process the prompts, one per row; return next-token logits."""
         ...
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
-        """Append one token to each row; return the logits of the one after."""
+        """Append one token to each row; return the logits of the next one."""
         ...
 
     def select(self, rows: Int[Tensor, " kept"]) -> None:
-        """Keep these rows, in this order, repeats allowed."""
+        """Keep these rows, in this order; rows may repeat."""
         ...
 
 
@@ -54,10 +54,10 @@ def check_writes(model: DecoderModel) -> None:
 
 
 class Continuation:
-    """A decoder-only model goes on from its prompt; padding stands on the left.
+    """Continue prompts by a decoder-only model, with padding on the left.
 
-    `cached` reads every token once; without it each step reads the whole row again, which is the
-    reference that the cache is compared with.
+    With `cached`, every token is processed once; without it, each step processes the whole row
+    again, as a reference for testing the cache.
     """
 
     def __init__(self, model: DecoderModel, *, cached: bool = True) -> None:
@@ -66,12 +66,12 @@ class Continuation:
         self.cached = cached
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
-        """All positions but the prompt's; the last token written is never read."""
+        """All positions after the prompt, plus one: the last token generated is never an input."""
         return positions_for(self.model.embed, i, prompt) - len(prompt) + 1
 
     @torch.inference_mode()
     def start(self, prompts: Sequence[Ids]) -> Logits:
-        """Read the prompts, side by side at their ends."""
+        """Process the prompts, padded on the left."""
         self._unread, valid = padded(prompts, _device(self.model), left=True)
         cache = self.model.new_cache() if self.cached else None
         self._state = DecoderState(cache=cache, valid=valid)
@@ -85,7 +85,7 @@ class Continuation:
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the tokens and of the state."""
+        """Keep these rows of the tokens and the state."""
         self._unread, self._state = self._unread[rows], self._state.select(rows)
 
     def _read(self) -> Logits:
@@ -98,10 +98,10 @@ class Continuation:
 
 
 class Translation:
-    """An encoder–decoder model writes a target, from `bos_id` on, for a source encoded once.
+    """Generate targets by an encoder–decoder model, starting from `bos_id`.
 
-    `cached` as in `Continuation`; the keys and values of the source are cached with the rest.
-    Tokens of `never` are not to be written, whatever the model says (Marian's padding).
+    `cached` as in `Continuation`; the cross-attention keys and values are cached too. The tokens in
+    `never` are never generated (Marian's padding).
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class Translation:
         self.cached = cached
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
-        """All positions of the target, whatever the length of the source."""
+        """All positions of the target, regardless of the source length."""
         positions_for(self.model.source_embed, i, prompt)
         return positions_for(self.model.target_embed, i, [self.bos_id])
 
     def start(self, prompts: Sequence[Ids]) -> Logits:
-        """Encode the sources and begin each target."""
+        """Encode the sources and start each target."""
         return self.begin(*padded(prompts, _device(self.model), left=False))
 
     @torch.inference_mode()
@@ -132,7 +132,7 @@ class Translation:
         source: Shaped[Tensor, "batch *input"],
         valid: Bool[Tensor, "batch source_seq"] | None = None,
     ) -> Logits:
-        """Encode inputs of any kind and begin a target for each."""
+        """Encode inputs of any kind and start a target for each."""
         with evaluating(self.model):
             self._state = TranslationState.start(self.model, source, valid, cached=self.cached)
         self._unread = torch.full((len(source), 1), self.bos_id, device=source.device)
@@ -146,7 +146,7 @@ class Translation:
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the targets and of the state, and the memories that they look at."""
+        """Keep these rows of the targets and of the state, and the memories they attend to."""
         sharing = len(self._unread) // len(self._state.memory)
         self._state = self._selected(rows, sharing)
         self._unread = self._unread[rows]
@@ -164,9 +164,9 @@ class Translation:
 
 
 def positions_for(embed: Input, i: int, ids: Ids) -> int:
-    """How many positions `embed` knows; a number beyond all need where it knows no bound.
+    """The maximum number of positions of `embed`; `sys.maxsize` if unbounded.
 
-    Raises `InputError` where it cannot embed `ids`, which the message calls prompt number `i`.
+    Raises `InputError` if it cannot embed `ids`; the message calls them prompt `i`.
     """
     if not isinstance(embed, TokenEmbedding):
         raise InputError(f"prompt {i} is text, and this model reads none")
@@ -187,9 +187,9 @@ def positions_for(embed: Input, i: int, ids: Ids) -> int:
 def padded(
     rows: Sequence[Ids], device: torch.device, *, left: bool
 ) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"] | None]:
-    """The rows as one tensor, filled up with 0 on one side, and which of its slots are real.
+    """Pad the rows with 0 on one side; return the tensor and the mask of real tokens.
 
-    None stands for "all of them", which spares the model a mask.
+    The mask is None if there is no padding, so that the model needs none.
     """
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     width = int(lengths.max())
@@ -202,7 +202,7 @@ def padded(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Generator[None]:
-    """The model in evaluation mode, and afterwards each of its modules as it was found."""
+    """Set the model to evaluation mode, and restore the mode of each module afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -213,7 +213,7 @@ def evaluating(model: nn.Module) -> Generator[None]:
 
 
 def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
-    """The logits in float32. Raises `InputError` where they hold NaN."""
+    """Convert the logits to float32. Raises `InputError` if they contain NaN."""
     logits = logits.float()
     if bool(logits.sum().isnan()):  # one pass, where isnan().any() takes three
         raise InputError(
@@ -225,12 +225,12 @@ def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
 def _next(
     unread: Int[Tensor, "rows seq"], tokens: Int[Tensor, " rows"], cached: bool
 ) -> Int[Tensor, "rows new"]:
-    """What the next step reads: the new tokens, after all others where nothing keeps those."""
+    """The input of the next step: the new tokens, preceded by all others if there is no cache."""
     return tokens[:, None] if cached else torch.cat([unread, tokens[:, None]], dim=1)
 
 
 def shared_memories(memories: Int[Tensor, " rows"]) -> Int[Tensor, " memories"]:
-    """Of one memory a row, each once, where as many rows in a row share each; else all of them."""
+    """Deduplicate consecutive memories if each is shared by the same number of rows."""
     once, rows = memories.unique_consecutive(return_counts=True)
     return once if bool((rows == rows[0]).all()) else memories
 
@@ -240,10 +240,10 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def ints(tensor: Int[Tensor, " n"]) -> list[int]:
-    """The numbers of a tensor as Python's own."""
+    """Convert a tensor to a list."""
     return tensor.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def floats(tensor: Float[Tensor, " n"]) -> list[float]:
-    """The numbers of a tensor as Python's own."""
+    """Convert a tensor to a list."""
     return tensor.tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -1,4 +1,4 @@
-"""Rules of writing: what may come next whatever the model says, and how long a text may be."""
+"""Generation constraints: allowed and forced tokens, repetition penalties and length limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from addnorm.errors import InputError, TextError
 
 Scores = Float[Tensor, "rows vocab"]
 NOTHING = -1
-"""The id that stands where a row has no token."""
+"""The id that pads rows."""
 
 
 @config
@@ -56,7 +56,7 @@ class RulesConfig:
     """Whether scores are normalised again after the rules."""
 
     def limit(self, wanted: int | None, before: int, usual: int) -> int:
-        """How many tokens may follow `before` others: as `wanted`, else as said here, or `usual`.
+        """The maximum number of new tokens: `wanted`, else by these rules, else `usual`.
 
         Raises `TextError` where `max_length` leaves no room for any.
         """
@@ -78,10 +78,10 @@ NO_RULES = RulesConfig()
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for a batch of texts, and what stands before each of them.
+    """The rules for a batch of texts, with their prompts.
 
-    `before` is filled up with -1 on the left, `limits` says how many tokens each text may have,
-    `ends` are those that end one.
+    `before` holds the prompts, padded with -1 on the left; `limits` is the maximum number of new
+    tokens of each text, and `ends` are the end tokens.
     """
 
     config: RulesConfig
@@ -97,7 +97,7 @@ class Rules:
         limits: Sequence[int],
         ends: Sequence[int],
     ) -> "Rules | None":
-        """The rules for texts that begin with these tokens; None where there is no rule."""
+        """Build the rules for texts with these prompts; None if there is no rule to apply."""
         if replace(config, max_new_tokens=None, max_length=None) == NO_RULES:
             return None
         width = max(map(len, before))
@@ -110,15 +110,15 @@ class Rules:
         )
 
     def keep(self, texts: Int[Tensor, " kept"]) -> "Rules":
-        """The rules for these texts alone, or for some of them several times."""
+        """Keep only these texts; texts may repeat."""
         texts = texts.to(self.before.device)
         return Rules(self.config, self.before[texts], self.limits[texts], self.ends)
 
     def apply(self, scores: Scores, written: Int[Tensor, "rows seq"]) -> Scores:
-        """The scores of what may come next after what was `written`, as many rows to each text.
+        """Apply the rules to the next-token scores, given the tokens `written` so far.
 
-        What may not come has -inf, what has to come 0. Raises `InputError` for a token that the
-        model does not have.
+        Each text has the same number of rows. Forbidden tokens get -inf, forced tokens 0. Raises
+        `InputError` for a rule about a token outside the vocabulary.
         """
         self._check(scores.shape[-1])
         each, n = len(written) // len(self.before), written.shape[1]
@@ -145,7 +145,7 @@ class Rules:
         return scores.log_softmax(-1).masked_fill(scores == -inf, -inf)
 
     def _with_ends_in_time(self, scores: Scores, history: Tensor, n: int) -> Scores:
-        """No end where a text is still too short."""
+        """Forbid end tokens while a text is too short."""
         length = (history != NOTHING).sum(1)
         short = (length < self.config.min_length) | (n < self.config.min_new_tokens)
         return _without(scores, self.ends, short)
@@ -162,7 +162,7 @@ class Rules:
 def repetition_penalised(
     scores: Scores, history: Int[Tensor, "rows seq"], penalty: float
 ) -> Scores:
-    """Tokens of the history: `s / penalty` where `s > 0`, else `s · penalty`."""
+    """Penalise tokens of the history: `s / penalty` if `s > 0`, else `s · penalty`."""
     if penalty == 1.0:
         return scores
     seen = _mask(history, torch.ones_like(history, dtype=torch.bool), scores.shape[-1])
@@ -172,7 +172,7 @@ def repetition_penalised(
 def ngrams_repeated(
     history: Int[Tensor, "rows seq"], n: int, vocab: int
 ) -> Bool[Tensor, "rows vocab"]:
-    """Which tokens would end a sequence of `n` tokens that is in the history already."""
+    """Which tokens would complete an n-gram that already occurs in the history."""
     rows, length = history.shape
     if length < n:
         return torch.zeros(rows, vocab, dtype=torch.bool, device=history.device)
@@ -185,7 +185,7 @@ def ngrams_repeated(
 def _mask(
     ids: Int[Tensor, "rows seq"], chosen: Bool[Tensor, "rows seq"], vocab: int
 ) -> Bool[Tensor, "rows vocab"]:
-    """Which tokens are among the chosen ids of a row; -1 is none."""
+    """A vocabulary mask of the chosen ids of each row; -1 is ignored."""
     places = torch.where(chosen & (ids >= 0), ids, vocab).clamp(max=vocab)
     mask = torch.zeros(len(ids), vocab + 1, dtype=torch.bool, device=ids.device)
     return mask.scatter_(1, places, True)[:, :vocab]

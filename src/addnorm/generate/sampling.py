@@ -1,4 +1,4 @@
-"""How one token is chosen from logits: the filters, the draw, and the settings that name them."""
+"""Choosing the next token from logits: filters, sampling, and their configurations."""
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -18,8 +18,8 @@ from addnorm.generate.rules import NO_RULES, RulesConfig
 def temperature(logits: Float[Tensor, "rows vocab"], value: float) -> Float[Tensor, "rows vocab"]:
     """Flatten (`value` > 1) or sharpen (`value` < 1) the distribution: `(z - max z) / value`.
 
-    The best logit becomes 0, which softmax does not notice and which keeps a tiny `value` from
-    overflowing. Logits of -inf stay so.
+    The largest logit becomes 0, which leaves the softmax unchanged and avoids overflow for a tiny
+    `value`. Logits of -inf stay -inf.
     """
     best = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)
     return (logits - best) / value
@@ -36,7 +36,7 @@ def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vo
 
 
 def top_p(logits: Float[Tensor, "rows vocab"], p: float) -> Float[Tensor, "rows vocab"]:
-    """Keep the fewest most probable tokens whose mass reaches `p`, and all that tie with the last.
+    """Keep the smallest set of most probable tokens whose mass reaches `p`, and ties with the last.
 
     `p = 1` keeps everything, exactly. Holtzman et al. 2020 (arXiv 1904.09751), section 3.1.
     """
@@ -45,7 +45,7 @@ def top_p(logits: Float[Tensor, "rows vocab"], p: float) -> Float[Tensor, "rows 
     ordered = logits.sort(dim=-1, descending=True).values
     mass = ordered.softmax(-1, dtype=torch.float64).cumsum(-1)
     enough = torch.cat([torch.zeros_like(mass[:, :1]), mass[:, :-1]], dim=-1) >= p
-    enough[:, 1:] |= mass[:, :-1].isnan()  # a row of -inf alone has no mass: left as it is
+    enough[:, 1:] |= mass[:, :-1].isnan()  # a row of only -inf stays as it is
     return _at_least(logits, ordered.masked_fill(enough, inf).amin(-1, keepdim=True))
 
 
@@ -68,11 +68,11 @@ def _at_least(
 def draw(
     logits: Float[Tensor, "rows vocab"], uniforms: Float[Tensor, " rows"]
 ) -> Int[Tensor, " rows"]:
-    """Draw a token per row from `softmax(logits)` by inverting its distribution function.
+    """Sample a token per row from `softmax(logits)` by inverting the cumulative distribution.
 
-    A row's token is the first whose cumulative mass exceeds its number in [0, 1), in float64, so
-    the draw is a pure function and a token of probability 0 is never drawn.
-    Raises `InputError` when a row holds NaN or nothing but -inf.
+    The token is the first whose cumulative mass exceeds the row's number in [0, 1), in float64; so
+    the draw is a pure function, and a token of probability 0 is never drawn. Raises `InputError`
+    when a row holds NaN or nothing but -inf.
     """
     mass = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
     total = mass[:, -1:]
@@ -87,21 +87,21 @@ def draw(
 
 
 def generator_of(seed: int, row: int) -> torch.Generator:
-    """The stream of random numbers of one row, a pure function of (seed, row number).
+    """The random generator of one row, determined by the seed and the row number.
 
-    It lives on the CPU, so that a row draws the same numbers on any device and beside any others.
+    It is on the CPU, so that a row draws the same numbers on any device and in any batch.
     """
     digest = blake2b(f"{seed}/{row}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest))
 
 
 def uniforms(generators: Sequence[torch.Generator]) -> Float[Tensor, " rows"]:
-    """The next number in [0, 1) of each stream."""
+    """Draw the next number in [0, 1) from each generator."""
     return torch.stack([torch.rand((), dtype=torch.float64, generator=g) for g in generators])
 
 
 Choose = Callable[[Tensor, Sequence[int]], Tensor]
-"""Tokens from the logits of some rows of a batch and the places of those rows in it."""
+"""A function that chooses tokens, given the logits of some rows of a batch and their indices."""
 
 
 @config
@@ -113,7 +113,7 @@ class GreedyConfig:
     """What may be written whatever the model says."""
 
     def choose(self, numbers: Sequence[int]) -> Choose:
-        """How to choose for a batch of the prompts with these numbers."""
+        """The choice function for a batch of prompts with these numbers."""
         return lambda logits, rows: logits.argmax(-1)
 
 
@@ -141,13 +141,13 @@ class SampleConfig:
     """What may be written whatever the model says."""
 
     def filtered(self, logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
-        """The logits that `draw` sees."""
+        """Apply temperature, top-k, top-p and min-p filtering."""
         logits = temperature(logits, self.temperature)
         logits = logits if self.top_k is None else top_k(logits, self.top_k)
         return min_p(top_p(logits, self.top_p), self.min_p)
 
     def choose(self, numbers: Sequence[int]) -> Choose:
-        """How to choose for a batch of the prompts with these numbers."""
+        """The choice function for a batch of prompts with these numbers."""
         generators = [generator_of(self.seed, number) for number in numbers]
 
         def drawn(logits: Tensor, rows: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Text decoding: from the tokens of a row to text, in whole characters, up to a stop string."""
+"""Incremental detokenisation: tokens to text, in whole characters, up to a stop string."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 Finished = Literal["eos", "stop", "length"]
-"""Why a row ended: its end token, a stop string, or its limit."""
+"""Why generation of a row ended: an end token, a stop string, or the length limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generated:
-    """One continuation: its tokens without the end token, and why it ended.
+    """One continuation: its tokens without the end token, its score, and why it ended.
 
-    `score` is the log-probability that the model gives to `ids` (and to the end token, where it
-    ended), before any filter of sampling; beam search divides it by its length normaliser.
-    `text` is empty unless a `TextDecoder` was given; where a stop string ended the row, `text` is
-    what came before that string, while `ids` holds every token that was written.
+    `score` is the log-probability of `ids` (and of the end token, if there is one) under the model,
+    before any sampling filters; beam search divides it by its length normaliser. `text` is empty
+    unless a `TextDecoder` was given; if a stop string ended the row, `text` is everything before
+    that string, while `ids` holds every token that was generated.
     """
 
     ids: tuple[int, ...]
@@ -29,7 +29,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class TextDecoder:
-    """How tokens become text: the tokenizer, and the strings before which the text ends.
+    """Converts tokens to text, given the tokenizer and the stop strings.
 
     Raises `InputError` for an empty stop string, which would end every text at once.
     """
@@ -42,7 +42,7 @@ class TextDecoder:
             raise InputError(f"stop must be a list of strings, none empty; got {self.stop!r}")
 
     def open(self) -> "TextStream":
-        """A stream for one row."""
+        """Open a stream for one row."""
         return TextStream(self)
 
     def write(self, ids: Sequence[int]) -> str:
@@ -52,11 +52,11 @@ class TextDecoder:
 
 
 class TextStream:
-    """Turns the tokens of one row into pieces of text that may be shown at once.
+    """Converts the tokens of one row to pieces of text that can be shown at once.
 
-    The pieces join to the decoding of the whole, cut before the stop string that is complete
-    first, wherever its characters fall among the tokens. A piece never ends within a character,
-    and what might be the beginning of a stop string is held back until that is settled.
+    Joined, the pieces are the decoded text, cut before the stop string that is completed first,
+    even if it spans several tokens. A piece never ends within a character, and text that might be
+    the beginning of a stop string is held back until that is decided.
     """
 
     def __init__(self, text_decoder: TextDecoder) -> None:
@@ -66,11 +66,11 @@ class TextStream:
         self._held = ""
 
     def push(self, token: int) -> str:
-        """The text that is settled by `token`; nothing once a stop string has been met."""
+        """Return the text that becomes final with `token`; empty after a stop string."""
         return self._settle(self._stream.push(token))
 
     def finish(self) -> str:
-        """The text that was held back, when no more tokens will come."""
+        """Return the text that was held back, after the last token."""
         settled = self._settle(self._stream.finish())
         rest, self._held = self._held, ""
         return settled + rest
@@ -86,6 +86,6 @@ class TextStream:
         return settled
 
     def _doubtful(self) -> int:
-        """Length of the longest ending of the held text with which a stop string begins."""
+        """The length of the longest suffix of the held text that is a prefix of a stop string."""
         beginnings = (stop[:n] for stop in self._stop for n in range(1, len(stop)))
         return max((len(b) for b in beginnings if self._held.endswith(b)), default=0)

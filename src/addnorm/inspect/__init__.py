@@ -1,1 +1,1 @@
-"""Looking at a model from outside: what it attends to, and where."""
+"""Inspecting a model: attention weights, expert routing and plots."""

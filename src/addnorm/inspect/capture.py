@@ -1,4 +1,4 @@
-"""Watching a model from outside: the weights that attention used, the experts of every token."""
+"""Recording attention weights and expert routing with forward hooks."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,12 +20,12 @@ from addnorm.nn.types import Keys, Queries
 
 @runtime_checkable
 class HasWeights(Protocol):
-    """An attention core that shows the weights of its values."""
+    """An attention core that can return its attention weights."""
 
     def weights(
         self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None
     ) -> Float[Tensor, "batch heads q_seq kv_seq"]:
-        """The weight of every key for every query."""
+        """The attention weight of every key for every query."""
         ...
 
 
@@ -33,7 +33,7 @@ class HasWeights(Protocol):
 def attention_weights(
     model: nn.Module,
 ) -> Generator[dict[str, Float[Tensor, "batch heads q_seq kv_seq"]]]:
-    """Catch the attention weights of every layer's latest call, by the name of its module.
+    """Record the attention weights of every layer's latest forward pass, by module name.
 
     The core itself is asked for them, `core.weights(q, k, mask, bias)`, with the queries and keys,
     mask and bias that it received; the model runs with its own kernels, and its result does not
@@ -58,7 +58,7 @@ def attention_weights(
 
 
 def _check_shows(name: str, core: nn.Module) -> None:
-    """Raise `InputError` for a core whose `weights` are not, or may not be, those that it uses."""
+    """Raise `InputError` for a core whose `weights` may differ from those used in `forward`."""
     kind = type(core)
     defining = {
         method: next((one for one in kind.__mro__ if method in vars(one)), None)
@@ -116,7 +116,7 @@ def _watch(name: str, attention: MultiHead, caught: dict[str, Tensor]) -> list[R
 def expert_gates(
     model: nn.Module,
 ) -> Generator[dict[str, tuple[Float[Tensor, "*tokens top_k"], Int[Tensor, "*tokens top_k"]]]]:
-    """Catch the gates and the experts of every token, best first, by the name of each mixture."""
+    """Record the gates and experts of every token, best first, by the name of each mixture."""
     caught: dict[str, tuple[Tensor, Tensor]] = {}
 
     def watch(name: str, mixture: MixtureOfExperts) -> RemovableHandle:

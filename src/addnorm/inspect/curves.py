@@ -1,4 +1,4 @@
-"""Curves of training: loss, learning rate and gradient norm of one run or of several."""
+"""Plots of training curves: loss, learning rate and gradient norm of one or more runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from addnorm.inspect.pictures import FAINT, INK, Figure, Lettering, blank_figure
 from addnorm.train.journal import read_journal
 
 COLORS = ("#0f6ba8", "#c8553d", "#3a7d44", "#8b5fbf", "#b8860b", "#4a4e69", "#d1478b", "#0a9396")
-"""Of the runs, in turn; told apart by eyes that do not see red and green as others do."""
+"""The colours of the runs, in turn; distinguishable with red–green colour blindness."""
 
 MEASURES = {"loss": "loss", "lr": "learning rate", "grad_norm": "gradient norm"}
-"""What a journal has of every step, and its name beside the axis."""
+"""The metrics logged at every step, with their axis labels."""
 
 Points = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True)
 class Curves:
-    """The figures of a run by step."""
+    """The training curves of a run."""
 
     name: str
     steps: Mapping[str, Points]
@@ -27,7 +27,7 @@ class Curves:
 
     @classmethod
     def of(cls, folder: Path) -> "Curves":
-        """Those of a run folder. Raises `InputError` where nothing has been trained there."""
+        """Read the curves of a run folder. Raises `InputError` if it has no training steps."""
         lines = [*read_journal(folder / "metrics.jsonl")]
         steps = {name: _points(lines, name) for name in MEASURES}
         if not steps["loss"][0]:
@@ -36,13 +36,13 @@ class Curves:
 
 
 def _points(lines: Sequence[Mapping[str, float]], name: str) -> Points:
-    """Steps and values; those that a resumed run wrote again count once, as it wrote them last."""
+    """The steps and values of a metric; for steps repeated after a resume, the latest value."""
     found = {line["step"]: line[name] for line in lines if name in line}
     return [*found], [*found.values()]
 
 
 def smoothed(values: Sequence[float], n: int) -> list[float]:
-    """The mean of about the last `n` values: `m_t = m_(t-1) + (x_t - m_(t-1)) / min(t, n)`."""
+    """A moving average over about `n` values: `m_t = m_(t-1) + (x_t - m_(t-1)) / min(t, n)`."""
     mean, found = 0.0, list[float]()
     for t, value in enumerate(values, start=1):
         mean += (value - mean) / min(t, n)
@@ -51,10 +51,10 @@ def smoothed(values: Sequence[float], n: int) -> list[float]:
 
 
 def training_picture(runs: Sequence[Curves], path: Path | None = None, title: str = "") -> Figure:
-    """Three pictures above one another, by step: the loss, the learning rate, the gradient norm.
+    """Plot loss, learning rate and gradient norm against the step, one above the other.
 
-    The loss of training is drawn as it is, faintly, and smoothed over a fiftieth of the steps; that
-    of validation has a dot for each time. `path` ends in .png, .pdf or .svg.
+    The raw training loss is drawn faintly, with a curve smoothed over a fiftieth of the steps on
+    top; the validation loss has a dot for each validation. `path` ends in .png, .pdf or .svg.
     """
     names = [run.name for run in runs]
     lettering = Lettering.of([title, *names])

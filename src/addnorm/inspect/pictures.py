@@ -1,4 +1,4 @@
-"""Pictures of attention and of positions, as figures and files; importing this needs `plots`."""
+"""Plots of attention weights and position encodings; needs the extra `plots`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,14 +36,14 @@ SHARES = PowerNorm(0.5, 0, 1)
 
 SHARE_TICKS = {0: "0", 0.01: "1 %", 0.05: "5 %", 0.2: "20 %", 0.5: "50 %", 1: "100 %"}
 WHITE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
-"""How white space is drawn: a column of it is a piece like any other."""
+"""Visible symbols for white space in labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One sentence: a row of weights for each produced piece, a column for each piece read.
+    """The attention of one sentence: a row for each target token, a column for each source token.
 
-    Raises `ValueError` where the pieces do not fit the weights.
+    Raises `ValueError` if the numbers of tokens do not match the shape of the weights.
     """
 
     weights: Float[Tensor, "target source"]
@@ -63,10 +63,10 @@ class Panel:
 def attention_picture(
     panels: Sequence[Panel], path: Path | None = None, title: str = "", columns: int = 3
 ) -> Figure:
-    """A heat map for each sentence of where every produced piece looked, on one scale.
+    """Plot a heat map of attention weights for each sentence, on a common scale.
 
-    A ring marks the piece that a row looked at most. Characters that no installed font draws are
-    written as code points, and a line below the picture says so. `path` ends in .png, .pdf or .svg.
+    A ring marks the largest weight of each row. Characters missing from all installed fonts are
+    shown as code points, with a note below the figure. `path` ends in .png, .pdf or .svg.
     """
     if not panels:
         raise ValueError("attention_picture needs at least one panel, got 0")
@@ -94,7 +94,7 @@ def attention_picture(
         heat_map(ax, panel, lettering, Normalize(0, brightest), size=min(9.0, cell * 42))
         for ax, panel in zip(axes, panels, strict=False)
     ]
-    for index, ax in enumerate(axes):  # room for the longest: cells are of one size in all panels
+    for index, ax in enumerate(axes):  # cells have the same size in all panels
         ax.set_xlim(-0.5, widths[index % columns] - 0.5)
         ax.set_ylim(heights[index // columns] - 0.5, -0.5)
         ax.set_anchor("NW")
@@ -105,7 +105,7 @@ def attention_picture(
 def position_picture(
     table: Float[Tensor, "positions d_model"], path: Path | None = None, title: str = ""
 ) -> Figure:
-    """The encoding of each position, and beside it the dot product of each with every other."""
+    """Plot the position encodings, and next to them their pairwise dot products."""
     table = table.detach().cpu().float()
     products = table @ table.T
     height = 4.2
@@ -135,14 +135,14 @@ def position_picture(
 
 @dataclass(frozen=True)
 class Lettering:
-    """The fonts that draw some texts, and the characters that none of the installed ones has."""
+    """The fonts needed for some texts, and the characters that no installed font has."""
 
     families: tuple[str, ...]
     missing: frozenset[str]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Lettering":
-        """matplotlib's own font, then for what it lacks the installed ones that have the most."""
+        """matplotlib's default font, plus installed fonts that cover the characters it lacks."""
         families = ["DejaVu Sans"]
         entries = _upright()
         lacking = {char for text in texts for char in text if char.isprintable()}
@@ -156,23 +156,23 @@ class Lettering:
         return cls(tuple(families), frozenset(lacking))
 
     def font(self, size: float) -> FontProperties:
-        """The fonts at a size in points."""
+        """The fonts at a given size in points."""
         return FontProperties(family=list(self.families), size=size)
 
     def line(self, text: str) -> str:
-        """The text with every character that cannot be drawn written as ‹code point›."""
+        """Replace every character that cannot be drawn by its ‹code point›."""
         drawn = (char.isprintable() and char not in self.missing for char in text)
         return "".join(
             char if ok else f"‹{ord(char):X}›" for char, ok in zip(text, drawn, strict=True)
         )
 
     def piece(self, piece: str) -> str:
-        """The same for a piece of a sentence, where white space must be seen."""
+        """Like `line`, for a token, whose white space is made visible."""
         return self.line(piece.translate(WHITE))
 
 
 def _upright() -> list[FontEntry]:
-    """Installed fonts fit for labels; "Last Resort" has only boxes, colour fonts do not scale."""
+    """Fonts suitable for labels; "Last Resort" has only boxes, colour fonts do not scale."""
     plain = (
         entry
         for entry in fontManager.ttflist
@@ -222,12 +222,12 @@ def heat_map(
 
 
 def style(font: FontProperties, color: str, **more: object) -> dict[str, Any]:
-    """How a text is set; a dollar sign in it is a dollar sign."""
+    """Text properties, with dollar signs taken literally."""
     return {"fontproperties": font, "color": color, "parse_math": False, **more}
 
 
 def blank_figure(width: float, height: float) -> Figure:
-    """A white figure of so many inches, laid out by what is in it."""
+    """An empty white figure of this size in inches, with constrained layout."""
     layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
     return Figure(figsize=(width, height), layout=layout, facecolor="white")
 

@@ -1,4 +1,4 @@
-"""Models: encoder-only, decoder-only and encoder–decoder, from the same block."""
+"""Encoder-only, decoder-only and encoder–decoder models, built from the same blocks."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from addnorm.models.encoder_decoder import EncoderDecoderConfig, EncoderDecoderM
 ModelConfig = Annotated[
     EncoderConfig | DecoderConfig | EncoderDecoderConfig, Field(discriminator="kind")
 ]
-"""Every architecture there is."""
+"""Any model architecture."""
 
 Model = EncoderModel | DecoderModel | EncoderDecoderModel
 

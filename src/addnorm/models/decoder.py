@@ -46,8 +46,8 @@ class DecoderModel(nn.Module):
     ) -> Float[Tensor, "batch seq vocab"]:
         """Next-token logits.
 
-        With a `cache`, `tokens` are the new ones alone; `valid` and `segments` cover the cached
-        ones too. The first `prefix` tokens of a row are seen from everywhere (prefix-LM).
+        With a `cache`, `tokens` holds only the new tokens; `valid` and `segments` cover the cached
+        ones too. All tokens of a row may attend to its first `prefix` tokens (prefix-LM).
         """
         return self.head(*self.hidden(tokens, valid, segments, cache, prefix))
 
@@ -59,7 +59,7 @@ class DecoderModel(nn.Module):
         cache: KVCache | None = None,
         prefix: Int[Tensor, " batch"] | None = None,
     ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-        """The final hidden states and their context, which the head reads."""
+        """The final hidden states and their context: the inputs of the head."""
         past = 0 if cache is None else cache.length
         mask = Causal() if prefix is None else Prefix(prefix)
         ctx = Context.over(tokens, mask, valid=valid, segments=segments, past=past)
@@ -73,7 +73,7 @@ class DecoderModel(nn.Module):
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch some vocab"]:
-        """The logits of some of the new tokens: those of a whole prompt would fill the memory."""
+        """The logits at some of the new positions only, which saves memory for long prompts."""
         x, ctx = self.hidden(tokens, valid, cache=cache)
         return self.head(x[:, some], ctx)
 
@@ -83,7 +83,7 @@ class DecoderModel(nn.Module):
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch vocab"]:
-        """The logits of the next token alone."""
+        """The logits of the next token only."""
         return self.logits_of(slice(-1, None), tokens, valid, cache)[:, -1]
 
     def exit_logits(
@@ -92,7 +92,7 @@ class DecoderModel(nn.Module):
         valid: Bool[Tensor, "batch seq"] | None = None,
         segments: Int[Tensor, "batch seq"] | None = None,
     ) -> Iterator[Float[Tensor, "batch seq vocab"]]:
-        """The logits of each early exit, then of the last layer; layers run when they are read."""
+        """Yield the logits of each early exit, then of the last layer; layers are run lazily."""
         ctx = Context.over(tokens, Causal(), valid=valid, segments=segments)
         return exit_logits(self.stack, self.exits, self.head, self.embed(tokens, ctx), ctx)
 
@@ -101,7 +101,7 @@ class DecoderModel(nn.Module):
         return self.stack.new_cache()
 
     def new_memory(self, size: int) -> KVCache:
-        """An empty memory of the last `size` tokens, carried from segment to segment."""
+        """An empty Transformer-XL memory of the last `size` tokens."""
         return self.stack.new_memory(size)
 
 

@@ -1,4 +1,4 @@
-"""The encoder-only Transformer: every position sees every other (BERT, ViT)."""
+"""The encoder-only Transformer, with bidirectional attention (BERT, ViT)."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -44,9 +44,9 @@ class EncoderModel(nn.Module):
         valid: Bool[Tensor, "batch input_seq"] | None = None,
         types: Int[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch *outputs"]:
-        """Logits: `batch classes` from a classification head, else `batch seq outputs`.
+        """The logits: `batch classes` from a classification head, else `batch seq outputs`.
 
-        `types` says which sentence a token is in, where the embedding tells them apart.
+        `types` are the token type (segment) ids, if the embedding has any.
         """
         return self.head(*self.hidden(inputs, valid, types))
 
@@ -56,7 +56,7 @@ class EncoderModel(nn.Module):
         valid: Bool[Tensor, "batch input_seq"] | None = None,
         types: Int[Tensor, "batch seq"] | None = None,
     ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-        """The final hidden states and their context, which the head reads."""
+        """The final hidden states and their context: the inputs of the head."""
         x, ctx = embedded(self.embed, inputs, valid, types)
         return self.stack(x, ctx), ctx
 
@@ -65,7 +65,7 @@ class EncoderModel(nn.Module):
         inputs: Shaped[Tensor, "batch *input"],
         valid: Bool[Tensor, "batch input_seq"] | None = None,
     ) -> Iterator[Float[Tensor, "batch *outputs"]]:
-        """The logits of each early exit, then of the last layer; layers run when they are read."""
+        """Yield the logits of each early exit, then of the last layer; layers are run lazily."""
         x, ctx = embedded(self.embed, inputs, valid)
         return exit_logits(self.stack, self.exits, self.head, x, ctx)
 
@@ -98,7 +98,7 @@ class EncoderConfig(TransformerConfig):
         return isinstance(self.head, TokenHeadConfig) and self.head.tied
 
     def build(self, vocab_size: int = 0, n_labels: int | None = None) -> EncoderModel:
-        """The model; `n_labels` is the number of classes or tags, and unused by a token head."""
+        """Build the model; `n_labels` is the number of classes or tags, unused by a token head."""
         position = self.build_position(causal=False)
         embed = build_input(self.input, self, position, vocab_size)
         tokens = isinstance(self.head, TokenHeadConfig)

@@ -1,4 +1,4 @@
-"""The encoder–decoder Transformer: the decoder looks back at the encoded source (the original)."""
+"""The encoder–decoder Transformer: the decoder attends to the encoded source."""
 
 from dataclasses import replace
 from typing import Literal, cast
@@ -60,7 +60,7 @@ class EncoderDecoderModel(nn.Module):
         source_valid: Bool[Tensor, "batch source_seq"] | None = None,
         target_valid: Bool[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
-        """Logits of the token after each one of `target`."""
+        """Next-token logits at every position of `target`."""
         return self.head(*self.hidden(source, target, source_valid, target_valid))
 
     def hidden(
@@ -70,7 +70,7 @@ class EncoderDecoderModel(nn.Module):
         source_valid: Bool[Tensor, "batch source_seq"] | None = None,
         target_valid: Bool[Tensor, "batch seq"] | None = None,
     ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-        """What `forward` gives the head."""
+        """The final hidden states and their context: the inputs of the head."""
         memory = self.encode(source, source_valid)
         return self.decoded(target, memory, source_valid, target_valid)
 
@@ -79,7 +79,7 @@ class EncoderDecoderModel(nn.Module):
         source: Shaped[Tensor, "batch *input"],
         valid: Bool[Tensor, "batch source_seq"] | None = None,
     ) -> Float[Tensor, "batch memory_seq d_model"]:
-        """The memory: the source, each position having seen every other."""
+        """Encode the source into the memory that the decoder attends to."""
         x, ctx = embedded(self.source_embed, source, valid)
         return zero_padding(self.encoder(x, ctx), ctx.valid)
 
@@ -92,10 +92,11 @@ class EncoderDecoderModel(nn.Module):
         cache: KVCache | None = None,
         branches: Branches | None = None,
     ) -> Float[Tensor, "batch seq vocab"]:
-        """Next-token logits given the memory; `source_valid` is that of the source itself.
+        """Next-token logits given the memory; `source_valid` marks the real source inputs.
 
-        With a `cache`, `target` holds the new tokens alone, and `target_valid` the cached ones too.
-        The new tokens of a row may each end one of its `branches`, rather than follow each other.
+        With a `cache`, `target` holds only the new tokens, and `target_valid` covers the cached
+        ones too. With `branches`, each new token of a row is the leaf of a branch, rather than the
+        successor of the token before it.
         """
         return self.head(*self.decoded(target, memory, source_valid, target_valid, cache, branches))
 
@@ -108,7 +109,7 @@ class EncoderDecoderModel(nn.Module):
         cache: KVCache | None = None,
         branches: Branches | None = None,
     ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-        """What `decode` gives the head."""
+        """The decoder's final hidden states and their context: the inputs of the head."""
         past = 0 if cache is None else cache.length
         mask, positions = (Causal(), None) if branches is None else (branches, branches.positions)
         ctx = Context.over(target, mask, valid=target_valid, past=past, positions=positions)
@@ -118,12 +119,12 @@ class EncoderDecoderModel(nn.Module):
     def cross_keys_values(
         self, memory: Float[Tensor, "memories memory_seq d_model"]
     ) -> list[KeysValues]:
-        """The keys and values of the memory, as the cross-attention of each layer sees them."""
+        """Project the memory to the cross-attention keys and values of each layer."""
         return [attention.keys_values(memory) for attention in self.cross_attentions]
 
     @property
     def cross_attentions(self) -> list[CrossAttention]:
-        """What looks at the memory, layer by layer, as the blocks are now."""
+        """The cross-attention module of each decoder layer."""
         return [cast(CrossAttention, block.cross_attention) for block in self.decoder.blocks]
 
     def new_cache(self) -> KVCache:
@@ -178,9 +179,11 @@ class EncoderDecoderConfig(TransformerConfig):
         )
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
-        """The model; `target_vocab_size` defaults to `vocab_size`, which only tokens need.
+        """Build the model; `target_vocab_size` defaults to `vocab_size`.
 
-        Raises `InputError` where two vocabularies are to share one table.
+        Only token inputs need `vocab_size`.
+
+        Raises `InputError` if two different vocabularies would have to share one table.
         """
         n_target = target_vocab_size or vocab_size
         share = self.share_embeddings and isinstance(self.input, TokenInputConfig)

@@ -1,4 +1,4 @@
-"""Inputs: what an encoder may read, token ids or not, and how it becomes a sequence."""
+"""Encoder inputs: tokens, images, audio and time series, and their embeddings."""
 
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ from addnorm.nn.patches import (
 from addnorm.nn.positions.position import Position
 
 Input = TokenEmbedding | PatchEmbedding | LogMelEmbedding | SeriesEmbedding
-"""An embedding of any kind of input, built."""
+"""An input embedding of any kind."""
 
 
 @config
@@ -37,13 +37,13 @@ InputConfig = Annotated[
     Field(discriminator="kind"),
     WORD,
 ]
-"""Every kind of input there is."""
+"""Any kind of input."""
 
 
 def build_input(
     kind: InputConfig, transformer: TransformerConfig, position: Position, vocab_size: int
 ) -> Input:
-    """The embedding of this kind of input in a model with these sizes."""
+    """Build the embedding of this kind of input with the sizes of the model."""
     if not isinstance(kind, TokenInputConfig):
         return kind.build(transformer.d_model, position, transformer.dropout)
     if not vocab_size:
@@ -57,7 +57,7 @@ def embedded(
     valid: Bool[Tensor, "batch input_seq"] | None,
     types: Int[Tensor, "batch seq"] | None = None,
 ) -> tuple[Hidden, Context]:
-    """The sequence that the inputs become, and its context in a stack without a causal mask."""
+    """Embed the inputs as a sequence, with its context for a bidirectional stack."""
     if not isinstance(embed, TokenEmbedding):
         return embed(inputs, valid)
     ctx = Context.over(inputs, Full(), valid=valid)
@@ -67,7 +67,7 @@ def embedded(
 def valid_positions(
     embed: Input, valid: Bool[Tensor, "batch input_seq"] | None
 ) -> Bool[Tensor, "batch seq"] | None:
-    """Which positions of the embedded sequence are real, where `valid` says it of the inputs."""
+    """Map `valid`, the mask of the real inputs, to positions of the embedded sequence."""
     if valid is None or isinstance(embed, TokenEmbedding | PatchEmbedding):
         return valid
     return embed.valid_positions(valid)

@@ -1,11 +1,11 @@
-"""The ledger: whoever reads a built model accounts for all of it, or refuses.
+"""The ledger: code that reads a model must account for every part of it, or refuse.
 
-Exporters, quantisers and compilers know the parts that they were written for. A `Ledger` lists
-what a model is made of as it stands now: the type of every module, every parameter and buffer,
-and every plain attribute (ε, scales, caps, frequencies, activations, masks). A reader claims what
-it has read by reading it through the ledger, leaves out what it need not read with a reason, and
-`close` raises `InputError` naming the first thing that is left. So an unknown part, a new setting
-or a module that was replaced after building can never be overlooked.
+Exporters, quantisers and compilers support only the parts that they were written for. A `Ledger`
+lists everything in the model's present state: the type of every module, every parameter and buffer,
+and every plain attribute (ε, scales, caps, frequencies, activations, masks). A reader claims an
+item by reading it through the ledger, or skips it and states the reason; `close` raises
+`InputError` naming the first unclaimed item. So an unknown part, a new setting or a module replaced
+after the build is never overlooked.
 """
 
 import re
@@ -23,21 +23,21 @@ from addnorm.nn.linear import Linear
 M = TypeVar("M", bound=nn.Module)
 
 BOOKKEEPING = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"})
-"""The attributes that torch has for its own use; an RNN lists its parameters twice."""
+"""The attributes that torch uses internally; an RNN lists its parameters twice."""
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
-"""Modules that compute nothing: what they hold is listed by itself."""
+"""Modules that compute nothing; their children are listed separately."""
 
 HOOKS = "forward hooks"
 TYPE = ""
-"""The name under which a module itself stands, beside those of its attributes."""
+"""The item name of a module itself, as opposed to its attributes."""
 
 LAYER = re.compile(r"(?:(\w+)\.)?blocks\.(\d+)\.?(.*)")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that a model is made of: a module (by its type), or an attribute of one."""
+    """One item of a model: a module (identified by its type) or an attribute of a module."""
 
     module: nn.Module
     path: str
@@ -47,12 +47,12 @@ class Item:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What tells it from others; a module that stands in several places is one."""
+        """The identity of the item; a module used in several places is one item."""
         return id(self.module), self.name
 
     @property
     def kind(self) -> Literal["module", "hooks", "parameter", "buffer", "setting"]:
-        """What sort of thing it is."""
+        """The kind of the item."""
         if self.name in (TYPE, HOOKS):
             return "module" if self.name == TYPE else "hooks"
         if self.name in _parameters(self.module):
@@ -61,7 +61,7 @@ class Item:
 
     @property
     def value(self) -> object:
-        """What it is now."""
+        """The current value."""
         if self.name == TYPE:
             return self.module
         return len(hooks_of(self.module)) if self.name == HOOKS else getattr(self.module, self.name)
@@ -77,9 +77,9 @@ class Item:
 
 
 class Ledger:
-    """What `model` is made of, and what of it `reader` has accounted for.
+    """All items of `model`, and which of them `reader` has accounted for.
 
-    `reader` is the name that a refusal begins with, such as "GGUF".
+    `reader` is the name at the start of an error message, such as "GGUF".
     """
 
     def __init__(self, model: nn.Module, reader: str) -> None:
@@ -88,12 +88,12 @@ class Ledger:
         self.items = {item.key: item for item in items_of(model)}
         self._claimed: set[tuple[int, str]] = set()
 
-    # Reading, which claims.
+    # Reading an item claims it.
 
     def module(self, module: nn.Module, *kinds: type[M]) -> M:
-        """The module, which must be exactly of one of these types: a subclass is another part.
+        """Claim a module whose type is exactly one of `kinds`; subclasses do not count.
 
-        Raises `InputError` naming it where it is not.
+        Raises `InputError` naming the module if it has another type.
         """
         if type(module) not in kinds:
             raise self.refusal(module, TYPE, " or ".join(kind.__name__ for kind in kinds))
@@ -101,17 +101,17 @@ class Ledger:
         return module  # pyright: ignore[reportReturnType]
 
     def take(self, module: nn.Module, name: str) -> Any:
-        """The parameter, buffer or setting `name` of a module."""
+        """Claim and return the parameter, buffer or setting `name` of a module."""
         self._claimed.add((id(module), name))
         return getattr(module, name)
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """All parameters by their first names, for who writes them under these names."""
+        """Claim and return all parameters by name, for writers that keep these names."""
         self._claimed.update(item.key for item in self.items.values() if item.kind == "parameter")
         return dict(self.model.named_parameters())
 
     def state(self) -> dict[str, Tensor]:
-        """All parameters and persistent buffers by name, for who keeps them under these names."""
+        """Claim all parameters and persistent buffers, for writers that keep their names."""
         self.parameters()
         kept = self.model.state_dict()
         for item in self.items.values():
@@ -120,12 +120,14 @@ class Ledger:
         return kept
 
     def expect(self, module: nn.Module, name: str, value: object) -> None:
-        """Claim a setting that can have one value only. Raises `InputError` where it has not."""
+        """Claim a setting that must equal `value`. Raises `InputError` if it does not."""
         if not equal(self.take(module, name), value):
             raise self.refusal(module, name, shown(value))
 
     def same(self, modules: Sequence[nn.Module], name: str) -> Any:
-        """The value that `name` has in all of these modules, for what a format stores only once.
+        """Claim `name`, which must have one value in all modules, and return that value.
+
+        For settings that a format stores only once.
 
         Raises `InputError` naming the first module in which it differs.
         """
@@ -140,13 +142,13 @@ class Ledger:
         return value
 
     def linear(self, layer: nn.Module) -> tuple[Tensor, Tensor | None]:
-        """The weight and the bias of a plain linear map."""
+        """Claim a plain linear layer; return its weight and bias."""
         self.module(layer, Linear, nn.Linear)
         self.leave(layer, "in_features", "out_features", because="the weight has this shape")
         return self.take(layer, "weight"), self.take(layer, "bias")
 
     def table(self, embedding: nn.Module) -> Tensor:
-        """The weight of a plain embedding table."""
+        """Claim a plain embedding table; return its weight."""
         self.module(embedding, nn.Embedding)
         self.leave(
             embedding, "num_embeddings", "embedding_dim", because="the weight has this shape"
@@ -156,31 +158,31 @@ class Ledger:
         return self.take(embedding, "weight")
 
     def dropout(self, dropout: nn.Module) -> None:
-        """Account for dropout, which does nothing at inference."""
+        """Claim a dropout module, which does nothing at inference."""
         self.module(dropout, Dropout)
         self.leave(dropout, "p", because="nothing is dropped at inference")
 
-    # What is not read.
+    # Skipping items.
 
     def leave(self, module: nn.Module, *names: str, because: str) -> None:
-        """Leave attributes out knowingly; the reason is for those who read the code."""
+        """Skip attributes deliberately; the reason is for readers of the code."""
         assert because
         self._claimed.update((id(module), name) for name in names)
 
     def leave_all(self, module: nn.Module, *, because: str) -> None:
-        """Leave a module out with everything in it."""
+        """Skip a module and everything in it."""
         assert because
         self._claimed.update(item.key for item in items_of(module))
 
     def refusal(self, module: nn.Module, name: str, accepted: str | None = None) -> InputError:
-        """The error for an attribute, or for a module itself, that the reader cannot express."""
+        """The error for an attribute or a module that the reader does not support."""
         more = "" if accepted is None else f": it knows {accepted} there"
         return InputError(f"{self.reader} cannot hold {self._item(module, name)}{more}")
 
     def close(self, within: nn.Module | None = None) -> None:
-        """Raise `InputError` naming the first thing, of all or within a module, that is unclaimed.
+        """Raise `InputError` naming the first unclaimed item, of the model or of one module.
 
-        None is no setting: an optional part that is not there needs no claim.
+        Attributes that are None are not listed, so absent optional parts need no claim.
         """
         for item in self.items.values() if within is None else items_of(within):
             if item.key not in self._claimed:
@@ -195,7 +197,7 @@ class Ledger:
 
 
 def items_of(model: nn.Module) -> Iterator[Item]:
-    """Everything that a model is made of, module by module, each before what it holds."""
+    """Yield all items of a model, module by module, parents before children."""
     for path, module in model.named_modules():
         yield from _items_at(path, module)
 
@@ -233,10 +235,10 @@ def hooks_of(module: nn.Module) -> list[object]:
 
 
 def check_as_built(ledger: Ledger, model: nn.Module, built: nn.Module) -> None:
-    """Claim all that is as in `built`, a model fresh from the configuration that will be written.
+    """Claim every item that equals that of `built`, freshly built from the configuration.
 
-    The types of modules and their settings must be the same; parameters and buffers may differ, and
-    are left to be claimed by who writes them. Raises `InputError` naming the first that is not.
+    Module types and settings must be equal; parameters and buffers may differ, and are claimed by
+    the code that writes them. Raises `InputError` naming the first item that differs.
     """
     expected, found = _by_place(built), _by_place(model)
     for place, item in found.items():
@@ -268,13 +270,13 @@ def _claim_as(ledger: Ledger, item: Item, expected: Item) -> None:
 
 
 def _by_place(model: nn.Module) -> dict[tuple[str, str], Item]:
-    """The items of every place, those of a module in several places at each of them."""
+    """All items by path; a shared module is listed under each of its paths."""
     modules = model.named_modules(remove_duplicate=False)
     return {(path, item.name): item for path, one in modules for item in _items_at(path, one)}
 
 
 def equal(one: object, other: object) -> bool:
-    """Whether two settings are the same, number by number where they are tensors."""
+    """Whether two settings are equal; tensors are compared element by element."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         one, other = one.detach().cpu(), other.detach().cpu()
         return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
@@ -282,7 +284,7 @@ def equal(one: object, other: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """A setting as a refusal shows it."""
+    """Format a value for an error message."""
     match value:
         case nn.Module():
             return type(value).__name__

@@ -69,7 +69,7 @@ def distilbert_base() -> EncoderConfig:
 def vit_b16() -> EncoderConfig:
     """ViT-B/16 (Dosovitskiy et al. 2021, table 1): 86,567,656 parameters with 1,000 classes.
 
-    For images of 224 × 224; the positions of patches are learned with them.
+    For images of 224 × 224, the size for which its position embeddings are learned.
     """
     return EncoderConfig(
         d_model=768,
@@ -113,8 +113,8 @@ def t5_base() -> EncoderDecoderConfig:
 def transformer_xl_base() -> DecoderConfig:
     """Transformer-XL base for WikiText-103 (Dai et al. 2019, table 1), about 151 M parameters.
 
-    With its vocabulary of 267,735. The original's adaptive softmax saves time, and no parameters:
-    its table is as wide for rare words as for frequent ones, and tied.
+    With its vocabulary of 267,735. The adaptive softmax of the original saves time but no
+    parameters: its table is as wide for rare words as for frequent ones, and tied.
     """
     return DecoderConfig(
         d_model=410,

@@ -1,9 +1,9 @@
-"""One step of decoding, `(model, tokens, state)` to `(logits, state)`: eager, compiled, exported.
+"""One decoding step, `(model, tokens, state)` to `(logits, state)`: eager, compiled or exported.
 
-The state is tensors in a frozen class. What holds the keys and values decides how they grow, and
-is all that differs between the ways to run a step: a buffer that doubles (`SelfCache`, eager), one
-that a compiled graph writes into (`FixedCache`), or tensors that an exported graph takes and gives
-(`ConcatenatedCache`). Both steps can be traced with all lengths open.
+The state is a frozen class of tensors. The ways of running a step differ only in the type of the
+key/value cache: a growing buffer (`SelfCache`, eager), a buffer that a compiled graph writes into
+(`FixedCache`), or tensors that an exported graph takes and returns (`ConcatenatedCache`). Both
+steps can be traced with all lengths dynamic.
 """
 
 from collections.abc import Sequence
@@ -33,24 +33,24 @@ EVERY = slice(None)
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderState:
-    """What a decoder-only model goes on from.
+    """The decoding state of a decoder-only model.
 
-    `cache` has what its layers keep of the tokens read; without one, a step reads whole texts.
-    `valid` marks the real tokens among those and the next ones to be read; None stands for "all".
+    `cache` holds the keys and values of the tokens so far; without one, a step takes whole texts.
+    `valid` marks the real tokens among the past and the next tokens; None means all.
     """
 
     cache: KVCache | None
     valid: Bool[Tensor, "rows so_far"] | None = None
 
     def extended(self) -> "DecoderState":
-        """The state for one more real token of each row."""
+        """Extend the state for one more real token per row."""
         if self.valid is None:
             return self
         more = torch.ones_like(self.valid[:, :1])
         return replace(self, valid=torch.cat([self.valid, more], dim=1))
 
     def select(self, rows: Int[Tensor, " kept"]) -> "DecoderState":
-        """These rows, in this order, repeats allowed."""
+        """Keep these rows, in this order; rows may repeat."""
         if self.cache is not None:
             self.cache.select(rows)
         return self if self.valid is None else replace(self, valid=self.valid[rows])
@@ -62,9 +62,9 @@ def decoder_step(
     state: DecoderState,
     some: slice = LAST,
 ) -> tuple[Float[Tensor, "rows some vocab"], DecoderState]:
-    """Read `tokens`: the logits after some of them, and the state for one more token of each row.
+    """Process `tokens`; return the logits at some of them, and the state for one more token.
 
-    The caches of the state are filled as the step runs.
+    The caches of the state are updated in place.
     """
     logits = model.logits_of(some, tokens, state.valid, state.cache)
     return logits, state.extended()
@@ -72,12 +72,12 @@ def decoder_step(
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationState:
-    """What an encoder–decoder model goes on from: `memory`, and what it has written.
+    """The decoding state of an encoder–decoder model.
 
-    `source_valid` marks the real tokens of the source; None stands for "all". `cache` has the keys
-    and values of the tokens read and of the memory, which is then nothing but a shape; without one,
-    a step reads whole targets. Where the new tokens of a row end `branches`, those say what each
-    sees.
+    `source_valid` marks the real inputs of the source; None means all. `cache` holds the keys and
+    values of the target tokens so far and of the memory, and then only the shape of `memory`
+    matters; without a cache, a step takes whole targets. With `branches`, each new token of a row
+    is the leaf of a branch, which says what it attends to.
     """
 
     memory: Float[Tensor, "memories memory_seq width"]
@@ -94,7 +94,7 @@ class TranslationState:
         *,
         cached: bool = True,
     ) -> "TranslationState":
-        """Encode the sources; the keys and values of the memory are computed here, once."""
+        """Encode the sources and, if `cached`, compute the cross-attention keys and values."""
         memory = model.encode(source, valid)
         if not cached:
             return cls(memory=memory, source_valid=valid)
@@ -108,9 +108,10 @@ class TranslationState:
         cache: KVCache,
         branches: Branches | None = None,
     ) -> "TranslationState":
-        """The state that looks at these keys and values of a memory.
+        """The state for precomputed cross-attention keys and values.
 
-        Its memory has no features: a layer that read it would fail, not err.
+        Its `memory` has no features, so a layer that used it would fail instead of computing
+        nonsense.
         """
         cache.remember(memories)
         keys = memories[0][0]
@@ -120,7 +121,7 @@ class TranslationState:
     def select(
         self, rows: Int[Tensor, " kept"], memories: Int[Tensor, " memories"]
     ) -> "TranslationState":
-        """These rows of what was written, and the memories that they look at."""
+        """Keep these rows of the target, and their memories."""
         if self.cache is not None:
             self.cache.select(rows, memories)
         valid = self.source_valid
@@ -134,9 +135,9 @@ class TranslationState:
 def translation_step(
     model: EncoderDecoderModel, tokens: Int[Tensor, "rows new"], state: TranslationState
 ) -> tuple[Float[Tensor, "rows new vocab"], TranslationState]:
-    """Read `tokens` of the targets: the logits after each, and the state after all.
+    """Process target `tokens`; return the logits at each, and the new state.
 
-    The caches of the state are filled as the step runs.
+    The caches of the state are updated in place.
     """
     logits = model.decode(
         tokens,
@@ -148,13 +149,13 @@ def translation_step(
     return logits, state
 
 
-# The caches of a traced step: their tensors are the inputs of a graph.
+# The caches of a traced step, whose tensors are inputs of the graph.
 
 
 def fixed_cache(
     stack: Stack, buffers: Sequence[Tensor], slots: Int[Tensor, " so_far"], n_new: int
 ) -> KVCache:
-    """A cache in buffers with room, keys and values in turn; the last `n_new` slots are empty."""
+    """A cache in preallocated buffers (keys, values, keys, …); the last `n_new` slots are empty."""
     layers = [
         FixedCache(keys, values, slots, pattern.reach[0])
         for (keys, values), pattern in zip(pairs(buffers), stack.patterns, strict=True)
@@ -163,7 +164,7 @@ def fixed_cache(
 
 
 def concatenated_cache(stack: Stack, past: Sequence[Tensor]) -> KVCache:
-    """A cache of these keys and values, in turn, which it leaves as they are."""
+    """A cache of these tensors (keys, values, keys, …), which it does not modify."""
     layers = [
         ConcatenatedCache(keys, values, pattern.reach[0])
         for (keys, values), pattern in zip(pairs(past), stack.patterns, strict=True)
@@ -172,27 +173,26 @@ def concatenated_cache(stack: Stack, past: Sequence[Tensor]) -> KVCache:
 
 
 def pairs(tensors: Sequence[Tensor]) -> list[KeysValues]:
-    """The keys and values of each layer, out of both in turn."""
+    """Group alternating keys and values into one pair per layer."""
     return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
-# What can be traced at all.
+# Which models can be traced.
 
 UNTRACEABLE: dict[type[nn.Module], str] = {
     MixtureOfExperts: "a mixture of experts splits its tokens as the data say: use kind = 'gated'",
     LogMelEmbedding: "log-mel frames are no input of a graph: read tokens or images",
     SeriesEmbedding: "time series are no input of a graph: read tokens or images",
 }
-"""Modules whose work depends on more than shapes, and what would be accepted."""
+"""Modules that cannot be traced because they depend on data, with an accepted alternative."""
 
 
 def check_traceable(purpose: str, *parts: nn.Module) -> None:
-    """Raise `InputError` where these parts of a model hold what no graph can.
+    """Raise `InputError` if these parts of a model contain something that cannot be traced.
 
-    Compiled and exported decoding ask this and nothing else. `purpose` says what cannot be done, as
-    in "this model cannot be compiled". Parts of someone's own are traced as they are. Refused are
-    hooks, which a graph would run once and never again, and attention of another type, whose cache
-    is not known.
+    This is the only check for compiled and exported decoding. `purpose` begins the error message,
+    as in "this model cannot be compiled". Custom parts are traced as they are. Refused are hooks,
+    which would run only once, while tracing, and custom attention types, whose cache is unknown.
     """
     for part in parts:
         _check_listed(Ledger(part, "a graph"))

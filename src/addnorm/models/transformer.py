@@ -1,4 +1,4 @@
-"""What every model configuration has in common, and how its embedding and stacks are built."""
+"""The base of all model configurations, which builds embeddings and stacks."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -59,7 +59,7 @@ LayerPositionConfig = Annotated[
     | PositionPart,
     Family("position", PositionPart),
 ]
-"""The positions that a layer may have of its own: those that act in attention."""
+"""The position encodings that can be set per layer: those that act in attention."""
 
 
 LayerCount = Annotated[PositiveInt, Field(le=4096)]
@@ -127,11 +127,11 @@ class TransformerConfig:
                 self.check_position(layer.position or self.position)
 
     def check_position(self, position: Any) -> None:
-        """Raise `ValueError` for positions that cannot work in this attention."""
+        """Raise `ValueError` if the position encoding conflicts with the attention."""
         check_conflicts([position], self.build_context(causal=True, max_len=self.max_len))
 
     def build_context(self, *, causal: bool, max_len: int) -> BuildContext:
-        """The sizes around a position scheme."""
+        """The model sizes that a position encoding is built for."""
         attention = self.attention
         if not isinstance(attention, AttentionConfig):
             attention = AttentionConfig(n_heads=1)
@@ -150,13 +150,13 @@ class TransformerConfig:
         )
 
     def build_embedding(self, vocab_size: int, position: Position) -> TokenEmbedding:
-        """The embedding of tokens; someone's own has the same attributes (see `EmbeddingPart`)."""
+        """Build the token embedding; a custom one has the same attributes (`EmbeddingPart`)."""
         return build_embedding(self.embedding, vocab_size, self.d_model, position, self.dropout)
 
     def build_position(
         self, *, causal: bool, position: PositionConfig | None = None, max_len: int | None = None
     ) -> Position:
-        """The scheme of one stack, or of one layer: by default the model's own."""
+        """Build the position encoding of a stack or a layer, by default the model's own."""
         context = self.build_context(causal=causal, max_len=max_len or self.max_len)
         return build_position(position or self.position, context)
 
@@ -164,7 +164,8 @@ class TransformerConfig:
     def cross_attention_config(self) -> AttentionConfig:
         """The attention to a memory: its own configuration, or else that of self-attention here.
 
-        Where blocks have no attention: eight heads, or the most below that divide the width.
+        If the blocks have no attention: eight heads, or the largest smaller number that divides the
+        width.
         """
         if self.cross_attention is not None:
             return self.cross_attention
@@ -173,11 +174,11 @@ class TransformerConfig:
         return AttentionConfig(n_heads=max(n for n in range(1, 9) if self.d_model % n == 0))
 
     def build_stack(self, position: Position, depth: Depth) -> Stack:
-        """Blocks of self-attention, or what stands in its place, and feed-forward."""
+        """Build a stack of blocks with self-attention (or another mixer) and feed-forward."""
         return self._build_stack(position, depth, depth.n_layers, cross=False)
 
     def build_cross_stack(self, position: Position, depth: Depth) -> Stack:
-        """Blocks that also look at a memory."""
+        """Build a stack of blocks that also have cross-attention."""
         return self._build_stack(position, depth, depth.decoder, cross=True)
 
     def _build_stack(
@@ -196,7 +197,7 @@ class TransformerConfig:
             raise InputError(f"layer {depth.layer}: {error}") from error
 
     def build_block(self, position: Position, depth: Depth, *, cross: bool) -> AnyBlock:
-        """Layer `depth.layer` of a stack: every sublayer in its placement."""
+        """Build layer `depth.layer` of a stack, with every sublayer in its placement."""
         names = ["attention", *(["cross_attention"] if cross else []), "feedforward"]
         parts: dict[str, Any] = {
             f"{name}_residual": self.build_residual(depth, first=name == "attention")
@@ -214,7 +215,7 @@ class TransformerConfig:
         return CrossBlock(**parts) if cross else Block(**parts)
 
     def build_mixer(self, position: Position, depth: Depth) -> nn.Module:
-        """What this layer has where attention stands."""
+        """Build the token mixer of this layer."""
         pattern = self.layer_pattern
         layer = pattern[depth.layer % len(pattern)] if pattern else LayerConfig()
         attention = self.attention
@@ -226,7 +227,7 @@ class TransformerConfig:
         return build_mixer(attention, self.d_model, in_layer, depth.causal, depth.layer)
 
     def build_residual(self, depth: Depth, *, first: bool) -> nn.Module:
-        """The placement of one sublayer; `first` in its block."""
+        """Build the placement of one sublayer; `first` if it is the first of its block."""
         placement = self.residual
         leaves_out = isinstance(placement, PreNormConfig) and not placement.first
         if first and depth.layer == 0 and leaves_out:
@@ -236,7 +237,7 @@ class TransformerConfig:
     def build_exits(
         self, layers: tuple[int, ...], head: HeadConfig, n_outputs: int
     ) -> nn.ModuleDict:
-        """A norm and a head for each of the layers that have an exit."""
+        """Build a norm and a head for each early exit."""
         exits = {
             str(layer): ExitHead(
                 build_norm(self.norm, self.d_model), build_head(head, self.d_model, n_outputs)

@@ -1,1 +1,1 @@
-"""Building blocks: tensors in, tensors out; they know nothing of vocabulary, data or training."""
+"""Building blocks: tensors in, tensors out, independent of vocabulary, data and training."""

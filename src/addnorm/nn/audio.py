@@ -1,4 +1,4 @@
-"""Audio: log-mel frames become a sequence of half their length."""
+"""Audio input: embeds log-mel frames as a sequence of half their length."""
 
 from typing import Literal
 
@@ -40,7 +40,7 @@ class LogMelEmbedding(nn.Module):
         frames: Float[Tensor, "batch n_mels frames"],
         valid: Bool[Tensor, "batch frames"] | None = None,
     ) -> tuple[Hidden, Context]:
-        """The embedded frames, with their context; `valid` marks the real frames."""
+        """Embed the frames and build their context; `valid` marks the real frames."""
         check_frames(frames, self.conv1.in_channels, valid)
         dtype = self.conv1.weight.dtype
         x = F.gelu(self.conv1(_silenced(frames.to(dtype), valid)))
@@ -49,7 +49,7 @@ class LogMelEmbedding(nn.Module):
         return as_sequence(x, self.position, self.dropout, shorter)
 
     def valid_positions(self, valid: Bool[Tensor, "batch frames"]) -> Bool[Tensor, "batch seq"]:
-        """Which positions are real: those whose own frame, the even ones, is."""
+        """Which output positions are real: position `i` is real if frame `2 i` is."""
         return valid[:, ::2]
 
 

@@ -14,22 +14,22 @@ from addnorm.nn.types import Hidden
 
 @runtime_checkable
 class Mixer(Protocol):
-    """A token mixer: the sublayer in which the tokens of a text exchange information."""
+    """A token mixer: the sublayer in which tokens exchange information, such as attention."""
 
     @property
     def pattern(self) -> Mask:
-        """The mask that the layer adds to that of the pass."""
+        """The mask that this layer adds to the mask of the forward pass."""
         ...
 
     def new_cache(self) -> Cache:
-        """An empty cache: what the mixer will need of the tokens before."""
+        """An empty cache for the state that the mixer needs from earlier tokens."""
         ...
 
 
 class Block(nn.Module):
     """Self-attention, then feed-forward, each inside its residual (Vaswani et al. 2017, §3.1).
 
-    Another mixer may stand where attention does.
+    `attention` may be any other mixer.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CrossBlock(nn.Module):
 class ParallelBlock(nn.Module):
     """`x + attention(norm(x)) + feedforward(norm(x))` (GPT-J, PaLM, GPT-NeoX).
 
-    `norm` is the one that the branches share, if they do.
+    `norm` is the norm that the branches share, or the identity.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ AnyBlock = Block | CrossBlock | ParallelBlock | ParallelCrossBlock
 
 
 class Stack(nn.Module):
-    """Blocks one after another, then the final norm that the placement asks for."""
+    """A sequence of blocks, followed by the final norm of the placement."""
 
     def __init__(self, blocks: Sequence[AnyBlock], norm: nn.Module) -> None:
         super().__init__()
@@ -165,12 +165,12 @@ class Stack(nn.Module):
 
     @property
     def mixers(self) -> list[Mixer]:
-        """What stands where attention does, layer by layer, as the blocks are now."""
+        """The token mixer of each layer."""
         return [cast(Mixer, block.attention) for block in self.blocks]
 
     @property
     def patterns(self) -> list[Mask]:
-        """The mask that each layer adds to that of the pass."""
+        """The mask that each layer adds to the mask of the forward pass."""
         return [mixer.pattern for mixer in self.mixers]
 
     def forward(self, x: Hidden, ctx: Context, cache: KVCache | None = None) -> Hidden:
@@ -181,7 +181,7 @@ class Stack(nn.Module):
     def layer_outputs(
         self, x: Hidden, ctx: Context, cache: KVCache | None = None
     ) -> Iterator[Hidden]:
-        """The output of each layer before the final norm, computed when it is asked for."""
+        """Yield the output of each layer, before the final norm."""
         patterns = self.patterns
         contexts = {pattern: ctx.restrict(pattern) for pattern in patterns}
         for i, block in enumerate(self.blocks):
@@ -192,7 +192,7 @@ class Stack(nn.Module):
             cache.advance(x.shape[1])
 
     def new_cache(self) -> KVCache:
-        """An empty cache: each mixer keeps what it will need."""
+        """An empty cache for all layers."""
         return KVCache([mixer.new_cache() for mixer in self.mixers])
 
     def new_memory(self, size: int) -> KVCache:

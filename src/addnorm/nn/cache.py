@@ -1,4 +1,4 @@
-"""KVCache: what each layer keeps of tokens already read, so that decoding reads them once."""
+"""The key/value cache: each layer stores the state of past tokens, so that none is recomputed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     Length = int
 else:
     Length = int | torch.SymInt
-"""A number of tokens: to a tracer, a symbol for any."""
+"""A number of tokens; symbolic while tracing."""
 
 MIN_SLOTS = 256
-"""For how many tokens, of all rows together, buffers with room for more have room at least."""
+"""Minimum capacity of a growable buffer, in tokens over all rows."""
 
 
 @runtime_checkable
 class Cache(Protocol):
-    """What a mixer keeps of earlier tokens; each kind of mixer knows its own."""
+    """The state that a mixer keeps of past tokens; each kind of mixer has its own."""
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order, repeats allowed."""
+        """Keep these batch rows, in this order; rows may repeat."""
         ...
 
 
@@ -37,7 +37,7 @@ class AttentionCache(Cache, Protocol):
     """A cache for the keys and values of self-attention."""
 
     def source(self, x: Hidden) -> Float[Tensor, "batch kv_seq d_model"]:
-        """What keys and values are projected from."""
+        """The hidden states that keys and values are projected from."""
         ...
 
     def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
@@ -46,11 +46,11 @@ class AttentionCache(Cache, Protocol):
 
 
 class SelfCache:
-    """One layer's keys and values in a contiguous buffer that doubles when it is full.
+    """One layer's keys and values in a contiguous buffer that doubles in size when full.
 
-    With `back`, a query looks back that many slots at most, and no more are kept: when the buffer
-    is full, or was made for a long prompt, the last `back` slots move to the front of a new one.
-    Memory is then O(back), not O(tokens).
+    With `back`, a query attends at most that many slots back, and no more are kept: when the buffer
+    is full, or far too long after a long prompt, the last `back` slots are copied to the front of a
+    new one. Memory is then O(back), not O(tokens).
     """
 
     def __init__(self, back: float = inf) -> None:
@@ -77,19 +77,19 @@ class SelfCache:
 
     @property
     def kept(self) -> KeysValues:
-        """The keys and values of the last slots appended, and of those in reach before them."""
+        """The keys and values of the slots last appended and of those within their reach."""
         keys, values = self._buffers
         return keys[:, :, self._first : self._end], values[:, :, self._first : self._end]
 
     def _fits(self, added: int) -> bool:
-        """Whether so many more slots fit into the buffer without it being far too long."""
+        """Whether `added` more slots fit into the buffer, and the buffer is not far too long."""
         if not self._buffers:
             return False
         capacity, needed = self._buffers[0].shape[2], self._end - self._first + added
         return self._end + added <= capacity <= 4 * max(needed, 16)
 
     def _moved(self, i: int, new: Tensor) -> Tensor:
-        """What is still needed at the front of a buffer with room for as much again."""
+        """Copy the slots still needed to the front of a new buffer with twice the capacity."""
         batch, heads, added, width = new.shape
         held = self._end - self._first
         buffer = new.new_empty(batch, heads, max(16, 2 * held, held + added), width)
@@ -98,16 +98,17 @@ class SelfCache:
         return buffer
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order, repeats allowed."""
+        """Keep these batch rows, in this order; rows may repeat."""
         held = slice(self._first, self._end)
         self._buffers, self._spare = moved(self._buffers, self._spare, rows, held)
 
 
 class FixedCache:
-    """One layer's keys and values in buffers with room for more tokens than there are.
+    """One layer's keys and values in preallocated buffers.
 
-    `slots` numbers all tokens so far, those to be appended included. The buffers and the slots are
-    tensors and the rest follows from their shapes, so a compiled graph can take them as inputs.
+    `slots` holds the slot numbers of all tokens so far, including the ones about to be appended.
+    The buffers and slots are tensors and everything else follows from their shapes, so that a
+    compiled graph can take them as inputs.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class FixedCache:
         return self.keys[:, :, held], self.values[:, :, held]
 
     def extend(self, slots: Int[Tensor, " so_far"]) -> None:
-        """Number the tokens anew, those to be appended included, and make room for all."""
+        """Set `slots`, which includes tokens about to be appended; grow the buffers if needed."""
         if slots.shape[0] > self.keys.shape[2]:
             held = slice(self.slots.shape[0])
             self.keys, self.values = (
@@ -144,24 +145,24 @@ class FixedCache:
         self.slots = slots
 
     def take(self, places: Int[Tensor, "rows kept"], most: int) -> None:
-        """Keep the tokens at these places of each row, with room for `most`."""
+        """Keep the tokens at these slots of each row, in buffers with capacity for `most`."""
         rows, n = places.shape
         padded = F.pad(places, (0, capacity(most, rows) - n))
         self.keys, self.values = (_gathered(part, padded) for part in (self.keys, self.values))
         self.slots, self._spare = self.slots[:n], []
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order, repeats allowed."""
+        """Keep these batch rows, in this order; rows may repeat."""
         held = slice(self.slots.shape[0])
         kept, self._spare = moved([self.keys, self.values], self._spare, rows, held)
         self.keys, self.values = kept
 
 
 class ConcatenatedCache:
-    """One layer's keys and values as they were given, the new ones joined to them.
+    """One layer's keys and values, to which new ones are concatenated.
 
-    Nothing is written in place, so a graph can take the past as inputs and give what is `kept` as
-    outputs. All of it is kept, whatever is in reach.
+    Nothing is written in place, so that a graph can take the past as inputs and return `kept` as
+    outputs. All slots are kept, including those out of reach.
     """
 
     def __init__(self, keys: Keys, values: Keys, back: float = inf) -> None:
@@ -169,26 +170,27 @@ class ConcatenatedCache:
         self.back = back
 
     def source(self, x: Hidden) -> Hidden:
-        """What keys and values are projected from: the new tokens alone."""
+        """The hidden states that keys and values are projected from: the new tokens alone."""
         return x
 
     def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
-        """Join the new keys and values; return those within reach of the new tokens."""
+        """Concatenate the new keys and values; return those within reach of the new tokens."""
         keys, values = self.kept
         first = first_in_reach(keys.shape[2], self.back)
         self.kept = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         return self.kept[0][:, :, first:], self.kept[1][:, :, first:]
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order, repeats allowed."""
+        """Keep these batch rows, in this order; rows may repeat."""
         keys, values = self.kept
         self.kept = keys.index_select(0, rows), values.index_select(0, rows)
 
 
 class SegmentMemory:
-    """One layer's inputs of the last `size` tokens, as Transformer-XL keeps them from segment to
-    segment: `h̃ = [SG(m); h]`, keys and values come from `h̃`, queries from `h` (Dai et al. 2019,
-    §3.2). No gradient flows into the memory itself.
+    """Transformer-XL segment memory: one layer's inputs for the last `size` tokens.
+
+    `h̃ = [SG(m); h]`: keys and values come from `h̃`, queries from `h` (Dai et al. 2019, §3.2). No
+    gradient flows into the memory itself.
     """
 
     def __init__(self, size: int) -> None:
@@ -196,46 +198,46 @@ class SegmentMemory:
         self._kept: Tensor | None = None
 
     def source(self, x: Hidden) -> Float[Tensor, "batch kv_seq d_model"]:
-        """The memory and the new tokens; the last `size` of both are the next memory."""
+        """Concatenate the memory and the new tokens; keep the last `size` as the next memory."""
         whole = x if self._kept is None else torch.cat([self._kept, x], dim=1)
         self._kept = whole.detach()[:, max(whole.shape[1] - self.size, 0) :]
         return whole
 
     def append(self, k: Keys, v: Keys) -> KeysValues:
-        """All there is: the memory's keys and values were projected anew."""
+        """Return `k` and `v` unchanged: they already include the memory, projected again."""
         return k, v
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order, repeats allowed."""
+        """Keep these batch rows, in this order; rows may repeat."""
         self._kept = None if self._kept is None else self._kept.index_select(0, rows)
 
 
 class CrossCache:
-    """One layer's keys and values of the encoder's output, projected at the first step only."""
+    """One layer's keys and values of the encoder output, projected only at the first step."""
 
     def __init__(self, kept: KeysValues | None = None) -> None:
         self._kept = kept
 
     @property
     def kept(self) -> tuple[Keys, ...]:
-        """The keys and the values, if there are any yet."""
+        """The keys and values; empty before the first step."""
         return self._kept or ()
 
     def once(self, project: Callable[[], KeysValues]) -> KeysValues:
-        """The kept keys and values, or those of `project()` the first time."""
+        """Return the cached keys and values, calling `project()` the first time."""
         if self._kept is None:
             self._kept = project()
         return self._kept
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order, repeats allowed."""
+        """Keep these batch rows, in this order; rows may repeat."""
         if self._kept is not None and not are_all(rows, self._kept[0].shape[0]):
             k, v = self._kept
             self._kept = (k.index_select(0, rows), v.index_select(0, rows))
 
 
 class LayerCache:
-    """The caches of one layer: of self-attention, and of cross-attention where it has that."""
+    """The self-attention and cross-attention caches of one layer."""
 
     def __init__(self, self_cache: Cache) -> None:
         self.self_cache = self_cache
@@ -243,9 +245,10 @@ class LayerCache:
 
 
 class KVCache:
-    """The caches of all layers; one argument of `forward`, filled as it runs.
+    """The caches of all layers, passed to `forward`, which appends to them.
 
-    `length` counts the slots before the new tokens: all those read, or the last `limit` of them.
+    `length` is the number of cached slots: all tokens processed so far, or the last `limit` of
+    them.
     """
 
     def __init__(
@@ -259,19 +262,19 @@ class KVCache:
         return iter(self.layers)
 
     def advance(self, n_tokens: Length) -> None:
-        """Count tokens that every layer has read."""
+        """Add `n_tokens` to the length, once every layer has processed them."""
         length = self.length + n_tokens
         self.length = length if self.limit is None else min(length, self.limit)
 
     def remember(self, memories: Sequence[KeysValues]) -> None:
-        """Keep the keys and values that the cross-attention of each layer looks at."""
+        """Store precomputed cross-attention keys and values for each layer."""
         for layer, kept in zip(self.layers, memories, strict=True):
             layer.cross_cache = CrossCache(kept)
 
     def select(
         self, rows: Int[Tensor, " rows"], memories: Int[Tensor, " memories"] | None = None
     ) -> None:
-        """Keep these batch rows in every layer, so that the cache follows the surviving beams.
+        """Keep these batch rows in every layer, as beam search does with the surviving hypotheses.
 
         `memories` are the memories to keep, by default one for each row (see `CrossAttention`).
         """
@@ -283,9 +286,9 @@ class KVCache:
 def moved(
     buffers: list[Tensor], spare: list[Tensor], rows: Int[Tensor, " rows"], held: slice
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The slots `held` of these rows, in the spare buffers; and the buffers, which are spare now.
+    """Gather the slots `held` of these rows into the spare buffers, and swap the two sets.
 
-    Beams are selected at every token, and fresh memory would cost more than the copies do.
+    Beam search does this for every token, and allocating memory would cost more than the copies.
     """
     if not buffers or are_all(rows, buffers[0].shape[0]):
         return buffers, spare
@@ -298,15 +301,15 @@ def moved(
 
 
 def are_all(rows: Int[Tensor, " rows"], n: int) -> bool:
-    """Whether these are rows 0 to n - 1 in their order."""
+    """Whether `rows` is 0, …, n - 1 in order."""
     return len(rows) == n and torch.equal(rows, torch.arange(n, device=rows.device))
 
 
 def first_in_reach(begin: Length, back: float) -> Length:
-    """The first slot that the tokens from slot `begin` on can look back to.
+    """The first slot that the tokens from slot `begin` onwards can attend to.
 
-    To a tracer of open lengths it is the first of all: which of the two it is would be decided by
-    the example, and the mask hides what is out of reach.
+    While tracing with dynamic lengths it is 0: the traced example must not decide the branch, and
+    the mask hides what is out of reach.
     """
     if back == inf or type(begin) is not int:
         return 0
@@ -314,14 +317,14 @@ def first_in_reach(begin: Length, back: float) -> Length:
 
 
 def capacity(n: int, rows: int) -> int:
-    """Slots for `n` tokens of each row: a power of two, so that buffers seldom grow."""
+    """Buffer capacity for `n` tokens per row: a power of two, so that buffers seldom grow."""
     return max(MIN_SLOTS // max(rows, 1), 32, 1 << (n - 1).bit_length())
 
 
 def with_room(
     kept: Keys, n: int, most: int | None = None
 ) -> Float[Tensor, "rows kv_heads room d_head"]:
-    """The last of `n` keys or values at their places in a buffer for `most` of them, or more."""
+    """Copy the last of `n` keys or values to their slots in a buffer with capacity for `most`."""
     rows, heads, held, width = kept.shape
     buffer = kept.new_empty(rows, heads, capacity(most or n, rows), width)
     buffer[:, :, n - held : n] = kept
@@ -331,7 +334,7 @@ def with_room(
 def _gathered(
     buffer: Float[Tensor, "rows kv_heads room d_head"], places: Int[Tensor, "rows room_2"]
 ) -> Float[Tensor, "rows kv_heads room_2 d_head"]:
-    """What stands at these places of each row."""
+    """Gather the given slots of each row."""
     rows, heads, room, width = buffer.shape
     first = torch.arange(rows * heads).view(rows, heads, 1) * room
     flat = (first + places[:, None]).flatten()

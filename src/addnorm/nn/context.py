@@ -1,4 +1,4 @@
-"""Context: what every layer of one forward pass is told, passed down and never changed."""
+"""Context: the immutable inputs that all layers of a forward pass share."""
 
 from dataclasses import dataclass, replace
 
@@ -12,10 +12,10 @@ from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Segments
 
 @dataclass(frozen=True)
 class Memory:
-    """An encoder's output, and which of it may be looked at.
+    """An encoder's output with its attention mask.
 
-    Where every layer has its keys and values, `hidden` stands for its own shape and may have no
-    features.
+    Where every layer already has its cached keys and values, only the shape of `hidden` matters,
+    and its feature axis may be empty.
     """
 
     hidden: Float[Tensor, "memories memory_seq width"]
@@ -24,11 +24,11 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Positions, mask and memory of one forward pass over `seq` new tokens of `kv_seq` in all.
+    """Positions, mask and memory of a forward pass over `seq` new tokens out of `kv_seq` in all.
 
-    Slots are plain indices into the sequence as stored (see `masks`); the new tokens are its last.
-    `kv_positions` is what a position scheme sees, slot by slot: the place in the text, where
-    padding is skipped and every segment begins anew.
+    Slots are plain indices into the sequence as stored (see `masks`); the new tokens come last.
+    `kv_positions` gives the position of each slot as the position encodings see it: padding is
+    skipped, and every segment restarts at 0.
     """
 
     batch: int
@@ -55,12 +55,12 @@ class Context:
         past: Length = 0,
         positions: Int[Tensor, "#batch kv_seq"] | None = None,
     ) -> "Context":
-        """The context of `tokens` after `past` cached ones.
+        """Build the context of `tokens` that follow `past` cached tokens.
 
-        `valid` marks the real tokens among all slots, the cached ones included. `positions` are
-        those of all slots, by default counted from the start of each text. Nothing here depends on
-        what a length is, so a tracer may keep lengths open. Raises `ValueError` where the shapes do
-        not agree.
+        `valid` marks the real (non-padding) tokens among all slots, cached ones included.
+        `positions` covers all slots too; by default they count from the start of each text. Nothing
+        here depends on the value of a length, so lengths can stay symbolic while tracing. Raises
+        `ValueError` if the shapes do not agree.
         """
         batch, seq = tokens.shape[:2]
         kv_slots = torch.arange(past + seq, device=tokens.device)
@@ -82,9 +82,9 @@ class Context:
         )
 
     def restrict(self, pattern: Mask) -> "Context":
-        """This context with its mask narrowed by `pattern` and evaluated, once for many layers.
+        """Combine the mask with `pattern` and evaluate it, once for all layers that share it.
 
-        Of the slots, those stay that the pattern can reach from the new ones, as a cache keeps.
+        Only the slots within the pattern's reach of the new tokens stay, as in the cache.
         """
         mask = self.mask & pattern.at(self.kv_positions)
         past = self.kv_slots.shape[0] - self.q_slots.shape[0]
@@ -101,13 +101,13 @@ class Context:
         memory: Float[Tensor, "memories memory_seq width"],
         valid: Bool[Tensor, "memories memory_seq"] | None = None,
     ) -> "Context":
-        """This context with an encoder's output for cross-attention to look at.
+        """Add an encoder's output for cross-attention.
 
-        Several rows may share one: of `n` memories, each serves the next `batch / n` rows. Raises
-        `ValueError` where the shapes do not agree.
+        Rows may share a memory: each of `n` memories serves `batch / n` consecutive rows. Raises
+        `ValueError` if the shapes do not agree.
         """
         n = memory.shape[0]
-        sharing = 1 if self.batch == n else self.batch // max(n, 1)  # no rows share no memory, too
+        sharing = 1 if self.batch == n else self.batch // max(n, 1)  # allows an empty batch
         if self.batch != n * sharing:
             raise ValueError(f"memory has {n} rows, which {self.batch} rows cannot share evenly")
         if valid is None:
@@ -123,7 +123,7 @@ def positions_of(
     valid: Bool[Tensor, "batch seq"] | None = None,
     segments: Int[Tensor, "batch seq"] | None = None,
 ) -> Int[Tensor, "#batch seq"]:
-    """The place of each slot in its own text: counted from 0, padding skipped, per segment."""
+    """The position of each slot in its text: from 0 in every segment, skipping padding."""
     if valid is None and segments is None:
         return slots[None]
     real = torch.ones_like(slots)[None] if valid is None else valid.long()

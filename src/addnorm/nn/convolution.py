@@ -1,4 +1,4 @@
-"""Convolution over time as a mixer: a few neighbours with fixed weights where attention stands."""
+"""Convolution over time as a token mixer, in place of attention."""
 
 from typing import Annotated, Any, Literal
 
@@ -71,7 +71,7 @@ class Convolution(nn.Module):
     def convolve(
         self, line: Float[Tensor, "batch line d_model"]
     ) -> Float[Tensor, "batch seq width"]:
-        """`act(concat_k(…))` for all of the line but the `left` first and `right` last tokens."""
+        """`act(concat_k(…))` for all tokens but the first `left` and last `right`."""
         channels, size = line.mT, line.shape[1]
         maps = [
             conv(channels[..., self.left - left : size - self.right + right])
@@ -80,7 +80,7 @@ class Convolution(nn.Module):
         return self.activation(torch.cat(maps, dim=1)).mT
 
     def _by_runs(self, x: Hidden, runs: Runs, past: Tensor) -> tuple[Tensor, Tensor]:
-        """All runs in one line, each after the `left` inputs before it, which are zero or kept."""
+        """Convolve all runs as one sequence, each after its `left` earlier inputs (or zeros)."""
         before = torch.arange(self.left, device=x.device)
         gaps = torch.arange(len(runs), device=x.device) * self.left
         places = torch.arange(len(runs.slot), device=x.device) + gaps[runs.run]
@@ -95,7 +95,7 @@ class Convolution(nn.Module):
         return runs.scatter(y), runs.after(past, ends)
 
     def new_cache(self) -> StateCache:
-        """An empty cache: the inputs that the next token still sees."""
+        """An empty cache for the inputs that the next token's kernel still covers."""
         return StateCache(self.left, self.out_proj.out_features)
 
 
@@ -116,7 +116,7 @@ class ConvolutionConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """One kernel, and several side by side."""
+        """One kernel size, and several in parallel."""
         return {
             "convolution": cls(),
             "convolutions": cls(kernel_size=(2, 4), activation="gelu", bias=False),

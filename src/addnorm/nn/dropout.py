@@ -1,4 +1,4 @@
-"""Dropout, with masks drawn many at a time where torch would draw them one by one."""
+"""Dropout with a faster mask generator on the CPU."""
 
 import torch
 from jaxtyping import Float
@@ -11,9 +11,9 @@ _LEVELS = 2**16
 class Dropout(nn.Module):
     """Zero with probability `p`, scale the rest by `1 / (1 - p)` (Srivastava et al. 2014).
 
-    On a CPU one 64-bit draw decides four elements, with `p` rounded to a multiple of 2⁻¹⁶ and the
-    scale of that; torch draws each element alone, which took a third of a small model's training
-    step (`benchmarks/results/parts.json`). On other devices it is torch's own.
+    On a CPU one 64-bit random number decides four elements, with `p` (and so the scale) rounded to
+    a multiple of 2⁻¹⁶; torch draws a number for each element, which took a third of a small model's
+    training step (`benchmarks/results/parts.json`). On other devices this is torch's own dropout.
     """
 
     def __init__(self, p: float = 0.0) -> None:
@@ -30,7 +30,7 @@ class Dropout(nn.Module):
 
 
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
-    """`1 / (1 - p)` where `x` is kept, 0 where it is dropped; drawn from torch's generator."""
+    """A random mask: `1 / (1 - p)` where `x` is kept, 0 where dropped; uses torch's generator."""
     dropped = round(p * _LEVELS)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2

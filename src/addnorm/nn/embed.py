@@ -1,4 +1,4 @@
-"""Embeddings: tokens to vectors, with the positions that act there."""
+"""Token embeddings, including absolute position embeddings."""
 
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
@@ -87,7 +87,7 @@ class EmbeddingConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """The usual, and what may be added."""
+        """The default, and each option."""
         return {
             "tokens": cls(),
             "tokens_unscaled": cls(scale="one"),
@@ -115,12 +115,11 @@ class EmbeddingConfig:
 
 @runtime_checkable
 class EmbeddingPart(Protocol):
-    """A configuration of an embedding of tokens.
+    """A configuration of a token embedding.
 
-    The module it builds is called as `embed(tokens, ctx, types)`, with the ids of shape
-    `[batch, seq]`, and returns `[batch, seq, d_model]`, zero at padding. It applies the position
-    scheme by `position.embed(x, ctx)`, and holds it as `position` and its table of `vocab_size`
-    rows as `tokens`, an `nn.Embedding`.
+    The module it builds is called as `embed(tokens, ctx, types)`, with the ids of shape `[batch,
+    seq]`, and returns `[batch, seq, d_model]`, zero at padding. It calls `position.embed(x, ctx)`,
+    and has the attributes `position` and `tokens`, an `nn.Embedding` of `vocab_size` rows.
     """
 
     def build(
@@ -130,7 +129,7 @@ class EmbeddingPart(Protocol):
 
 @runtime_checkable
 class HasTable(Protocol):
-    """What models ask of an embedding of tokens, ours or someone's own."""
+    """The attributes that models need from a token embedding, built-in or custom."""
 
     tokens: nn.Embedding
     position: Position
@@ -140,12 +139,12 @@ if TYPE_CHECKING:
     TokenEmbedding = Embedding
 else:
     TokenEmbedding = HasTable
-"""An embedding of tokens, built; someone's own has the same attributes (see `EmbeddingPart`)."""
+"""A token embedding module; a custom one has the same attributes (see `EmbeddingPart`)."""
 
 AnyEmbeddingConfig = Annotated[
     EmbeddingConfig | EmbeddingPart, Family("embedding", EmbeddingPart, default="tokens")
 ]
-"""Every embedding of tokens."""
+"""Any token embedding, built-in or custom."""
 
 
 def zero_padding(

@@ -1,4 +1,4 @@
-"""Early exits: heads on lower layers, and answers taken from the first that is confident."""
+"""Early exits: heads on lower layers; the first confident exit gives the prediction."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -14,7 +14,7 @@ ExitLogits = Float[Tensor, "*rows outputs"]
 
 
 class ExitHead(nn.Module):
-    """`head(norm(x))` after a lower layer: a norm and a head of its own.
+    """`head(norm(x))` on the output of a lower layer, with its own norm and head.
 
     Schwartz et al. 2020, §3; Teerapittayanon et al. 2016 (BranchyNet), §III.
     """
@@ -31,9 +31,9 @@ class ExitHead(nn.Module):
 
 
 def check_exits(layers: Sequence[int], n_layers: int) -> None:
-    """Raise `ValueError` unless the layers rise from 1 to at most `n_layers - 1`.
+    """Raise `ValueError` unless the layers are ascending and lie between 1 and `n_layers - 1`.
 
-    They count from one, and the last layer has the model's own head.
+    Layers count from one; the last layer has the model's own head.
     """
     if any(not 1 <= layer < n_layers for layer in layers):
         raise ValueError(
@@ -46,7 +46,7 @@ def check_exits(layers: Sequence[int], n_layers: int) -> None:
 
 
 def tie_exits(exits: nn.ModuleDict, table: nn.Embedding) -> None:
-    """Let the heads of the exits share the embedding table, as the model's own does."""
+    """Tie the heads of the exits to the embedding table, like the model's own head."""
     for exit_head in exits.values():
         assert isinstance(exit_head, ExitHead)
         assert isinstance(exit_head.head, TokenHead)
@@ -60,7 +60,7 @@ def exit_logits(
     x: Float[Tensor, "batch seq d_model"],
     ctx: Context,
 ) -> Iterator[Float[Tensor, "batch *outputs"]]:
-    """The logits of each early exit, then of the model's head, computed when they are asked for."""
+    """Yield the logits of each early exit, then those of the model's head."""
     hidden = x
     for layer, hidden in enumerate(stack.layer_outputs(x, ctx), start=1):
         if str(layer) in exits:
@@ -77,12 +77,12 @@ def confidence(logits: ExitLogits) -> Float[Tensor, "*rows"]:
 def first_confident(
     outputs: Iterable[ExitLogits], threshold: float, valid: Bool[Tensor, "*rows"] | None = None
 ) -> tuple[ExitLogits, Int[Tensor, "*rows"]]:
-    """The logits of the first exit that is confident of each row, and which exit that was, from 0.
+    """For each row, the logits of the first confident exit, and the index of that exit.
 
-    A row is whatever has logits of its own: a text, or a token. One of which no exit is confident
-    has the last one's. No more is asked of `outputs` once every row (of those that are `valid`) has
-    its answer, so what an iterator has not computed by then is never computed. Raises `ValueError`
-    for a threshold outside [0, 1], and where there are no outputs.
+    A row is anything with its own logits: a text or a token. A row on which no exit is confident
+    gets the last exit's logits. `outputs` is consumed only until every (`valid`) row has its
+    logits, so a lazy iterator never computes the remaining layers. Raises `ValueError` for a
+    threshold outside [0, 1] and for empty `outputs`.
     """
     if not 0.0 <= threshold <= 1.0:
         raise ValueError(f"threshold = {threshold} is no probability: give 0 to 1")
@@ -90,7 +90,7 @@ def first_confident(
     if (answer := next(rest, None)) is None:
         raise ValueError("no exit has no answer: a model has at least its last")
     taken = torch.zeros(answer.shape[:-1], dtype=torch.long, device=answer.device)
-    # `~(a >= b)`, for what is no number is not confident.
+    # `~(a >= b)`, not `a < b`, so that NaN counts as not confident.
     waiting = torch.ones_like(taken, dtype=torch.bool) if valid is None else valid
     waiting = waiting & ~(confidence(answer) >= threshold)
     while bool(waiting.any()) and (logits := next(rest, None)) is not None:

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward layers: two matrices with an activation, or three with a gate."""
+"""Position-wise feed-forward layers: plain (two matrices) or gated (three)."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -84,7 +84,7 @@ class FeedForwardConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Every activation function."""
+        """One example for each activation function."""
         return {
             "mlp": cls(d_ff=6, activation="gelu"),
             "mlp_without_bias": cls(bias=False),
@@ -143,7 +143,7 @@ class GatedFeedForwardConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Every activation function."""
+        """One example for each activation function."""
         return {
             "gated": cls(d_ff=6),
             "gated_with_bias": cls(bias=True),
@@ -164,7 +164,7 @@ class GatedFeedForwardConfig:
 class FeedForwardPart(Protocol):
     """A configuration of a feed-forward layer.
 
-    The module it builds maps `[*batch, d_model]` to the same shape, each token by itself.
+    The module it builds maps `[*batch, d_model]` to the same shape, each token independently.
     """
 
     def build(self, d_model: int) -> nn.Module: ...
@@ -174,7 +174,7 @@ DenseFeedForwardConfig = Annotated[
     FeedForwardConfig | GatedFeedForwardConfig | FeedForwardPart,
     Family("feedforward", FeedForwardPart),
 ]
-"""The feed-forward layers that every token passes whole; `moe` has the union of all."""
+"""Any dense feed-forward layer; `moe` defines the union that includes mixture of experts."""
 
 
 def build_feedforward(feedforward: FeedForwardPart, d_model: int) -> nn.Module:

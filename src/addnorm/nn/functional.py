@@ -1,4 +1,4 @@
-"""The reference mathematics of the parts: pure functions that follow the papers line by line."""
+"""Reference implementations: pure functions that follow the papers line by line."""
 
 import math
 
@@ -18,9 +18,10 @@ def masked_softmax(
     scores: Float[Tensor, "*batch q_seq kv_seq"],
     allowed: Bool[Tensor, "*#batch #q_seq #kv_seq"] | None = None,
 ) -> Float[Tensor, "*batch q_seq kv_seq"]:
-    """`softmax(scores)` over the allowed keys; a row with none is zero and has zero gradient.
+    """`softmax(scores)` over the allowed keys; a fully masked row is zero, with zero gradient.
 
-    The softmax runs in at least float32. Scores outside `allowed` may hold anything, NaN included.
+    The softmax runs in at least float32. Scores outside `allowed` may have any value, including
+    NaN.
     """
     wide = scores if scores.dtype == torch.float64 else scores.float()
     if allowed is None:
@@ -61,7 +62,7 @@ def moments(
 ) -> tuple[Float[Tensor, " d_model"], Float[Tensor, " d_model"]]:
     """Mean and biased variance of each feature over all real tokens, in at least float32.
 
-    Both are zero where no token is real. What stands in the padding is never read.
+    Both are zero if there is no real token. Values at padding have no effect.
     """
     wide = (x if x.dtype == torch.float64 else x.float()).reshape(-1, x.shape[-1])
     if valid is None:
@@ -94,14 +95,14 @@ def batch_norm(
 def scale_norm(
     x: Float[Tensor, "*batch d_model"], gain: Float[Tensor, ""], eps: float = 1e-5
 ) -> Float[Tensor, "*batch d_model"]:
-    """`g x / max(‖x‖, ε)`: every token on a sphere (Nguyen & Salazar 2019, §2.2)."""
+    """`g x / max(‖x‖, ε)`: every token vector has length g (Nguyen & Salazar 2019, §2.2)."""
     wide = x if x.dtype == torch.float64 else x.float()
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     return (gain * wide / length.clamp(min=eps)).to(x.dtype)
 
 
 def soft_capped(x: Float[Tensor, "*shape"], cap: float | None) -> Float[Tensor, "*shape"]:
-    """`c tanh(x / c)`, which never leaves ± c; `x` itself where no cap is given."""
+    """`c tanh(x / c)`, bounded by ± c; `x` unchanged without a cap."""
     return x if cap is None else cap * torch.tanh(x / cap)
 
 

@@ -1,4 +1,4 @@
-"""Heads: hidden states to the logits of tokens, of a class, of tags, or to vectors themselves."""
+"""Output heads: token logits, class logits, tag logits, pooled vectors or hidden states."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
@@ -22,7 +22,7 @@ from addnorm.nn.types import Hidden
 from addnorm.parts import Family
 
 Problem = Literal["single_label", "multi_label", "regression"]
-"""What the outputs for a text mean: scores of classes, of labels each for itself, or numbers."""
+"""What a text's outputs mean: logits of one class, of independent labels, or real values."""
 
 
 HeadActivation = Activation | Literal["identity"]
@@ -34,7 +34,7 @@ HEAD_ACTIVATIONS: dict[HeadActivation, Callable[[Tensor], Tensor]] = {
 
 
 class Transform(nn.Module):
-    """`norm(act(W x + b))`: what stands between a model and its head (Devlin et al. 2019, code)."""
+    """`norm(act(W x + b))`: a layer before the output projection (Devlin et al. 2019, code)."""
 
     def __init__(
         self, d_model: int, d_out: int, activation: HeadActivation, *, bias: bool, norm: nn.Module
@@ -106,7 +106,7 @@ class TokenHead(nn.Module):
         return soft_capped(linear(x, self.weight, self.bias), self.softcap)
 
     def tie(self, table: nn.Embedding) -> None:
-        """Share the embedding table from now on."""
+        """Tie the weight to the embedding table."""
         self.weight = nn.Parameter(table.weight)
         table.weight = self.weight
 
@@ -129,7 +129,7 @@ class TokenHeadConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Tied and not; with all that may stand around it."""
+        """Tied, untied, and with every option."""
         return {
             "token": cls(),
             "token_untied": cls(tied=False),
@@ -169,7 +169,7 @@ class TokenHeadConfig:
 
 
 def tie_head(head: nn.Module, table: nn.Embedding) -> None:
-    """Let a token head share the embedding table."""
+    """Tie a token head to the embedding table."""
     assert isinstance(head, TokenHead)
     head.tie(table)
 
@@ -220,7 +220,7 @@ class ClassificationHeadConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Every pooling."""
+        """One example for each pooling."""
         return {
             "classification": cls(),
             "classification_max": cls(pooling="max"),
@@ -271,7 +271,7 @@ class TaggingHeadConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """With and without a layer before it."""
+        """With and without a transform."""
         return {
             "tagging": cls(),
             "tagging_transformed": cls(
@@ -329,7 +329,7 @@ class HeadPart(Protocol):
     """A configuration of a head.
 
     The module it builds is called as `head(x, ctx)`, `x` of shape `[batch, seq, d_model]`, and
-    returns `[batch, seq, n_outputs]`, or `[batch, n_outputs]` where it judges whole texts.
+    returns `[batch, seq, n_outputs]`, or `[batch, n_outputs]` if it classifies whole texts.
     """
 
     def build(self, d_model: int, n_outputs: int) -> nn.Module: ...
@@ -338,7 +338,7 @@ class HeadPart(Protocol):
 AnyTokenHeadConfig = Annotated[
     TokenHeadConfig | HeadPart, Family("head", HeadPart, default="token")
 ]
-"""Every head of a model that writes tokens."""
+"""Any head of a model that predicts tokens, built-in or custom."""
 
 DecoderHeadConfig = Annotated[
     TokenHeadConfig | HiddenHeadConfig | HeadPart, Family("head", HeadPart, default="token")
@@ -354,7 +354,7 @@ HeadConfig = Annotated[
     | HeadPart,
     Family("head", HeadPart),
 ]
-"""Every head there is."""
+"""Any head, built-in or custom."""
 
 
 def _mean(x: Hidden, valid: Tensor) -> Float[Tensor, "batch d_model"]:

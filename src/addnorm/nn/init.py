@@ -1,4 +1,4 @@
-"""Initialisation: every scheme as one row of a table, by the role that a weight plays."""
+"""Weight initialisation: a table of schemes, with an initialiser for each role of a weight."""
 
 import math
 from collections.abc import Callable, Generator, Sequence
@@ -15,16 +15,17 @@ from addnorm.nn.heads import TokenHead
 from addnorm.nn.residuals import DeepNorm
 
 Fill = Callable[[Tensor, int], object]
-"""Fills a weight in place; told how many sublayers write to the residual stream."""
+"""Initialises a weight in place, given the number of sublayers that write to the residual stream.
+"""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the weights of each role start. Biases start at zero, norm gains at one."""
+    """The initialisers of each role. Biases start at zero, norm gains at one."""
 
     embedding: Fill
     matrix: Fill
-    """Weights that read the residual stream, and everything else with two axes."""
+    """Weights that read from the residual stream, and all other matrices."""
     output: Fill
     """Weights that write to the residual stream: `out_proj`, `down_proj`."""
 
@@ -64,7 +65,7 @@ SCHEMES: dict[str, Scheme] = {
     "gpt2": Scheme(embedding=_normal(0.02), matrix=_normal(0.02), output=_by_depth),
     # Devlin et al. 2019: normal, cut off at two standard deviations.
     "bert": Scheme(embedding=_truncated(0.02), matrix=_truncated(0.02), output=_truncated(0.02)),
-    # What torch's own Linear does (He et al. 2015 with a = √5).
+    # The default of `nn.Linear` (He et al. 2015 with a = √5).
     "kaiming": Scheme(embedding=_normal(1.0), matrix=_kaiming, output=_kaiming),
     # Every sublayer starts as the identity (after Zhang et al. 2019, Fixup, and modded-nanogpt).
     "zero_output": Scheme(embedding=_by_width, matrix=_xavier, output=_zero),
@@ -74,10 +75,10 @@ InitName = Literal["xavier", "gpt2", "bert", "kaiming", "zero_output"]
 
 
 def initialise(model: nn.Module, scheme: InitName) -> None:
-    """Fill every weight of `model` by its role, drawing from torch's global generator.
+    """Initialise every weight of `model` by its role, using torch's global generator.
 
-    A module says which of its linear maps write to the residual stream by `output_weights`, their
-    names. One that is not torch's own and has `reset_parameters()` starts as that says instead.
+    A module lists its linear maps that write to the residual stream in `output_weights`. A module
+    outside torch that has `reset_parameters()` is initialised by that instead.
     """
     table = SCHEMES[scheme]
     outputs = _declared(model, "output_weights")
@@ -99,13 +100,13 @@ def initialise(model: nn.Module, scheme: InitName) -> None:
 
 
 def _count_sublayers(stack: Stack) -> int:
-    """How many sublayers of the stack write to the residual stream."""
+    """The number of sublayers of the stack that write to the residual stream."""
     names = [name for block in stack.blocks for name, _ in block.named_children()]
     return sum(name.endswith("_residual") for name in names)
 
 
 def _reset(model: nn.Module) -> None:
-    """Let modules that say themselves how they start do so."""
+    """Call `reset_parameters()` of the modules that initialise themselves."""
     for module in model.modules():
         torchs = type(module).__module__.startswith("torch.")
         if not torchs and not isinstance(module, nn.Linear) and isinstance(module, HasReset):
@@ -114,15 +115,15 @@ def _reset(model: nn.Module) -> None:
 
 @runtime_checkable
 class HasReset(Protocol):
-    """A module that knows how its weights start, as torch's own do."""
+    """A module that initialises its own weights, as torch's modules do."""
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Initialise the weights again."""
         ...
 
 
 def _declared(model: nn.Module, attribute: str) -> set[int]:
-    """The linear maps that modules name in this attribute of theirs."""
+    """The ids of the linear maps that modules list in this attribute."""
     return {
         id(getattr(module, name))
         for module in model.modules()
@@ -133,7 +134,7 @@ def _declared(model: nn.Module, attribute: str) -> set[int]:
 def _scale(block: nn.Module) -> None:
     """Multiply a DeepNorm block's value, output and feed-forward weights by its gain β.
 
-    They are those that modules name in `deepnorm_weights` (Wang et al. 2022, fig. 2).
+    Modules list these weights in `deepnorm_weights` (Wang et al. 2022, fig. 2).
     """
     gain = next((r.gain for r in block.children() if isinstance(r, DeepNorm)), 1.0)
     scaled = _declared(block, "deepnorm_weights")
@@ -146,7 +147,7 @@ DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.
 
 
 class _NothingDrawn(TorchFunctionMode):
-    """Leaves tensors as they are where random numbers would fill them."""
+    """Turn functions that fill tensors with random numbers into no-ops."""
 
     def __torch_function__(
         self,
@@ -163,9 +164,9 @@ class _NothingDrawn(TorchFunctionMode):
 
 @contextmanager
 def without_values() -> Generator[None]:
-    """Models are built as shapes alone: their tensors have no memory, and nothing fills them.
+    """Build models on the meta device: tensors without memory, left uninitialised.
 
-    To draw for a tensor without memory would have torch import its compiler, which takes a second.
+    Filling a meta tensor with random numbers would import torch's compiler, which takes a second.
     """
     with torch.device("meta"), _NothingDrawn():
         yield

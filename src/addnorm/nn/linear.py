@@ -1,4 +1,4 @@
-"""The linear map, by the fastest product that computes it: where most of a model's time goes."""
+"""The linear layer by the fastest matrix product; most of a model's time is spent here."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _pointwise: Any = torch.ops.mkldnn._linear_pointwise
 
 
 class Linear(nn.Linear):
-    """`x Wᵀ + b`; torch's own layer but for the product (see `linear`)."""
+    """`x Wᵀ + b`: `nn.Linear` with a faster product (see `linear`)."""
 
     def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         return linear(input, self.weight, self.bias)
@@ -22,12 +22,12 @@ def linear(
     weight: Float[Tensor, "d_out d_in"],
     bias: Float[Tensor, " d_out"] | None = None,
 ) -> Float[Tensor, "*batch d_out"]:
-    """`x Wᵀ + b` (`F.linear`), with float32 products on a CPU by oneDNN.
+    """`x Wᵀ + b` (`F.linear`), using oneDNN for float32 on a CPU.
 
-    torch gives float32 products to MKL, which uses half of the vector width of processors that are
-    not Intel's: with AVX-512 on an AMD EPYC oneDNN, which torch has too, is twice as fast forward
-    and backward (`benchmarks/results/products.json`). The numbers differ by rounding alone. One row
-    is left to `F.linear`, which has nothing to multiply twice there.
+    torch uses MKL for float32 products, and MKL uses only half of the vector width on processors
+    that are not Intel's: with AVX-512 on an AMD EPYC, oneDNN, which torch includes too, is twice as
+    fast forward and backward (`benchmarks/results/products.json`). The results differ only by
+    rounding. A single row is left to `F.linear`: no weight is used twice there.
     """
     if _is_for_onednn(x, weight):
         rows = x.reshape(-1, x.shape[-1])
@@ -49,12 +49,12 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _is_dense(matrix: Tensor) -> bool:
-    """Whether its rows or its columns stand one after another; a kernel for others is slow."""
+    """Whether the rows or the columns are contiguous; other layouts are slow."""
     return matrix.is_contiguous() or matrix.t().is_contiguous()
 
 
 class _Product(torch.autograd.Function):
-    """`A Bᵀ + b`, whose gradients are products of the same kind."""
+    """`A Bᵀ + b`, with gradients by the same kernel."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
@@ -79,7 +79,7 @@ def _product(a: Float[Tensor, "n k"], b: Float[Tensor, "m k"]) -> Float[Tensor, 
 
 
 def _outer(dy: Float[Tensor, "n m"], x: Float[Tensor, "n k"]) -> Float[Tensor, "m k"]:
-    """`dyᵀ x`. The kernel copies a first factor that is transposed: let it be the smaller one."""
+    """`dyᵀ x`. The kernel copies a transposed first factor, so make that the smaller one."""
     if dy.shape[1] > x.shape[1]:
         return _product(x.t(), dy.t()).t()
     return _product(dy.t(), x.t())

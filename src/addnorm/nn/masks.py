@@ -1,4 +1,4 @@
-"""Masks as values: who may attend to whom, combined with `&`, evaluated once per forward pass.
+"""Attention masks as values, combined with `&` and evaluated once per forward pass.
 
 A mask is a predicate over slots. A slot is an index into the sequence as stored, padding and cached
 tokens included: query slot `q` may attend to key slot `kv` of batch row `batch` where
@@ -14,10 +14,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 DENSE_LIMIT = 2**25
-"""Pairs of slots up to which a mask is evaluated whole; a larger one is evaluated tile by tile."""
+"""Number of slot pairs up to which a mask is materialised whole; larger masks are tiled."""
 
 TILE = 128
-"""Queries to a tile, at least, where a mask is narrow."""
+"""Minimum number of queries in a tile of a narrow mask."""
 
 QuerySlots = Int[Tensor, " q_seq"]
 KeySlots = Int[Tensor, " kv_seq"]
@@ -28,17 +28,17 @@ class Mask(ABC):
 
     @abstractmethod
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        """The verdict for index tensors that broadcast; the form of FlexAttention's `mask_mod`."""
+        """Evaluate the predicate on broadcastable indices, like FlexAttention's `mask_mod`."""
 
     @property
     def reach(self) -> tuple[float, float]:
-        """How many slots back and how many ahead of itself a query may look at most."""
+        """The largest distance, in slots, that a query may attend backwards and forwards."""
         return inf, inf
 
     def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> "Mask":
-        """The mask where slot `s` of a row holds position `positions[row, s]` of its text.
+        """The mask for rows in which slot `s` holds position `positions[row, s]` of its text.
 
-        Only masks that count from the start of a text, not between two slots, are changed by it.
+        This changes only masks that depend on the absolute position, not on a distance.
         """
         return self
 
@@ -50,22 +50,22 @@ class Mask(ABC):
     def dense(
         self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int
     ) -> Bool[Tensor, "#batch 1 q_seq kv_seq"]:
-        """The verdict for every pair of slots, ready to broadcast over heads."""
+        """The boolean mask over all pairs of slots, broadcastable over heads."""
         rows = torch.arange(batch, device=q_slots.device)
         allowed = self.allows(rows[:, None, None], q_slots[:, None], kv_slots)
         allowed = allowed.expand(*allowed.shape[:-2], *q_slots.shape, *kv_slots.shape)
         return allowed[None, None] if allowed.ndim == 2 else allowed[:, None]
 
     def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
-        """The mask on these slots in one of the four forms that an attention core knows.
+        """Evaluate the mask on these slots, in one of the forms that attention cores accept.
 
-        `q_slots` must be the last of `kv_slots`, as they are in self-attention with a cache. In an
-        exported graph, which keeps their number open, it is always evaluated whole.
+        `q_slots` must be the last of `kv_slots`, as in self-attention with a cache. In an exported
+        graph, where lengths are dynamic, the mask is always evaluated whole.
         """
         if torch.compiler.is_exporting():
             return Dense(self.dense(q_slots, kv_slots, batch))
         whole, far = q_slots.shape[0] * kv_slots.shape[0], sum(self.reach)
-        # Asked in two steps: a length that torch.compile keeps open times inf is no number.
+        # In two steps: a symbolic length times inf fails under torch.compile.
         narrow = far < inf and kv_slots.shape[0] > 4 * (TILE + far)
         if whole * batch > DENSE_LIMIT or (whole and narrow):
             return Tiled(self, q_slots, kv_slots, batch)
@@ -85,7 +85,7 @@ class Full(Mask):
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A query sees itself and what came before it: `kv ≤ q`."""
+    """A query attends to itself and to earlier slots: `kv ≤ q`."""
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return kv <= q
@@ -145,9 +145,9 @@ class Blocks(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
-    """Prefix-LM: causal, but the first `lengths` tokens of a row are seen from everywhere.
+    """Prefix-LM: causal, but every query may attend to the first `lengths` tokens of its row.
 
-    They see each other in both directions, as in an encoder (Raffel et al. 2020, §3.2.1).
+    Attention within the prefix is bidirectional (Raffel et al. 2020, §3.2.1).
     """
 
     lengths: Int[Tensor, " batch"]
@@ -161,7 +161,7 @@ class Prefix(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """A query sees only real tokens; `valid` is false at padding, on whichever side it stands."""
+    """A query attends only to real tokens; `valid` is false at padding, on either side."""
 
     valid: Bool[Tensor, "batch kv_seq"]
 
@@ -171,7 +171,7 @@ class Padding(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Segments(Mask):
-    """A query sees only keys of its own document; `ids` numbers the documents packed in a row."""
+    """A query attends only to its own document; `ids` numbers the documents packed in a row."""
 
     ids: Int[Tensor, "batch seq"]
 
@@ -181,10 +181,10 @@ class Segments(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Branches(Mask):
-    """Each of the last slots ends a branch of its row: `seen` says from which slots it descends.
+    """Tree attention: each of the last slots is a leaf, and `seen` marks its ancestors.
 
-    So beams share what they have in common, and none is ever moved (a tree of tokens under one
-    mask: Miao et al. 2024, §4.2). `positions` are those of the slots in their branches.
+    Beams share the cache of their common prefix and are never copied (Miao et al. 2024, §4.2).
+    `positions` gives the position of each slot in its branch.
     """
 
     seen: Bool[Tensor, "batch branches kv_seq"]
@@ -200,7 +200,7 @@ class Branches(Mask):
 
 @dataclass(frozen=True, eq=False)
 class At(Mask):
-    """A mask that counts positions, asked about slots: slot `s` holds `positions[row, s]`."""
+    """A mask over positions, applied to slots: slot `s` holds position `positions[row, s]`."""
 
     mask: Mask
     positions: Int[Tensor, "#batch kv_seq"]
@@ -212,7 +212,7 @@ class At(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """A mask already evaluated, the same for every head."""
+    """A materialised mask, the same for every head."""
 
     allowed: Bool[Tensor, "#batch 1 q_seq kv_seq"]
 
@@ -222,7 +222,7 @@ class Dense(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Tiled(Mask):
-    """A mask on its slots that is too large, or too narrow, to be evaluated whole."""
+    """A mask that is evaluated tile by tile, because it is too large or very narrow."""
 
     mask: Mask
     q_slots: QuerySlots
@@ -237,13 +237,13 @@ class Tiled(Mask):
         return self.mask.reach
 
     def tile(self, rows: slice, keys: slice) -> Dense:
-        """The verdict for some of the queries and some of the keys."""
+        """The boolean mask of one tile: some of the queries and some of the keys."""
         return Dense(self.mask.dense(self.q_slots[rows], self.kv_slots[keys], self.batch))
 
 
 @dataclass(frozen=True, eq=False)
 class And(Mask):
-    """What both masks allow."""
+    """The intersection of two masks."""
 
     first: Mask
     second: Mask

@@ -1,4 +1,4 @@
-"""MixerConfig: what may stand in a block where attention does."""
+"""MixerConfig: attention and its alternatives in a block."""
 
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -18,12 +18,12 @@ from addnorm.parts import Family
 
 @runtime_checkable
 class MixerPart(Protocol):
-    """A configuration of a mixer: what lets the tokens of a text see each other.
+    """A configuration of a token mixer, the sublayer in which tokens exchange information.
 
     The module it builds is called as `mixer(x, ctx, cache)`, `x` of shape `[batch, seq, d_model]`;
-    `ctx` has the mask, the positions and which tokens are real, `cache` is what its `new_cache()`
-    gave, or None. Its `pattern` is the mask that it adds to that of the pass (`Full()` where it
-    reads none). `layer` counts from 0.
+    `ctx` has the mask, the positions and which tokens are real, `cache` comes from its
+    `new_cache()`, or is None. Its `pattern` is the mask that it adds to the mask of the forward
+    pass (`Full()` for none). `layer` counts from 0.
     """
 
     def build(self, d_model: int, position: Position, causal: bool, layer: int) -> nn.Module: ...
@@ -33,7 +33,7 @@ MixerConfig = Annotated[
     AttentionConfig | RecurrentConfig | ConvolutionConfig | MixerPart,
     Family("mixer", MixerPart, default="attention"),
 ]
-"""Every mixer there is."""
+"""Any token mixer, built-in or custom."""
 
 
 def build_mixer(

@@ -1,6 +1,6 @@
-"""Mixture of experts: every token goes to a few of many feed-forward layers.
+"""Mixture of experts: a router sends every token to a few of many feed-forward layers.
 
-The union of all feed-forward layers stands at the end of this file, for this one holds others.
+The union of all feed-forward layers is at the end of this file, since an expert is itself one.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from addnorm.parts import Family
 RouterLogits = Float[Tensor, "*tokens n_experts"]
 
 REGISTERS = 32
-"""Numbers that torch's elementwise functions take at a time: two registers of 16 in float32."""
+"""Numbers that torch's elementwise kernels process at a time: two registers of 16 in float32."""
 
 
 class MixtureOfExperts(nn.Module):
@@ -52,12 +52,12 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x: TokenVectors) -> TokenVectors:
         mix: Any = self.mix
-        if torch.compiler.is_compiling():  # no compiler knows its sizes: they are the data's
+        if torch.compiler.is_compiling():  # its shapes depend on the data
             mix = torch.compiler.disable(mix)
         return mix(x)
 
     def mix(self, x: TokenVectors) -> TokenVectors:
-        """The sum, computed expert by expert on the tokens that each was given."""
+        """Compute the sum, expert by expert, each on the tokens routed to it."""
         gates, chosen = route(self.router(x), self.top_k)
         order = chosen.flatten().argsort(stable=True)  # (token, choice) pairs, expert by expert
         counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()
@@ -81,7 +81,7 @@ class MixtureOfExperts(nn.Module):
         at d_model = 512, later tokens may move earlier outputs by a rounding (1e-8 was seen).
         """
         n = len(group)
-        spare = self.spare if n and len(x) > 1 else 0  # a token alone in `x` has no company
+        spare = self.spare if n and len(x) > 1 else 0  # no batch-mates if `x` is one token
         rows = torch.cat([group, group[-1:].expand(spare)]) if spare else group
         return self.experts[e](x[rows])[:n]
 
@@ -89,11 +89,11 @@ class MixtureOfExperts(nn.Module):
 def route(
     logits: RouterLogits, top_k: int
 ) -> tuple[Float[Tensor, "*tokens top_k"], Int[Tensor, "*tokens top_k"]]:
-    """The gates and the numbers of the `top_k` most probable experts, best first.
+    """The gates and indices of the `top_k` most probable experts, in descending order.
 
     `g_e = p_e / Σ_{top-k} p`, `p = softmax(logits)` in at least float32 (Jiang et al. 2024, §2.1).
-    One expert alone has `g_e = p_e` (Fedus et al. 2022, eq. 2): divided by itself it would always
-    be one, and the router would learn nothing.
+    With one expert `g_e = p_e` (Fedus et al. 2022, eq. 2): normalised it would always be one, and
+    the router would get no gradient.
     """
     probabilities, chosen = _probabilities(logits).topk(top_k)
     if top_k == 1:
@@ -104,10 +104,11 @@ def route(
 def load_balance(
     logits: RouterLogits, top_k: int, valid: Bool[Tensor, "*tokens"] | None = None
 ) -> Float[Tensor, ""]:
-    """`n_experts Σ_e f_e P_e`: one where all experts serve equally, up to `n_experts / top_k`.
+    """`n_experts Σ_e f_e P_e`: one if the load is balanced, at most `n_experts / top_k`.
 
-    Fedus et al. 2022, eq. 4–6: `f_e` is the share of choices that fell on expert e, `P_e` its mean
-    probability, both over the real tokens. Only `P` has a gradient. Zero where no token is real.
+    Fedus et al. 2022, eq. 4–6: `f_e` is the fraction of choices that went to expert e, `P_e` its
+    mean probability, both over the real tokens. Only `P` has a gradient. Zero if there is no real
+    token.
     """
     real = logits.reshape(-1, logits.shape[-1]) if valid is None else logits[valid]
     probabilities = _probabilities(real)
@@ -145,7 +146,7 @@ class MixtureOfExpertsConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Two experts of a token, and one; gated experts, and plain ones."""
+        """Top-2 and top-1 routing; gated and plain experts."""
         return {
             "moe": cls(n_experts=3, expert=GatedFeedForwardConfig(d_ff=4)),
             "moe_one_of_four": cls(n_experts=4, top_k=1, expert=GatedFeedForwardConfig(d_ff=4)),
@@ -161,4 +162,4 @@ AnyFeedForwardConfig = Annotated[
     FeedForwardConfig | GatedFeedForwardConfig | MixtureOfExpertsConfig | FeedForwardPart,
     Family("feedforward", FeedForwardPart),
 ]
-"""Every feed-forward layer there is."""
+"""Any feed-forward layer, built-in or custom."""

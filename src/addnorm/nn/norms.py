@@ -1,6 +1,6 @@
-"""Normalisation, statistics in float32 whatever the input's type.
+"""Normalisation layers; statistics are in float32 whatever the dtype of the input.
 
-Every norm takes the hidden states and which of the tokens are real; BatchNorm alone looks at those.
+Every norm takes the hidden states and a mask of the real tokens; only BatchNorm uses the mask.
 """
 
 import math
@@ -172,7 +172,7 @@ class BatchNorm(nn.Module):
         return batch_norm(x, mean, variance, self.weight, self.bias, self.eps)
 
     def observe(self, x: TokenVectors, valid: ValidTokens | None) -> tuple[Tensor, Tensor]:
-        """The batch's own statistics, after moving the running ones towards them."""
+        """Return the statistics of the batch and update the running statistics."""
         if (n_processes := _world_size()) > 1:
             raise ValueError(
                 f"batchnorm on {n_processes} processes would normalise by the statistics of one "
@@ -204,7 +204,7 @@ class BatchNormConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Running statistics that move at two speeds."""
+        """Two values of the momentum."""
         return {"batchnorm": cls(), "batchnorm_half_new": cls(momentum=0.5)}
 
     def build(self, d_model: int) -> BatchNorm:
@@ -235,7 +235,7 @@ class DynamicTanhConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """α from two values."""
+        """Two initial values of α."""
         return {"dynamic_tanh": cls(), "dynamic_tanh_steep": cls(alpha=2.0)}
 
     def build(self, d_model: int) -> DynamicTanh:
@@ -243,22 +243,22 @@ class DynamicTanhConfig:
 
 
 class NoNorm(nn.Module):
-    """`x`: what stands where a norm could, and none is asked for."""
+    """`x`: the identity, where no norm is wanted."""
 
     def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
         return x
 
 
 Norm = LayerNorm | RMSNorm | OffsetRMSNorm | ScaleNorm | BatchNorm | DynamicTanh | NoNorm
-"""A norm of ours, built."""
+"""Any built-in norm module."""
 
 
 @runtime_checkable
 class NormPart(Protocol):
     """A configuration of a norm over the last axis, of width `d_model` (of a head, for `qk_norm`).
 
-    The module it builds is called as `norm(x, valid)`: `x` is `[*tokens, d_model]`, and `valid`
-    (or None) says which of the tokens are real.
+    The module it builds is called as `norm(x, valid)`: `x` is `[*tokens, d_model]`, and `valid` (or
+    None) marks the real tokens.
     """
 
     def build(self, d_model: int) -> nn.Module: ...
@@ -274,7 +274,7 @@ NormConfig = Annotated[
     | NormPart,
     Family("norm", NormPart),
 ]
-"""Every norm there is."""
+"""Any norm, built-in or custom."""
 
 
 def build_norm(norm: NormConfig, d_model: int) -> nn.Module:

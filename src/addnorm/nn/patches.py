@@ -1,4 +1,4 @@
-"""Patches: images and time series cut into pieces, each of which becomes one vector."""
+"""Patch embeddings of images and time series."""
 
 from typing import Literal
 
@@ -55,7 +55,7 @@ class PatchEmbedding(nn.Module):
         images: Float[Tensor, "batch channels height width"],
         valid: Bool[Tensor, "batch seq"] | None = None,
     ) -> tuple[Hidden, Context]:
-        """The class token and the patches, with their context; an image has no padding."""
+        """Embed the class token and the patches, and build their context (without padding)."""
         self.check(images, valid)
         patches = self.proj(images.to(self.proj.weight.dtype)).to(self.proj.weight.dtype)
         x = patches.flatten(2).transpose(1, 2)
@@ -66,7 +66,7 @@ class PatchEmbedding(nn.Module):
         return as_sequence(x, self.position, self.dropout)
 
     def check(self, images: Tensor, valid: Tensor | None) -> None:
-        """Raise `InputError` for what cannot be cut into patches."""
+        """Raise `InputError` for images that cannot be split into patches."""
         if valid is not None:
             raise InputError("an image has no padding: valid must be None")
         channels = self.proj.in_channels
@@ -79,7 +79,7 @@ class PatchEmbedding(nn.Module):
         check_divides((height, width), self.patch)
 
     def positions_of(self, rows: int, columns: int) -> Float[Tensor, "seq d_model"]:
-        """The learned positions for that many patches; those of the class token never change."""
+        """The learned positions, interpolated to this grid, except the class token's."""
         table = self.positions
         assert table is not None
         assert self.grid is not None
@@ -94,7 +94,7 @@ class PatchEmbedding(nn.Module):
 
 
 def check_divides(size: tuple[int, int], patch: int) -> None:
-    """Raise `InputError`, with the nearest valid size, where patches do not cover the image."""
+    """Raise `InputError`, naming the nearest valid size, if the patches do not tile the image."""
     height, width = size
     rows, columns = (max(1, round(side / patch)) for side in size)
     if (rows * patch, columns * patch) != size:
@@ -174,7 +174,7 @@ class SeriesEmbedding(nn.Module):
         series: Float[Tensor, "batch channels time"],
         valid: Bool[Tensor, "batch time"] | None = None,
     ) -> tuple[Hidden, Context]:
-        """The patches, with their context; `valid` marks the real steps."""
+        """Embed the patches and build their context; `valid` marks the real time steps."""
         check_frames(series, self.proj.in_channels, valid)
         real = series.new_ones(series[:, 0].shape, dtype=torch.bool) if valid is None else valid
         series = torch.where(real[:, None], series, 0.0).to(self.proj.weight.dtype)
@@ -186,18 +186,18 @@ class SeriesEmbedding(nn.Module):
     def filled(
         self, series: Float[Tensor, "batch channels time"], valid: Bool[Tensor, "batch time"]
     ) -> Float[Tensor, "batch channels filled"]:
-        """The series with its last real value wherever a patch reaches beyond it."""
+        """Pad the series with its last real value to fill the last patch."""
         width = (self.n_patches(series.shape[-1]) - 1) * self.stride + self.patch
         last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0)
         steps = torch.arange(width, device=series.device).minimum(last)
         return series.gather(-1, steps[:, None].expand(-1, series.shape[1], -1))
 
     def n_patches(self, n_steps: int) -> int:
-        """How many patches it takes to hold so many steps."""
+        """The number of patches that cover `n_steps` time steps."""
         return 1 + max(0, -(-(n_steps - self.patch) // self.stride))
 
     def valid_positions(self, valid: Bool[Tensor, "batch time"]) -> Bool[Tensor, "batch seq"]:
-        """Which patches are real: those that hold a real step which no earlier patch does."""
+        """Which patches are real: each contains a real step that no earlier patch contains."""
         slots = torch.arange(self.n_patches(valid.shape[1]), device=valid.device)
         held_before = (slots * self.stride + self.patch - self.stride) * (slots > 0)
         return held_before < valid.sum(-1, keepdim=True)
@@ -256,19 +256,19 @@ class SeriesEmbeddingConfig:
         )
 
 
-# What every input has in common.
+# Shared by all input embeddings.
 
 
 def as_sequence(
     x: Hidden, position: Position, dropout: Dropout, valid: Bool[Tensor, "batch seq"] | None = None
 ) -> tuple[Hidden, Context]:
-    """`drop(position(x))`, zero at padding, and its context in a stack without a causal mask."""
+    """`drop(position(x))`, zero at padding, with its context for a bidirectional stack."""
     ctx = Context.over(x, Full(), valid=valid)
     return zero_padding(dropout(position.embed(x, ctx)), valid), ctx
 
 
 def check_frames(frames: Tensor, channels: int, valid: Tensor | None) -> None:
-    """Raise `InputError` for another shape, and for padding that is not on the right."""
+    """Raise `InputError` for a wrong shape, or padding that is not on the right."""
     shape = tuple(frames.shape)
     if len(shape) != 3 or shape[1] != channels or not shape[2] or not frames.is_floating_point():
         raise InputError(

@@ -1,4 +1,4 @@
-"""Recurrent mixers (RNN, LSTM, GRU), and the runs of text that mixers without a mask read."""
+"""Recurrent mixers (RNN, LSTM, GRU), and the runs of tokens that mixers without a mask process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ Cell = Literal["rnn", "lstm", "gru"]
 CELLS: dict[Cell, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 _SPARSE = 2
-"""How many slots per token a padded grid may have and still be faster than packed steps (CPU)."""
+"""Maximum slots per token for which a padded grid is faster than a packed sequence (CPU)."""
 
 
 class StateCache:
-    """What a mixer carries on from the tokens read so far: some vectors for every batch row."""
+    """The recurrent state of a mixer after the tokens so far: a few vectors per batch row."""
 
     def __init__(self, slots: int, width: int) -> None:
         self.slots = slots
@@ -36,42 +36,42 @@ class StateCache:
         self._state: Tensor | None = None
 
     def state(self, x: Hidden) -> State:
-        """The state before the new tokens `x`: zero if they are the first."""
+        """The state before the new tokens `x`: zero for the first tokens."""
         if self._state is None:
             return x.new_zeros(len(x), self.slots, self.width)
         return self._state
 
     def keep(self, state: State) -> None:
-        """Go on from this state."""
+        """Store this state for the next tokens."""
         self._state = state
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order, repeats allowed."""
+        """Keep these batch rows, in this order; rows may repeat."""
         self._state = None if self._state is None else self._state.index_select(0, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """The real tokens of a pass, numbered row by row, and the runs of them that are one text each.
+    """The real tokens of a forward pass, numbered row by row, in runs of one text each.
 
-    A run begins where a text does (position 0) and where a batch row goes on with the text that it
-    read before. Padding belongs to no run and breaks none.
+    A run begins at the start of a text (position 0) and at the start of a batch row that continues
+    an earlier text. Padding belongs to no run and does not interrupt one.
     """
 
     shape: tuple[int, int]
     slot: Int[Tensor, " tokens"]
-    """Where each token stands in the flattened batch."""
+    """The index of each token in the flattened batch."""
     run: Int[Tensor, " tokens"]
     start: Int[Tensor, " runs"]
     length: Int[Tensor, " runs"]
     row: Int[Tensor, " runs"]
     """The batch row of each run."""
     fresh: Bool[Tensor, " runs"]
-    """Whether the run begins a text, rather than going on with one."""
+    """Whether the run begins a text, rather than continuing one."""
 
     @classmethod
     def of(cls, ctx: Context) -> "Runs":
-        """The runs of this pass."""
+        """The runs of a forward pass."""
         shape = (ctx.batch, ctx.positions.shape[1])
         positions = ctx.positions.expand(shape).flatten()
         slot = torch.arange(len(positions), device=positions.device)
@@ -96,28 +96,28 @@ class Runs:
 
     @property
     def place(self) -> Int[Tensor, " tokens"]:
-        """The place of each token in its run, from 0."""
+        """The index of each token in its run, from 0."""
         return torch.arange(len(self.slot), device=self.slot.device) - self.start[self.run]
 
     def gather(self, x: Hidden) -> FlatTokens:
-        """The tokens out of the batch."""
+        """Gather the real tokens from the batch."""
         return x.flatten(0, 1).index_select(0, self.slot)
 
     def scatter(self, tokens: FlatTokens) -> Hidden:
-        """The tokens back in the batch, and zero at padding."""
+        """Scatter the tokens back into the batch, with zero at padding."""
         batch, seq = self.shape
         return put(tokens, self.slot, batch * seq).unflatten(0, self.shape)
 
     def turn(self, tokens: FlatTokens) -> FlatTokens:
-        """The tokens of every run from last to first."""
+        """Reverse the tokens of every run."""
         return tokens.index_select(0, (self.start + self.length - 1)[self.run] - self.place)
 
     def before(self, state: State) -> Float[Tensor, "runs slots d_state"]:
-        """The state in which each run begins: its row's, or zero at the beginning of a text."""
+        """The initial state of each run: its row's state, or zero at the start of a text."""
         return state.index_select(0, self.row).masked_fill(self.fresh[:, None, None], 0.0)
 
     def after(self, state: State, ends: Float[Tensor, "runs slots d_state"]) -> State:
-        """The state of each row after its last run; as it was in a row of padding alone."""
+        """The state of each row after its last run; unchanged for a row of padding only."""
         rows = torch.arange(len(state), device=state.device)
         last = torch.searchsorted(self.row, rows, right=True) - 1
         read = (self.row[last] == rows)[:, None, None]
@@ -127,18 +127,18 @@ class Runs:
 def put(
     tokens: FlatTokens, places: Int[Tensor, " tokens"], size: int
 ) -> Float[Tensor, "size width"]:
-    """`size` rows, the tokens at these places and zero elsewhere."""
+    """A tensor of `size` rows with the tokens at these indices and zero elsewhere."""
     return tokens.new_zeros(size, tokens.shape[1]).index_copy(0, places, tokens)
 
 
 def unbroken(ctx: Context) -> bool:
-    """Whether every row is one run without padding, so that the batch can be read as it stands."""
+    """Whether every row is a single run without padding, so that the batch needs no rearranging."""
     padded = ctx.valid is not None and not bool(ctx.valid.all())
     return not padded and not bool((ctx.positions[:, 1:] == 0).any())
 
 
 def before_row(ctx: Context, state: State) -> State:
-    """The state in which each row of an unbroken batch begins."""
+    """The initial state of each row of an unbroken batch."""
     return state.masked_fill((ctx.positions[:, :1] == 0)[..., None], 0.0)
 
 
@@ -205,14 +205,14 @@ class Recurrent(nn.Module):
         read: Callable[[nn.Module, Tensor], tuple[Tensor, Tensor]],
         turn: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """The hidden states of the tokens, both directions joined, and the state at the end."""
+        """The hidden states of the tokens, both directions concatenated, and the final state."""
         hidden, state = read(self.ahead, tokens)
         if self.back is not None:
             hidden = torch.cat([hidden, turn(read(self.back, turn(tokens))[0])], dim=-1)
         return hidden, state
 
     def new_cache(self) -> StateCache:
-        """An empty cache: `h`, and the LSTM's `c`."""
+        """An empty cache for `h` and, in an LSTM, `c`."""
         slots = 2 if isinstance(self.ahead, nn.LSTM) else 1
         return StateCache(slots, self.ahead.hidden_size)
 
@@ -235,7 +235,7 @@ class RecurrentConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Every cell."""
+        """One example for each cell."""
         return {
             "lstm": cls(),
             "gru": cls(cell="gru", d_hidden=6),
@@ -252,7 +252,7 @@ class RecurrentConfig:
 def _read(
     kernel: nn.Module, tokens: Tensor | PackedSequence, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Run torch's kernel from this state, or from zero; the LSTM's `h` and `c` are two slots."""
+    """Run torch's kernel from `state`, or from zero; an LSTM's `h` and `c` take two slots."""
     if state is None:
         hidden, end = kernel(tokens)
     else:
@@ -265,7 +265,7 @@ def _read(
 def _scan(
     kernel: nn.Module, tokens: FlatTokens, runs: Runs, past: State | None
 ) -> tuple[Float[Tensor, "tokens d_hidden"], Tensor]:
-    """Read run by run. Only packed steps know where each run ends; a grid is faster on a CPU."""
+    """Process each run separately, as a padded grid (faster on a CPU) or a packed sequence."""
     longest = int(runs.length.max())
     if past is None and len(runs) * longest <= _SPARSE * len(tokens):
         cell = runs.run * longest + runs.place

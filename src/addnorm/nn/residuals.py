@@ -1,4 +1,4 @@
-"""Where the norm stands around a sublayer and its residual: the placement, one line each."""
+"""Placements: how the norm and the residual connection wrap a sublayer (pre-norm, post-norm, …)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ Sublayer = Callable[[Hidden], Hidden]
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """How many layers the model has, and in which of its stacks this one is."""
+    """The depths of the model's stacks, and which layer of which stack is being built."""
 
     encoder: int = 0
     decoder: int = 0
     causal: bool = False
-    """The stack is the decoder."""
+    """Whether the stack is the decoder."""
     layer: int = 0
-    """Which layer of its stack is being built, from 0."""
+    """The index of the layer in its stack, from 0."""
 
     @property
     def n_layers(self) -> int:
-        """The layers of the stack that is being built."""
+        """The number of layers of the stack being built."""
         return self.decoder if self.causal else self.encoder
 
 
@@ -176,7 +176,7 @@ def deepnorm_constants(depth: Depth) -> tuple[float, float]:
 
 
 class Branch(nn.Module):
-    """`drop(f(norm(x)))`: one of the sublayers that a parallel block adds up."""
+    """`drop(f(norm(x)))`: one of the sublayers that a parallel block sums."""
 
     def __init__(self, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -201,14 +201,14 @@ class ParallelConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """One norm, or one for each branch."""
+        """One shared norm, or one for each branch."""
         return {"parallel": cls(), "parallel_norm_each": cls(norms="each")}
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> Branch:
         return Branch(build_norm(norm, d_model) if self.norms == "each" else NoNorm(), dropout)
 
     def build_shared(self, d_model: int, norm: NormConfig) -> nn.Module:
-        """The norm before all branches: the one there is, or none where each has its own."""
+        """The norm shared by all branches, or none if each has its own."""
         return build_norm(norm, d_model) if self.norms == "one" else NoNorm()
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
@@ -217,22 +217,22 @@ class ParallelConfig:
 
 
 Residual = PostNorm | PreNorm | SandwichNorm | DeepNorm
-"""A placement, built."""
+"""Any sequential placement module."""
 
 
 @runtime_checkable
 class ResidualPart(Protocol):
     """A configuration of a placement.
 
-    The module that `build` makes for each sublayer is called as `residual(x, f, valid)`, `f` being
-    the sublayer; `build_final` makes what follows the last layer, called as `norm(x, valid)`.
+    The module that `build` makes for each sublayer is called as `residual(x, f, valid)`, where `f`
+    is the sublayer; `build_final` makes the norm after the last layer, called as `norm(x, valid)`.
     `depth.layer` counts from 0.
     """
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> nn.Module: ...
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
-        """What follows the last layer."""
+        """The final norm, after the last layer."""
         ...
 
 
@@ -245,7 +245,7 @@ ResidualConfig = Annotated[
     | ResidualPart,
     Family("placement", ResidualPart),
 ]
-"""Every placement there is."""
+"""Any placement, built-in or custom."""
 
 
 def build_placement(

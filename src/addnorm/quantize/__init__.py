@@ -1,4 +1,4 @@
-"""Quantisation: weights in fewer bits, which are read faster."""
+"""Weight quantisation, which saves memory and memory bandwidth."""
 
 from typing import Literal
 
@@ -6,11 +6,11 @@ from addnorm.models import Model
 from addnorm.quantize.int8 import quantize_int8
 
 Weights = Literal["bfloat16", "int8"]
-"""What the weights of a model can be kept in besides the type that they were trained in."""
+"""The dtypes to which weights can be converted."""
 
 
 def with_weights(model: Model, kind: Weights) -> Model:
-    """The model with its weights in this type from now on; changed in place."""
+    """Convert the weights of the model in place."""
     return model.bfloat16() if kind == "bfloat16" else quantize_int8(model)
 
 

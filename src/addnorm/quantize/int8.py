@@ -1,7 +1,7 @@
-"""Weights in int8: each row of a matrix as whole numbers up to ±127 and one scale for them all.
+"""int8 weight quantisation: each row of a matrix as integers up to ±127 with one scale.
 
-`W ≈ s ⊙ Q` with `s_i = max_j |W_ij| / 127` and `Q = round(W / s)`: symmetric, a scale for each
-output (Krishnamoorthi 2018, §3.1.2). Biases, norms and positions stay as they are.
+`W ≈ s ⊙ Q` with `s_i = max_j |W_ij| / 127` and `Q = round(W / s)`: symmetric, per output channel
+(Krishnamoorthi 2018, §3.1.2). Biases, norms and positions are not quantised.
 """
 
 import torch
@@ -23,18 +23,18 @@ LARGEST = 127
 int8_matmul = torch.ops.aten._int_mm
 
 MAPS = (MultiHead, FeedForward, GatedFeedForward)
-"""The modules whose linear maps are quantised."""
+"""The modules whose linear layers are quantised."""
 
 
 def quantize_int8(model: Model) -> Model:
-    """Keep the matrices of `model` in int8 from now on: a quarter of the memory; returns it.
+    """Quantise the matrices of `model` to int8, in place, for a quarter of the memory; return it.
 
-    Those are the linear maps of attention and feed-forward, the table of tokens and the head. The
-    model can no longer be trained. What is not replaced stays and works as before. Raises
-    `InputError`, and changes nothing, where a map, the table or the head is not quite one of ours.
+    Quantised are the linear layers of attention and feed-forward, the token embedding and the head.
+    The model can no longer be trained; other modules are unchanged. Raises `InputError`, without
+    changing anything, if one of these modules is not exactly a built-in one.
     """
     _check_replaced(model)
-    matrices: dict[int, Int8Matrix] = {}  # what shares a weight shares its matrix
+    matrices: dict[int, Int8Matrix] = {}  # tied weights share a matrix
 
     def matrix(weight: Tensor) -> Int8Matrix:
         return matrices.setdefault(id(weight), Int8Matrix(weight))
@@ -51,7 +51,7 @@ def quantize_int8(model: Model) -> Model:
 
 
 def _check_replaced(model: Model) -> None:
-    """Account for all of every module that is going to be replaced."""
+    """Check that every module to be replaced is fully supported."""
     ledger = Ledger(model, "int8")
     for module in model.modules():
         for part in module.children():
@@ -77,7 +77,7 @@ def _claim_head(ledger: Ledger, head: TokenHead) -> None:
 def rounded(
     weight: Float[Tensor, "d_out d_in"],
 ) -> tuple[Int8[Tensor, "d_out d_in"], Float[Tensor, " d_out"]]:
-    """`Q` and `s` of a matrix; the scale of a row of zeros is one."""
+    """Quantise a matrix to `Q` and `s`; the scale of a zero row is one."""
     wide = weight.detach().float()
     scale = wide.abs().amax(1) / LARGEST
     scale = torch.where(scale > 0, scale, 1.0)
@@ -85,10 +85,10 @@ def rounded(
 
 
 class Int8Matrix(nn.Module):
-    """`s ⊙ Q`, to multiply with and to look rows up in.
+    """A quantised matrix `s ⊙ Q`, for products and row look-ups.
 
-    Products are exact in `Q`: the `x` of a graph for one row stays in its own type; elsewhere each
-    row of `x` is rounded to int8 by a scale of its own.
+    In a graph for a single row, `x` keeps its dtype; otherwise each row of `x` is quantised to int8
+    with its own scale, and the integer product is exact.
     """
 
     values: Tensor
@@ -107,7 +107,7 @@ class Int8Matrix(nn.Module):
         return int8_product(x.flatten(0, -2), self.values, self.scale).view(*x.shape[:-1], -1)
 
     def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
-        """The rows `s_i Q_i` at some places."""
+        """Look up the rows `s_i Q_i`."""
         return self.values[places] * self.scale[places][..., None]
 
 
@@ -116,13 +116,13 @@ def int8_product(
     values: Int8[Tensor, "d_out d_in"],
     scale: Float[Tensor, " d_out"],
 ) -> Float[Tensor, "rows d_out"]:
-    """`x (s ⊙ Q)ᵀ` with each row of `x` rounded to int8 by a scale of its own."""
+    """`x (s ⊙ Q)ᵀ`, with each row of `x` quantised to int8 with its own scale."""
     whole, by = rounded(x)
     return int8_matmul(whole, values.t()) * (by[:, None] * scale)
 
 
 class Int8Linear(nn.Module):
-    """`x (s ⊙ Q)ᵀ + b`."""
+    """`x (s ⊙ Q)ᵀ + b`: a linear layer with an int8 weight."""
 
     def __init__(self, matrix: Int8Matrix, bias: nn.Parameter | None) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Int8Linear(nn.Module):
 
 
 class Int8Embedding(nn.Module):
-    """`s_t Q_t` for every token `t`."""
+    """An int8 embedding table: `s_t Q_t` for token `t`."""
 
     def __init__(self, matrix: Int8Matrix) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Int8Embedding(nn.Module):
 
 
 class Int8TokenHead(nn.Module):
-    """`TokenHead` with its matrix in int8."""
+    """`TokenHead` with an int8 weight."""
 
     def __init__(self, matrix: Int8Matrix, head: TokenHead) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Runs: from a recipe to a trained model in a folder, its scores, and its use."""
+"""Runs: training a recipe into a run folder, and evaluating and using the trained model."""

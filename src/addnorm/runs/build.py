@@ -1,4 +1,4 @@
-"""The model of a recipe: built for its vocabularies and labels, filled from a file, saved."""
+"""Building a recipe's model, and loading and saving its weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +18,13 @@ from addnorm.train.average import Weights, copy_into, weights_of
 from addnorm.train.checkpoint import load_weights, save_weights
 
 WEIGHTS = "model.safetensors"
-"""The file of a run folder that holds the weights."""
+"""The weights file in a run folder."""
 
 
 def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]) -> Model:
-    """The untrained model of a recipe, sized for its vocabularies and labels.
+    """Build the untrained model of a recipe, sized for its vocabularies and labels.
 
-    Raises `InputError`, before any memory is taken, for one that this machine cannot hold.
+    Raises `InputError`, before allocating any memory, if the model does not fit on this machine.
     """
     check_memory(count_parameters(recipe, tokenizers, labels))
     return _built(recipe, tokenizers, labels)
@@ -33,9 +33,9 @@ def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[
 def count_parameters(
     recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
 ) -> int:
-    """The parameters of a recipe's model, tied ones once, without building it in memory.
+    """Count the parameters of a recipe's model, tied ones once, without allocating them.
 
-    Embeddings have at least `rows` rows, for a recipe whose tokenizer is not there yet.
+    Embeddings have at least `rows` rows, for a recipe whose tokenizer does not exist yet.
     """
     try:
         with without_values():
@@ -45,12 +45,12 @@ def count_parameters(
             raise InputError(
                 "model: no machine can hold its size: a smaller d_model, n_layers or vocabulary"
             ) from error
-        model = _built(recipe, tokenizers, labels, rows=rows)  # of parts that need real numbers
+        model = _built(recipe, tokenizers, labels, rows=rows)  # custom parts that need real tensors
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def check_memory(parameters: int) -> None:
-    """Raise `InputError` where so many parameters in float32 are more than the machine's memory."""
+    """Raise `InputError` if this many float32 parameters exceed the machine's memory."""
     needed, there = 4 * parameters, total_memory()
     if there is not None and needed > there:
         raise InputError(
@@ -78,7 +78,7 @@ def _built(
 
 
 def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int:
-    """The rows of an embedding: as asked, or as the tokenizer has tokens."""
+    """The rows of an embedding table: as configured, or the tokenizer's vocabulary size."""
     known = tokenizer.vocab_size if tokenizer else 0
     if configured is not None and configured < known:
         raise InputError(
@@ -88,9 +88,9 @@ def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int
 
 
 def load_into(model: nn.Module, file: Path) -> torch.dtype:
-    """Fill `model` from a safetensors file; return the type of the weights there.
+    """Load a safetensors file into `model`; return the dtype of the stored weights.
 
-    Raises `InputError` naming the tensors that are missing, unexpected or of another shape.
+    Raises `InputError` naming tensors that are missing, unexpected or of a different shape.
     """
     check_digest(file)
     found = load_weights(file)
@@ -104,7 +104,7 @@ def load_into(model: nn.Module, file: Path) -> torch.dtype:
 def check_model(
     model: nn.Module, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
 ) -> None:
-    """Raise `InputError` unless `model` has the weights of its recipe's, by name and shape."""
+    """Raise `InputError` unless the names and shapes of the weights match the recipe."""
     with without_values():
         expected = weights_of(_built(recipe, tokenizers, labels))
     if problems := _differences(weights_of(model), expected):
@@ -112,7 +112,7 @@ def check_model(
 
 
 def _differences(found: Weights, expected: Weights) -> str:
-    """Where the names and shapes of weights differ, for a message; nothing where they do not."""
+    """A message about differences in names and shapes of weights; empty if there are none."""
     problems = [f"missing {name}" for name in expected.keys() - found.keys()]
     problems += [f"unexpected {name}" for name in found.keys() - expected.keys()]
     problems += [
@@ -125,6 +125,6 @@ def _differences(found: Weights, expected: Weights) -> str:
 
 
 def save_model(folder: Path, model: nn.Module) -> None:
-    """Write `model.safetensors`, tied weights once, and the digests of the run, which is whole."""
+    """Write `model.safetensors`, tied weights once, and the digests of the finished run."""
     save_weights(folder / WEIGHTS, weights_of(model))
     write_digests(folder)

@@ -1,4 +1,4 @@
-"""Parts of a model replaced by name: `norm=rmsnorm`, `attention.n_kv_heads=2`."""
+"""Changing parts of a model configuration: `norm=rmsnorm`, `attention.n_kv_heads=2`."""
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -17,15 +17,16 @@ CARRIED = {
     "feedforward": ("d_ff", "dropout", "expert"),
     "expert": ("d_ff", "dropout"),
 }
-"""Fields that a part of another kind takes over, where it has them."""
+"""Fields that are kept when a part is replaced by one of another kind."""
 
 
 def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
-    """The recipe with parts of its model set, each as `path=value`, the path below `model`.
+    """Apply changes of the form `path=value` to the model of a recipe.
 
-    A value is written as in TOML, or is a bare word. For a part that has kinds, the word is the
-    kind; a table of the same kind, or without one, changes only what it names. "none" takes away a
-    part that may be missing. Raises `InputError` naming the path and the nearest valid name.
+    Paths are relative to `model`. A value is written as in TOML, or is a bare word. For a part that
+    has kinds, the word is the kind; a table of the same kind, or without a kind, changes only the
+    fields it names. "none" removes an optional part. Raises `InputError` naming the path and the
+    nearest valid name.
     """
     model = recipe.model
     given = dict(_split(one) for one in sets)
@@ -51,7 +52,7 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
 
 
 def with_depth(recipe: Recipe, n_layers: int) -> Recipe:
-    """The recipe with so many layers."""
+    """The recipe with `n_layers` layers."""
     return replace(recipe, model=replace(recipe.model, n_layers=n_layers))
 
 
@@ -90,7 +91,7 @@ def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None
 
 
 def _annotation(tree: dict[str, Any], path: list[str]) -> Any:
-    """What may stand at a path, the kinds on the way being as they are."""
+    """The type annotation of the field at a path, given the kinds of the parts above it."""
     here: Any = tree
     chosen: Any = Recipe
     annotation: Any = None
@@ -106,7 +107,7 @@ def _has_kind(one: Any) -> bool:
 
 
 def _carried(name: str, old: Any, known: set[str]) -> dict[str, Any]:
-    """What a part of another kind takes over from the one in its place."""
+    """The fields that a part of another kind keeps from the one it replaces."""
     kept = {one: old[one] for one in CARRIED.get(name, ()) if isinstance(old, dict) and one in old}
     if name == "feedforward" and isinstance(old, dict) and "activation" in old:
         kept["expert"] = old
@@ -114,7 +115,7 @@ def _carried(name: str, old: Any, known: set[str]) -> dict[str, Any]:
 
 
 def _written_out(old: Any, d_model: int) -> Any:
-    """A feed-forward layer with its width, where that was a default."""
+    """A feed-forward configuration with its default width written out."""
     widths = {"mlp": 4 * d_model, "gated": 8 * d_model // 3}
     if not isinstance(old, dict) or old.get("d_ff", 0) is not None or old["kind"] not in widths:
         return old
@@ -122,7 +123,7 @@ def _written_out(old: Any, d_model: int) -> Any:
 
 
 def _keep_cross_attention(tree: dict[str, Any], model: ModelConfig) -> None:
-    """Write cross-attention down where another mixer takes the place of that which it followed."""
+    """Set cross-attention explicitly if the self-attention that it was derived from is replaced."""
     mixer = tree.get("decoder_attention") or tree.get("attention")
     if not isinstance(mixer, dict) or mixer.get("kind") == "attention":
         return

@@ -1,4 +1,4 @@
-"""What a run or a recipe consists of, for people to read."""
+"""Human-readable descriptions of runs and recipes."""
 
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -21,9 +21,9 @@ from addnorm.train.journal import read_journal
 
 
 def describe(what: Path) -> RenderableType:
-    """A run folder or a recipe file: its parts; of a run, also its size, progress and scores.
+    """Describe a recipe file or a run folder: its parts, and a run's size, progress and scores.
 
-    Raises `InputError` where it is neither.
+    Raises `InputError` if it is neither.
     """
     if what.suffix == ".toml" or what.is_file():
         recipe = read_recipe(what)
@@ -32,7 +32,7 @@ def describe(what: Path) -> RenderableType:
 
 
 def describe_run(folder: Path) -> RenderableType:
-    """The facts of a run, then its recipe."""
+    """Describe a run: its key facts, then its recipe."""
     recipe, tokenizers, labels = read_settings(folder)
     foreign = hf_model_type(folder)
     rows = {"run" if foreign is None else "folder": str(folder)}
@@ -53,7 +53,7 @@ def describe_run(folder: Path) -> RenderableType:
 
 
 def _task(recipe: Recipe) -> str:
-    """The task; of an encoder without one, what it gives instead."""
+    """The task, or the kind of output of an encoder without a task."""
     head = getattr(recipe.model.head, "kind", "")
     given = {"token": "masked tokens", "pooler": "a vector a text", "hidden": "a vector a token"}
     if head in given and (isinstance(recipe.model, EncoderConfig) or head == "hidden"):
@@ -62,7 +62,7 @@ def _task(recipe: Recipe) -> str:
 
 
 def progress(folder: Path) -> dict[str, str]:
-    """How far training has come, and the last validation."""
+    """The training progress and the last validation."""
     finished = (folder / "model.safetensors").is_file()
     saved = [path.name for path in checkpoints_in(folder / "checkpoints")]
     rows = {
@@ -81,7 +81,7 @@ def progress(folder: Path) -> dict[str, str]:
 
 
 def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
-    """What a recipe builds and what training it will take, from an estimate."""
+    """Describe what a recipe builds and the estimated cost of training it."""
     rows = {
         "task": task_of(recipe),
         "parameters": f"{cost.parameters:,}",
@@ -108,7 +108,7 @@ def _duration(seconds: float) -> str:
 
 
 def facts(rows: dict[str, str]) -> Table:
-    """Two columns: names, and what they are."""
+    """A table with two columns, names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in rows.items():
         table.add_row(Text(name, "dim"), Text(value))
@@ -116,7 +116,7 @@ def facts(rows: dict[str, str]) -> Table:
 
 
 def parts(settings: Any, name: str = "recipe", kind: str = "") -> Tree:
-    """A part of a recipe: its kind, the fields that are not at their default, its own parts."""
+    """A tree of a recipe's parts, each with its kind and its non-default fields."""
     values = _fields(settings)
     changed = [
         f"{key} = {_value(value)}"
@@ -132,7 +132,7 @@ def parts(settings: Any, name: str = "recipe", kind: str = "") -> Tree:
 
 
 def is_part(value: Any) -> bool:
-    """Whether a value of a recipe is a configuration, of ours or of anyone's own."""
+    """Whether a value in a recipe is a configuration, built-in or custom."""
     return is_dataclass(value) or hasattr(type(value), "model_fields")
 
 
@@ -147,7 +147,7 @@ def _fields(settings: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _kind(part: Any) -> str:
-    """The kind of a part; nothing for a table of ours that has none."""
+    """The kind of a part; empty for a built-in table without kinds."""
     ours = type(part).__module__.partition(".")[0] == "addnorm"
     return getattr(part, "kind", "") if ours else kind_of(part)
 

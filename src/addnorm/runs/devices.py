@@ -1,4 +1,4 @@
-"""Devices and types of weights by their names."""
+"""Devices and weight dtypes by name."""
 
 import torch
 
@@ -10,11 +10,11 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float64": torch.float64,
 }
-"""The types that weights may have."""
+"""The dtypes that weights may have."""
 
 
 def dtype_named(name: str | torch.dtype) -> torch.dtype:
-    """The type of weights of that name. Raises `InputError` for one that there is not."""
+    """The dtype of this name. Raises `InputError` for an unknown one."""
     word = str(name).removeprefix("torch.")
     if word not in DTYPES:
         raise InputError(
@@ -25,9 +25,9 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
 
 
 def device_named(name: str | torch.device) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one.
+    """The device of this name; "auto" selects a GPU if there is one.
 
-    Raises `InputError` for one that is not here.
+    Raises `InputError` if it is not available.
     """
     if name == "auto":
         name = next((one for one, there in _accelerators().items() if there), "cpu")
@@ -46,5 +46,5 @@ def device_named(name: str | torch.device) -> torch.device:
 
 
 def _accelerators() -> dict[str, bool]:
-    """What torch may know besides the CPU, and whether it is here."""
+    """The accelerators that torch supports, and whether they are available."""
     return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

@@ -1,4 +1,4 @@
-"""In which fields two recipes differ."""
+"""The fields in which two recipes differ."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from addnorm.runs.recipe import RECIPE, Recipe
 
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
-    """The values of both recipes for each field, such as `train.lr`, in which they differ."""
+    """The old and new value of each field, such as `train.lr`, in which two recipes differ."""
     before, after = (_fields(RECIPE.dump_python(r, mode="json")) for r in (old, new))
     names = [*before, *(name for name in after if name not in before)]
     both = {name: (before.get(name), after.get(name)) for name in names}

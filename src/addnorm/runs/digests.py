@@ -1,7 +1,8 @@
-"""Digests of a finished run's files: a byte that has changed since is noticed.
+"""Checksums of a finished run's files, to detect later changes or damage.
 
-`digests.json` has the XXH3 (128 bits) of every file that opening the run reads. It is fast enough
-to be compared at every load, and it is no signature: whoever changes a file can change it too.
+`digests.json` has the XXH3 hash (128 bits) of every file that is read when opening the run. It is
+fast enough to be checked on every load. It is not a signature: anyone who changes a file can also
+change its digest.
 """
 
 import json
@@ -16,20 +17,20 @@ from addnorm.files import read_file
 
 DIGESTS = "digests.json"
 FILES = ("config.json", "labels.json", "model.safetensors", "*tokenizer.json")
-"""What opening a run reads."""
+"""The files that are read when opening a run."""
 
 
 def write_digests(folder: Path) -> None:
-    """Write the digests of a run that is finished."""
+    """Write the digests of a finished run."""
     files = sorted(file for pattern in FILES for file in folder.glob(pattern))
     found = {file.name: digest(file) for file in files}
     atomic_write(folder / DIGESTS, json.dumps({"xxh3_128": found}, indent=1))
 
 
 def check_digest(file: Path) -> None:
-    """Raise `InputError` where a file is not the one whose digest was written beside it.
+    """Raise `InputError` if a file does not match its digest.
 
-    Nothing is known of a file that is not listed, as in a run of an earlier version.
+    Files that are not listed are not checked, as in runs of earlier versions.
     """
     expected = _digests(file.parent).get(file.name)
     if expected is not None and file.exists() and digest(file) != expected:
@@ -40,9 +41,9 @@ def check_digest(file: Path) -> None:
 
 
 def check_digests(folder: Path) -> int:
-    """Compare every file of a run with its digest; return their number.
+    """Check every file of a run against its digest; return the number of files.
 
-    Raises `InputError` naming the first that is missing or has changed, and where there are none.
+    Raises `InputError` naming the first missing or changed file, or if there are no digests.
     """
     listed = _digests(folder)
     if not listed:
@@ -57,7 +58,7 @@ def check_digests(folder: Path) -> int:
 
 
 def digest(file: Path) -> str:
-    """The XXH3 of a file's bytes."""
+    """The XXH3 hash of a file."""
     with file.open("rb") as stream:
         if not file.stat().st_size:
             return xxhash.xxh3_128(b"").hexdigest()

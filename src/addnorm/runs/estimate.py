@@ -1,4 +1,4 @@
-"""What a recipe will cost: a few steps are taken for it, in a folder that is thrown away."""
+"""Estimating the cost of a recipe by running a few training steps in a temporary folder."""
 
 import sys
 import time
@@ -16,12 +16,12 @@ from addnorm.train.optim import optimizer_tensors
 from addnorm.train.trainer import Trainer
 
 SECONDS = 10.0
-"""After so long no further step is timed."""
+"""The maximum total time of the measured steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Sizes exactly; memory and time as measured on `device` over `timed` steps."""
+    """Exact sizes, and memory and time measured on `device` over `timed` steps."""
 
     parameters: int
     steps: int
@@ -30,21 +30,21 @@ class Estimate:
     state_bytes: int
     """Weights, gradients, moving average and the optimiser's state."""
     peak_bytes: int | None
-    """Of the whole process on a CPU, of the GPU otherwise; None where it cannot be known."""
+    """Peak memory of the process on a CPU, or of the GPU; None if unknown."""
     seconds_per_step: float
     device: torch.device
     timed: int
 
     @property
     def seconds(self) -> float:
-        """Of all steps, validation and saving left out."""
+        """The time for all steps, without validation and saving."""
         return self.steps * self.seconds_per_step
 
 
 def estimate(prepared: Prepared, n_timed: int = 8) -> Estimate:
-    """Take one step to warm up and `n_timed` to measure, as training would; keep nothing.
+    """Run one warm-up step and `n_timed` measured training steps, and discard the results.
 
-    `prepared.model` has moved on afterwards.
+    This changes the weights of `prepared.model`.
     """
     recipe = prepared.recipe
     with TemporaryDirectory() as folder:
@@ -81,17 +81,17 @@ def estimate(prepared: Prepared, n_timed: int = 8) -> Estimate:
 
 
 def steps_per_epoch(recipe: Recipe, n_batches: int) -> int:
-    """Updates in an epoch; the last may take fewer batches than `accumulate`."""
+    """The number of updates in an epoch; the last may have fewer batches than `accumulate`."""
     return -(-n_batches // recipe.train.accumulate)
 
 
 def size(tensors: dict[str, Tensor]) -> int:
-    """The bytes of some tensors."""
+    """The total size of some tensors in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def peak(device: torch.device) -> int | None:
-    """The most memory held so far: on the GPU, or by this process."""
+    """The peak memory so far, of the GPU or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":

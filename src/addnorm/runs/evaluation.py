@@ -1,4 +1,4 @@
-"""Evaluation of a model by the metrics of its task, while it trains and afterwards."""
+"""Evaluating a model by the metrics of its task, during and after training."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ Split = Literal["valid", "test"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores by name, and the predictions by the example's place in the split."""
+    """The scores by name, and the predictions by the index of the example in the split."""
 
     scores: dict[str, float]
     predictions: dict[int, str]
@@ -72,7 +72,7 @@ class Evaluator:
         loaders: Loaders,
         settings: EvalConfig,
     ) -> "Evaluator | None":
-        """The evaluator of a split; none where the data have no such split."""
+        """The evaluator of a split; None if the data have no such split."""
         loader = loaders.valid if split == "valid" else loaders.test
         if loader is None:
             return None
@@ -83,7 +83,7 @@ class Evaluator:
         return cls(examples, used, characters, loader, data.tokenizers, data.labels, settings)
 
     def evaluate(self, model: Model, n_translated: int | None = None) -> Evaluation:
-        """Score the split; of translations, only the first `n_translated` where that is given."""
+        """Evaluate the split; translate only the first `n_translated` examples if given."""
         model.eval()
         with torch.inference_mode():
             loss, n_tokens, outputs = self._run(model)
@@ -108,9 +108,9 @@ class Evaluator:
                 raise AssertionError("texts are counted in characters")
 
     def _run(self, model: Model) -> tuple[float, int, dict[int, list[Any]]]:
-        """The summed loss, its number of targets, and what the model says at each, by example.
+        """The summed loss, the number of targets, and the model's predictions by example.
 
-        That is the best label, or whether a label is there, or a number.
+        A prediction is the best label, whether each label is present, or a number.
         """
         device = next(model.parameters()).device
         total, n_tokens = 0.0, 0
@@ -198,7 +198,7 @@ class Evaluator:
 
 
 def numbers_line(numbers: Iterable[float]) -> str:
-    """Numbers as a line of text, in six digits, with commas between."""
+    """Format numbers as a comma-separated line with six significant digits."""
     return ",".join(f"{one:.6g}" for one in numbers)
 
 
@@ -207,7 +207,7 @@ def _answers(logits: Tensor, batch: Batch) -> dict[int, list[Any]]:
     if targets.dtype != torch.long:
         answers = logits > 0 if targets.dtype == torch.bool else logits
         return dict(zip(batch.indices, answers.tolist(), strict=True))
-    if targets.ndim == 1:  # one label for the whole text
+    if targets.ndim == 1:  # one label per text
         best, targets = best[:, None], targets[:, None]
     return {
         index: row[counted].tolist()
@@ -216,16 +216,16 @@ def _answers(logits: Tensor, batch: Batch) -> dict[int, list[Any]]:
 
 
 def _filled(tags: list[str], n: int) -> list[str]:
-    """Words cut off with a sentence that was too long count as outside any entity."""
+    """Pad the tags with "O": words cut off from a too long sentence count as outside any entity."""
     return tags + ["O"] * (n - len(tags))
 
 
 def evaluate_on(
     run: Run, data: Corpus | DataConfig | None = None, split: str | None = None
 ) -> dict[str, float]:
-    """The scores of a run as `Run.evaluate` says: by default on its own data, and on their test.
+    """The scores for `Run.evaluate`: by default on the test split of the run's own data.
 
-    Raises `InputError` where the data have no such split, or are for another task.
+    Raises `InputError` if the data have no such split, or are for another task.
     """
     if split is not None:
         check_choice("split", split, get_args(Split))
@@ -244,18 +244,18 @@ def evaluate_on(
 def evaluate_run(
     run: Run, split: Split, console: Console | None = None, corpus: Corpus | None = None
 ) -> dict[str, float]:
-    """The scores of a run on a split of its data, or of another `corpus`, as `evaluation_of`."""
+    """The scores of a run on a split of its data or of `corpus` (see `evaluation_of`)."""
     return evaluation_of(run, split, console, corpus).scores
 
 
 def evaluation_of(
     run: Run, split: Split, console: Console | None = None, corpus: Corpus | None = None
 ) -> Evaluation:
-    """The scores of a run on a split of its data, or of another `corpus`, with the predictions.
+    """The scores and predictions of a run on a split of its data or of `corpus`.
 
-    A prediction is empty for an example that was left out as too long; a language model has none.
-    What was left out of the data is told on the `console`. Raises `InputError` where the data have
-    no such split.
+    The prediction of an example that was skipped as too long is empty; language models have no
+    predictions. Skipped examples are reported on the `console`. Raises `InputError` if the data
+    have no such split.
     """
     return _evaluated(run, split, _data_of(run, corpus, console), console)
 

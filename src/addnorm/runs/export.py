@@ -1,4 +1,4 @@
-"""A run written in the form of another library."""
+"""Exporting a run to the format of another library."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,13 +29,13 @@ GGUF: dict[torch.dtype, Dtype] = {
     torch.float16: "f16",
     torch.bfloat16: "bf16",
 }
-"""What GGUF calls the types of weights."""
+"""GGUF's names of weight dtypes."""
 
 
 def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> list[str]:
-    """Write the model of a run at `out`; return what to tell the person who asked.
+    """Export the model of a run to `out`; return messages for the user.
 
-    Raises `InputError` where `out` is the folder itself, or the other library lacks a part.
+    Raises `InputError` if `out` is the run folder itself, or if the other library lacks a part.
     """
     if to not in WRITERS:
         raise InputError(
@@ -52,7 +52,7 @@ def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> l
 
 
 def shaped_of(run: Run) -> ModelSpec:
-    """The model's configuration with the sizes that it was built with."""
+    """The model's configuration, with its vocabulary sizes and labels."""
     model = run.recipe.model
     text = run.text
     source, target = (text.source.vocab_size, text.target.vocab_size) if text else (0, 0)
@@ -130,4 +130,4 @@ WRITERS: dict[Form, Callable[[Run, Path, str | None], list[str]]] = {
     "ctranslate2": _ctranslate2,
     "gguf": _gguf,
 }
-"""Every form there is."""
+"""The export function of each format."""

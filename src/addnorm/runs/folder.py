@@ -1,6 +1,6 @@
-"""The run folder on disk: what is in which file, written and read back, but for the weights.
+"""Reading and writing run folders, except for the weights.
 
-A Hugging Face folder is read as a run too, one that has no data.
+A Hugging Face folder is also read as a run, one without data.
 
 config.json, tokenizer.json (or source. and target., or none), labels.json, model.safetensors,
 digests.json, metrics.jsonl, checkpoints/
@@ -35,11 +35,11 @@ from addnorm.runs.start import sized, tree_of
 from addnorm.runs.task import has_labels
 
 FORMAT = 1
-"""The version of this layout, kept in `config.json`."""
+"""The version of this layout, stored in `config.json`."""
 
 
 class Saved(NamedTuple):
-    """All of a run but its weights; a model of images has no tokenizers."""
+    """Everything in a run except its weights; an image model has no tokenizers."""
 
     recipe: Recipe
     tokenizers: Tokenizers | None
@@ -47,14 +47,14 @@ class Saved(NamedTuple):
 
 
 def is_run(folder: Path) -> bool:
-    """Whether `write_settings` has finished in this folder."""
+    """Whether this folder contains a run."""
     return (folder / "config.json").exists()
 
 
 def write_settings(
     folder: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
 ) -> None:
-    """Write all of a run but its weights; `config.json` comes last, so with it all is there."""
+    """Write everything except the weights; `config.json` last, to mark the folder as complete."""
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in (*folder.glob("*tokenizer.json"), folder / "labels.json"):
         earlier.unlink(missing_ok=True)
@@ -66,7 +66,7 @@ def write_settings(
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
-    """Write `config.json`. Raises `InputError` for a part that no recipe could name again."""
+    """Write `config.json`. Raises `InputError` for a custom part that cannot be serialised."""
     facts: dict[str, Any] = {"format": FORMAT}
     try:
         facts["recipe"] = RECIPE.dump_python(recipe, mode="json")
@@ -79,7 +79,7 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
-    """Read what `write_settings` wrote. Raises `InputError` naming what is missing or wrong."""
+    """Read what `write_settings` wrote. Raises `InputError` for missing or invalid files."""
     file = folder / "config.json"
     if is_hf_folder(folder):
         return _foreign_settings(folder, overrides or {})
@@ -105,13 +105,13 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
 
 
 def _reads_text(recipe: Recipe) -> bool:
-    """Whether a run of this recipe always has a tokenizer."""
+    """Whether a run of this recipe must have a tokenizer."""
     images = recipe.data is None or isinstance(recipe.data, ImagesConfig)
     return recipe.tokenizer is not None or (recipe.train.start is not None and not images)
 
 
 def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
-    """Those of a Hugging Face folder: its model and decoding, and data that overrides name."""
+    """The settings of a Hugging Face folder: model, decoding, and data from the overrides."""
     _, shaped, tokenizers = describe_folder(folder)
     tree: dict[str, Any] = {
         "model": tree_of(sized(shaped)),

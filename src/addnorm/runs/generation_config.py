@@ -1,4 +1,4 @@
-"""The `generation_config.json` of a Hugging Face folder as a way to decode, key by key."""
+"""Converting the `generation_config.json` of a Hugging Face folder to a decoding configuration."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from addnorm.generate.rules import NO_RULES
 FILE = "generation_config.json"
 
 RULES = tuple(field.name for field in fields(RulesConfig))  # pyright: ignore[reportArgumentType]
-"""Rules have the same names here and there."""
+"""Rules have the same names here and in transformers."""
 
 BEAM = {
     "num_beams": "beams",
@@ -25,7 +25,7 @@ BEAM = {
     "early_stopping": "early_stopping",
 }
 SAMPLE = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
-"""What the keys of the two kinds are called here; where the other kind is asked for, they idle."""
+"""Our names of the keys for beam search and sampling; keys of the method not in use are ignored."""
 
 _IDS = "bos_token_id eos_token_id pad_token_id decoder_start_token_id bad_words_ids"
 _IDLE = """
@@ -37,7 +37,7 @@ _IDLE = """
     target_lookbehind transformers_version use_cache
 """
 KNOWN = {*RULES, *BEAM, *SAMPLE, *_IDS.split(), *_IDLE.split()}
-"""Keys that are followed, here or by the tokenizer, and those that change no text."""
+"""Keys that are supported here or by the tokenizer, or that do not affect the generated text."""
 
 NEUTRAL: dict[str, object] = {
     "constraints": None,
@@ -58,17 +58,17 @@ NEUTRAL: dict[str, object] = {
     "stop_strings": None,
     "typical_p": 1.0,
 }
-"""Other keys of theirs, at the value at which they ask for nothing."""
+"""Unsupported keys, with the value at which they have no effect."""
 
 
 def decoding_of(folder: Path, writes: Literal["language", "translation"]) -> dict[str, Any] | None:
-    """The decoding that a folder asks for, as a table of a recipe; None where it says nothing.
+    """The decoding settings of a folder, as a recipe table; None if there are none.
 
-    Without the file it is what older folders say in `config.json`. Where beams or sampling are
-    asked for, what is left out is as `transformers` has it; where neither is, a language model
-    samples and a translator searches as always here, by the rules of the folder. Keys that are not
-    followed are named in one `NotFollowed` warning. Raises `InputError` naming the key whose value
-    cannot be.
+    Without the file, settings in `config.json` are used, as in older folders. If beam search or
+    sampling is configured, missing keys have the defaults of `transformers`; if neither is,
+    language models sample and translation models use beam search with our defaults and the folder's
+    rules. Unsupported keys are listed in one `NotFollowed` warning. Raises `InputError` naming a
+    key with an invalid value.
     """
     own = (folder / FILE).exists()
     settings = Settings.of(folder, FILE if own else "config.json")
@@ -111,7 +111,7 @@ def _own_keys(decoding: DecodingConfig) -> dict[str, Any]:
 
 
 def _is_left(key: str, value: Any) -> bool:
-    if key == "bad_words_ids":  # tokens are never written (the tokenizer says); words may be
+    if key == "bad_words_ids":  # single tokens are handled by the tokenizer, words are not
         return any(len(word) != 1 for word in value)
     if key in KNOWN or value in (False, "", [], {}):
         return False
@@ -142,7 +142,7 @@ def _decoding(
 
 
 def _with_one_end(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys with a list of one forced end as that end."""
+    """The keys, with a one-element list of forced end tokens replaced by its element."""
     match tree.get("forced_eos_token_id"):
         case [end]:
             return {**tree, "forced_eos_token_id": end}
@@ -153,7 +153,7 @@ def _with_one_end(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 def _built(
     config: Any, names: Mapping[str, str], tree: Mapping[str, Any], more: dict[str, Any], where: str
 ) -> Any:
-    """The configuration that the keys give, over what they leave out."""
+    """Build the configuration from the keys, with `more` as defaults."""
     given = {ours: tree[theirs] for theirs, ours in names.items() if theirs in tree}
     try:
         return config(**{**more, **given})

@@ -1,7 +1,7 @@
-"""Imports: the modules that the parts of a recipe or a run come from, and how a person names them.
+"""Imports of the modules that define the custom parts of a recipe or run.
 
-A file that is only read imports nothing. What it needs has to be imported already, or named by the
-person who reads it.
+Reading a file never imports anything by itself. The modules it needs must already be imported, or
+be named explicitly by the user.
 """
 
 import json
@@ -20,9 +20,9 @@ from addnorm.files import read_file
 
 
 def imports_of(settings: Any) -> dict[str, str]:
-    """The modules of all parts in a configuration that are not ours, each as `--import` names it.
+    """The modules of all custom parts in a configuration, in the form that `--import` takes.
 
-    A file is named relative to the current folder, where it is below that.
+    Files below the current folder are named relative to it.
     """
     return {module: _as_named(module) for module in sorted({*_modules(settings)})}
 
@@ -57,9 +57,9 @@ def _as_named(module: str) -> str:
 
 
 def check_imports(where: Path, tree: Any, recorded: Any = None) -> None:
-    """Raise one `InputError` that names every module that `tree` needs and is not imported.
+    """Raise `InputError` naming all modules that `tree` needs and that are not imported.
 
-    `recorded` is what `imports_of` said when it was written.
+    `recorded` is the result of `imports_of` when the file was written.
     """
     named = {
         module: name
@@ -82,10 +82,10 @@ def check_imports(where: Path, tree: Any, recorded: Any = None) -> None:
 
 
 def import_named(file: Path, names: Any, where: str) -> None:
-    """Import what a person's own recipe names in `import`, relative to the recipe.
+    """Import the modules that a user's own recipe lists in `import`, relative to the recipe.
 
-    Raises `InputError`, beginning with `where`, for what cannot be imported, and for a recipe that
-    lies in the folder of a model: nobody may have looked at that.
+    Raises `InputError`, prefixed by `where`, if an import fails, or if the recipe is inside a model
+    folder, which may come from an untrusted source.
     """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(
@@ -104,7 +104,7 @@ def import_named(file: Path, names: Any, where: str) -> None:
 
 
 def _model_folder(file: Path) -> Path | None:
-    """The run, checkpoint or Hugging Face folder that a recipe lies in, if it does."""
+    """The run, checkpoint or Hugging Face folder that contains a recipe, if any."""
     for folder in file.resolve().parents[:3]:
         try:
             facts = json.loads(read_file(folder / "config.json"))

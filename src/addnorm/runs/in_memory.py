@@ -1,4 +1,4 @@
-"""`addnorm.train`: a configuration and data in, a trained run out; a folder only where asked."""
+"""`addnorm.train`: train a model from Python, by default without a run folder."""
 
 from dataclasses import replace
 from os import PathLike
@@ -29,7 +29,7 @@ from addnorm.train.settings import TrainConfig
 
 
 class TrainOptions(TypedDict, total=False):
-    """The fields of `TrainConfig`, as arguments."""
+    """The fields of `TrainConfig` as keyword arguments."""
 
     start: str | PathLike[str] | None
     steps: int | None
@@ -67,13 +67,13 @@ def train(
     progress: bool = True,
     **options: Unpack[TrainOptions],
 ) -> Run:
-    """Train a model and return it, ready to use; the same as `addnorm train` does with a recipe.
+    """Train a model and return it, ready to use, as `addnorm train` does with a recipe.
 
     `addnorm.train(addnorm.DecoderConfig(d_model=128), addnorm.text("play.txt"), tokenizer="char",
     steps=500)`.
 
-    Raises `InputError` naming what is wrong and the nearest valid name; `NonFiniteError` where the
-    loss is no number; `Interrupted` after Ctrl-C with a folder, without one `KeyboardInterrupt`.
+    Raises `InputError` naming what is wrong and the nearest valid name; `NonFiniteError` if the
+    loss is not finite; after Ctrl-C `Interrupted`, or `KeyboardInterrupt` without a folder.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def train(
         tokenizer = Tokenizers(tokenizer, tokenizer)
     ready = tokenizer if isinstance(tokenizer, Tokenizers) else None
     learnt = {"kind": tokenizer} if isinstance(tokenizer, str) else tokenizer
-    # A recipe names how its tokenizer is learnt: one that is ready is in none, nor are its data.
+    # A recipe says how to train a tokenizer, so it cannot contain an existing one or its data.
     corpus = corpus_of(data) if ready else data
     recipe = check_recipe(
         {
@@ -133,7 +133,7 @@ def train(
 
 
 def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[str, Any]:
-    """The options as fields of `TrainConfig`, with batches for the task where none are named."""
+    """The options as fields of `TrainConfig`, with a default batching for the task."""
     fields: dict[str, Any] = dict(options)
     if "batching" in fields:
         return fields
@@ -149,7 +149,7 @@ def _of_images(data: object) -> bool:
 
 
 def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
-    """Raise `InputError` where a corpus of text has no tokenizer, or one of images has one."""
+    """Raise `InputError` for a text corpus without a tokenizer or an image corpus with one."""
     images = _of_images(corpus)
     known = ready is not None or recipe.tokenizer is not None or recipe.train.start is not None
     if images and known:
@@ -159,7 +159,7 @@ def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -
 
 
 def _kept(prepared: Prepared, folder: Path, console: Console) -> Run:
-    """Train in a folder that a run can be opened from, and gone on with."""
+    """Train in a run folder that can be opened and resumed."""
     with locked(folder):
         if is_run(folder):
             raise InputError(f"{folder}: is there already: choose another folder")
@@ -168,7 +168,7 @@ def _kept(prepared: Prepared, folder: Path, console: Console) -> Run:
 
 
 def _in_memory(prepared: Prepared, console: Console) -> Run:
-    """Train in a folder that is thrown away, with no more checkpoints than the result needs."""
+    """Train in a temporary folder, with no more checkpoints than necessary."""
     settings = prepared.recipe.train
     if settings.save_every is None and not settings.average:
         only_the_last = replace(settings, save_every=2**62)

@@ -1,4 +1,4 @@
-"""A lock on a run folder: one process at a time writes there."""
+"""A lock on a run folder, so that only one process writes to it."""
 
 import json
 import os
@@ -12,15 +12,15 @@ from filelock import FileLock, Timeout
 from addnorm.errors import InputError
 
 LOCK = ".lock"
-"""The file of a run folder that says who writes there; the system unlocks it when they end."""
+"""The lock file, which names its owner; the system releases the lock when the process ends."""
 
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Hold the lock of a run folder, which is made if need be, from before the first byte of it.
+    """Create a run folder if needed, and hold its lock.
 
-    Within a process it may be taken again. A process that ends, however it does, holds it no
-    longer. Raises `InputError` naming the process and the host that hold it.
+    The lock is reentrant within a process and is released when the process ends for any reason.
+    Raises `InputError` naming the process and host that hold it.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file: choose another --out")
@@ -44,7 +44,7 @@ def locked(folder: Path) -> Generator[None]:
             (folder / LOCK).unlink(missing_ok=True)
         lock.release()
         if last and new:
-            with suppress(OSError):  # it stays, unless nothing was written
+            with suppress(OSError):  # remove the folder only if it is empty
                 folder.rmdir()
 
 

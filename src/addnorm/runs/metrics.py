@@ -16,7 +16,7 @@ def perplexity(loss: float) -> float:
 
 
 def bits_per_character(total_loss: float, n_characters: int) -> float:
-    """The loss of a whole text, in bits, shared among its characters."""
+    """The total loss of a text in bits, divided by its number of characters."""
     return total_loss / math.log(2) / max(n_characters, 1)
 
 
@@ -38,7 +38,7 @@ def translation_scores(
 
 
 def accuracy(predicted: Sequence[str], gold: Sequence[str]) -> float:
-    """The percentage of predictions that are right."""
+    """The percentage of correct predictions."""
     right = sum(p == g for p, g in zip(predicted, gold, strict=True))
     return 100 * right / max(len(gold), 1)
 
@@ -57,10 +57,10 @@ def macro_f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
 def label_scores(
     predicted: Sequence[Collection[str]], gold: Sequence[Collection[str]], labels: Sequence[str]
 ) -> dict[str, float]:
-    """F1 over all labels of all texts, and its mean over the labels that occur, in percent.
+    """Multi-label micro F1, macro F1 over the labels that occur, and exact match, in percent.
 
-    `exact` is the percentage of texts with just the right labels. A label that occurs neither here
-    nor there has no F1; where none does, every answer is right.
+    `exact` is the percentage of texts with exactly the right labels. A label that is neither
+    predicted nor gold is left out; if there is no label at all, F1 is 100.
     """
     pairs = list(zip(predicted, gold, strict=True))
     counts = [
@@ -82,10 +82,10 @@ def label_scores(
 def number_scores(
     predicted: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]
 ) -> dict[str, float]:
-    """The mean squared error, and the correlations of Pearson and Spearman, from -1 to 1.
+    """The mean squared error, and the Pearson and Spearman correlations (from -1 to 1).
 
-    Of several numbers a text, the correlations are the mean of theirs. What does not vary has no
-    correlation: it counts as 0.
+    With several numbers per text, correlations are averaged over them. The correlation of a
+    constant counts as 0.
     """
     ours, theirs = torch.tensor(predicted).double(), torch.tensor(gold).double()
     return {
@@ -102,7 +102,7 @@ def _correlation(x: Float[Tensor, "n outputs"], y: Float[Tensor, "n outputs"]) -
 
 
 def _ranks(x: Float[Tensor, "n outputs"]) -> Float[Tensor, "n outputs"]:
-    """The place of each number in the order of its column; equal ones share the mean of theirs."""
+    """The rank of each number in its column; ties get their mean rank."""
     ordered = x.sort(0).values.mT.contiguous()
     columns = x.mT.contiguous()
     first = torch.searchsorted(ordered, columns)
@@ -113,9 +113,9 @@ def _ranks(x: Float[Tensor, "n outputs"]) -> Float[Tensor, "n outputs"]:
 def entity_scores(
     predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Precision, recall and F1 over whole entities (type and both ends right), in percent.
+    """Precision, recall and F1 over entities (type and span correct), in percent.
 
-    By seqeval, as conlleval counts. Raises `InputError` where seqeval is not installed.
+    Computed by seqeval, equivalent to conlleval. Raises `InputError` if seqeval is not installed.
     """
     try:
         from seqeval.metrics import sequence_labeling
@@ -123,7 +123,7 @@ def entity_scores(
         raise InputError(
             "tagging is scored by an extra package: pip install 'addnorm[tagging]'"
         ) from error
-    # Its annotations are wrong: a figure for each class is a list only without an average.
+    # Its annotations are wrong: scores are lists only without an average.
     score: Callable[..., tuple[float, ...]] = sequence_labeling.precision_recall_fscore_support  # pyright: ignore[reportAssignmentType]
     sides = ([list(tags) for tags in gold], [list(tags) for tags in predicted])
     precision, recall, f1, *_ = score(*sides, average="micro", zero_division=0)

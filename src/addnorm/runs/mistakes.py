@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a recipe, said in the words and the place of who wrote it."""
+"""Translating pydantic's errors about a recipe into readable messages."""
 
 import re
 from dataclasses import fields, is_dataclass
@@ -10,19 +10,19 @@ from addnorm.errors import nearest
 from addnorm.parts import family_of, installed_parts, kind_of
 
 Location = tuple[int | str, ...]
-"""Where pydantic met the error: keys, and the kinds chosen on the way, which are no keys."""
+"""pydantic's location of an error: keys, interspersed with the kinds of tagged unions."""
 
 Config = Any
 """A configuration class."""
 
 
 def walk(root: Config, loc: Location) -> tuple[list[str], tuple[Config, ...]]:
-    """The keys of a location as they were written, and the classes that may stand there."""
+    """The keys of a location as written in the recipe, and the possible classes there."""
     path: list[str] = []
     here: tuple[Config, ...] = (root,)
     has_kinds = False
     for key in loc:
-        if isinstance(key, int):  # one of several: what may stand there stays the same
+        if isinstance(key, int):  # a list index: the possible classes stay the same
             path.append(str(key))
             continue
         chosen = tuple(c for c in here if has_kinds and kind_of(c) == key)
@@ -41,19 +41,19 @@ def hints_of(configuration: Config) -> dict[str, Any]:
 
 
 def classes_in(annotation: Any) -> tuple[Config, ...]:
-    """The configuration classes, ours, that an annotation allows."""
+    """The built-in configuration classes that an annotation allows."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         return (annotation,)
     return tuple(c for part in get_args(annotation) for c in classes_in(part))
 
 
 def chooses(annotation: Any) -> bool:
-    """Whether a kind chooses what stands there: among several, or ours and anyone's own."""
+    """Whether a field has a `kind` that selects among several classes or custom parts."""
     return len(classes_in(annotation)) > 1 or family_of(annotation) is not None
 
 
 def written_path(root: Config, error: ErrorDetails) -> list[str]:
-    """The keys, as they were written, of what is wrong."""
+    """The path of the error as written in the recipe."""
     path, _ = walk(root, error["loc"])
     return [*path, "kind"] if error["type"] == "union_tag_invalid" else path
 
@@ -69,7 +69,7 @@ NO_SUCH_THING = {
 
 
 def explain(root: Config, error: ErrorDetails) -> str:
-    """One sentence on an error: what is wrong, and what would be right."""
+    """Explain an error in one sentence: what is wrong, and what would be valid."""
     path, here = walk(root, error["loc"])
     name, context = ".".join(path), error.get("ctx", {})
     given = _short(error["input"])

@@ -1,4 +1,4 @@
-"""A recipe: one TOML file that says everything about a run, checked before anything happens."""
+"""Recipes: TOML files that fully describe a run, validated before it starts."""
 
 import re
 import tomllib
@@ -48,7 +48,7 @@ class Recipe:
     """How the model is measured, and how it decodes."""
 
     def corpus(self) -> Corpus:
-        """The data. Raises `InputError` where none are named, or they cannot be read."""
+        """Load the data. Raises `InputError` if there are none or they cannot be read."""
         if self.data is None:
             raise InputError(
                 "this model came without data: name some, such as --data.kind text "
@@ -65,16 +65,16 @@ class Recipe:
 RECIPE = TypeAdapter(Recipe)
 
 Place = Callable[[list[str]], str]
-"""Says where a field was written, for a message."""
+"""A function that gives the source location of a field, for error messages."""
 
 
 def read_recipe(
     file: Path, overrides: Mapping[str, str] | None = None, *, import_parts: bool = False
 ) -> Recipe:
-    """The recipe in `file`, with fields such as `train.lr` replaced by `overrides`.
+    """Read the recipe in `file`, with fields such as `train.lr` replaced by `overrides`.
 
-    `import_parts` is for a recipe that a person names to train it: what it lists in `import` is
-    imported, and so is the installed package of a part that it names. Raises `InputError` naming
+    `import_parts` is for a recipe that the user explicitly asked to train: the modules listed in
+    `import`, and installed packages of the parts it names, are imported. Raises `InputError` naming
     the file, the line, what is wrong and the nearest valid name.
     """
     overrides = overrides or {}
@@ -109,13 +109,14 @@ def read_recipe(
 
 
 def _write_start(tree: dict[str, Any], place: Place) -> None:
-    """Write the model of the folder that training begins with, under what the recipe says of it."""
+    """Merge the recipe's model settings into the model of the folder that training starts from."""
     train, model = tree.get("train"), tree.get("model", {})
     start = train.get("start") if isinstance(train, dict) else None
     if isinstance(start, str) and isinstance(model, dict):
         try:
             old = _with_layer_pattern(model_tree(Path(start)))
-            # The folder is only read: what it names is looked up before it is part of a recipe.
+            # The folder is not trusted: validate it before merging, so that it cannot import
+            # anything.
             MODEL.validate_python(old, context=FROM_FILE)
             tree["model"] = merged(old, model)
         except ValidationError as error:
@@ -159,15 +160,15 @@ TOML = {
 
 
 def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) -> Recipe:
-    """The recipe that `tree` describes; one `from_file` that is only read imports no package.
+    """Validate a recipe tree; with `from_file`, no package is imported for custom parts.
 
-    Raises `InputError` about the first thing wrong with it.
+    Raises `InputError` about the first error.
     """
     context = FROM_FILE if from_file else None
     try:
         recipe = RECIPE.validate_python(with_current_names(tree), context=context)
     except ValidationError as error:
-        # A field that is missing may only be misspelt: what is there and wrong comes first.
+        # Report wrong fields before missing ones, which may only be misspelt.
         first = min(error.errors(include_url=False), key=lambda e: e["type"] == "missing")
         where = place(written_path(Recipe, first))
         raise InputError(f"{where}: {explain(Recipe, first)}") from error
@@ -190,10 +191,10 @@ def _check_booleans(tree: Mapping[str, Any], made: Any, place: Place, *above: st
 
 
 def with_current_names(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree of a recipe with fields under their current names, where it has earlier ones.
+    """Rename fields of a recipe tree that have names from earlier versions.
 
-    `model.layer_pattern` was `model.cycle` in the first version. A tree with both names is left as
-    it is, for the earlier one to be refused.
+    `model.layer_pattern` was `model.cycle` in the first version. A tree with both names is
+    unchanged, so that the earlier name is refused.
     """
     model = tree.get("model")
     return {**tree, "model": _with_layer_pattern(model)} if isinstance(model, dict) else tree
@@ -206,12 +207,12 @@ def _with_layer_pattern(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_input(recipe: Recipe, place: Place) -> None:
-    """Raise `InputError` where data, tokenizer, model and batches are not all for the same."""
+    """Raise `InputError` if data, tokenizer, model and batching are inconsistent."""
     if recipe.data is None:
         return
     model, batching = recipe.model, recipe.train.batching
     reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
-    # Data of someone's own are what the model reads; `encode` looks at the examples themselves.
+    # Custom data are assumed to fit the model's input; `encode` checks the examples.
     own = not isinstance(recipe.data, members(DataConfig))
     images = isinstance(recipe.data, ImagesConfig) or (own and reads == "patches")
     texts = (one for one in members(BatchingConfig) if one is not ExamplesConfig)
@@ -266,12 +267,12 @@ def _check_metric(recipe: Recipe, place: Place) -> None:
 
 
 def task_of(recipe: Recipe) -> Task:
-    """The task that a recipe's model is for. Raises `InputError` where it has none."""
+    """The task of a recipe's model. Raises `InputError` if it has none."""
     return task_of_model(recipe.model)
 
 
 def check_task(recipe: Recipe, corpus: Corpus) -> None:
-    """Raise `InputError` where the model cannot learn from the data."""
+    """Raise `InputError` if the data are for another task than the model."""
     wanted = task_of(recipe)
     if corpus.task == wanted:
         return
@@ -292,7 +293,7 @@ def check_task(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def line_of(text: str, path: list[str]) -> int:
-    """The number of the line that writes the field, or else the nearest table around it."""
+    """The number of the line that sets the field, or of the nearest enclosing table."""
     best, depth = 1, 0
     table: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -312,9 +313,9 @@ def _keys(dotted: str) -> list[str]:
 
 
 def write_default_kinds(tree: dict[str, Any], name: str) -> None:
-    """Write the kinds that parts on the way to the field `a.b.c` have where nothing is said.
+    """Fill in the default kinds of the parts on the path to the field `a.b.c`.
 
-    So `train.schedule.warmup` can be set in a recipe that leaves the schedule at its default.
+    This allows setting `train.schedule.warmup` in a recipe with the default schedule.
     """
     here: Any = tree
     chosen: Any = Recipe
@@ -333,7 +334,7 @@ def write_default_kinds(tree: dict[str, Any], name: str) -> None:
 
 
 def class_of(annotation: Any, table: Mapping[str, Any]) -> Any:
-    """The configuration class that a table stands for; None where that cannot be known."""
+    """The configuration class of a table; None if unknown."""
     classes, family = classes_in(annotation), family_of(annotation)
     if not chooses(annotation):
         return classes[0] if classes else None
@@ -350,7 +351,7 @@ def class_of(annotation: Any, table: Mapping[str, Any]) -> Any:
 def set_field(tree: dict[str, Any], name: str, value: str) -> None:
     """Set the field `a.b.c` to a value written as in TOML; a bare word is a string.
 
-    Raises `InputError` where `a.b` is there and is no table.
+    Raises `InputError` if `a.b` exists and is not a table.
     """
     *tables, last = name.split(".")
     here: Any = tree

@@ -1,4 +1,4 @@
-"""Going on with a run: what may change on the way, and the command that does it."""
+"""Resuming a run: the settings that may change, and the command to do it."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -23,14 +23,14 @@ MAY_CHANGE = (
     "train.tensorboard",
     "eval",
 )
-"""What a resumed run may do otherwise than it began; the rest says what it is."""
+"""The settings that may change when a run is resumed; all others define the run."""
 
 
 def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
-    """The recipe of the run in `folder`, with what `overrides` change from here on.
+    """The recipe of the run in `folder`, with `overrides` applied from now on.
 
-    Raises `InputError` where there is no run, its data are in no file, or an override would make
-    it another run.
+    Raises `InputError` if there is no run, if its data are not in files, or if an override is not
+    allowed to change.
     """
     for name in overrides:
         if not _may_change(name):
@@ -49,13 +49,13 @@ def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
 
 
 def resume_command(folder: Path, recipe: Recipe) -> str:
-    """The command that goes on with a run."""
+    """The command that resumes a run."""
     imports = [f"--import {shlex.quote(name)}" for name in imports_of(recipe).values()]
     return " ".join(["addnorm train --resume", shlex.quote(str(folder)), *imports])
 
 
 def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
-    """A line on each field that changes on the way. Raises `InputError` for one that may not."""
+    """Yield a message for each changed field. Raises `InputError` for one that may not change."""
     for name, (before, after) in differences(old, new).items():
         if not _may_change(name):
             raise InputError(

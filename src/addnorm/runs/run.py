@@ -1,4 +1,4 @@
-"""Run: a trained model with all that its use needs, opened from a folder, used and saved."""
+"""Run: a trained model with its tokenizers and labels; loading, using and saving it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,10 +42,10 @@ from addnorm.train.average import weights_of
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A trained model with all that its use needs: tokenizers, labels, and how it was made.
+    """A trained model with its tokenizers, labels and recipe.
 
-    What is asked of one text is answered with one result; what is asked of a list, with a list in
-    the same order, computed in batches. No result depends on which others are in the batch.
+    Methods take one text and return one result, or take a list and return a list in the same order,
+    computed in batches. Results do not depend on the other texts in a batch.
 
     Attributes
     ----------
@@ -83,9 +83,9 @@ class Run:
     ) -> "Run":
         """Load a finished run, with fields of its recipe replaced by `overrides`.
 
-        `dtype` is by default that of the weights as they are stored. `pickled` allows a
-        `pytorch_model.bin` in a Hugging Face folder. Raises `InputError` where the folder is
-        neither, is damaged, or training is unfinished.
+        By default `dtype` is that of the stored weights. `pickled` allows a `pytorch_model.bin` in
+        a Hugging Face folder. Raises `InputError` if the folder is not a model folder or is
+        damaged, or if training is unfinished.
         """
         folder, device = path_of(folder), device_named(device)
         dtype = None if dtype is None else dtype_named(dtype)
@@ -100,7 +100,7 @@ class Run:
         stored = load_into(model, folder / WEIGHTS)
         return cls(folder, *saved, model.to(device, dtype or stored).eval())
 
-    # What it is.
+    # Properties.
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())
@@ -109,17 +109,17 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What messages call it, its folder where it has one."""
+        """The name for messages: the folder, if there is one."""
         return "this run" if self.folder is None else str(self.folder)
 
     @property
     def task(self) -> Task:
-        """What the model is for, such as "language", "translation", "classification"."""
+        """The task of the model, such as "language", "translation" or "classification"."""
         return task_of(self.recipe)
 
     @property
     def tokenizers(self) -> Tokenizers:
-        """What makes ids of text. Raises `InputError` for a model of images."""
+        """The tokenizers. Raises `InputError` if the model has none, such as an image model."""
         if self.text is None:
             images = isinstance(self.recipe.data, ImagesConfig)
             why = "reads images, not text" if images else "has no tokenizer"
@@ -128,22 +128,22 @@ class Run:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """All that the model has learned, by name, tied ones once."""
+        """All weights of the model by name, tied ones once."""
         return weights_of(self.model)
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @known_keywords
     def to(
         self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
     ) -> "Run":
-        """Move the model to a device, or change the type of its weights; returns this run.
+        """Move the model to a device, or convert its weights to another dtype; return this run.
 
-        `run.to("cuda")`, `run.to(dtype="bfloat16")`. Raises `InputError` for a device that is not
-        here and a type that is none.
+        `run.to("cuda")`, `run.to(dtype="bfloat16")`. Raises `InputError` for an unavailable device
+        or an unknown dtype.
         """
         if device is not None:
             self.model.to(device_named(device))
@@ -151,7 +151,7 @@ class Run:
             self.model.to(dtype_named(dtype))
         return self
 
-    # What it is used for.
+    # Using the model.
 
     @overload
     def generate(
@@ -192,8 +192,8 @@ class Run:
         are `temperature`, `top_k`, `top_p`, `min_p`, `seed`; `length_penalty`, `early_stopping`;
         `no_repeat_ngram`, `forced_bos`; or else a `decoding` such as `BeamConfig(beams=4)`.
 
-        Raises `InputError` where the model writes no text, a text is too long for it, or an option
-        is unknown or out of range.
+        Raises `InputError` if the model does not generate text, a text is too long for it, or an
+        option is unknown or out of range.
         """
         from addnorm.runs import use
 
@@ -213,10 +213,10 @@ class Run:
         decoding: DecodingConfig | None = None,
         **options: Unpack[DecodingOptions],
     ) -> Iterator[str]:
-        """Continue one text and yield it in pieces, each as soon as it is certain.
+        """Continue one text, yielding it in pieces as soon as each piece is final.
 
-        The pieces join to what `generate` returns for the same options. Raises `InputError` as
-        `generate` does, at the call, for beam search, and for what is no language model.
+        Joined, the pieces are what `generate` returns for the same options. Raises `InputError` as
+        `generate` does, at the call, and for beam search or if this is not a language model.
         """
         from addnorm.runs import use
 
@@ -253,10 +253,10 @@ class Run:
         decoding: DecodingConfig | None = None,
         **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
-        """Translate a text, or each of a list, by the decoding that the recipe names.
+        """Translate a text, or each text of a list, with the recipe's decoding settings.
 
-        That is beam search unless it says otherwise; `beams=1` is greedy. A blank text has a blank
-        translation. Raises `InputError` where the model is no encoder–decoder, and as `generate`.
+        The default is beam search; `beams=1` is greedy search. The translation of a blank text is
+        empty. Raises `InputError` if the model is not an encoder–decoder, and as `generate` does.
         """
         from addnorm.runs import use
 
@@ -271,7 +271,7 @@ class Run:
     def classify(
         self, texts: str | Several, **options: Unpack[ClassifyOptions]
     ) -> Classified | list[Classified]:
-        """The class of a text: `.label`, and `.probabilities` of each; `.labels` above `threshold`.
+        """Classify a text: `.label`, all `.probabilities`, and the `.labels` above `threshold`.
 
         A pair is read as one. Raises `InputError` where it does not classify, or one is too long.
         """
@@ -304,10 +304,10 @@ class Run:
         *,
         batch_size: int = 64,
     ) -> list[str] | list[list[str]]:
-        """The tag of each word of a sentence, or of each sentence in a list.
+        """Tag each word of a sentence, or of each sentence in a list.
 
-        A sentence is a string with spaces between its words, or a list of words; a list of strings
-        is several sentences. Raises `InputError` where the model does not tag, or a sentence is too
+        A sentence is a string of words separated by spaces, or a list of words; a list of strings
+        is several sentences. Raises `InputError` if the model does not tag, or a sentence is too
         long for it.
         """
         from addnorm.runs import use
@@ -319,18 +319,18 @@ class Run:
     def embed(
         self, texts: str | Texts, *, pooling: Pooling | None = None, batch_size: int = 64
     ) -> Float[Tensor, "*texts width"]:
-        """A vector for a text `[d_model]`, or for each of a list `[texts, d_model]`.
+        """Embed a text as a vector `[d_model]`, or each text of a list, `[texts, d_model]`.
 
-        Made of the final hidden states, one of each token that the model reads (bos and eos too),
-        after the final norm, if the placement has one. Of an encoder–decoder they are the
-        encoder's. `pooling` says how; by default a folder's `modules.json` does, or else "mean":
+        The vector is pooled from the final hidden states of all tokens (including bos and eos),
+        after the final norm, if the placement has one; for an encoder–decoder, from the encoder's.
+        By default `pooling` is given by the folder's `modules.json`, or else "mean":
 
         - "mean" of all tokens, without the padding;
         - "first" or "last" token: in a decoder, only the last has seen the whole text;
         - "head": what a pooler head says (BERT's tanh of the first token).
 
-        Vectors are float32, or float64 of a model in float64, and normalised where the folder says
-        so. Raises `InputError` where there is no such head, or a text is too long.
+        Vectors are float32 (float64 for a float64 model), and normalised if the folder says so.
+        Raises `InputError` if there is no such head, or a text is too long.
         """
         from addnorm.runs import use
 
@@ -338,7 +338,7 @@ class Run:
         return found[0] if isinstance(texts, str) else found
 
     def hidden_states(self, text: str) -> Float[Tensor, "seq d_model"]:
-        """The final hidden state of each token of one text, those that `embed` makes vectors of."""
+        """The final hidden state of each token of one text, before pooling by `embed`."""
         from addnorm.runs import use
 
         return use.hidden_states(self, one_text(text))
@@ -350,18 +350,18 @@ class Run:
         *,
         split: Literal["valid", "test"] | None = None,
     ) -> dict[str, float]:
-        """The scores on a split of the run's own data, or of other `data`.
+        """Evaluate the model on a split of the run's own data, or of other `data`.
 
-        By default the test split, else the validation split; of other `data` that have neither,
-        all of them. Returns `examples`, `loss` (nats per target token) and the metrics of the task:
-        perplexity and bits per character; BLEU, chrF and exact; accuracy and F1. Raises
-        `InputError` where the data have no such split, or are for another task.
+        The default is the test split, or else the validation split; all examples of other `data`
+        that have neither. Returns `examples`, `loss` (nats per target token) and the metrics of the
+        task: perplexity and bits per character; BLEU, chrF and exact match; accuracy and F1. Raises
+        `InputError` if the data have no such split, or are for another task.
         """
         from addnorm.runs.evaluation import evaluate_on
 
         return evaluate_on(self, data, split)
 
-    # Where it goes.
+    # Exporting and saving.
 
     @known_keywords
     def export(
@@ -371,12 +371,12 @@ class Run:
         to: Literal["hf", "onnx", "ctranslate2", "gguf"] = "hf",
         family: str | None = None,
     ) -> Path:
-        """Write the model in the form of another library; return where.
+        """Export the model to the format of another library; return the path.
 
         `hf` is a folder for `transformers`, of the first family that has all of the model's parts
         or the `family` named; `onnx` graphs for onnxruntime; `ctranslate2` a folder; `gguf` a file
-        for llama.cpp. Raises `InputError` naming a part that the other library does not have;
-        nothing is written then.
+        for llama.cpp. Raises `InputError`, without writing anything, if the other library lacks a
+        part of the model.
         """
         from addnorm.runs.export import export_run
 
@@ -385,10 +385,10 @@ class Run:
         return out
 
     def save(self, folder: str | PathLike[str]) -> "Run":
-        """Write a run folder that `addnorm.load` and every command open; return the run there.
+        """Save the run to a folder that `addnorm.load` and all commands can open; return it.
 
-        Data that were given in Python are not written. Raises `InputError` where something is in
-        the folder already, and where the model is no longer the one of its configuration.
+        Data passed in Python are not saved. Raises `InputError` if the folder is not empty, or if
+        the model no longer matches its configuration.
         """
         folder = path_of(folder)
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

@@ -1,4 +1,4 @@
-"""The JSON schema of a recipe, by which editors complete it and mark mistakes."""
+"""The JSON schema of recipes, for completion and validation in editors."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from addnorm.runs.recipe import RECIPE
 
 
 def recipe_schema() -> dict[str, Any]:
-    """What may be written in a recipe, as JSON schema (2020-12).
+    """The JSON schema (2020-12) of recipes.
 
-    A recipe with `train.start` may leave out of its model whatever is as in that folder.
+    A recipe with `train.start` may omit model settings that are the same as in that folder.
     """
     made = RECIPE.json_schema(schema_generator=_RecipeSchema)
     schema = _with_words(made, made["$defs"])
@@ -36,7 +36,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def _with_words(node: Any, definitions: dict[str, Any]) -> Any:
-    """The schema with words for the parts that have defaults: a table must name its kind."""
+    """Allow a bare word for parts whose fields all have defaults; tables must name their kind."""
     if isinstance(node, list):
         return [_with_words(one, definitions) for one in node]
     if not isinstance(node, dict):
@@ -52,7 +52,7 @@ def _with_words(node: Any, definitions: dict[str, Any]) -> Any:
 
 
 class _RecipeSchema(GenerateJsonSchema):
-    """Pydantic's schema, with the meaning of every field."""
+    """Pydantic's schema generator, with a description of every field."""
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         made = super().dataclass_schema(schema)
@@ -61,7 +61,7 @@ class _RecipeSchema(GenerateJsonSchema):
         return made
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """TOML has no null: what is not there is left out."""
+        """Drop null from the schema, since TOML has none; such fields are omitted."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:

@@ -1,4 +1,4 @@
-"""The `modules.json` of sentence-transformers: how hidden states become the vector of a text."""
+"""sentence-transformers' `modules.json`: pooling hidden states into sentence embeddings."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ POOLINGS: dict[str, Callable[[Hidden, Valid], Vectors]] = {
     "weightedmean": weighted_mean,
     "lasttoken": last,
 }
-"""By their names there; padding, which stands on the right, takes no part."""
+"""Pooling functions by their sentence-transformers names; padding (on the right) is ignored."""
 
 FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -70,7 +70,7 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""What older folders say in place of `pooling_mode`; several are joined in this order."""
+"""Older names of `pooling_mode`; several poolings are concatenated in this order."""
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Identity": lambda x: x,
@@ -84,7 +84,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class SentenceVectors:
-    """How a folder makes a vector of a text: what it reads, pools, and does afterwards."""
+    """A folder's sentence embedding pipeline: preprocessing, pooling and further steps."""
 
     poolings: tuple[str, ...]
     steps: tuple[Callable[[Vectors], Vectors], ...]
@@ -94,9 +94,9 @@ class SentenceVectors:
 
     @classmethod
     def of(cls, folder: Path | None) -> "SentenceVectors | None":
-        """Those of a folder; None where it has no `modules.json`.
+        """Read the pipeline of a folder; None without a `modules.json`.
 
-        Raises `InputError` naming a module, or a key of one, that is not followed.
+        Raises `InputError` naming an unsupported module or setting.
         """
         modules = [] if folder is None else modules_of(folder)
         if folder is None or not modules:
@@ -119,18 +119,18 @@ class SentenceVectors:
         )
 
     def texts(self, texts: Sequence[str]) -> list[str]:
-        """The texts as they are to be read."""
+        """Preprocess the texts: prepend the prompt, lower-case."""
         whole = [self.prompt + text for text in texts]
         return [text.lower() for text in whole] if self.lowercase else whole
 
     def shortened(self, ids: list[int], n_after: int) -> list[int]:
-        """The ids of a text cut to the length that is read; the last `n_after`, its end, stay."""
+        """Truncate the ids to the maximum length, keeping the last `n_after` (special) ids."""
         if self.max_len is None or len(ids) <= self.max_len:
             return ids
         return ids[: self.max_len - n_after] + ids[len(ids) - n_after :]
 
     def vectors(self, x: Hidden, valid: Valid) -> Vectors:
-        """The vector of each text."""
+        """Pool the hidden states into one vector per text."""
         found = torch.cat([POOLINGS[name](x, valid) for name in self.poolings], dim=-1)
         for step in self.steps:
             found = step(found)
@@ -200,7 +200,7 @@ def _poolings(settings: Settings) -> tuple[str, ...]:
 
 
 def _prompt(folder: Path) -> str:
-    """What stands before every text, where the folder says so."""
+    """The prompt that is prepended to every text, if any."""
     file = folder / PROMPTS
     if not file.is_file():
         return ""
@@ -215,7 +215,7 @@ def _normalise(folder: Path) -> Callable[[Vectors], Vectors]:
 
 
 def _dense(folder: Path) -> Callable[[Vectors], Vectors]:
-    """`act(W x + b)`, in the type of `x`."""
+    """`act(W x + b)`, in the dtype of `x`."""
     settings = Settings.of(folder)
     settings.expect("module_input_name", "sentence_embedding")
     settings.expect("module_output_name", "sentence_embedding", None)
@@ -247,11 +247,11 @@ def _dense(folder: Path) -> Callable[[Vectors], Vectors]:
 
 
 PLACES = ("activation", "linear")
-"""The modules of torch where the activations stand."""
+"""The torch modules that define activations."""
 
 STEPS: dict[str, Callable[[Path], Callable[[Vectors], Vectors]]] = {
     "Normalize": _normalise,
     "Dense": _dense,
     "Dropout": lambda folder: nn.Identity(),
 }
-"""What may follow the pooling."""
+"""The modules that may follow the pooling."""

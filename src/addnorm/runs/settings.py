@@ -30,10 +30,10 @@ MEASURED: dict[Task, tuple[MetricName, ...]] = {
     "regression": ("mse", "pearson", "spearman", "loss"),
     "tagging": ("f1", "accuracy", "loss"),
 }
-"""What may pick the best weights of each task; the first does unless `eval.metric` says another."""
+"""The metrics that can select the best weights for each task; the first is the default."""
 
 LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse")
-"""Of the others, more is better."""
+"""For all other metrics, higher is better."""
 
 
 @config

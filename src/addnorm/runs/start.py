@@ -1,4 +1,4 @@
-"""What training begins with: the parts and the weights of a folder that is there already."""
+"""Starting training from the configuration and weights of an existing folder."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +20,12 @@ MODEL = TypeAdapter[ModelConfig](ModelConfig)
 
 
 def tree_of(model: ModelConfig) -> dict[str, Any]:
-    """A model's configuration as a recipe writes it."""
+    """A model configuration as a tree of recipe values."""
     return MODEL.dump_python(model, mode="json")
 
 
 def sized(spec: ModelSpec) -> ModelConfig:
-    """The configuration with the sizes of its vocabularies."""
+    """The model configuration with its vocabulary sizes filled in."""
     model, n = spec.model, spec.vocab_size or None
     if isinstance(model, EncoderDecoderConfig):
         return replace(model, vocab_size=n, target_vocab_size=spec.target_vocab_size)
@@ -33,9 +33,9 @@ def sized(spec: ModelSpec) -> ModelConfig:
 
 
 def model_tree(folder: Path) -> dict[str, Any]:
-    """The model of a run folder or of a Hugging Face folder, as a recipe writes it.
+    """The model of a run folder or Hugging Face folder, as a tree of recipe values.
 
-    Raises `InputError` where it is neither.
+    Raises `InputError` if it is neither.
     """
     if is_hf_folder(folder):
         return tree_of(sized(describe_folder(folder)[1]))
@@ -48,7 +48,7 @@ def model_tree(folder: Path) -> dict[str, Any]:
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """`old` with what `new` says: tables of the same kind are merged, others replaced."""
+    """Merge `new` into `old`: tables of the same kind are merged, others replaced."""
     if "kind" in new and new["kind"] != old.get("kind"):
         return new
     both = dict(old)
@@ -66,12 +66,12 @@ class MatchReport:
 
     kept: tuple[str, ...]
     new: tuple[str, ...]
-    """Weights of the model that the others had nothing for: they stay as they were."""
+    """Weights of the model without a match, which are unchanged."""
     unused: tuple[str, ...]
-    """Weights that the model has no place for."""
+    """Source weights that the model does not use."""
 
     def __str__(self) -> str:
-        """One line for people."""
+        """A one-line summary."""
         parts = [f"{len(self.kept)} weights taken over"]
         parts += [f"new: {shown(self.new)}"] if self.new else []
         parts += [f"left out: {shown(self.unused)}"] if self.unused else []
@@ -79,16 +79,16 @@ class MatchReport:
 
 
 def shown(names: tuple[str, ...], most: int = 4) -> str:
-    """The names, or how many there are after the first."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 @torch.no_grad()
 def transfer_matching_weights(model: nn.Module, weights: Weights) -> MatchReport:
-    """Copy the weights that have the name and shape of one of the model's.
+    """Copy the weights whose name and shape match those of the model.
 
-    Raises `InputError` where none has.
+    Raises `InputError` if none match.
     """
     targets = weights_of(model)
     kept = [

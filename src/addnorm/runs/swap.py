@@ -43,9 +43,9 @@ from addnorm.train.trainer import Trainer
 class SwapOptions:
     """The parts to swap, and how to recover from it.
 
-    `sets` are parts as `path=value` (see `changes`); `layers` says which of the old layers each of
-    the new ones is. Then `recover` steps of training follow, from the labels or, with `distill`,
-    from what the old model says.
+    `sets` are changes as `path=value` (see `changes`); `layers` maps each new layer to an old one.
+    Then follow `recover` steps of training on the labels or, with `distill`, on the outputs of the
+    old model.
     """
 
     sets: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class SwapOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the model: how many weights of it come from where, and how."""
+    """A part of the model: the origin and number of its weights."""
 
     name: str
     kind: Kind
@@ -67,19 +67,19 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class SwapReport:
-    """The new run and what became of the old one."""
+    """The new run, how its weights were transferred, and the scores."""
 
     run: Run
     transfer: TransferReport
     added: tuple[str, ...]
-    """Changes of the model that were not asked for but are needed for exactness."""
+    """Additional configuration changes that an exact transfer requires."""
     figures: Mapping[str, Mapping[str, float]]
-    """Scores before, after and, where it was trained, recovered."""
+    """The scores before, after and, with training, after recovery."""
     unmeasured: str | None
-    """Why nothing was measured, if so."""
+    """The reason why nothing was measured, if so."""
 
     def parts(self) -> list[Part]:
-        """The weights by part, those of all layers together, in the order of the model."""
+        """The weights by part, over all layers together, in model order."""
         weights, origins = self.run.weights, self.transfer.origins
         found: dict[str, list[str]] = {}
         for name in origins:
@@ -95,25 +95,25 @@ class SwapReport:
         ]
 
     def unused(self) -> list[str]:
-        """The parts of the old model that have no place in the new one."""
+        """The parts of the old model that the new model does not use."""
         return list(dict.fromkeys(part_of(name) for name in self.transfer.unused))
 
 
 def _worst(kinds: set[Kind]) -> Kind:
-    """A part is as good as the worst of its weights."""
+    """The transfer kind of a part is the worst of its weights."""
     order: tuple[Kind, ...] = ("new", "derived", "folded", "exact")
     return next(kind for kind in order if kind in kinds)
 
 
 def part_of(name: str) -> str:
-    """The part that a weight belongs to: `decoder.attention.q_proj`, in whatever layer."""
+    """The part that a weight belongs to, without the layer: `decoder.attention.q_proj`."""
     part, _, last = re.sub(r"\.(blocks\.\d+|experts\.\d+)", "", name).rpartition(".")
     return part if last in ("weight", "bias") else f"{part}.{last}"
 
 
 @dataclass(frozen=True)
 class _EvaluationData:
-    """The data of a run, to measure a model on and to train it with."""
+    """The data of a run, for evaluation and training."""
 
     loaders: Loaders
     evaluator: Evaluator | None
@@ -128,7 +128,7 @@ class _EvaluationData:
         return cls(loaders, evaluator, recipe.eval.valid_examples)
 
     def scores(self, model: Model) -> dict[str, float]:
-        """The figures on the split, as validation has them."""
+        """The scores on the split, as in validation."""
         assert self.evaluator is not None
         return self.evaluator.evaluate(model, self.valid_examples).scores
 
@@ -136,7 +136,7 @@ class _EvaluationData:
 def swap_run(
     folder: Path, out: Path, options: SwapOptions, fields: Mapping[str, str], console: Console
 ) -> SwapReport:
-    """Write the model of `folder` with other parts to `out`, a run folder; say what it cost.
+    """Write the model of `folder` with swapped parts to the run folder `out`; return a report.
 
     `fields` are those of the recipe to replace, as of the data to measure on. Where the run has no
     data, nothing is measured. Raises `InputError` where something is in `out` or another process
@@ -152,7 +152,7 @@ def swap_run(
 def _swap(
     folder: Path, out: Path, options: SwapOptions, fields: Mapping[str, str], console: Console
 ) -> SwapReport:
-    # A model that is trained on needs more than 16 bits.
+    # Training needs more than 16 bits.
     run = Run.open(folder, fields, dtype=torch.float32 if options.recover else None)
     recipe, layers = _swapped_recipe(run.recipe, options)
     config = config_with_folding(run.model, run.recipe.model, recipe.model)
@@ -187,7 +187,7 @@ def _swap(
 
 
 def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> TrainConfig:
-    """Training that mends: a tenth of the rate that the run had, falling, unless `fields` say."""
+    """The recovery training: a tenth of the run's learning rate with linear decay, unless given."""
     lr = train.lr if "train.lr" in fields else train.lr / 10
     has_schedule = any(f"{name}.".startswith("train.schedule.") for name in fields)
     return replace(
@@ -207,7 +207,7 @@ def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> Train
 
 
 def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
-    """Raise `InputError` for what can be seen to be wrong before anything is read."""
+    """Validate the options before reading anything. Raises `InputError`."""
     _check_empty(out)
     if options.distill and not options.recover:
         raise InputError("--distill says what to learn from: give --recover, the number of steps")
@@ -227,7 +227,7 @@ def _check_empty(out: Path) -> None:
 
 
 def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layers]:
-    """The recipe as it is asked for, and which layers it takes."""
+    """The requested recipe, and the old layer for each new layer."""
     old = layer_counts(recipe.model)
     new = changed(recipe, options.sets)
     first = next(iter(old))
@@ -255,18 +255,18 @@ def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layer
 
 
 def _follows(model: ModelConfig) -> bool:
-    """Whether the decoder is as deep as the encoder because nothing else is said."""
+    """Whether the decoder depth follows the encoder depth by default."""
     return isinstance(model, EncoderDecoderConfig) and model.n_decoder_layers is None
 
 
 def _built(run: Run, recipe: Recipe) -> Model:
-    """The new model before it gets its weights, in the type of the old one's."""
+    """The new model, before the weight transfer, in the dtype of the old one."""
     torch.manual_seed(recipe.train.seed)
     try:
         model = build_model(recipe, run.text, run.labels)
     except InputError:
         raise
-    except ValueError as error:  # parts that make no sense together
+    except ValueError as error:  # incompatible parts
         raise InputError(f"--set: {error}") from error
     return model.to(next(run.model.parameters()).dtype).eval()
 
@@ -280,7 +280,7 @@ def _check_teacher(options: SwapOptions, report: TransferReport) -> None:
 def _data(
     run: Run, options: SwapOptions, *, given: bool
 ) -> tuple[_EvaluationData | None, str | None]:
-    """The data to measure and train on; or why there are none, if that can be done without."""
+    """The data for evaluation and training, or the reason why there are none, if optional."""
     try:
         data = _EvaluationData.of(run, options.split)
     except InputError as error:
@@ -295,7 +295,7 @@ def _data(
 def _measured(
     data: _EvaluationData | None, models: Mapping[str, Model], console: Console
 ) -> dict[str, Mapping[str, float]]:
-    """The figures of each model, told as they come."""
+    """Evaluate each model, printing the scores."""
     if data is None or data.evaluator is None:
         return {}
     figures: dict[str, Mapping[str, float]] = {}
@@ -320,7 +320,7 @@ def _train(
             trainer.fit()
         except Interrupted as stopped:
             console.out("stopped: nothing was written", highlight=False)
-            raise KeyboardInterrupt from stopped  # what was saved goes with the folder
+            raise KeyboardInterrupt from stopped  # the temporary folder is discarded
     shutil.rmtree(folder / "checkpoints")
     model.eval()
 

@@ -1,4 +1,4 @@
-"""Task: what a model is for, as its kind and its head say."""
+"""The task of a model, derived from its architecture and head."""
 
 from typing import Any, get_args
 
@@ -15,20 +15,20 @@ from addnorm.nn.heads import (
 from addnorm.parts import kind_of, members
 
 LABELLED: tuple[Task, ...] = ("classification", "multi_label", "regression", "tagging")
-"""The tasks whose outputs are the labels of the data, or its numbers."""
+"""The tasks whose outputs are labels or numbers of the data."""
 
 PROBLEMS: dict[Problem, Task] = {
     "single_label": "classification",
     "multi_label": "multi_label",
     "regression": "regression",
 }
-"""The task of a head that judges whole texts."""
+"""The tasks of a classification head."""
 
 
 def task_of_head(head: Any) -> Task | None:
-    """The task that a head is for: one of ours by its type, anyone's own by its attribute `task`.
+    """The task of a head: of a built-in one by its type, of a custom one by its attribute `task`.
 
-    None where it has none. Raises `InputError` for a task that does not exist.
+    None if it has none. Raises `InputError` for an unknown task.
     """
     if isinstance(head, ClassificationHeadConfig):
         return PROBLEMS[head.problem]
@@ -47,12 +47,12 @@ def task_of_head(head: Any) -> Task | None:
 
 
 def has_labels(model: ModelConfig) -> bool:
-    """Whether the outputs of a model are the labels of its data."""
+    """Whether the outputs of a model correspond to labels of its data."""
     return isinstance(model, EncoderConfig) and task_of_head(model.head) in LABELLED
 
 
 def task_of_model(model: ModelConfig) -> Task:
-    """The task of a model. Raises `InputError` where it has none, or its head is for another."""
+    """The task of a model. Raises `InputError` if it has none, or its head is for another."""
     head = model.head
     task = task_of_head(head)
     if isinstance(model, DecoderConfig) and isinstance(head, HiddenHeadConfig):

@@ -35,7 +35,7 @@ from addnorm.train.trainer import Trainer, Validation
 
 
 class Prepared:
-    """What a recipe asks for, read, checked and built: everything up to the first step.
+    """A recipe's data, tokenizers and model, loaded and built: everything before the first step.
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
     takes the place of the recipe's data. What takes long is shown on the `console`. Raises
@@ -50,7 +50,7 @@ class Prepared:
         console: Console | None = None,
     ) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
-        check_memory(count_parameters(recipe, None, (), rows=1))  # at least: before data are read
+        check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
         self.recipe = recipe
         self.data = read_data(recipe, saved, corpus, console)
         self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
@@ -100,7 +100,7 @@ class Prepared:
         return f"; source {source}; target {target}"
 
     def validation(self) -> Validation | None:
-        """How the trainer evaluates the model as it goes; not at all without validation data."""
+        """The validation during training; None without validation data."""
         settings = self.recipe.eval
         evaluator = Evaluator.of("valid", self.data, self.loaders, settings)
         if evaluator is None:
@@ -121,15 +121,15 @@ def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "token
 
 
 def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Run:
-    """Train a recipe in `folder`, or go on with what is there; return the finished run.
+    """Train a recipe in `folder`, or resume the run there; return the finished run.
 
-    Raises `InputError` where the folder holds a run and `resume` is not asked for, or is asked for
-    with a recipe that makes another run, and where another process writes there; `Interrupted` and
-    `NonFiniteError` as training does.
+    Raises `InputError` if the folder holds a run and `resume` is false, if the recipe is for a
+    different run, or if another process writes there; `Interrupted` and `NonFiniteError` as in
+    training.
     """
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
-        (folder / DIGESTS).unlink(missing_ok=True)  # of an end that is none any more
+        (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
         prepared = Prepared(recipe, saved, console=console)
         prepared.report(console)
         if saved is None:
@@ -141,9 +141,9 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
 
 
 def fit(prepared: Prepared, folder: Path, console: Console) -> Run:
-    """Train what is prepared in `folder`, on from its newest checkpoint; return the finished run.
+    """Train in `folder`, from its newest checkpoint if any; return the finished run.
 
-    Raises `Interrupted` and `NonFiniteError` as training does.
+    Raises `Interrupted` and `NonFiniteError` as in training.
     """
     recipe = prepared.recipe
     run = Run(folder, recipe, prepared.tokenizers, prepared.labels, prepared.model)
@@ -166,9 +166,9 @@ def fit(prepared: Prepared, folder: Path, console: Console) -> Run:
 
 
 def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Saved | None:
-    """The settings of the run to go on with, if there is one.
+    """The settings of the run to resume, if there is one.
 
-    Raises `InputError` where it is not this recipe's run, or going on is not asked for.
+    Raises `InputError` if it is the run of another recipe, or if `resume` is false.
     """
     begun = checkpoints_in(folder / "checkpoints") or (folder / "model.safetensors").exists()
     if begun and not resume:
@@ -188,5 +188,5 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
 
 
 def count(model: nn.Module) -> int:
-    """The number of parameters, tied ones once."""
+    """The number of parameters, counting tied ones once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""What may be asked of a run, and what it answers with."""
+"""Argument and result types of `Run`, and checks of arguments."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from addnorm.data import Corpus, DataConfig, DataPart
 from addnorm.errors import InputError, nearest
 
 Texts = list[str] | tuple[str, ...]
-"""Several texts; a single string is one."""
+"""Several texts; a single string is one text."""
 
 TextPair = tuple[str, str]
 """Two texts that a model reads together, such as a question and an answer."""
@@ -23,11 +23,11 @@ Sentence = str | Sequence[str]
 """A sentence to tag: its words, or a string with spaces between them."""
 
 Pooling = Literal["mean", "first", "last", "head"]
-"""How the vectors of tokens become the vector of a text."""
+"""How hidden states are pooled into a text embedding."""
 
 
 class DecodingOptions(TypedDict, total=False):
-    """How the next token is chosen, in words; an option that is left out has its default.
+    """Decoding options as keyword arguments.
 
     `beams` searches (1 is greedy), and so do `length_penalty` and `early_stopping`, which say what
     the search ends with and when. `temperature` samples, dividing the logits, and `top_k`, `top_p`
@@ -49,7 +49,7 @@ class DecodingOptions(TypedDict, total=False):
 
 
 class ClassifyOptions(TypedDict, total=False):
-    """How many texts are read at once (64), and above what probability (0.5) a label is given."""
+    """The batch size (default 64), and the probability threshold for labels (default 0.5)."""
 
     batch_size: int
     threshold: float
@@ -57,10 +57,10 @@ class ClassifyOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Classified:
-    """The likeliest class of a text, and the probability of every class.
+    """The most probable class of a text, and the probability of every class.
 
-    `labels` are those that the text has: of one class that one; where a text may have several, or
-    none, those whose probability is above the threshold.
+    `labels` are the predicted labels: just the class or, in multi-label classification, all labels
+    with a probability above the threshold.
     """
 
     label: str
@@ -70,7 +70,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Written:
-    """One text that a model wrote, its log-probability, and why it ended there."""
+    """A generated text, its log-probability, and why it ended."""
 
     text: str
     score: float
@@ -101,14 +101,14 @@ def listed(
 
 
 def one_text(text: object) -> str:
-    """The text itself. Raises `InputError` for anything else, a list of texts too."""
+    """Return the text. Raises `InputError` for anything but a string."""
     if not isinstance(text, str):
         raise InputError(f"text = {short(text)}: give one text, a string")
     return text
 
 
 def words_of(sentences: object) -> list[list[str]]:
-    """The words of a sentence or of several. Raises `InputError` for what is no text."""
+    """The words of one or several sentences. Raises `InputError` for anything else."""
     return [
         one.split() if isinstance(one, str) else listed(one, f"sentences[{i}]")
         for i, one in enumerate(_items(sentences, "sentences"))
@@ -116,14 +116,14 @@ def words_of(sentences: object) -> list[list[str]]:
 
 
 def path_of(given: object) -> Path:
-    """The path that was given. Raises `InputError` for what is none."""
+    """Convert the argument to a path. Raises `InputError` for anything else."""
     if not isinstance(given, str | PathLike):
         raise InputError(f"{short(given)} is not a path: give a string or a Path")
     return Path(fspath(cast(PathLike[str], given)))
 
 
 def check_data(data: object) -> None:
-    """Raise `InputError` for what is no data of a model, such as a text."""
+    """Raise `InputError` for anything but a corpus or a data configuration."""
     if not isinstance(data, Corpus | DataPart):
         raise InputError(
             f"data = {short(data)}: give what addnorm.text, pairs, labelled, tagged or table "
@@ -132,13 +132,13 @@ def check_data(data: object) -> None:
 
 
 def corpus_of(data: Corpus | DataConfig) -> Corpus:
-    """The examples themselves. Raises `InputError` as `check_data` does."""
+    """Load the corpus. Raises `InputError` as `check_data` does."""
     check_data(data)
     return data if isinstance(data, Corpus) else data.load()
 
 
 def check_choice(name: str, given: object, valid: Sequence[str]) -> None:
-    """Raise `InputError` with the nearest of the `valid` words unless one of them was given."""
+    """Raise `InputError`, suggesting the nearest `valid` word, unless one of them was given."""
     if given not in valid:
         raise InputError(
             f"{name} = {short(given)} does not exist.{nearest(str(given), valid)} "

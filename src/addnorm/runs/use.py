@@ -1,4 +1,4 @@
-"""Using a trained model on new text: write, translate, classify, tag, embed."""
+"""Using a trained model on new text: generate, translate, classify, tag, embed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,9 +48,9 @@ Compiled = CompiledContinuation | CompiledTranslation
 def chosen_decoding(
     run: Run, decoding: DecodingConfig | None, options: DecodingOptions
 ) -> DecodingConfig:
-    """The decoding that was asked for by a configuration or by a few options, or the usual one.
+    """The decoding given by a configuration or by options, or the default one.
 
-    Raises `InputError` for both at once.
+    Raises `InputError` if both are given.
     """
     if decoding is None:
         return decoding_for(run, **options)  # pyright: ignore[reportArgumentType]
@@ -69,12 +69,12 @@ def write(
     first: int = 0,
     compiled: Compiled | None = None,
 ) -> list[list[Written]]:
-    """Continue or translate each text; for each, the best first.
+    """Continue or translate each text; return the results for each, best first.
 
-    The translation of a blank text is empty; a language model begins a text of its own there.
-    `first` is the number of texts that came before these: messages and samples count from it.
-    `compiled` writes in the model's place. Raises `InputError` where the model cannot write, or a
-    text cannot be read.
+    The translation of a blank text is empty; a language model starts a new text. `first` is the
+    number of texts processed before these, an offset for messages and random seeds. `compiled` is
+    used instead of the model. Raises `InputError` if the model does not generate text, or cannot
+    process a text.
     """
     target = run.tokenizers.target
     text_decoder = TextDecoder(target, stop)
@@ -115,7 +115,7 @@ def write(
 
 
 def later(decoding: DecodingConfig, first: int) -> DecodingConfig:
-    """The decoding for texts that others came before: samples do not repeat theirs."""
+    """Change the seed for texts after the first batch, so that samples differ between batches."""
     if isinstance(decoding, SampleConfig) and first:
         return replace(decoding, seed=decoding.seed + (first << 32))
     return decoding
@@ -130,9 +130,9 @@ def write_as_it_comes(
     stop: Sequence[str] = (),
     compiled: Compiled | None = None,
 ) -> Iterator[str]:
-    """The continuation of one text, in pieces as soon as they are certain.
+    """Yield the continuation of one text, in pieces as soon as they are final.
 
-    Raises `InputError` where the model is not a language model, or cannot read the text.
+    Raises `InputError` if the model is not a language model, or cannot process the text.
     """
     if not isinstance(run.model, DecoderModel):
         raise InputError(f"{run.name}: only a language model streams: this one is for {run.task}")
@@ -149,9 +149,9 @@ def write_as_it_comes(
 
 
 def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
-    """The run's model with its step compiled, for one text at a time or for `several`.
+    """Compile the run's model, for one text at a time or for `several`.
 
-    Raises `InputError` where that cannot be.
+    Raises `InputError` if that is not possible.
     """
     beams = decoding.beams if decoding.kind == "beam" else 1
     match run.model:
@@ -178,7 +178,8 @@ def classify(
 ) -> list[Classified]:
     """The class of each text or pair, or the labels above `threshold`; `first` came before.
 
-    Raises `InputError` as `tag` does, and for a threshold that is no probability.
+    In multi-label classification, labels are those above the `threshold`. Raises `InputError` as
+    `tag` does, and for a threshold outside [0, 1].
     """
     if run.task != "multi_label":
         check_use(run, "classification", "does not classify texts")
@@ -222,9 +223,9 @@ def _of_texts(
 def tag(
     run: Run, sentences: Sequence[Sequence[str]], batch_size: int = 64, first: int = 0
 ) -> list[list[str]]:
-    """The tag of each word of each sentence; `first` sentences came before.
+    """Tag each word of each sentence; `first` is the number of sentences before, for messages.
 
-    Raises `InputError` where the model is for something else, or a sentence is too long for it.
+    Raises `InputError` if the model is for another task, or a sentence is too long for it.
     """
     check_use(run, "tagging", "does not tag words")
     results: list[list[str]] = []
@@ -238,7 +239,7 @@ def tag(
 
 
 def check_use(run: Run, task: str, cannot: str) -> None:
-    """Raise `InputError` unless the run is for the task."""
+    """Raise `InputError` unless the run's model is for the task."""
     if run.task != task:
         use = "addnorm generate" if run.task in ("language", "translation") else "addnorm classify"
         raise InputError(f"{run.name}: a {run.task} model {cannot}: use `{use}`")
@@ -263,7 +264,7 @@ def embed(
     batch_size: int = 64,
     first: int = 0,
 ) -> Float[Tensor, "texts width"]:
-    """A vector for each text, as `Run.embed` says; `first` texts came before."""
+    """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages."""
     check_choice("pooling", pooling or "mean", get_args(Pooling))
     folder = SentenceVectors.of(run.folder) if pooling is None else None
     if not texts:
@@ -289,7 +290,7 @@ def hidden_states(run: Run, text: str) -> Float[Tensor, "seq d_model"]:
 def _hidden(
     run: Run, texts: Sequence[str], first: int, folder: SentenceVectors | None = None
 ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-    """The final hidden states of texts, and the context that the head reads."""
+    """The final hidden states of the texts, and their context."""
     model, tokenizer = run.model, run.tokenizers.source
     task: Task = "classification"
     if not isinstance(model, EncoderModel):
@@ -306,7 +307,7 @@ def _hidden(
 
 
 def _pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling) -> Tensor:
-    """The vector of each text."""
+    """Pool the hidden states into one vector per text."""
     if pooling == "head":
         vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
         if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
@@ -345,7 +346,7 @@ def _logits(
 def _batch(
     run: Run, ids: Sequence[list[int]]
 ) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
-    """Ids padded on the right, and which are real, where the model is."""
+    """A batch of ids padded on the right, and its mask, on the model's device."""
     width = max(len(row) for row in ids)
     pad = run.tokenizers.source.pad_id
     tokens = torch.tensor([row + [pad] * (width - len(row)) for row in ids])

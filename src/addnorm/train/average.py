@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 Weights = dict[str, Tensor]
-"""All that a model has learned, by name: parameters, and the running statistics of batch norms."""
+"""Everything a model has learned, by name: parameters and running statistics of batch norms."""
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """The parameters and persistent buffers of `model` by name, tied ones once."""
+    """The parameters and persistent buffers of `model` by name; tied ones appear once."""
     kept = model.state_dict().keys()
     named = chain(model.named_parameters(), model.named_buffers())
     return {name: tensor.detach() for name, tensor in named if name in kept}
@@ -31,7 +31,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the current weights."""
+        """Update the average with the current weights."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
         current = weights_of(model)
@@ -56,7 +56,7 @@ def mean(checkpoints: Iterable[Weights]) -> Weights:
 
 @contextmanager
 def swapped(model: nn.Module, weights: Weights | None) -> Generator[None]:
-    """Run with `weights` in place of the model's own, which come back afterwards."""
+    """Temporarily replace the model's weights by `weights`."""
     if weights is None:
         yield
         return

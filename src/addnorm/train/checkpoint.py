@@ -1,7 +1,7 @@
-"""Checkpoints that are complete or absent: written to a temporary folder, hashed, synced, renamed.
+"""Crash-safe checkpoints: written to a temporary folder, hashed, synced, then renamed.
 
-One folder a checkpoint: `*.safetensors` for tensors, `*.json` for the rest, and `manifest.json`,
-written last, with the SHA-256 of every other file. No pickle.
+Each checkpoint is a folder: `*.safetensors` for tensors, `*.json` for everything else, and
+`manifest.json`, written last, with the SHA-256 of every other file. No pickle.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ def save_checkpoint(
 ) -> Path:
     """Write `folder/step-…` with one safetensors file for each entry of `tensors`, atomically.
 
-    A crash at any moment leaves the earlier checkpoints as they were, and at most a hidden
-    leftover that the next save removes.
+    A crash at any moment leaves earlier checkpoints intact, and at most a hidden temporary folder
+    that the next save removes.
     """
     final = folder / f"step-{step:08d}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Tensor]], Json]:
-    """The tensors and facts of one checkpoint folder.
+    """Load the tensors and metadata of a checkpoint folder.
 
     Raises `InputError` naming the first file that is missing, truncated or altered.
     """
@@ -56,7 +56,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Tensor]], Json]:
 
 
 def check_checkpoint(folder: Path) -> list[Path]:
-    """The files of the manifest, each compared with it. Raises `InputError` where they differ."""
+    """Verify a checkpoint; return its files. Raises `InputError` if it is incomplete or damaged."""
     try:
         manifest = json.loads(read_file(folder / MANIFEST))
         hashes: dict[str, str] = dict(manifest["sha256"])
@@ -74,7 +74,7 @@ def check_checkpoint(folder: Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that is whole, and a line about each newer one that is not."""
+    """The newest intact checkpoint, and a message about each newer one that is damaged."""
     problems: list[str] = []
     for candidate in reversed(checkpoints_in(folder)):
         try:
@@ -92,9 +92,9 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def keep_latest(newest: Path, keep: int) -> None:
-    """Remove all checkpoints but `newest` and the `keep - 1` before it.
+    """Remove all checkpoints except `newest` and the `keep - 1` before it.
 
-    Later ones are damaged: the run went back behind them. Kept, they would push out whole ones.
+    Later checkpoints are damaged, because the run resumed before them; they are removed too.
     """
     found = checkpoints_in(newest.parent)
     end = found.index(newest) + 1
@@ -103,7 +103,7 @@ def keep_latest(newest: Path, keep: int) -> None:
 
 
 def load_weights(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file. Raises `InputError` if it is missing or damaged."""
+    """Load a safetensors file. Raises `InputError` if it is missing or damaged."""
     try:
         return load_file(file)
     except FileNotFoundError as error:
@@ -113,7 +113,7 @@ def load_weights(file: Path) -> dict[str, Tensor]:
 
 
 def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, replacing an older one in one step."""
+    """Write a safetensors file atomically."""
     with atomic_file(file) as partial:
         write_tensors(partial, weights, {"format": "pt"})
 

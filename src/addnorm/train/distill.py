@@ -1,4 +1,4 @@
-"""Distillation: a model learns to say what another says, in place of labels."""
+"""Knowledge distillation: a student model learns the outputs of a teacher instead of labels."""
 
 import torch
 from jaxtyping import Float, Shaped
@@ -16,10 +16,10 @@ def imitation_sum(
 ) -> Float[Tensor, ""]:
     """`T² Σ_t KL(softmax(teacher_t / T) ‖ softmax(student_t / T))` in nats, in float32 or wider.
 
-    Hinton et al. 2015, §2: T² keeps the size of the gradient the same at every temperature T. The
-    sum runs over the targets that count, whatever they say. The teacher gets no gradient. Where the
-    targets are truth values, each label is learned from the teacher's probability for it; numbers
-    are learned as they are.
+    Hinton et al. 2015, §2: T² keeps the scale of the gradient the same at every temperature T. The
+    sum runs over all targets that are not ignored, whatever their values. The teacher gets no
+    gradient. For boolean targets (multi-label) the student learns the teacher's probability of each
+    label; for real-valued targets (regression), its outputs.
     """
     if targets.dtype == torch.bool:
         return binary_cross_entropy_sum(student, teacher.detach().sigmoid())

@@ -1,4 +1,4 @@
-"""The journal of a run: one JSON line for each step and validation, and TensorBoard if asked."""
+"""The training log: one JSON line for each step and validation, and optionally TensorBoard."""
 
 import errno
 import json
@@ -11,9 +11,9 @@ from addnorm.errors import InputError
 
 
 class Journal:
-    """Appends to `metrics.jsonl`, each line at once, so that a run can be watched as it goes.
+    """Appends metrics to `metrics.jsonl`, unbuffered, so that a run can be watched live.
 
-    Holds no wall-clock times, so that equal runs write equal lines.
+    Lines contain no wall-clock times, so that identical runs write identical lines.
     """
 
     def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
@@ -22,12 +22,12 @@ class Journal:
         self._board = _summary_writer(folder / "tensorboard") if tensorboard else None
 
     def write(self, step: int, figures: dict[str, float]) -> None:
-        """Add one line, `{"step": …, …}`."""
+        """Append one line, `{"step": …, …}`."""
         line = json.dumps({"step": step, **figures}).encode() + b"\n"
         handle = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             length = os.fstat(handle).st_size
-            if os.write(handle, line) < len(line):  # the disk took a part: no half line stays
+            if os.write(handle, line) < len(line):  # disk full: leave no partial line
                 os.ftruncate(handle, length)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
         finally:
@@ -37,7 +37,7 @@ class Journal:
                 self._board.add_scalar(name, value, step)
 
     def flush(self) -> int:
-        """Bring every line to the disk; return the length in bytes."""
+        """Sync all lines to disk; return the file's length in bytes."""
         if self._board is not None:
             self._board.flush()
         with self.file.open("ab") as stream:
@@ -45,9 +45,9 @@ class Journal:
             return stream.tell()
 
     def cut(self, length: int) -> None:
-        """Drop what was written after the checkpoint that a resumed run starts from."""
+        """Truncate the log to its length at the checkpoint from which the run resumes."""
         with self.file.open("ab") as stream:
-            stream.truncate(min(length, stream.tell()))  # never longer, were lines lost meanwhile
+            stream.truncate(min(length, stream.tell()))  # never extend, if lines were lost
 
 
 def _summary_writer(folder: Path) -> Any:
@@ -61,7 +61,7 @@ def _summary_writer(folder: Path) -> Any:
 
 
 def read_journal(file: Path) -> Iterator[dict[str, float]]:
-    """The lines of a journal but for those that a crash left half-written."""
+    """Yield the lines of a log, skipping any left incomplete by a crash."""
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         try:
             figures = json.loads(line)

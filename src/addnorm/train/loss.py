@@ -1,4 +1,4 @@
-"""Training losses, summed over the targets that count, and what is added to them."""
+"""Training losses, summed over all targets that are not ignored, and auxiliary losses."""
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.parts import Family
 
 IGNORED = -100
-"""The target of a token that predicts nothing."""
+"""The target id of tokens without a prediction target."""
 
 
 def cross_entropy_sum(
@@ -30,7 +30,8 @@ def cross_entropy_sum(
     """`Σ_t -Σ_c y_c log softmax(logits_t)_c` in nats, in float32 or wider.
 
     `y` is one-hot, mixed with the uniform distribution by `label_smoothing` (Szegedy et al. 2016,
-    §7). The sum, not the mean: micro-batches of different sizes then add up to the big batch.
+    §7). The sum rather than the mean, so that micro-batches of different sizes add up to the full
+    batch.
     """
     return _CrossEntropySum.apply(  # pyright: ignore[reportReturnType]
         logits.flatten(0, -2), targets.flatten(), label_smoothing
@@ -40,9 +41,9 @@ def cross_entropy_sum(
 def binary_cross_entropy_sum(
     logits: Float[Tensor, "*batch labels"], targets: Shaped[Tensor, "*batch labels"]
 ) -> Float[Tensor, ""]:
-    """`Σ log(1 + exp z) - y z` in nats: each label for itself, `y` whether it is there.
+    """`Σ log(1 + exp z) - y z` in nats: independent labels, `y` is 1 for those present.
 
-    `y` may be a probability too. In float32 or wider.
+    `y` may also be a probability. Computed in float32 or wider.
     """
     wide = _wide(logits)
     return F.binary_cross_entropy_with_logits(wide, targets.to(wide.dtype), reduction="sum")
@@ -61,9 +62,9 @@ def loss_sum(
     targets: Shaped[Tensor, "*targets"],
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The loss that the targets call for: of classes, of truth values or of numbers.
+    """The loss by the dtype of the targets: classes, boolean labels or real values.
 
-    Raises `InputError` where anything but classes is to be smoothed.
+    Raises `InputError` for label smoothing of anything other than classes.
     """
     if targets.dtype == torch.long:
         return cross_entropy_sum(outputs, targets, label_smoothing)
@@ -77,7 +78,7 @@ def loss_sum(
 
 
 class CrossEntropy(nn.Module):
-    """`Σ_t -log softmax(logits_t)[target_t]`, the mean of which is the negative log-likelihood."""
+    """`Σ_t -log softmax(logits_t)[target_t]`: the cross-entropy, summed over the targets."""
 
     def forward(
         self, logits: Float[Tensor, "*batch vocab"], targets: Int[Tensor, "*batch"]
@@ -101,22 +102,23 @@ class CrossEntropyConfig:
 
 @runtime_checkable
 class LossPart(Protocol):
-    """A configuration of a loss of someone's own.
+    """A configuration of a custom loss.
 
     The module it builds is called as `loss(logits, targets)`, the logits of shape `[*batch, vocab]`
     and the targets, -100 where nothing is to be predicted, of shape `[*batch]`. It returns a
-    scalar: the sum, not the mean, of the losses of the targets that count. The trainer divides by
-    their number, so micro-batches of different sizes add up to the batch. It has no parameters.
+    scalar: the sum, not the mean, over the targets that are not ignored. The trainer divides by
+    their number, so that micro-batches of different sizes add up to the batch. The module has no
+    parameters.
     """
 
     def build(self) -> nn.Module: ...
 
 
 LossConfig = Annotated[CrossEntropyConfig | LossPart, Family("loss", LossPart)]
-"""Every loss there is."""
+"""Any loss, built-in or custom."""
 
 HELD = 2**22
-"""Logits that exist at once: 16 MB in float32, which are used again instead of allocated anew."""
+"""Number of logits materialised at once: 16 MB in float32, small enough to be reused."""
 
 
 def head_cross_entropy_sum(
@@ -126,11 +128,11 @@ def head_cross_entropy_sum(
     targets: Int[Tensor, "batch seq"],
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """`cross_entropy_sum(head(x), targets)` without ever holding all logits.
+    """`cross_entropy_sum(head(x), targets)` without materialising all logits.
 
-    A few hundred rows of `x` at a time are mapped, judged and differentiated, so memory grows with
-    the hidden states and not with the vocabulary, and nothing as large as the logits travels to
-    memory and back.
+    Logits, loss and gradient are computed for a few hundred rows of `x` at a time, so that memory
+    scales with the hidden states, not with the vocabulary, and no tensor as large as all logits is
+    written to memory.
     """
     n_outputs = head.weight.shape[0]
     if targets.numel() * n_outputs <= HELD or torch.compiler.is_compiling():
@@ -151,10 +153,10 @@ def exits_cross_entropy_sum(
     targets: Shaped[Tensor, "*targets"],
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """The mean of `loss_sum` over the logits of every exit of a model, the last included.
+    """The mean of `loss_sum` over all exits of a model, including the last.
 
-    Every exit learns at once and counts alike (Teerapittayanon et al. 2016, §III.B with equal
-    weights; Schwartz et al. 2020, §3). Raises `ValueError` where there are none.
+    All exits are trained jointly with equal weights (Teerapittayanon et al. 2016, §III.B; Schwartz
+    et al. 2020, §3). Raises `ValueError` if there are none.
     """
     losses = [loss_sum(logits, targets, label_smoothing) for logits in outputs]
     if not losses:
@@ -163,14 +165,14 @@ def exits_cross_entropy_sum(
 
 
 Mixtures = Mapping[str, MixtureOfExperts]
-"""The mixtures of experts in a model, by the name of each."""
+"""The mixtures of experts in a model, by module name."""
 
 MASKS = {"encoder": "source_valid", "decoder": "target_valid"}
-"""Which argument says what is real in the two stacks of a model; in one of one stack, `valid`."""
+"""The padding-mask argument of each stack of an encoder–decoder; other models have `valid`."""
 
 
 def mixtures_of(model: nn.Module) -> Mixtures:
-    """The mixtures of experts whose load training has to balance."""
+    """The mixtures of experts that have a load-balancing loss."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -180,7 +182,7 @@ def mixtures_of(model: nn.Module) -> Mixtures:
 
 @contextmanager
 def record_router_logits(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
-    """Record the logits of every router, by the name of its mixture, as the model runs inside."""
+    """Record the logits of every router during forward passes, by the name of its mixture."""
     router_logits: dict[str, Tensor] = {}
 
     def record(name: str) -> RemovableHandle:
@@ -200,7 +202,7 @@ def record_router_logits(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
 def balance_loss(
     mixtures: Mixtures, router_logits: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
 ) -> Tensor | float:
-    """`Σ balance · load_balance` over the recorded mixtures, padding left out; per token."""
+    """`Σ balance · load_balance` over the recorded mixtures, excluding padding; per token."""
     return sum(
         (
             mixtures[name].balance
@@ -212,13 +214,13 @@ def balance_loss(
 
 
 def _real(name: str, logits: Tensor, inputs: Mapping[str, Tensor]) -> Bool[Tensor, "..."] | None:
-    """Which tokens of this layer are real; None, all, where the inputs' mask is of another kind."""
+    """The mask of real tokens in this layer; None (all) if the inputs' mask has another shape."""
     valid = inputs.get(MASKS.get(name.partition(".")[0], "valid"))
     return valid if valid is not None and valid.shape == logits.shape[:-1] else None
 
 
 class _HeadCrossEntropySum(torch.autograd.Function):
-    """Loss and gradients of each group of rows at once; the backward pass only scales them."""
+    """Computes loss and gradients together, group by group; the backward pass only scales them."""
 
     @staticmethod
     def forward(
@@ -254,7 +256,7 @@ class _HeadCrossEntropySum(torch.autograd.Function):
 
 
 class _CrossEntropySum(torch.autograd.Function):
-    """The sum of the losses, whose gradient is found on the way."""
+    """Computes the summed loss together with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -276,9 +278,9 @@ def _loss_and_gradient(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "rows vocab"]]:
     """The loss `Σ (lse - (1 - ε) l_target - ε mean(l))` and its gradient `softmax - y`.
 
-    With a vocabulary of thousands the logits are most of a small model's memory traffic. A few rows
-    at a time stay in the processor's cache, their exponentials are taken once, and nothing as large
-    as the logits is made but the gradient (`benchmarks/results/parts.json`).
+    With a vocabulary of thousands, the logits dominate a small model's memory traffic. Processing a
+    few rows at a time keeps them in the CPU cache, computes each exponential once, and allocates no
+    tensor as large as the logits except the gradient (`benchmarks/results/parts.json`).
     """
     chosen = targets.clamp(min=0)[:, None]
     counted = (targets != IGNORED)[:, None]
@@ -305,5 +307,5 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
-    """Rows in groups whose logits take about 4 MB in float32."""
+    """Split the rows into groups whose logits take about 4 MB in float32."""
     return x.split(max(1, 2**20 // logits.shape[-1]))

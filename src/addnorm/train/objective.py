@@ -1,4 +1,4 @@
-"""Objective: what training lowers, from a model and a micro-batch to one number."""
+"""The training objective: a function from a model and a micro-batch to a scalar."""
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,11 @@ from addnorm.train.loss import (
 
 
 class Objective:
-    """The loss of a micro-batch, summed over its targets; the mean of those of all exits.
+    """The loss of a micro-batch, summed over its targets and averaged over early exits.
 
-    With a `teacher`, the model learns to say what that says, and not the labels. `in_parts` lets
-    cross-entropy map a few rows to logits at a time. Raises `InputError` for a loss that is none.
+    With a `teacher`, the model learns the teacher's outputs instead of the labels. With `in_parts`,
+    cross-entropy computes the logits of a few rows at a time. Raises `InputError` for an invalid
+    custom loss.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Objective:
             )
 
     def __call__(self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
-        """The summed loss; divided by the number of targets it is that of a token."""
+        """The summed loss; divide it by the number of targets for the loss per token."""
         if self.teacher is not None:
             with torch.no_grad():
                 wanted = self.teacher(**inputs)

@@ -1,4 +1,4 @@
-"""Optimisers: AdamW for everything, or torch's Muon for the matrices and AdamW for the rest."""
+"""Optimisers: AdamW for all parameters, or Muon for matrices and AdamW for the rest."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
@@ -34,7 +34,7 @@ class AdamWConfig:
     def over(
         self, decayed: list[nn.Parameter], plain: list[nn.Parameter], lr: float
     ) -> torch.optim.Optimizer:
-        """AdamW over these parameters, weight decay on the first list alone."""
+        """AdamW over these parameters, with weight decay on `decayed` only."""
         groups = [
             {"params": decayed, "weight_decay": self.weight_decay},
             {"params": plain, "weight_decay": 0.0},
@@ -72,11 +72,11 @@ class MuonConfig:
 
 @runtime_checkable
 class OptimizerPart(Protocol):
-    """A configuration of an optimiser of someone's own.
+    """A configuration of a custom optimiser.
 
-    It builds torch optimisers which together have every trainable parameter of the model. `lr` is
-    the peak rate, `train.lr`; the schedule scales the `lr` of every parameter group. Their state
-    must be tensors or numbers, so that a checkpoint can hold it.
+    It builds torch optimisers that together cover every trainable parameter of the model. `lr` is
+    the peak learning rate, `train.lr`; the schedule scales the `lr` of every parameter group. Their
+    state must consist of tensors and numbers, so that a checkpoint can store it.
     """
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]: ...
@@ -85,15 +85,16 @@ class OptimizerPart(Protocol):
 OptimizerConfig = Annotated[
     AdamWConfig | MuonConfig | OptimizerPart, Family("optimizer", OptimizerPart)
 ]
-"""Every optimiser there is."""
+"""Any optimiser, built-in or custom."""
 
 
 def build_optimizers(
     config: OptimizerConfig, model: nn.Module, lr: float
 ) -> list[torch.optim.Optimizer]:
-    """The optimisers of a model.
+    """Build the optimisers of a model.
 
-    Raises `InputError` where they are none, or leave a trainable parameter out.
+    Raises `InputError` if the result is not a list of optimisers, or if they leave a trainable
+    parameter out.
     """
     built: Any = config.build(model, lr)
     found: list[Any] = [*built] if isinstance(built, list | tuple) else [built]
@@ -115,12 +116,12 @@ def build_optimizers(
 
 @dataclass(frozen=True)
 class Roles:
-    """The parameters of a model, each once, by what they are."""
+    """The parameters of a model by role, each listed once."""
 
     matrices: list[nn.Parameter]
-    """Weights of the linear maps inside the stacks."""
+    """Weights of linear layers inside the stacks."""
     tables: list[nn.Parameter]
-    """Embeddings and heads: rows are looked up or compared, not composed."""
+    """Embeddings and output heads."""
     vectors: list[nn.Parameter]
     """Biases and norm gains."""
 
@@ -152,14 +153,14 @@ NUMBERS: dict[str, tuple[type, torch.dtype]] = {
     "float": (float, torch.float64),
     "bool": (bool, torch.bool),
 }
-"""Numbers in the state of an optimiser, and the tensors in which a checkpoint holds them."""
+"""The types of numbers in an optimiser's state, and their dtypes in a checkpoint."""
 
 
 def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """The state of every optimiser as tensors named `optimiser.parameter.entry`.
 
-    A number is a tensor whose name ends in its type. Raises `InputError` for an entry that is
-    neither.
+    Numbers become tensors whose names end in their type. Raises `InputError` for an entry of any
+    other type.
     """
     tensors: dict[str, Tensor] = {}
     for i, optimizer in enumerate(optimizers):
@@ -180,7 +181,7 @@ def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tens
 
 
 def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
-    """Put back a state from `optimizer_tensors`; the hyperparameters stay as they were built."""
+    """Restore a state from `optimizer_tensors`; hyperparameters keep their current values."""
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for name, tensor in tensors.items():
         i, parameter, entry = name.split(".", 2)

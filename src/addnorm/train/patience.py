@@ -1,4 +1,4 @@
-"""Patience with a full disk, or a folder that cannot be written: wait a while, then say so."""
+"""Retrying writes to a full or unwritable disk for a while before giving up."""
 
 import errno
 import sys
@@ -11,7 +11,7 @@ from addnorm.errors import InputError
 T = TypeVar("T")
 
 WAIT = 60.0
-"""Seconds to wait for a disk to take what it refused."""
+"""Seconds to keep retrying a failed write."""
 
 PASSING = {
     errno.ENOSPC,
@@ -22,17 +22,18 @@ PASSING = {
     errno.EIO,
     errno.ESTALE,
 }
-"""What somebody else may mend while a run waits: space, a quota, a mount, permissions."""
+"""Errors that may be fixed from outside while a run waits: space, quota, mount, permissions."""
 
 
 class ExhaustedError(InputError):
-    """Memory or the disk is full, and the disk still was after a run had waited for it."""
+    """Memory is full, or the disk is full or unwritable and stayed so while the run waited."""
 
 
 def patiently(write: Callable[[], T], what: str, say: Callable[[str], None]) -> T:
-    """Call `write` until the disk takes it, for at most `WAIT` seconds; return its result.
+    """Call `write` until it succeeds, for at most `WAIT` seconds; return its result.
 
-    Says once that it waits, and once that it goes on. Raises `ExhaustedError` after that time.
+    Reports once that it is waiting, and once that it continues. Raises `ExhaustedError` after that
+    time.
     """
     end = time.monotonic() + WAIT
     pause = 0.1
@@ -57,7 +58,7 @@ def patiently(write: Callable[[], T], what: str, say: Callable[[str], None]) -> 
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """What to say of an error that means that memory is full; None of any other."""
+    """A message for an out-of-memory error; None for any other error."""
     text = str(error)
     if type(error).__name__ == "OutOfMemoryError":
         return "the device is out of memory"
@@ -67,5 +68,5 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def to_standard_error(line: str) -> None:
-    """Print a line where messages go."""
+    """Print a line to standard error."""
     print(line, file=sys.stderr, flush=True)

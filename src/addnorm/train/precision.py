@@ -1,4 +1,4 @@
-"""Mixed precision: which type the products run in, and the loss scaling that float16 needs."""
+"""Mixed precision: autocast, and loss scaling for float16."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
@@ -13,7 +13,7 @@ _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def autocast(precision: PrecisionName, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which the forward pass runs; weights and optimiser stay in float32.
+    """The autocast context of the forward pass; weights and optimiser state stay in float32.
 
     Raises `InputError` for float16 on a CPU.
     """
@@ -28,12 +28,12 @@ def autocast(precision: PrecisionName, device: torch.device) -> AbstractContextM
 
 
 def loss_scaler(precision: PrecisionName, device: torch.device) -> torch.amp.GradScaler:
-    """Dynamic loss scaling for float16 (Micikevicius et al. 2018, §3.2); does nothing otherwise."""
+    """Dynamic loss scaling for float16 (Micikevicius et al. 2018, §3.2); a no-op otherwise."""
     return torch.amp.GradScaler(device.type, enabled=precision == "float16")
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; "auto" takes a GPU where there is one."""
+    """The device of that name; "auto" selects a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

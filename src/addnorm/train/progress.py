@@ -1,4 +1,4 @@
-"""How a training run goes, shown as a bar or, where there is no terminal, as lines."""
+"""Training progress, as a progress bar or, without a terminal, as lines."""
 
 import time
 from collections.abc import Callable, Generator
@@ -21,10 +21,10 @@ LONG = 2**24
 
 
 class ProgressBar:
-    """Shows each step as it comes: loss, tokens per second, time left.
+    """Shows loss, tokens per second and remaining time at each step.
 
-    A context manager around `Trainer.fit`. Where there is no terminal, as under nohup or on a
-    cluster, it prints a line at steps 1, 2, 5, 10, 20, 50 and so on, and at least every minute.
+    A context manager around `Trainer.fit`. Without a terminal, as under nohup or on a cluster, it
+    prints a line at steps 1, 2, 5, 10, 20, 50 and so on, and at least every minute.
     """
 
     def __init__(self, console: Console) -> None:
@@ -49,7 +49,7 @@ class ProgressBar:
         self._bar.__exit__(None, None, None)
 
     def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
-        """Move on by one step."""
+        """Advance by one step."""
         speed = self._speed.after(tokens)
         self._bar.update(self._task, completed=step, total=total, loss=loss, speed=speed)
         if not self.console.is_terminal and self._lines.due(step):
@@ -64,7 +64,7 @@ class ProgressBar:
         self.console.out(line, highlight=False)
 
     def validated(self, step: int, scores: dict[str, float]) -> None:
-        """Print the scores above the bar."""
+        """Print validation scores above the bar."""
         figures = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
         self.console.print(f"step {step:>6} · valid {figures}")
         self._speed.restart()
@@ -103,7 +103,7 @@ def text_progress(console: Console, what: str, characters: int) -> Generator[Cal
 
 
 class _Lines:
-    """When a line is due where no bar can be drawn: at steps that grow, and every minute."""
+    """Decides when to print a line instead of a bar: at growing intervals, and every minute."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
@@ -118,7 +118,7 @@ class _Lines:
         return False
 
     def left(self, step: int, total: int) -> timedelta | str:
-        """The time to expect, from all steps so far."""
+        """The estimated remaining time, from all steps so far."""
         begun, first = self._first or (0.0, step)
         if step == first:
             return "?"

@@ -1,6 +1,7 @@
-"""Learning-rate schedules: pure functions from the step to a factor of the peak rate.
+"""Learning-rate schedules: pure functions from the step to a factor of the peak learning rate.
 
-Steps count from 1 to `total`; every schedule of ours first rises linearly over its `warmup` steps.
+Steps count from 1 to `total`; every built-in schedule starts with a linear warm-up of `warmup`
+steps.
 """
 
 import math
@@ -98,13 +99,13 @@ class WarmupStableDecayConfig:
 
 @runtime_checkable
 class SchedulePart(Protocol):
-    """A schedule of someone's own: the factor by which step `step` of `total` scales the rate.
+    """A custom schedule: the factor of the peak learning rate at step `step` of `total`.
 
     Steps count from 1. The same step must always give the same factor, so that a run can resume.
     """
 
     def factor(self, step: int, total: int) -> float:
-        """A finite number that is not negative."""
+        """A finite, non-negative factor."""
         ...
 
 
@@ -117,11 +118,11 @@ ScheduleConfig = Annotated[
     | SchedulePart,
     Family("schedule", SchedulePart, method="factor"),
 ]
-"""Every schedule there is."""
+"""Any schedule, built-in or custom."""
 
 
 def checked_factor(schedule: ScheduleConfig, step: int, total: int) -> float:
-    """The factor of a step. Raises `InputError` where it is no factor."""
+    """The factor at a step. Raises `InputError` if it is not finite and non-negative."""
     factor: Any = schedule.factor(step, total)
     if not (isinstance(factor, int | float) and math.isfinite(factor) and factor >= 0):
         raise InputError(
@@ -136,6 +137,6 @@ def _rise(step: int, warmup: int) -> float:
 
 
 def _left(step: int, total: int, share: float) -> float:
-    """What is left of the last `share` of the steps as this one begins: 1 until it has begun."""
+    """The remaining fraction of the final `share` of the steps; 1 before that phase begins."""
     length = max(0.0, share) * total  # a warm-up longer than the run leaves no steps to decay
     return min(1.0, max(0.0, total + 1 - step) / length) if length else 1.0

@@ -1,4 +1,4 @@
-"""Requests to stop: Ctrl-C and SIGTERM end a step, and a second one ends it at once."""
+"""Graceful shutdown: Ctrl-C or SIGTERM stops after the current step, a second one immediately."""
 
 import signal
 import threading
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_requests(first: Callable[[], None] = lambda: None) -> Generator[list[int]]:
-    """A list that fills when Ctrl-C or SIGTERM asks to stop; a second request stops at once.
+    """Yield a list that gets an entry on Ctrl-C or SIGTERM; a second signal stops immediately.
 
-    `first` is called at the first request, so that somebody hears of it.
+    `first` is called at the first signal, to notify the user.
     """
     requests: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield requests  # only the main thread may watch signals
+        yield requests  # only the main thread can handle signals
         return
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,4 +1,4 @@
-"""The training loop: batches in, updates out; it validates, saves, resumes and stops cleanly."""
+"""The training loop, with validation, checkpoints, resuming and graceful shutdown."""
 
 import math
 from collections.abc import Callable, Generator, Iterator
@@ -43,20 +43,20 @@ from addnorm.train.stopping import stop_requests
 
 @runtime_checkable
 class Batches(Protocol):
-    """Where batches come from: a pure function of the epoch and the place in it."""
+    """A source of batches: a pure function of the epoch and the position in it."""
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """The number of batches in an epoch."""
         ...
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on."""
+        """Yield the batches of an epoch, starting with number `start`."""
         ...
 
 
 @runtime_checkable
 class Listener(Protocol):
-    """What wants to hear how training goes: a progress bar, for one."""
+    """An observer of training progress, such as a progress bar."""
 
     def stepped(self, step: int, total: int, loss: float, tokens: int) -> None: ...
     def validated(self, step: int, scores: dict[str, float]) -> None: ...
@@ -64,7 +64,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Validation:
-    """How to evaluate the model: `score` gives scores by name, `metric` names what counts."""
+    """How to evaluate the model: `score` returns metrics by name, `metric` is the main one."""
 
     score: Callable[[nn.Module], dict[str, float]]
     metric: str = "loss"
@@ -73,7 +73,7 @@ class Validation:
 
 @dataclass
 class TrainState:
-    """The progress of training: with weights, optimisers and random state, all a resume needs."""
+    """The progress of training, saved with weights, optimisers and random state."""
 
     step: int = 0
     epoch: int = 0
@@ -85,11 +85,11 @@ class TrainState:
 
 
 class Trainer:
-    """Trains `model` in `folder` as `config` says, from the newest whole checkpoint there if any.
+    """Trains `model` in `folder` by `config`; `resume` continues from the newest intact checkpoint.
 
-    `folder` gets `metrics.jsonl`, `checkpoints/` and, while validation runs, `best.safetensors`.
-    With a `teacher`, the model learns to say what that says, and not the labels. `say` gets a line
-    where a person has to know something at once.
+    `folder` gets `metrics.jsonl`, `checkpoints/` and, with validation, `best.safetensors`. With a
+    `teacher`, the model learns the teacher's outputs instead of the labels. `say` receives messages
+    that the user should see immediately.
     """
 
     def __init__(
@@ -130,7 +130,8 @@ class Trainer:
             config.loss,
             label_smoothing=config.label_smoothing,
             teacher=None if teacher is None else teacher.to(self.device).eval(),
-            # float16 scales the loss before anything is differentiated; in parts that is too late.
+            # float16 scales the loss before the backward pass, but in parts the gradients come with
+            # the loss.
             in_parts=not self.scaler.is_enabled(),
         )
         self.mixtures = mixtures_of(model)
@@ -147,16 +148,16 @@ class Trainer:
     # The loop.
 
     def fit(self) -> None:
-        """Train to the last step, then give the model the weights that the run ends with.
+        """Train to the last step, then load the run's final weights into the model.
 
-        Raises `Interrupted` after Ctrl-C or SIGTERM, everything saved, `NonFiniteError`, and
-        `InputError` where memory or the disk is full, saying what is saved.
+        Raises `Interrupted` after Ctrl-C or SIGTERM, once everything is saved; `NonFiniteError`;
+        and `InputError` if memory or the disk is full, stating what has been saved.
         """
         with stop_requests(self.stopping) as stop, self.saying_what_is_saved():
             while not self.finished():
                 self.update(self.next_group())
                 self.validate_if_due()
-                stopping = bool(stop)  # asked once: a signal after `save` waits for the next step
+                stopping = bool(stop)  # read once: a signal after `save` waits for the next step
                 if stopping or self.finished() or self.due(self.config.save_every):
                     self.save()
                 if stopping and not self.finished():
@@ -164,7 +165,7 @@ class Trainer:
         self.take_final_weights()
 
     def stopping(self) -> None:
-        """Say what a first Ctrl-C does, and what a second would."""
+        """Explain what the first Ctrl-C does, and what a second one would do."""
         self.say(
             "stopping after this step, which is then saved; Ctrl-C again stops at once and loses "
             f"what came after step {self.saved_step}"
@@ -172,7 +173,7 @@ class Trainer:
 
     @contextmanager
     def saying_what_is_saved(self) -> Generator[None]:
-        """Where training ends before its time, say what of it is on the disk."""
+        """If training ends prematurely, report what has been saved."""
         try:
             yield
         except KeyboardInterrupt as error:
@@ -188,7 +189,7 @@ class Trainer:
             raise full from (error.__cause__ if full is error else error)
 
     def update(self, group: list[Batch]) -> None:
-        """One optimiser step on the tokens of micro-batches, as if they were one batch."""
+        """One optimiser step on a group of micro-batches, as if they were one batch."""
         assert group, "an epoch has fewer batches than its length says"
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
@@ -207,10 +208,10 @@ class Trainer:
         self.report(loss, norm, n_tokens)
 
     def backward(self, batch: Batch, n_tokens: int) -> float:
-        """Add this micro-batch's gradient of the loss per token; return its part of that loss.
+        """Accumulate the gradient of a micro-batch; return its share of the loss per token.
 
-        It includes the load-balance loss of mixtures of experts: that of each micro-batch, weighed
-        by its tokens.
+        The loss includes the load-balancing loss of mixtures of experts, computed per micro-batch
+        and weighted by its tokens.
         """
         recorded = record_router_logits(self.mixtures)
         with autocast(self.config.precision, self.device), recorded as router_logits:
@@ -225,12 +226,13 @@ class Trainer:
         return self.objective(self.model, inputs, targets)
 
     def clip(self, loss: float) -> float:
-        """Scale the gradient down to the global norm allowed; refuse one that is not finite."""
+        """Clip the gradient's global norm. Raises `NonFiniteError` if it is not finite."""
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        # float16 meets infinite gradients while its scale settles, and skips those steps itself.
+        # With float16, infinite gradients are normal while the loss scale adapts; those steps are
+        # skipped.
         if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):
             raise NonFiniteError(self.describe_non_finite(loss))
         if self.config.clip is not None:
@@ -253,16 +255,16 @@ class Trainer:
         )
 
     def set_rates(self, step: int) -> None:
-        """Give every parameter group its learning rate for this step."""
+        """Set the learning rate of every parameter group for this step."""
         factor = checked_factor(self.config.schedule, step, self.total_steps)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
 
-    # Its state.
+    # Training state.
 
     def next_group(self) -> list[Batch]:
-        """The micro-batches of the next update; those of an epoch's end may be fewer."""
+        """The micro-batches of the next update; there may be fewer at the end of an epoch."""
         state = self.state
         if self._stream is None:
             self._stream = self.batches.batches(state.epoch, state.position)
@@ -281,7 +283,7 @@ class Trainer:
         return tired or self.state.step >= self.total_steps
 
     def due(self, every: int | None) -> bool:
-        """Whether something done every so many steps, or else every epoch, is due now."""
+        """Whether an action is due that runs every `every` steps, or every epoch if None."""
         return self.state.position == 0 if every is None else self.state.step % every == 0
 
     def report(self, loss: float, norm: float, n_tokens: int) -> None:
@@ -293,7 +295,7 @@ class Trainer:
             self.listener.stepped(state.step, self.total_steps, loss, n_tokens)
 
     def note(self, figures: dict[str, float]) -> None:
-        """Write a line of the journal."""
+        """Write a line to the training log."""
         patiently(lambda: self.journal.write(self.state.step, figures), "the journal", self.say)
 
     # Validation.
@@ -303,7 +305,7 @@ class Trainer:
         if self.validation is None or not (last or self.due(self.config.validate_every)):
             return
         self.model.eval()
-        state = random_state(self.device)  # so that what validation draws leaves training as it is
+        state = random_state(self.device)  # validation must not affect the random state of training
         with swapped(self.model, None if self.average is None else self.average.weights):
             scores = self.validation.score(self.model)
             self.note_best(scores[self.validation.metric])
@@ -313,7 +315,7 @@ class Trainer:
             self.listener.validated(self.state.step, scores)
 
     def note_best(self, value: float) -> None:
-        """Keep the weights now in the model if no earlier validation was better."""
+        """Save the current weights if this is the best validation so far."""
         assert self.validation is not None
         state, sign = self.state, 1 if self.validation.larger_is_better else -1
         best = state.best
@@ -328,7 +330,7 @@ class Trainer:
     # Saving and resuming.
 
     def save(self) -> None:
-        """Write a checkpoint from which `resume` continues bit for bit."""
+        """Write a checkpoint from which `resume` continues bit-exactly."""
         self.state.journal_bytes = patiently(self.journal.flush, "the journal", self.say)
         tensors = {
             "model": weights_of(self.model),
@@ -347,9 +349,9 @@ class Trainer:
         keep_latest(saved, max(self.config.keep, self.config.average))
 
     def resume(self) -> list[str]:
-        """Continue from the newest whole checkpoint, if any; return a line on each damaged one.
+        """Resume from the newest intact checkpoint, if any; return a message on each damaged one.
 
-        Raises `InputError` where there are checkpoints and all of them are damaged.
+        Raises `InputError` if there are checkpoints but all of them are damaged.
         """
         newest, problems = latest_checkpoint(self.folder / "checkpoints")
         if newest is None and problems:
@@ -371,7 +373,7 @@ class Trainer:
         return problems
 
     def take_final_weights(self) -> None:
-        """Load what the run ends with: last, best, moving average, or mean of checkpoints."""
+        """Load the final weights: the last, the best, the moving average or a mean."""
         config, final = self.config, None
         if config.average:
             newest = checkpoints_in(self.folder / "checkpoints")[-config.average :]
@@ -385,13 +387,13 @@ class Trainer:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The state of the generators that dropout draws from."""
+    """The state of torch's random generators, which dropout uses."""
     state = {"cpu": torch.get_rng_state()}
     return state | {"cuda": torch.cuda.get_rng_state()} if device.type == "cuda" else state
 
 
 def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Put the generators back to a state from `random_state`."""
+    """Restore a state from `random_state`."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"])

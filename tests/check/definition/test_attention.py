@@ -1,4 +1,4 @@
-"""Attention: who shares keys, and who sees whom."""
+"""Attention: sharing of key/value heads, and masks."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Cores: softmax over what is seen, and the difference of two maps."""
+"""Cores: softmax over unmasked keys, and the difference of two maps."""
 
 import math
 

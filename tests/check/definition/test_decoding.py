@@ -1,4 +1,4 @@
-"""The definition of decoding: what is found by trying every text."""
+"""The definition of decoding against exhaustive search."""
 
 import math
 from collections.abc import Sequence

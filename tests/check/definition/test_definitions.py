@@ -1,4 +1,4 @@
-"""Tables of definitions: looked up by type, and what is missing is named."""
+"""Tables of definitions: look-up by type, and errors for missing entries."""
 
 from dataclasses import dataclass
 

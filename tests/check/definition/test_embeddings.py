@@ -1,4 +1,4 @@
-"""Embeddings: scaled, with a type and a norm."""
+"""Embeddings: scale, token types and norm."""
 
 import torch
 

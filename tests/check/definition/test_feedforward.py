@@ -1,4 +1,4 @@
-"""Feed-forward layers: products by hand."""
+"""Feed-forward layers against explicit products."""
 
 import pytest
 import torch

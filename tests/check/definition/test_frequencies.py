@@ -1,4 +1,4 @@
-"""Rotary frequencies under each scaling: what stays, what slows down, and by how much."""
+"""Rotary frequencies under each scaling: which change, and by how much."""
 
 import math
 from typing import Any

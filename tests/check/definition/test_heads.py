@@ -1,4 +1,4 @@
-"""Heads: a row for each token, or for each text."""
+"""Heads: one output row per token or per text."""
 
 import math
 

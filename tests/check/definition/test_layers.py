@@ -1,4 +1,4 @@
-"""Linear maps and activations: torch's own functions."""
+"""Linear layers and activations against torch's functions."""
 
 import pytest
 import torch

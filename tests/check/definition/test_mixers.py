@@ -1,4 +1,4 @@
-"""Mixers: torch's own recurrent and convolutional layers, text by text."""
+"""Mixers against torch's recurrent and convolutional layers, text by text."""
 
 from typing import Any
 

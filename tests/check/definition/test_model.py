@@ -1,4 +1,4 @@
-"""Models: the order of norms and sublayers, and torch's own layers with the same weights."""
+"""Models: the order of norms and sublayers, and torch's layers with the same weights."""
 
 import math
 

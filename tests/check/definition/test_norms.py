@@ -1,4 +1,4 @@
-"""Norms: the numbers of the papers."""
+"""Norms against the papers' formulas."""
 
 import math
 

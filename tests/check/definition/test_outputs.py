@@ -1,4 +1,4 @@
-"""Operations on attention's output: gates by hand."""
+"""Operations on attention's output against explicit gates."""
 
 import torch
 

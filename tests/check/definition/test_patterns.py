@@ -1,4 +1,4 @@
-"""Patterns: who is near whom."""
+"""Patterns: which positions may attend to which."""
 
 from addnorm.check.definition.patterns import PATTERNS
 from addnorm.nn.attention import BlocksPatternConfig, FullPatternConfig, WindowPatternConfig

@@ -1,4 +1,4 @@
-"""Placements: the equations, with a norm that adds one and a sublayer that doubles."""
+"""Placements: the equations with a norm that adds one and a sublayer that doubles."""
 
 import pytest
 import torch

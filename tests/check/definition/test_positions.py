@@ -1,4 +1,4 @@
-"""Position schemes: the numbers of the papers, and that scores see offsets alone."""
+"""Position encodings: the papers' numbers, and scores that depend on offsets only."""
 
 import math
 from typing import Any

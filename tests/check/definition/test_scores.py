@@ -1,4 +1,4 @@
-"""Scores: the numbers of the papers."""
+"""Scores against the papers' formulas."""
 
 import math
 

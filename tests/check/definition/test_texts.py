@@ -1,4 +1,4 @@
-"""Texts: who may look at whom."""
+"""Texts: the attention mask."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The same function in other parts."""
+"""Equivalent models compute the same function with different parts."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What other libraries do not have is refused by its kind."""
+"""Parts that other libraries lack are refused by kind."""
 
 from dataclasses import dataclass
 

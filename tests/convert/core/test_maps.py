@@ -1,4 +1,4 @@
-"""Maps between tensors: what one side writes the other reads, bit for bit."""
+"""Tensor maps round-trip bit-exactly."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Reading back: inputs of every kind of model, and what counts as the same logits."""
+"""Verification of exports: sample inputs for every model, and tolerances."""
 
 from pathlib import Path
 from typing import Any

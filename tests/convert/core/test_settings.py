@@ -1,4 +1,4 @@
-"""A foreign config.json: every key is read, known to change nothing, or an error that names it."""
+"""Every key of a config.json is read, known to be inert, or named in an error."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""A CTranslate2 folder is opened by the runtime: a difference from the model is found."""
+"""CTranslate2 exports are run and compared: differences are detected."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A GGUF file is read back: what it says and the model does not, or the reverse, is found."""
+"""GGUF files are read back: any disagreement with the model is detected."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""An ONNX folder is run by onnxruntime: a difference from the model is found."""
+"""ONNX exports are run by onnxruntime: differences are detected."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders: the ids and texts of transformers, in and out."""
+"""Tokenizers of Hugging Face folders: the same ids and texts as transformers."""
 
 import json
 from collections.abc import Callable

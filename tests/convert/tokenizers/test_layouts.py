@@ -1,4 +1,4 @@
-"""The files of a tokenizer: whichever there are is read, and damage is named."""
+"""Tokenizer files: every layout is read, and damage is reported."""
 
 import json
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""SentencePiece files: read byte by byte, refused if damaged, with the ids of their library."""
+"""SentencePiece files: the same ids as the library, and damaged files are refused."""
 
 import io
 import struct

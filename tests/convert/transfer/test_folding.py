@@ -1,4 +1,4 @@
-"""LayerNorm as RMSNorm, judged by what the models say in float64."""
+"""Folding LayerNorm into RMSNorm, compared in float64."""
 
 from dataclasses import replace
 from typing import Any

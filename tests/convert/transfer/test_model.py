@@ -1,4 +1,4 @@
-"""Weight transfer as a whole: layers, what is left, and reports that are true."""
+"""Weight transfer of whole models: layers, unused weights, and correct reports."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Weights made of old ones, rule by rule."""
+"""Transfer rules, one by one."""
 
 from dataclasses import replace
 from typing import Any

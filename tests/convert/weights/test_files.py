@@ -1,4 +1,4 @@
-"""Folders of weights: whole round trips, what they lack, and pickles only on request."""
+"""Weight folders: round trips, missing files, and pickles only on request."""
 
 import json
 import os

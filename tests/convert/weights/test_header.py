@@ -1,4 +1,4 @@
-"""The head of a safetensors file is never believed: by hand, and by thousands of mutations."""
+"""Safetensors headers are never trusted: hand-made cases and thousands of mutations."""
 
 import json
 import resource

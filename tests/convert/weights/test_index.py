@@ -1,4 +1,4 @@
-"""An index is never believed, and nothing outside the folder is opened."""
+"""An index is never trusted, and no file outside the folder is opened."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One file of weights: mapped and not copied, private, and no pickle ever runs."""
+"""Weight files are memory-mapped, private, and never run a pickle."""
 
 import os
 import zipfile

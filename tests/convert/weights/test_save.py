@@ -1,4 +1,4 @@
-"""Saves: no memory twice, nothing stale left, and never a mixture where one fails."""
+"""Saving weights: shared memory refused, stale files removed, never a mixture on failure."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Attention in the cache against its formula in float64: groups, floors, dropout, gradients."""
+"""Blocked attention against the formula in float64: blocks, floors, dropout, gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Cores: each against the formula in float64, forward and backward, for every mask there is."""
+"""Cores against the formula in float64, forward and backward, for every mask."""
 
 import math
 from collections.abc import Callable

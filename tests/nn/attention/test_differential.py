@@ -1,4 +1,4 @@
-"""Differential attention: the paper's equations head pair by head pair, and what it extends."""
+"""Differential attention: the paper's equations, pair by pair, and extensions."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""FlexAttention against the eager core: every form of mask, ALiBi and T5, shared key heads."""
+"""FlexAttention against the eager core: all masks, ALiBi and T5, shared key/value heads."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The choice of kernels: whichever is chosen, the numbers are those of the definition."""
+"""Kernel selection: every kernel gives the numbers of the definition."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Multi-head attention: the paper's formula in float64, and heads shared without a difference."""
+"""Multi-head attention: the paper's formula in float64, and shared key/value heads."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Operations on attention's output: the paper's gate, and an open gate that is no gate."""
+"""Operations on attention's output: the paper's gate, and an open gate as the identity."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Patterns: each builds its mask, and impossible sizes are refused."""
+"""Patterns: each builds its mask, and invalid sizes are refused."""
 
 import pytest
 from tests.contracts import PATTERN_RECORDS, check_records

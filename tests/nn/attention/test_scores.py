@@ -1,4 +1,4 @@
-"""Scores: each against its formula in float64 with plain loops, and what the scale is for."""
+"""Scores against plain loops in float64, and the effect of the scale."""
 
 import math
 

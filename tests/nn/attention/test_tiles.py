@@ -1,4 +1,4 @@
-"""Tiles: the same result and gradient as all at once, in memory and time linear in the length."""
+"""Tiled attention: equal results and gradients, in memory and time linear in the length."""
 
 from math import inf
 from typing import Any

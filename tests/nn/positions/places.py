@@ -1,4 +1,4 @@
-"""What the position tests share: a context at given positions, and the scores that come of them."""
+"""Shared by the position tests: contexts at given positions, and the resulting scores."""
 
 import torch
 from torch import Tensor

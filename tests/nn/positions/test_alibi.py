@@ -1,4 +1,4 @@
-"""ALiBi: the paper's slopes, and a bias that is the distance times the slope."""
+"""ALiBi: the paper's slopes, and biases of slope times distance."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""KERPLE: the paper's formula, a bias of the offset alone, and no bias at all where r₁ is zero."""
+"""KERPLE: the paper's formula, dependence on offsets only, and no bias if r₁ is zero."""
 
 import math
 

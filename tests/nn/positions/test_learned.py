@@ -1,4 +1,4 @@
-"""Learned positions: rows of a table, and a clear error past its end."""
+"""Learned positions: rows of a table, and an error beyond its end."""
 
 import pytest
 import torch

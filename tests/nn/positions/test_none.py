@@ -1,4 +1,4 @@
-"""No positions: every hook leaves what it is given as it was."""
+"""No positions: every hook returns its input."""
 
 import torch
 from tests.contracts import build_context, context

@@ -1,4 +1,4 @@
-"""What holds for all position schemes: records, order, tiles, caches, padding, types, lengths."""
+"""All position encodings: state, order, tiles, caches, padding, dtypes, lengths."""
 
 from dataclasses import replace
 from typing import Any

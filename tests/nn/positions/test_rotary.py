@@ -1,4 +1,4 @@
-"""Rotary positions: the complex product of the paper, both layouts, and part of a head."""
+"""Rotary positions: the paper's complex product, both layouts, and partial rotation."""
 
 import math
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Scaling of rotary frequencies: each formula pair by pair, its ends, and its peers."""
+"""Scaling of rotary frequencies: each formula, its limits, and other implementations."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Sinusoidal positions: the paper's numbers, bounds, waves, and the linear map of an offset."""
+"""Sinusoidal positions: the paper's numbers, bounds, and the linear map of an offset."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""T5 bias: the paper's buckets, looked up in a table that all layers share."""
+"""T5 bias: the paper's buckets, in a table shared by all layers."""
 
 import math
 

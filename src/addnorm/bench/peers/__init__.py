@@ -1,1 +1,1 @@
-"""The peers: how each of the other libraries runs a benchmark; one file for each of them."""
+"""Benchmark implementations by other libraries, one file each."""

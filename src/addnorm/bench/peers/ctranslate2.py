@@ -12,7 +12,7 @@ FOLDER = "ctranslate2"
 
 
 def decode(folder: Path, *, sizes: DecodingSizes, precision: Precision) -> Run:
-    """Greedy continuations of all prompts at once."""
+    """Greedy continuations of all prompts in a batch."""
     library: Any = import_module("ctranslate2")
     generator = library.Generator(
         str(folder / FOLDER), compute_type=precision, intra_threads=cores(), inter_threads=1
@@ -35,7 +35,7 @@ def decode(folder: Path, *, sizes: DecodingSizes, precision: Precision) -> Run:
 def translate(
     folder: Path, *, sizes: DecodingSizes, beams: int, precision: Precision, workers: bool = False
 ) -> Run:
-    """Translations by beam search: all threads on one batch, or, as `workers`, a part for each."""
+    """Translations by beam search, with all threads on one batch or, with `workers`, one each."""
     library: Any = import_module("ctranslate2")
     translator = library.Translator(
         str(folder / FOLDER),
@@ -43,7 +43,7 @@ def translate(
         intra_threads=1 if workers else cores(),
         inter_threads=cores() if workers else 1,
     )
-    # It adds the end of a source by itself.
+    # CTranslate2 adds eos to sources itself.
     rows = [row[:-1] for row in sizes.prompts()]
     sources = _named(folder / FOLDER / "shared_vocabulary.json", rows)
 

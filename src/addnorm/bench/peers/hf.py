@@ -16,7 +16,7 @@ from addnorm.bench.training import Precision, training
 def train_decoder(
     _: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
 ) -> Run:
-    """Updates of GPT-2, with the loss that the model itself computes."""
+    """Training GPT-2, with the model's own loss."""
     transformers: Any = import_module("transformers")
     config = transformers.GPT2Config(
         n_layer=sizes.n_layers,
@@ -46,7 +46,7 @@ def train_decoder(
 def train_translator(
     _: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
 ) -> Run:
-    """Updates of Marian, with the loss that the model itself computes."""
+    """Training Marian, with the model's own loss."""
     transformers: Any = import_module("transformers")
     model = transformers.MarianMTModel(transformers.MarianConfig(**_marian(sizes)))
     return training(
@@ -79,7 +79,7 @@ def _marian(sizes: TranslatorSizes) -> dict[str, Any]:
 
 
 def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) -> Run:
-    """Greedy continuations of all prompts at once, by `generate`."""
+    """Greedy continuations of all prompts in a batch, by `generate`."""
     model = _opened("AutoModelForCausalLM", folder, precision)
     tokens = torch.tensor(sizes.prompts())
     return decoding(lambda n: _generate(model, tokens, n, 1), sizes)

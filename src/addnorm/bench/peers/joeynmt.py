@@ -18,7 +18,7 @@ SPECIALS = ("<unk>", "<pad>", "<s>", "</s>")
 def train_translator(
     _: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
 ) -> Run:
-    """Updates of a translator, with the loss that the model itself computes."""
+    """Training a translator, with the model's own loss."""
     vocabulary = _vocabulary(sizes.vocab_size)
     side: dict[str, Any] = {
         "type": "transformer",

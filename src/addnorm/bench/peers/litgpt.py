@@ -14,7 +14,7 @@ from addnorm.bench.training import Precision, training
 def train_decoder(
     _: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
 ) -> Run:
-    """Updates of a GPT as near as it has it: its positions are rotary, its head is not tied."""
+    """Training the closest GPT that LitGPT has: with rotary positions and an untied head."""
     library: Any = import_module("litgpt.model")
     config = import_module("litgpt.config").Config(
         block_size=sizes.length,

@@ -1,4 +1,4 @@
-"""llama.cpp, through its own functions as llama-cpp-python binds them: no loop of theirs between.
+"""llama.cpp, through the low-level bindings of llama-cpp-python.
 
 Its int8 is `q8_0`: blocks of 32 weights with a scale each.
 """
@@ -14,7 +14,7 @@ FILE = "{}.gguf"
 
 
 def decode(folder: Path, *, sizes: DecodingSizes, precision: Precision) -> Run:
-    """Greedy continuations of all prompts at once."""
+    """Greedy continuations of all prompts in a batch."""
     library: Any = import_module("llama_cpp")
     file = folder / FILE.format(precision)
     if precision == "int8" and not file.exists():
@@ -38,7 +38,7 @@ def _quantize(library: Any, source: Path, target: Path) -> None:
 
 
 class Writer:
-    """Sequences that a context of llama.cpp continues side by side."""
+    """Parallel sequences in a llama.cpp context."""
 
     def __init__(self, library: Any, model: Any, sizes: DecodingSizes) -> None:
         self.library = library
@@ -56,7 +56,7 @@ class Writer:
         self.greedy = library.llama_sampler_init_greedy()
 
     def generate(self, n: int) -> list[list[int]]:
-        """`n` tokens after each prompt."""
+        """Generate `n` tokens for each prompt."""
         self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)
         length = self.sizes.prompt
         written = [[token] for token in self.read(self.prompts, 0)]
@@ -67,7 +67,7 @@ class Writer:
         return written
 
     def read(self, rows: list[list[int]], first: int) -> list[int]:
-        """Read the next tokens of each sequence; say the likeliest after each."""
+        """Process the next tokens of each sequence; return the most probable next token of each."""
         batch, ends, n = self.batch, list[int](), 0
         for number, row in enumerate(rows):
             for place, token in enumerate(row):

@@ -13,7 +13,7 @@ from addnorm.bench.training import Precision, training
 
 
 class Translator(nn.Module):
-    """`nn.Transformer` between one table of embeddings and the head tied to it."""
+    """`nn.Transformer` with a shared embedding table and a tied head."""
 
     def __init__(self, sizes: TranslatorSizes) -> None:
         super().__init__()
@@ -35,19 +35,19 @@ class Translator(nn.Module):
         self.register_buffer("causal", mask)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The logits of the token after each one of the target."""
+        """The next-token logits at each target token."""
         x, y = self.embedded(source), self.embedded(target)
         hidden = self.transformer(x, y, tgt_mask=self.causal, tgt_is_causal=True)
         return F.linear(hidden, self.table.weight)
 
     def embedded(self, tokens: Tensor) -> Tensor:
-        """Scaled embeddings with their positions."""
+        """Scaled embeddings plus position encodings."""
         scale = math.sqrt(self.table.embedding_dim)
         return self.dropout(self.table(tokens) * scale + self.positions)
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """Sines and cosines of each position (Vaswani et al. 2017, §3.5)."""
+    """The sinusoidal position encoding (Vaswani et al. 2017, §3.5)."""
     rates = 10000.0 ** (-torch.arange(0, d_model, 2) / d_model)
     angles = torch.arange(length)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
@@ -56,7 +56,7 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 def train_translator(
     _: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
 ) -> Run:
-    """Updates of a translator."""
+    """Training a translator."""
     model = Translator(sizes)
 
     def loss_of(x: Tensor, y: Tensor, z: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from addnorm.bench.training import Precision, training
 def train_decoder(
     _: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
 ) -> Run:
-    """Updates of a GPT, its attention by torch's own kernel (`attn_flash`)."""
+    """Training a GPT, with attention by torch's fused kernel (`attn_flash`)."""
     library: Any = import_module("x_transformers")
     layers = library.Decoder(
         dim=sizes.d_model,

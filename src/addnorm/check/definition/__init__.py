@@ -1,8 +1,8 @@
-"""The plain definition of every model, written from the papers and independent of `addnorm.nn`.
+"""Reference definitions of all models, written from the papers, independent of `addnorm.nn`.
 
-Speed does not matter here, only that each line can be read beside its equation. Tokens of several
-texts stand in one row (`Texts`); padding does not exist, and a batch is nothing but several texts.
-Each family of parts has one table, from configuration class to function (`DEFINITIONS`).
+Speed does not matter here, only that each line can be compared with its equation. The tokens of
+several texts are concatenated (`Texts`); there is no padding and no batch axis. Each family of
+parts has one table, from configuration class to function (`DEFINITIONS`).
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ TABLES: tuple[Definitions[Any], ...] = (
     HEADS,
 )
 DEFINITIONS: Mapping[str, Definitions[Any]] = {table.family: table for table in TABLES}
-"""The table of each family that has a place in a model."""
+"""The table of each family of parts."""
 
 __all__ = [
     "DEFINITIONS",

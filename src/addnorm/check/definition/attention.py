@@ -1,4 +1,4 @@
-"""The definition of attention: a head at a time, every pair of tokens in one matrix."""
+"""The definition of attention, one head at a time, with a score matrix over all tokens."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ from addnorm.check.definition.texts import Place
 
 
 def self_attention(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
-    """`concat(heads) W_o` where texts look at themselves (Vaswani et al. 2017, §3.2.2)."""
+    """`concat(heads) W_o` with self-attention (Vaswani et al. 2017, §3.2.2)."""
     texts, position = place.texts, place.position
     position_weights, score_weights = under(weights, "position"), under(weights, "core.score")
-    # What segment memory holds takes part in keys and values, and gets no gradient.
+    # Segment memory contributes keys and values, but gets no gradient.
     source = torch.where(texts.is_latest()[:, None], x, x.detach())
     q, k, v = _heads(config, weights, x, source)
     q, k = ([rotated(position, position_weights, y, texts) for y in ys] for ys in (q, k))
@@ -44,7 +44,7 @@ def self_attention(config: Any, weights: Weights, x: Tokens, place: Place) -> To
 def cross_attention(
     config: Any, weights: Weights, x: Queries, memory: Keys, seen: Seen, layer: int
 ) -> Queries:
-    """The same where texts look at a memory, which knows of no positions."""
+    """`concat(heads) W_o` with cross-attention to a memory, without positions."""
     q, k, v = _heads(config, weights, x, memory)
 
     def score(h: int, shared: int) -> Pairs:

@@ -1,4 +1,4 @@
-"""The definition of every attention core, `f(config, weights, heads)`: the output of each head."""
+"""The definitions of attention cores, `f(config, weights, heads)`: the output of each head."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ Seen = Bool[Tensor, "q_seq kv_seq"]
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
-    """What a core works on: the queries of each head, the keys and values that they share.
+    """The inputs of a core: queries of each head, keys and values of each key/value head.
 
-    `score(h, s)` has every pair of query head `h` and key head `s`, position biases included;
-    `seen` says who may look at whom. `layer` counts from 0.
+    `score(h, s)` gives the scores of query head `h` against key head `s`, including position
+    biases; `seen` is the attention mask. `layer` counts from 0.
     """
 
     q: Sequence[Queries]
@@ -46,7 +46,7 @@ class Heads:
 
 
 def softmax(scores: Pairs, seen: Seen) -> Pairs:
-    """`exp(s) / Σ exp(s)` over the keys that a query sees; there is one at least."""
+    """`exp(s) / Σ exp(s)` over the unmasked keys, of which there is at least one."""
     scores = scores.masked_fill(~seen, -math.inf)
     shares = torch.exp(scores - scores.max(1, keepdim=True).values)
     return shares / shares.sum(1, keepdim=True)
@@ -70,7 +70,7 @@ def differential(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
     n_pairs, n_shared = len(heads.q) // 2, len(heads.k) // 2
     outputs: list[Tensor] = []
     for p in range(n_pairs):
-        s = p * n_shared // n_pairs  # the pair of key/value heads that this pair shares
+        s = p * n_shared // n_pairs  # the pair of key/value heads of this pair
         maps = [softmax(heads.score(2 * p + i, 2 * s + i), heads.seen) for i in (0, 1)]
         values = torch.cat([heads.v[2 * s], heads.v[2 * s + 1]], dim=1)
         mixed = (maps[0] - strength * maps[1]) @ values
@@ -92,6 +92,6 @@ CORES = Definitions[Callable[[Any, Weights, Heads], list[Tensor]]](
 
 
 def mixed(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
-    """The output of every head; without a core of its own, a configuration means attention."""
+    """The output of every head; None as the configuration means standard attention."""
     core = attention if config is None else CORES.of(config)
     return core(config, weights, heads)

@@ -1,4 +1,4 @@
-"""The definition of decoding: one text at a time, no cache, no batch, nothing closed early."""
+"""The definition of decoding: one text at a time, without cache, batching or early closing."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 NextLogP = Callable[[Sequence[int]], Sequence[float]]
-"""The log-probability of each token, after the tokens written so far."""
+"""A function from the tokens so far to the log-probability of each next token."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Tokens with their end, and their score."""
+    """The tokens of a hypothesis, including the end token, and its score."""
 
     ids: tuple[int, ...]
     score: float
@@ -19,7 +19,7 @@ class Hypothesis:
 
 
 def greedy(log_p: NextLogP, limit: int, ends: Sequence[int]) -> Hypothesis:
-    """The most probable token, again and again; the score is the sum of log p."""
+    """Greedy search: the most probable token at each step; the score is the sum of log p."""
     ids, score = list[int](), 0.0
     while len(ids) < limit and not (ids and ids[-1] in ends):
         row = log_p(ids)
@@ -29,13 +29,14 @@ def greedy(log_p: NextLogP, limit: int, ends: Sequence[int]) -> Hypothesis:
 
 
 def beam_search(log_p: NextLogP, config: Any, limit: int, ends: Sequence[int]) -> list[Hypothesis]:
-    """The `n_best` best hypotheses: those that ended first, then the unfinished (Wu et al. 2016).
+    """The `n_best` best hypotheses, finished ones before unfinished ones (Wu et al. 2016).
 
-    At each step, of the `beams` best extensions those that end are set aside. Of the others the
-    best go on: those among the `beams` best alone where `width` is "shrinking", `beams` of them
-    where it is "constant". Where `unfinished` is "ranked", what is cut at the limit counts as
-    ended. Where `early_stopping` is true or false, and not "never", it all stops once `beams` have
-    ended; if it is false, only when none that goes on is better than all of those at this length.
+    At each step, those of the `beams` best extensions that end are set aside. The best of the
+    others are extended further: only those among the `beams` best if `width` is "shrinking",
+    `beams` of them if it is "constant". If `unfinished` is "ranked", hypotheses cut at the limit
+    count as finished. If `early_stopping` is true, the search stops once `beams` hypotheses have
+    ended; if it is false, only when also no live hypothesis scores better at the current length
+    than the worst of these.
     """
     live, done, n = [Hypothesis((), 0.0, False)], list[Hypothesis](), 0
     for n in range(1, limit + 1):
@@ -54,7 +55,7 @@ def beam_search(log_p: NextLogP, config: Any, limit: int, ends: Sequence[int]) -
 
 
 def _extended(log_p: NextLogP, live: Sequence[Hypothesis], ends: Sequence[int]) -> list[Hypothesis]:
-    """Every hypothesis with every token after it, the most probable first."""
+    """All one-token extensions of the hypotheses, most probable first."""
     every = [
         Hypothesis((*h.ids, token), h.score + p, token in ends)
         for h in live
@@ -65,7 +66,7 @@ def _extended(log_p: NextLogP, live: Sequence[Hypothesis], ends: Sequence[int]) 
 
 
 def _stops(live: Sequence[Hypothesis], done: Sequence[Hypothesis], config: Any, n: int) -> bool:
-    """Whether enough have ended; of many, only the `beams` best count."""
+    """Whether the search stops; only the `beams` best finished hypotheses count."""
     if config.early_stopping == "never" or len(done) < config.beams:
         return False
     worst = sorted(done, key=_score)[config.beams - 1]
@@ -74,7 +75,7 @@ def _stops(live: Sequence[Hypothesis], done: Sequence[Hypothesis], config: Any, 
 
 
 def _normalised(h: Hypothesis, config: Any, n: int) -> Hypothesis:
-    """`log p / ((5 + n) / 6) ** length_penalty` (Wu et al. 2016, eq. 14), or `/ n **` of it."""
+    """`log p / ((5 + n) / 6) ** length_penalty` (Wu et al. 2016, eq. 14), or with base `n`."""
     length = n if config.normaliser == "length" else (5 + n) / 6
     return Hypothesis(h.ids, h.score / length**config.length_penalty, h.ended)
 

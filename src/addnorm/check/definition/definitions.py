@@ -1,4 +1,4 @@
-"""Definitions: which function defines which part, one table a family, looked up by type."""
+"""Tables of reference definitions, one per family, looked up by configuration class."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ Definition = TypeVar("Definition")
 
 
 class MissingDefinition(InputError):
-    """A part that no table defines, or a table that defines none of a part's settings."""
+    """Raised for a part, or a setting of a part, that has no reference definition."""
 
 
 class Definitions(Generic[Definition]):
-    """The definitions of one family: configuration class to plain function(s) in float64.
+    """The definitions of one family: from configuration class to plain float64 function(s).
 
-    `wrap` makes an entry of what someone gives as the definition of their own part.
+    `wrap` converts a user's definition of a custom part to an entry of the table.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Definitions(Generic[Definition]):
         return part in self._known
 
     def of(self, config: Any) -> Definition:
-        """The definition of this part. Raises `MissingDefinition` where there is none."""
+        """The definition of this part. Raises `MissingDefinition` if there is none."""
         try:
             return self._known[type(config)]
         except KeyError:
@@ -48,7 +48,7 @@ class Definitions(Generic[Definition]):
 
     @contextmanager
     def adding(self, part: type, definition: Any) -> Generator[None]:
-        """Define someone's own part for a while."""
+        """Temporarily add the definition of a custom part."""
         self._known[part] = definition if self._wrap is None else self._wrap(definition)
         try:
             yield

@@ -1,7 +1,7 @@
-"""The definition of embeddings, `f(config, weights, tokens, position, norm)`.
+"""The definitions of embeddings, `f(config, weights, tokens, position, norm)`.
 
-`position(x)` is what the scheme makes of embeddings, `norm(config, name, x)` the norm of this
-configuration with the weights of that name.
+`position(x)` applies the position encoding to embeddings, `norm(config, name, x)` a norm with the
+weights of that name.
 """
 
 import math

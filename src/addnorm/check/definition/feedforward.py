@@ -1,4 +1,4 @@
-"""The definition of every feed-forward layer, `f(config, weights, x)`, `x` being `[seq, width]`."""
+"""The definitions of feed-forward layers, `f(config, weights, x)` with `x` of `[seq, width]`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,12 +35,13 @@ def mixture_of_experts(config: Any, weights: Weights, x: Tokens) -> Tokens:
 
 
 def routed(logits: Tokens, top_k: int) -> Float[Tensor, "seq n_experts"]:
-    """What each token takes of each expert: its share among the `top_k` most probable, else zero.
+    """The gate of each token for each expert: normalised over the `top_k` best, zero elsewhere.
 
-    Jiang et al. 2024, §2.1; one expert alone counts by its probability (Fedus et al. 2022, eq. 2).
+    Jiang et al. 2024, §2.1; with `top_k = 1`, the gate is the probability itself (Fedus et al.
+    2022, eq. 2).
     """
     probability = torch.exp(logits) / torch.exp(logits).sum(1, keepdim=True)
-    rank = (probability[:, None, :] > probability[:, :, None]).sum(2)  # how many are more probable
+    rank = (probability[:, None, :] > probability[:, :, None]).sum(2)  # more probable experts
     chosen = torch.where(rank < top_k, probability, 0.0)
     return chosen if top_k == 1 else chosen / chosen.sum(1, keepdim=True)
 
@@ -57,5 +58,5 @@ FEEDFORWARDS = Definitions[Callable[[Any, Weights, Tokens], Tokens]](
 
 
 def feedforward(config: Any, weights: Weights, x: Tokens) -> Tokens:
-    """The feed-forward layer of every token."""
+    """Apply the feed-forward layer."""
     return FEEDFORWARDS.of(config)(config, weights, x)

@@ -1,4 +1,4 @@
-"""The definition of every scaling of rotary frequencies, `f(scaling, theta, width, i, length)`."""
+"""The definitions of rotary frequency scalings, `f(scaling, theta, width, i, length)`."""
 
 import math
 from collections.abc import Callable
@@ -19,14 +19,14 @@ Frequency = Callable[[Any, float, int, int, int], float]
 
 @dataclass(frozen=True)
 class ScalingDefinition:
-    """The `frequency` of pair `i`, and what rotated queries and keys are multiplied by."""
+    """The `frequency` of pair `i`, and the factor that multiplies rotated queries and keys."""
 
     frequency: Frequency
     temperature: Callable[[Any], float] = lambda scaling: 1.0
 
 
 def rotary_frequencies(config: Any, width: int, length: int) -> list[float]:
-    """By how many radians a place turns each of the `width / 2` pairs, in a text of `length`."""
+    """The frequencies, in radians per position, of the `width / 2` pairs in a text of `length`."""
     theta, scaling = config.theta, config.scaling
     frequency = plain if scaling is None else SCALINGS.of(scaling).frequency
     return [frequency(scaling, theta, width, i, length) for i in range(width // 2)]
@@ -63,15 +63,15 @@ def llama3(scaling: Any, theta: float, width: int, i: int, length: int) -> float
 
 def ntk(theta: float, width: int, i: int, factor: float) -> float:
     """The frequency with base `θ s^(d/(d-2))` (bloc97 2023; Peng et al. 2024, §3.1)."""
-    # A single pair has no slower one to be interpolated.
+    # A single pair is never interpolated.
     return (theta * factor ** (width / (width - 2))) ** (-2 * i / width) if width > 2 else 1.0
 
 
 def yarn_kept(scaling: Any, theta: float, width: int, i: int) -> float:
-    """How much of its frequency pair `i` keeps (Peng et al. 2024, §3.2, as in their code).
+    """The interpolation ramp of pair `i`, 1 = unchanged (Peng et al. 2024, §3.2, as in their code).
 
-    Pairs slower than `beta_slow` turns in the original length are interpolated, those faster than
-    `beta_fast` are kept, and between them the share falls linearly along the pairs.
+    Pairs with fewer than `beta_slow` rotations in the original length are fully interpolated, those
+    with more than `beta_fast` are unchanged, with a linear ramp over the pairs in between.
     """
 
     def pair(turns: float) -> float:
@@ -92,7 +92,7 @@ def yarn_temperature(scaling: Any) -> float:
 
 
 def llama3_kept(scaling: Any, plain: float) -> float:
-    """How much of its frequency a pair keeps (Grattafiori et al. 2024, and the Llama 3.1 code)."""
+    """The interpolation ramp of a pair, 1 = unchanged (Grattafiori et al. 2024; Llama 3.1)."""
     wavelength = 2 * math.pi / plain
     if wavelength < scaling.original_max_len / scaling.high_freq_factor:
         return 1.0
@@ -116,5 +116,5 @@ SCALINGS = Definitions[ScalingDefinition](
 
 
 def rotary_temperature(scaling: Any) -> float:
-    """What rotated queries and keys are multiplied by."""
+    """The factor that multiplies rotated queries and keys."""
     return 1.0 if scaling is None else SCALINGS.of(scaling).temperature(scaling)

@@ -1,4 +1,4 @@
-"""The definition of every head, `f(config, weights, x, texts)`: a row for each token or text."""
+"""The definitions of heads, `f(config, weights, x, texts)`: one output row per token or text."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Outputs = Float[Tensor, "rows outputs"]
 
 
 def transformed(config: Any, weights: Weights, x: Tokens) -> Tokens:
-    """`norm(act(W x + b))` (Devlin et al. 2019, code), where a transform is given."""
+    """`norm(act(W x + b))` (Devlin et al. 2019, code); `x` without a transform."""
     if config is None:
         return x
     y = activated(config.activation, linear(weights, "proj", x))

@@ -1,4 +1,4 @@
-"""The definition of a linear map and of activations, and how weights are named."""
+"""The definitions of the linear layer and of activation functions; weights by name."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ Tokens = Float[Tensor, "seq _width"]
 
 
 def under(weights: Weights, path: str) -> Weights:
-    """The weights of one module, by their names within it."""
+    """The weights below `path`, by their names within that module."""
     start = path + "."
     return {name.removeprefix(start): w for name, w in weights.items() if name.startswith(start)}
 
 
 def linear(weights: Weights, name: str, x: Tokens) -> Tokens:
-    """`x Wᵀ + b`, or without b where there is none."""
+    """`x Wᵀ + b`, or `x Wᵀ` if there is no bias."""
     y = x @ weights[f"{name}.weight"].T
     return y + weights[f"{name}.bias"] if f"{name}.bias" in weights else y
 
@@ -41,7 +41,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """Its approximation (Hendrycks & Gimpel 2016, eq. 2)."""
+    """The tanh approximation of GELU (Hendrycks & Gimpel 2016, eq. 2)."""
     return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
@@ -60,7 +60,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def activated(name: str, x: Tokens) -> Tokens:
-    """The activation function of every feature. Raises `MissingDefinition` for an unknown one."""
+    """Apply the named activation function. Raises `MissingDefinition` for an unknown one."""
     if name not in ACTIVATIONS:
         raise MissingDefinition(
             f"activation {name!r} has no definition: add it to check/definition/layers.py"

@@ -1,4 +1,4 @@
-"""The definition of every mixer, `f(config, weights, x, place)`: attention and its kin."""
+"""The definitions of token mixers, `f(config, weights, x, place)`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from addnorm.nn.recurrent import RecurrentConfig
 
 
 def recurrent(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
-    """Read from left to right, and unless `causal` from right to left too.
+    """A recurrence from left to right and, unless `causal`, also from right to left.
 
     Schuster & Paliwal 1997.
     """
@@ -34,7 +34,7 @@ def recurrent(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
 
 
 def _read(cell: str, weights: Weights, x: Tokens, tokens: list[int]) -> dict[int, Tensor]:
-    """The hidden state after each token, in the order in which they are read."""
+    """The hidden state after each token, processed in this order."""
     width = weights["weight_hh_l0"].shape[1]
     h = c = x.new_zeros(width)
     states: dict[int, Tensor] = {}
@@ -49,7 +49,7 @@ def _read(cell: str, weights: Weights, x: Tokens, tokens: list[int]) -> dict[int
 def _step(
     cell: str, inputs: tuple[Tensor, ...], again: tuple[Tensor, ...], h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """One step: the gates' shares of the input and of the state, in torch's order."""
+    """One step, from the gates' contributions of input and state, in torch's order."""
     match cell:
         case "rnn":  # Elman 1990
             return torch.tanh(inputs[0] + again[0]), c
@@ -68,7 +68,7 @@ def _step(
 
 
 def convolution(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
-    """Each token mixes its neighbours with fixed weights (Gehring et al. 2017, §3.1)."""
+    """A convolution over neighbouring tokens (Gehring et al. 2017, §3.1)."""
     sizes = config.kernel_size if isinstance(config.kernel_size, tuple) else (config.kernel_size,)
     texts = place.texts
     rows: list[Any] = [None] * len(texts)

@@ -1,4 +1,4 @@
-"""The definition of the three models: embedding, blocks in their placement, head."""
+"""The definitions of the three architectures: embedding, blocks and head."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from addnorm.check.definition.texts import Place, Texts
 
 Logits = Float[Tensor, "rows outputs"]
 Sublayer = Callable[[Weights, Tokens, int], Tokens]
-"""A sublayer of a layer: its weights, its input, and which layer it is."""
+"""A sublayer: a function of its weights, its input and the layer index."""
 
 
 def decoder_logits(
@@ -30,7 +30,7 @@ def decoder_logits(
     texts: Texts,
     observed: Observed | None = None,
 ) -> Logits:
-    """Each token predicts the next (Radford et al. 2018, eq. 2)."""
+    """The logits of a decoder-only model (Radford et al. 2018, eq. 2)."""
     depth = Depth(decoder=config.n_layers, causal=True)
     return _logits(config, weights, tokens, texts, depth, observed)
 
@@ -42,7 +42,7 @@ def encoder_logits(
     texts: Texts,
     observed: Observed | None = None,
 ) -> Logits:
-    """Every token sees every other (Devlin et al. 2019, §3)."""
+    """The logits of an encoder-only model (Devlin et al. 2019, §3)."""
     return _logits(config, weights, tokens, texts, Depth(encoder=config.n_layers), observed)
 
 
@@ -67,7 +67,7 @@ def encoder_decoder_logits(
     target: tuple[Sequence[int], Texts],
     observed: Observed | None = None,
 ) -> Logits:
-    """The decoder looks back at the encoded source (Vaswani et al. 2017, fig. 1)."""
+    """The logits of an encoder–decoder model (Vaswani et al. 2017, fig. 1)."""
     depth = Depth(encoder=config.n_layers, decoder=config.n_decoder_layers or config.n_layers)
     x = _embedding(config, under(weights, "source_embed"), *source, config.position, observed)
     sublayers = _sublayers(config, source[1], config.position, causal=False)
@@ -118,7 +118,7 @@ def _embedding(
 
 
 def _sublayers(config: Any, texts: Texts, position: Any, *, causal: bool) -> dict[str, Sublayer]:
-    """What stands in a block, by name and in order."""
+    """The sublayers of a block, by name, in order."""
 
     def mix(w: Weights, x: Tokens, layer: int) -> Tokens:
         mixer, here = layer_parts(config, position, layer)
@@ -129,9 +129,9 @@ def _sublayers(config: Any, texts: Texts, position: Any, *, causal: bool) -> dic
 
 
 def layer_parts(config: Any, position: Any, layer: int) -> tuple[Any, Any]:
-    """The mixer and the positions of a layer: the model's, but for what its pattern changes.
+    """The mixer and positions of a layer: the model's, with the changes of the layer pattern.
 
-    The pattern begins anew when it ends (Gemma Team 2025, §2.1).
+    The layer pattern repeats (Gemma Team 2025, §2.1).
     """
     if not config.layer_pattern:
         return config.attention, position
@@ -144,7 +144,7 @@ def layer_parts(config: Any, position: Any, layer: int) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class _Stack:
-    """The blocks of a stack, and a norm after the last where the placement has one."""
+    """The blocks of a stack, and a final norm if the placement has one."""
 
     config: Any
     depth: Depth
@@ -160,7 +160,7 @@ class _Stack:
         return x
 
     def block(self, weights: Weights, x: Tokens, layer: int) -> Tokens:
-        """Every sublayer in its placement."""
+        """Apply one block: every sublayer in its placement."""
         residual = self.config.residual
         placement = PLACEMENTS.of(residual)
 

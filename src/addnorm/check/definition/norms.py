@@ -1,4 +1,4 @@
-"""The definition of every norm, `f(config, weights, x)`, `x` being `[seq, width]`."""
+"""The definitions of norms, `f(config, weights, x)` with `x` of `[seq, width]`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +18,7 @@ from addnorm.nn.norms import (
 )
 
 Observed = dict[Tensor, tuple[Tensor, Tensor, float]]
-"""Mean and unbiased variance that each batch norm saw in training, and how much of them its running
-statistics take; by its running mean."""
+"""Batch mean, unbiased variance and momentum of each batch norm, keyed by its running mean."""
 
 
 def layer_norm(config: Any, weights: Weights, x: Tokens) -> Tokens:
@@ -46,13 +45,13 @@ def scale_norm(config: Any, weights: Weights, x: Tokens) -> Tokens:
 
 
 def batch_norm(config: Any, weights: Weights, x: Tokens) -> Tokens:
-    """Ioffe & Szegedy 2015, alg. 2: by running statistics."""
+    """Ioffe & Szegedy 2015, alg. 2: with the running statistics."""
     normed = (x - weights["running_mean"]) / (weights["running_var"] + config.eps).sqrt()
     return weights["weight"] * normed + weights["bias"]
 
 
 def batch_norm_in_training(config: Any, weights: Weights, x: Tokens, observed: Observed) -> Tokens:
-    """Ioffe & Szegedy 2015, alg. 1: by the statistics of the batch, which are noted."""
+    """Ioffe & Szegedy 2015, alg. 1: with the statistics of the batch, which are recorded."""
     mean = x.mean(0)
     variance = ((x - mean) ** 2).mean(0)
     unbiased = variance * len(x) / (len(x) - 1)
@@ -80,13 +79,13 @@ NORMS = Definitions[Callable[[Any, Weights, Tokens], Tokens]](
 )
 
 IN_TRAINING = {BatchNormConfig: batch_norm_in_training}
-"""The norms that do something else in training."""
+"""The norms that behave differently in training."""
 
 
 def normalised(
     config: Any, weights: Weights, x: Tokens, observed: Observed | None = None
 ) -> Tokens:
-    """The norm of every token, or `x` where `config` is None; in training, `observed` is given."""
+    """Apply the norm, or return `x` if `config` is None; `observed` is given in training only."""
     if config is None:
         return x
     if observed is not None and type(config) in IN_TRAINING:

@@ -1,6 +1,6 @@
-"""The definition of operations on attention's output, `f(config, weights, heads, x)`.
+"""The definitions of operations on attention's output, `f(config, weights, heads, x)`.
 
-`heads` are the outputs of the heads, each `[seq, d_head]`; `x` is what queries come from.
+`heads` are the outputs of the heads, each `[seq, d_head]`; `x` is the input of the queries.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,5 +27,5 @@ OUTPUTS = Definitions[Callable[[Any, Weights, Sequence[Tensor], Tokens], list[Te
 def after_heads(
     config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens
 ) -> Sequence[Tensor]:
-    """The heads after the operation, if there is one."""
+    """Apply the operation, if there is one."""
     return heads if config is None else OUTPUTS.of(config)(config, weights, heads, x)

@@ -1,4 +1,4 @@
-"""The definition of every pattern, `f(config, i, j)`: whether place `i` may look at place `j`."""
+"""The definitions of attention patterns, `f(config, i, j)`: whether `i` may attend to `j`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,6 @@
-"""The definition of every placement, `f(config, norm, x, sublayer, depth)` for one sublayer.
+"""The definitions of placements, `f(config, norm, x, sublayer, depth)` for one sublayer.
 
-`norm(name, x)` is the norm that the placement calls so.
+`norm(name, x)` applies the placement's norm of that name.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,9 +23,9 @@ Sublayer = Callable[[Tokens], Tokens]
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """Where a sublayer stands: in which layer, from 0, of how deep a model.
+    """The position of a sublayer: its layer, from 0, and the depth of the model.
 
-    `causal` is true in a decoder; `name` is that of the sublayer.
+    `causal` is true in a decoder; `name` is the name of the sublayer.
     """
 
     encoder: int = 0
@@ -58,7 +58,7 @@ def deepnorm(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> T
 
 
 def deepnorm_alpha(depth: Depth) -> float:
-    """Wang et al. 2022, fig. 2, by the number of layers."""
+    """α of Wang et al. 2022, fig. 2, by the number of layers."""
     n, m = depth.encoder, depth.decoder
     if not n or not m:
         return (2 * (n + m)) ** 0.25
@@ -75,7 +75,7 @@ def parallel(config: Any, norm: Norm, x: Tokens, sublayers: Mapping[str, Sublaye
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementDefinition:
-    """What is done with each `sublayer`, or with those of a `block` at once.
+    """How a placement applies each `sublayer`, or all sublayers of a `block` together.
 
     `final` says whether a norm follows the last layer.
     """

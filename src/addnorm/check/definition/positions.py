@@ -1,4 +1,4 @@
-"""The definition of every position scheme: on embeddings, on queries and keys, or on scores."""
+"""The definitions of position encodings, acting on embeddings, queries and keys, or scores."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,9 +30,9 @@ Pairs = Float[Tensor, "seq seq"]
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """A head of self-attention: which it is, of how many, over which texts.
+    """A head of self-attention: its index, the number of heads, and the texts.
 
-    `scale` is what its products of queries and keys are multiplied by.
+    `scale` is the factor that multiplies its products of queries and keys.
     """
 
     number: int
@@ -44,11 +44,11 @@ class Head:
 
 @dataclass(frozen=True)
 class PositionDefinition:
-    """What a scheme does; where it does nothing, there is None.
+    """The operations of a position encoding; None for those it does not have.
 
-    `bias(config, weights, q, head)` is added to the scores of a head, `q` being its queries;
-    `embed(config, weights, x, texts)` changes the embeddings, `rotate` likewise the queries and the
-    keys of a head, and `queries(config, weights, q, head)` the queries that meet the keys.
+    `bias(config, weights, q, head)` is added to the scores of a head with queries `q`;
+    `embed(config, weights, x, texts)` changes the embeddings, `rotate` the queries and keys of a
+    head, and `queries(config, weights, q, head)` the queries in the product with the keys.
     """
 
     bias: Callable[[Any, Weights, Tokens, Head], Pairs] | None = None
@@ -59,7 +59,7 @@ class PositionDefinition:
 
 @cache
 def sinusoid(place: float, width: int, theta: float = 10000.0) -> tuple[float, ...]:
-    """`PE(p, 2i) = sin(p θ^(-2i/D))`, `PE(p, 2i+1) = cos` of it (Vaswani et al. 2017, §3.5)."""
+    """`PE(p, 2i) = sin(p θ^(-2i/D))`, `PE(p, 2i+1) = cos(…)` (Vaswani et al. 2017, §3.5)."""
     waves: list[float] = []
     for i in range(math.ceil(width / 2)):
         angle = place * theta ** (-2 * i / width)
@@ -81,7 +81,7 @@ def learned(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
 
 
 def rotary(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
-    """Queries or keys of a head, each turned by the angle of its place (Su et al. 2021, §3.2.2)."""
+    """Rotate the queries or keys of a head by their positions (Su et al. 2021, §3.2.2)."""
     width = round(config.fraction * x.shape[1])
     ends = {t: 1 + max(texts.place[m] for m in texts.tokens(t)) for t in set(texts.text)}
     frequencies = {t: rotary_frequencies(config, width, ends[t]) for t in ends}
@@ -107,7 +107,7 @@ def alibi(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """`2^(-8h/H)`; where H is no power of two, every other one of the next power fills up.
+    """`2^(-8h/H)`; if H is not a power of two, completed by slopes of the next power.
 
     Press et al. 2022, §3 and their code.
     """
@@ -136,9 +136,9 @@ def t5(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
 
 @cache
 def t5_bucket(ahead: int, n_buckets: int, max_distance: int, *, causal: bool) -> int:
-    """The bucket of a key `ahead` places ahead of the query (Raffel et al. 2020, §2.1)."""
+    """The bucket of a key `ahead` positions after the query (Raffel et al. 2020, §2.1)."""
     first = 0
-    if not causal:  # half of the buckets for what is behind, half for what is ahead
+    if not causal:  # half of the buckets for earlier keys, half for later ones
         n_buckets //= 2
         first = n_buckets if ahead > 0 else 0
     distance = max(-ahead, 0) if causal else abs(ahead)
@@ -150,7 +150,7 @@ def t5_bucket(ahead: int, n_buckets: int, max_distance: int, *, causal: bool) ->
 
 
 def transformer_xl_queries(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
-    """`q + u`: the queries that meet the keys (Dai et al. 2019, §3.3, terms a and c)."""
+    """`q + u`: the queries in the product with the keys (Dai et al. 2019, §3.3, terms a and c)."""
     return q + weights["u"][head.number]
 
 
@@ -166,7 +166,7 @@ def transformer_xl_bias(config: Any, weights: Weights, q: Tokens, head: Head) ->
 
 
 def distances(texts: Texts) -> Tensor:
-    """How many places each token stands ahead of each other: `j - i`."""
+    """The offsets between all pairs of tokens: `j - i`."""
     place = torch.tensor(texts.place)
     return place[None, :] - place[:, None]
 
@@ -193,25 +193,25 @@ POSITIONS = Definitions[PositionDefinition](
 
 
 def embedded(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
-    """What a scheme makes of the embeddings."""
+    """Apply a position encoding to the embeddings."""
     embed = POSITIONS.of(config).embed
     return x if embed is None else embed(config, weights, x, texts)
 
 
 def rotated(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
-    """What a scheme makes of the queries or the keys of a head."""
+    """Apply a position encoding to the queries or keys of a head."""
     rotate = POSITIONS.of(config).rotate
     return x if rotate is None else rotate(config, weights, x, texts)
 
 
 def met(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
-    """The queries that meet the keys."""
+    """The queries in the product with the keys."""
     queries = POSITIONS.of(config).queries
     return q if queries is None else queries(config, weights, q, head)
 
 
 def bias(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
-    """What is added to the scores of a head."""
+    """The position bias added to the scores of a head."""
     found = POSITIONS.of(config).bias
     if found is None:
         return torch.zeros(len(head.texts), len(head.texts), dtype=torch.float64)
@@ -219,5 +219,5 @@ def bias(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
 
 
 def _numbers(table: Any) -> Tensor:
-    """Python's own numbers, which torch would round to float32."""
+    """Convert Python floats to float64, which torch would round to float32 by default."""
     return torch.tensor(table, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The definition of every score, `f(config, weights, h, q, k)`: query against key of head `h`."""
+"""The definitions of attention scores, `f(config, weights, h, q, k)` for head `h`."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Pairs = Float[Tensor, "q_seq kv_seq"]
 
 @dataclass(frozen=True)
 class ScoreDefinition:
-    """`score` of every pair; `scale` is what products are multiplied by, given their width."""
+    """The `score` of all pairs, and the `scale` of products for a head width."""
 
     score: Callable[[Any, Weights, int, Queries, Keys], Pairs]
     scale: Callable[[Any, int], float] = lambda config, width: 1.0
@@ -69,10 +69,10 @@ SCORES = Definitions[ScoreDefinition](
 
 
 def scored(config: Any, weights: Weights, h: int, q: Queries, k: Keys) -> Pairs:
-    """How well each query and each key agree."""
+    """The scores of all pairs of queries and keys."""
     return SCORES.of(config).score(config, weights, h, q, k)
 
 
 def scale(config: Any, width: int) -> float:
-    """What products of queries and keys of this width are multiplied by."""
+    """The factor that multiplies products of queries and keys of this width."""
     return SCORES.of(config).scale(config, width)

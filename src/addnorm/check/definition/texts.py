@@ -1,4 +1,4 @@
-"""Texts: several texts in one row of tokens, and who of them may look at whom."""
+"""Concatenated texts and their attention mask."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from addnorm.check.definition.patterns import PATTERNS
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """Token `n` stands at `place[n]` of text `text[n]`; places count from 0 in every text.
+    """Token `n` is at position `place[n]` of text `text[n]`; positions restart at 0 in every text.
 
-    The first `prefix[t]` tokens of text `t` are seen from everywhere in it. `segment[n]` is the
-    segment in which the token is read, where a text is read in several: a query then looks back at
-    `memory` tokens before its own segment, and no gradient flows into them.
+    All tokens of text `t` may attend to its first `prefix[t]` tokens. If a text is processed in
+    segments, `segment[n]` is the segment of token `n`: a query then also attends to the `memory`
+    tokens before its own segment, into which no gradient flows.
     """
 
     text: Sequence[int]
@@ -28,7 +28,7 @@ class Texts:
 
     @classmethod
     def of(cls, lengths: Sequence[int], prefix: Sequence[int] = ()) -> "Texts":
-        """Texts of these lengths, one after another."""
+        """Concatenated texts of these lengths."""
         return cls(
             text=[t for t, n in enumerate(lengths) for _ in range(n)],
             place=[p for n in lengths for p in range(n)],
@@ -36,7 +36,7 @@ class Texts:
         )
 
     def in_segments(self, segments: Sequence[slice], memory: int) -> "Texts":
-        """The tokens read in these pieces, with a memory of this many tokens."""
+        """Process the tokens in these segments, with a memory of this many tokens."""
         segment = [i for i, part in enumerate(segments) for _ in range(part.start, part.stop)]
         return replace(self, segment=segment, memory=memory)
 
@@ -44,11 +44,11 @@ class Texts:
         return len(self.text)
 
     def tokens(self, text: int) -> list[int]:
-        """The tokens of a text, in order."""
+        """The indices of the tokens of a text, in order."""
         return [n for n, t in enumerate(self.text) if t == text]
 
     def sees(self, query: int, key: int, *, causal: bool, pattern: Any) -> bool:
-        """Whether the token `query` may look at the token `key`."""
+        """Whether the token `query` may attend to the token `key`."""
         i, j = self.place[query], self.place[key]
         if self.text[query] != self.text[key]:
             return False
@@ -58,7 +58,7 @@ class Texts:
         return PATTERNS.of(pattern)(pattern, i, j) and self._remembered(query, key)
 
     def _remembered(self, query: int, key: int) -> bool:
-        """Whether the key is in the query's segment, or among the last `memory` before it."""
+        """Whether the key is in the query's segment or among the `memory` tokens before it."""
         if not self.segment or self.segment[query] == self.segment[key]:
             return True
         places = [
@@ -69,27 +69,28 @@ class Texts:
         )
 
     def seen(self, *, causal: bool, pattern: Any) -> Bool[Tensor, "q_seq kv_seq"]:
-        """`sees` for every pair."""
+        """The attention mask: `sees` for every pair."""
         n = range(len(self))
         return torch.tensor(
             [[self.sees(i, j, causal=causal, pattern=pattern) for j in n] for i in n]
         )
 
     def same_text(self, other: "Texts") -> Bool[Tensor, "q_seq kv_seq"]:
-        """Which tokens of `other` belong to the text of each token here."""
+        """The mask of tokens in `other` that belong to the same text as each token here."""
         return torch.tensor([[a == b for b in other.text] for a in self.text])
 
     def is_latest(self) -> Bool[Tensor, " seq"]:
-        """Which tokens are in the last segment; all, where there is but one."""
+        """The mask of tokens in the last segment; all tokens if there is only one."""
         last = max(self.segment, default=0)
         return torch.tensor([s == last for s in self.segment or [0] * len(self)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The texts that a mixer reads, from left to right alone if `causal`.
+    """The surroundings of a mixer: its texts, direction, position encoding and layer.
 
-    `position` is the configuration of the scheme that this layer has; `layer` counts from 0.
+    `causal` means left to right only. `position` is the configuration of this layer's position
+    encoding; `layer` counts from 0.
     """
 
     texts: Texts

@@ -1,1 +1,1 @@
-"""What all families of checkpoints share: the family protocol, settings, tensor maps, tasks."""
+"""Shared by all checkpoint families: the family protocol, settings, tensor maps and tasks."""

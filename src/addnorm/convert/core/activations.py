@@ -19,7 +19,7 @@ NAMES: dict[str, Activation] = {
     "sigmoid": "sigmoid",
     "tanh": "tanh",
 }
-"""Theirs to ours; of several names for one, the first that is not older is written."""
+"""From Hugging Face names (including older ones) to ours."""
 
 WRITTEN: dict[Activation, str] = {
     "relu": "relu",
@@ -35,7 +35,7 @@ WRITTEN: dict[Activation, str] = {
 
 
 def activation_of(settings: Settings, key: str, default: str) -> Activation:
-    """Our activation for the name under a key. Raises `InputError` where there is none."""
+    """The activation named by a key. Raises `InputError` if it is not supported."""
     return settings.choose(key, NAMES, default)
 
 

@@ -1,7 +1,7 @@
-"""Equivalent models: the same function expressed with the parts that another family has.
+"""Equivalent models: the same function, expressed with the parts that a family supports.
 
-A bias of zero adds nothing. And no layer knows the order of the features of hidden states: sines
-before cosines, or both in turn, is one model with its weights in another order.
+A zero bias has no effect. The order of hidden features does not matter either: sinusoidal positions
+with sines before cosines or interleaved give the same model with permuted weights.
 """
 
 import re
@@ -20,7 +20,7 @@ from addnorm.nn.positions import PositionConfig, SinusoidalConfig
 
 
 def with_biases(model: ModelConfig) -> ModelConfig:
-    """The model with a bias in every attention, feed-forward and norm layer."""
+    """Enable biases in every attention, feed-forward and norm layer."""
     names = ["attention", "cross_attention", "feedforward", "norm"]
     if isinstance(model, EncoderDecoderConfig):
         names += ["decoder_attention", "decoder_feedforward"]
@@ -38,7 +38,7 @@ def _with_bias(part: Any) -> Any:
 
 
 def with_split_sinusoids(model: ModelConfig) -> ModelConfig:
-    """The model with split sinusoids (sines first), where both stacks interleave them."""
+    """Use split sinusoidal positions (sines first) if both stacks have interleaved ones."""
     if not isinstance(model, EncoderDecoderConfig):
         return model
     positions = (model.position, model.decoder_position or model.position)
@@ -55,7 +55,7 @@ def transform_tensors(
     new: ModelConfig,
     shapes: Mapping[str, torch.Size],
 ) -> dict[str, Tensor]:
-    """Convert the tensors of `old` into those of its equivalent `new`, which have these shapes."""
+    """Convert the tensors of `old` to those of the equivalent model `new`, with these shapes."""
     dtype = next(iter(tensors.values())).dtype
     order = None
     if _is_interleaved(old.position) and not _is_interleaved(new.position):
@@ -73,7 +73,7 @@ def _is_interleaved(position: PositionConfig) -> bool:
     return isinstance(position, SinusoidalConfig) and position.layout == "interleaved"
 
 
-# The axis of the hidden states' features, by the part that a tensor is of; others have none.
+# Tensors with hidden features on the first (rows) or last (columns) axis.
 ROWS = re.compile(r"(.*\.)?(out_proj|down_proj|norm)\.(weight|bias)")
 COLUMNS = re.compile(r"(.*\.)?([qkv]_proj|up_proj|gate_proj|tokens|head)\.weight")
 

@@ -1,4 +1,4 @@
-"""The protocol of a model family: its Hugging Face config and tensors in terms of ours."""
+"""The protocol of a model family: mapping its Hugging Face config and tensors to ours."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -27,14 +27,14 @@ DIFFERS = "would become"
 NO_PADDING = -1
 
 EQUAL_CORES = (SDPACoreConfig, FlexCoreConfig, EagerCoreConfig)
-"""Attention cores that compute the same, each in its own way."""
+"""Attention cores that compute the same function."""
 
 M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A model configuration with the vocabulary sizes and labels it is built with."""
+    """A model configuration with the vocabulary sizes and labels to build it with."""
 
     model: ModelConfig
     vocab_size: int = 0
@@ -47,11 +47,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A Hugging Face `model_type`, or several that share everything but the name.
+    """A Hugging Face `model_type`, or several that differ only in name.
 
-    `read` turns a `config.json` into our configuration. `write` turns ours into a `config.json` as
-    far as the family can express it; what it cannot is found by reading it back. `maps` names every
-    tensor of the model.
+    `read` turns a `config.json` into our configuration. `write` converts ours to a `config.json` as
+    far as the family can express it; `check_expressible` finds the rest by reading it back. `maps`
+    covers every tensor of the model.
     """
 
     model_types: tuple[str, ...]
@@ -59,33 +59,31 @@ class Family:
     write: Callable[[ModelSpec], Json]
     maps: Callable[[ModelSpec], Iterable[TensorMap]]
     prefix: str = ""
-    """The prefix of tensor names in a model with a head; names without a head lack it.
-    """
+    """The prefix of tensor names in a model with a head, absent in a model without one."""
     renames: tuple[tuple[str, str], ...] = ()
-    """Patterns of tensor names in older files, and their replacements."""
+    """Regular expressions for tensor names in older files, and their replacements."""
     ignored: tuple[str, ...] = ()
-    """Patterns of tensors that may be there though the model does not need them: buffers in older
-    files, and heads that its architecture leaves out."""
+    """Regular expressions for tensors to ignore: old buffers, and heads the model does not have."""
     ties: tuple[tuple[str, str], ...] = ()
-    """Pairs of tied tensors: the first may be stored too, and must equal the second."""
+    """Pairs of tied tensors: the first may also be stored and must then equal the second."""
     refine_by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None
-    """Refines the configuration by what only the names of the tensors tell."""
+    """Refines the configuration by the names of the stored tensors."""
     equivalent: Callable[[ModelConfig], ModelConfig] = lambda model: model
-    """An equal model with parts that the family has (see `equivalents.transform_tensors`)."""
+    """Converts to an equivalent model with supported parts (`equivalents.transform_tensors`)."""
 
     def renamed(self, name: str) -> str:
-        """The name as it is today."""
+        """The current name of a tensor."""
         for pattern, now in self.renames:
             name = re.sub(pattern, now, name)
         return name
 
     def ignores(self, name: str) -> bool:
-        """Whether a tensor of this name, as it is today, may be there without being needed."""
+        """Whether a tensor of this (current) name may be ignored."""
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
 
 def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
-    """Raise `InputError` where `config` does not say all of the model, naming what it cannot."""
+    """Raise `InputError` naming the model settings that `config` does not express."""
     model_type = config["model_type"]
     spec = replace(spec, model=family.equivalent(spec.model))
     try:
@@ -105,7 +103,7 @@ def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
 
 
 def explicit(model: ModelConfig) -> ModelConfig:
-    """The configuration with defaults written out, and without what only training needs."""
+    """The configuration with defaults made explicit, and training-only settings removed."""
     layers = _unrolled(model)
     attention, feedforward = _explicit_sublayers(model, bool(layers))
     bounded = isinstance(model.position, LearnedConfig)
@@ -170,7 +168,7 @@ def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
 
 
 def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
-    """The cycle written out layer by layer; empty where all layers are alike."""
+    """The layer pattern expanded to all layers; empty if all layers are equal."""
     if not model.layer_pattern:
         return ()
     attention = model.attention
@@ -190,7 +188,7 @@ def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
 
 
 def without_dropout(settings: Any) -> Any:
-    """The settings with every rate of dropout at zero."""
+    """Set every dropout rate to zero."""
     changes: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -216,7 +214,7 @@ def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tupl
 
 
 def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
-    """The values of both for each field in which two configurations differ."""
+    """The fields in which two configurations differ, with both values."""
     if type(one) is not type(other) or not is_dataclass(one):
         kinds = tuple(getattr(x, "kind", x) if is_dataclass(x) else x for x in (one, other))
         return {} if one == other else {name.rstrip("."): (kinds[0], kinds[1])}
@@ -227,16 +225,16 @@ def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, An
     return found
 
 
-# Parts of a configuration that families read.
+# Accessors for parts of a configuration.
 
 
 def decoder(spec: ModelSpec) -> DecoderConfig:
-    """The decoder of `spec`. Raises `InputError` for another architecture."""
+    """The decoder configuration of `spec`. Raises `InputError` for another architecture."""
     return _of(DecoderConfig, spec)
 
 
 def encoder(spec: ModelSpec) -> EncoderConfig:
-    """The encoder of `spec`. Raises `InputError` for another architecture."""
+    """The encoder configuration of `spec`. Raises `InputError` for another architecture."""
     return _of(EncoderConfig, spec)
 
 
@@ -246,7 +244,7 @@ def one_stack(spec: ModelSpec) -> DecoderConfig | EncoderConfig:
 
 
 def encoder_decoder(spec: ModelSpec) -> EncoderDecoderConfig:
-    """The encoder–decoder of `spec`. Raises `InputError` for another architecture."""
+    """The encoder–decoder configuration of `spec`. Raises `InputError` for another one."""
     return _of(EncoderDecoderConfig, spec)
 
 
@@ -257,25 +255,25 @@ def _of(kind: type[M], spec: ModelSpec) -> M:
 
 
 def attention_of(model: ModelConfig) -> AttentionConfig:
-    """The attention of a model. Raises `InputError` where another mixer stands there."""
+    """The attention configuration of a model. Raises `InputError` for another token mixer."""
     if not isinstance(model.attention, AttentionConfig):
         raise InputError(f"no family has a {kind_of(model.attention)} where attention stands")
     return model.attention
 
 
 def mlp_of(model: ModelConfig) -> FeedForwardConfig:
-    """The feed-forward layers of a model. Raises `InputError` where they are of another kind."""
+    """The feed-forward configuration of a model. Raises `InputError` if it is not an MLP."""
     if not isinstance(model.feedforward, FeedForwardConfig):
         raise InputError(f"this family has no {kind_of(model.feedforward)} feed-forward")
     return model.feedforward
 
 
 def eps_of(norm: NormConfig | None, default: float) -> float:
-    """The ε of a layer norm; of another norm the default, for that one is refused by its kind."""
+    """The ε of a layer norm, or `default` for any other norm, which is refused elsewhere."""
     return norm.eps if isinstance(norm, LayerNormConfig) else default
 
 
 def layers(n: int, maps: Callable[[int], Iterable[TensorMap]]) -> Iterator[TensorMap]:
-    """The maps of every layer."""
+    """Yield the tensor maps of every layer."""
     for i in range(n):
         yield from maps(i)

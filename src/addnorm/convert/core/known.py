@@ -1,4 +1,4 @@
-"""The parts of a model that every library writes in a config of its own: ours, or a refusal."""
+"""Accessors for built-in parts; custom parts, which no other library has, are refused."""
 
 from typing import Any
 
@@ -24,21 +24,21 @@ NORMS_WITH_EPS = (
 
 
 def token_head_of(model: Any) -> TokenHeadConfig:
-    """The head of a model that writes tokens. Raises `InputError` for someone's own."""
+    """The token head of a model. Raises `InputError` for a custom head."""
     if isinstance(model.head, TokenHeadConfig):
         return model.head
     raise InputError(f"no other library has the head {kind_of(model.head)}")
 
 
 def embedding_of(model: Any) -> EmbeddingConfig:
-    """The embedding of tokens. Raises `InputError` for someone's own."""
+    """The token embedding of a model. Raises `InputError` for a custom embedding."""
     if isinstance(model.embedding, EmbeddingConfig):
         return model.embedding
     raise InputError(f"no other library has the embedding {kind_of(model.embedding)}")
 
 
 def required_eps(norm: Any) -> float:
-    """The ε of a norm. Raises `InputError` for one that has none."""
+    """The ε of a norm. Raises `InputError` if it has none."""
     if isinstance(norm, NORMS_WITH_EPS):
         return norm.eps
     raise InputError(f"the norm {kind_of(norm)} has no ε, and this library asks for one")

@@ -1,7 +1,7 @@
-"""Tensor maps between our models and other libraries, each usable in both directions.
+"""Bidirectional tensor maps between our models and other libraries.
 
-A map names tensors on both sides. `read` turns theirs into ours, `write` ours into theirs. Nothing
-is copied where a view will do.
+A map names tensors on both sides. `read` converts theirs to ours, `write` ours to theirs, by views
+rather than copies where possible.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ Tensors = Sequence[Tensor]
 
 @dataclass(frozen=True)
 class OneToOne(ABC):
-    """One tensor of ours and one of theirs."""
+    """A map of one of our tensors to one of theirs."""
 
     our_name: str
     their_name: str
@@ -38,7 +38,7 @@ class OneToOne(ABC):
 
 @dataclass(frozen=True)
 class Renamed(OneToOne):
-    """The same tensor under another name."""
+    """The same tensor under a different name."""
 
     def read(self, theirs: Tensors) -> Tensors:
         return theirs
@@ -49,9 +49,9 @@ class Renamed(OneToOne):
 
 @dataclass(frozen=True)
 class Concatenated:
-    """Several of our tensors concatenated along the first axis into one of theirs.
+    """Several of our tensors, concatenated along the first axis in one of theirs.
 
-    `sizes` are the lengths of ours along it.
+    `sizes` are the lengths of ours along that axis.
     """
 
     ours: tuple[str, ...]
@@ -74,7 +74,7 @@ class Concatenated:
 
 @dataclass(frozen=True)
 class InterleavedHeads:
-    """Queries, keys and values in one tensor, head by head: `q1 k1 v1 q2 k2 v2 …` (GPT-NeoX)."""
+    """Queries, keys and values interleaved by head: `q1 k1 v1 q2 k2 v2 …` (GPT-NeoX)."""
 
     ours: tuple[str, str, str]
     their_name: str
@@ -121,9 +121,9 @@ class Transposed:
 
 @dataclass(frozen=True)
 class SkipRows(OneToOne):
-    """Position tables whose first rows are unused: skipped on reading, written as zeros.
+    """A position table whose first rows are unused: skipped on reading, zeros on writing.
 
-    OPT and BART number positions from 2, RoBERTa from the row after that of padding.
+    OPT and BART number positions from 2, RoBERTa from the padding index + 1.
     """
 
     n_rows: int
@@ -138,7 +138,7 @@ class SkipRows(OneToOne):
 
 @dataclass(frozen=True)
 class Reshaped(OneToOne):
-    """A tensor stored in another shape."""
+    """A tensor stored with a different shape."""
 
     our_shape: tuple[int, ...]
     their_shape: tuple[int, ...]
@@ -154,7 +154,7 @@ class Reshaped(OneToOne):
 
 @dataclass(frozen=True)
 class Duplicated:
-    """One tensor that the other library stores under two names, using only the first."""
+    """A tensor that the other library stores under two names, of which it uses only the first."""
 
     our_name: str
     their_name: str
@@ -177,9 +177,9 @@ class Duplicated:
 
 @dataclass(frozen=True)
 class ZeroTensor:
-    """A tensor the other library lacks, with no effect on the output: read as zero, never written.
+    """A tensor without effect that the other library lacks: read as zero, never written.
 
-    A bias of the keys adds the same to every score of a query, which the softmax takes away.
+    A key bias adds the same value to all scores of a query, to which softmax is invariant.
     """
 
     our_name: str
@@ -210,10 +210,10 @@ TensorMap = (
     | Duplicated
     | ZeroTensor
 )
-"""A correspondence between tensors of ours and theirs, with conversion both ways."""
+"""Any tensor map."""
 
 
 def weight_and_bias(our_name: str, their_name: str, *, bias: bool = True) -> list[Renamed]:
-    """The weight of a layer, and its bias where it has one."""
+    """Maps of the weight of a layer and, optionally, its bias."""
     kinds = ("weight", "bias") if bias else ("weight",)
     return [Renamed(f"{our_name}.{kind}", f"{their_name}.{kind}") for kind in kinds]

@@ -1,4 +1,4 @@
-"""Reading an export back: what was written must give the logits of the model, or it is refused."""
+"""Verifying exports: a written model must reproduce the logits of the original."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,20 +14,20 @@ from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, SeriesEmbedding
 
 LENGTH = 16
-"""Tokens of the text on which a model and its export are compared, at most."""
+"""The maximum number of tokens in the comparison of a model with its export."""
 
 TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""By how much logits may differ beside the largest of them; 0.001 in wider types."""
+"""Tolerances relative to the largest logit; 0.001 for wider types."""
 
 
 def sample_tokens(vocab_size: int, max_len: int | None = None) -> Int[Tensor, "1 seq"]:
-    """A short text that is always the same, of ids from all over the vocabulary."""
+    """A short deterministic sequence of ids from the whole vocabulary."""
     places = torch.arange(min(LENGTH, max_len or LENGTH))
     return ((places * places * 7919 + places * 104729 + 3) % vocab_size)[None]
 
 
 def sample_inputs(model: Model) -> tuple[Tensor, ...]:
-    """What a model reads, small and always the same: of its own kind, on its device."""
+    """A small deterministic input of the kind that the model takes, on its device."""
     match model:
         case DecoderModel():
             inputs = (sample_tokens(_rows(model.embed), model.embed.position.max_len),)
@@ -51,7 +51,7 @@ def _sample_input(embed: nn.Module) -> Tensor:
             rows, columns = embed.grid or (2, 2)
             shape = (1, embed.proj.in_channels, rows * embed.patch, columns * embed.patch)
         case LogMelEmbedding():
-            most = 2 * (embed.position.max_len or LENGTH)  # two frames to a position
+            most = 2 * (embed.position.max_len or LENGTH)  # two frames per position
             shape = (1, embed.conv1.in_channels, min(LENGTH, most))
         case SeriesEmbedding():
             shape = (1, embed.proj.in_channels, min(LENGTH, embed.position.max_len or LENGTH))
@@ -63,7 +63,7 @@ def _sample_input(embed: nn.Module) -> Tensor:
 
 
 def model_logits(model: Model, inputs: tuple[Tensor, ...]) -> Float[Tensor, "*outputs"]:
-    """What the model says of them at inference."""
+    """The model's outputs at inference."""
     with torch.inference_mode(), _evaluating(model):
         return model(*inputs)
 
@@ -95,7 +95,7 @@ def check_logits(
     *,
     tolerance: float | None = None,
 ) -> None:
-    """Raise `InputError` unless both are the same up to the rounding of `dtype`."""
+    """Raise `InputError` unless both are equal up to the rounding of `dtype`."""
     allowed = TOLERANCE.get(dtype, 1e-3) if tolerance is None else tolerance
     if found.shape != expected.shape:
         shapes = f"of shape {tuple(found.shape)}, not {tuple(expected.shape)}"

@@ -1,4 +1,4 @@
-"""Rotary position settings in `config.json`, in current and older keys."""
+"""Rotary position settings in `config.json`, with current and older keys."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def read_rotary(settings: Settings) -> RotaryConfig:
 
 
 def rope_table(settings: Settings) -> Settings:
-    """`rope_parameters`, or the older `rope_scaling`, which goes first where both are there."""
+    """`rope_parameters`, or the older `rope_scaling`, which takes precedence."""
     new, old = settings.table("rope_parameters"), settings.table("rope_scaling")
     found = old if old is not None and old.tree else new
     return Settings({}, settings.where) if found is None else found
@@ -82,7 +82,7 @@ def _check_whole(where: Settings, scaling: ScalingConfig | None) -> None:
 
 
 def write_rotary(position: PositionConfig) -> Json:
-    """The table of rope parameters of these positions. Raises `InputError` for any other."""
+    """The rope parameters of rotary positions. Raises `InputError` for other positions."""
     if not isinstance(position, RotaryConfig):
         raise InputError(f"this family has rotary positions, not {kind_of(position)}")
     return {**_written(position.scaling), "rope_theta": position.theta}
@@ -99,7 +99,7 @@ def rope_keys(table: Json) -> Json:
 
 
 def max_position_embeddings_of(model: DecoderConfig | EncoderConfig) -> int:
-    """`max_position_embeddings`, from which transformers begins to scale dynamically."""
+    """`max_position_embeddings`, beyond which transformers applies dynamic scaling."""
     scaling = model.position.scaling if isinstance(model.position, RotaryConfig) else None
     return scaling.original_max_len if isinstance(scaling, DynamicScaling) else model.max_len
 

@@ -1,4 +1,4 @@
-"""Read a Hugging Face `config.json` key by key, so that no setting is silently ignored."""
+"""Reading a Hugging Face `config.json` key by key, so that no setting is silently ignored."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,12 +14,13 @@ T = TypeVar("T", bool, int, float, str)
 V = TypeVar("V")
 
 MAX_BYTES = 10 * 2**20
-"""No configuration is longer."""
+"""The maximum size of a configuration file."""
 
 LIMITS = {"vocab_size": 2**24, "layers": 512, "width": 2**20}
-"""What no model exceeds: a number beyond is damage, refused before anything is built."""
+"""Limits of sizes in a configuration; larger values are refused before building anything."""
 
-# How the folder was made, and how their library runs it; then what training and generation do.
+# Keys about the origin of the folder and running it in transformers, then about training and
+# generation.
 _INERT = """
     _attn_implementation _name_or_path _num_labels add_cross_attention architectures
     attn_implementation auto_map cache_implementation chunk_size_feed_forward dtype
@@ -40,11 +41,11 @@ _INERT = """
     tokenizer_class top_k top_p typical_p unk_token_id
 """
 INERT = frozenset(_INERT.split())
-"""Keys that change nothing that a model computes."""
+"""Keys that do not affect the function of a model."""
 
 
 class Settings:
-    """The keys of a `config.json`; what was never asked for is named by `check_all_read`."""
+    """The keys of a `config.json`; `check_all_read` refuses keys that were never read."""
 
     def __init__(self, tree: Mapping[str, Any], where: str = "config.json") -> None:
         self.tree = dict(tree)
@@ -53,7 +54,7 @@ class Settings:
 
     @classmethod
     def of(cls, folder: Path, name: str = "config.json") -> "Settings":
-        """Those of a folder. Raises `InputError` where the file is missing or no JSON object."""
+        """Read a file of a folder. Raises `InputError` if it is missing or not a JSON object."""
         file = folder / name
         try:
             return cls(parse_object(read_file(file, MAX_BYTES), file), str(file))
@@ -61,17 +62,17 @@ class Settings:
             raise InputError(f"{file}: missing") from error
 
     def has(self, key: str) -> bool:
-        """Whether the key is there, and not null."""
+        """Whether the key is present and not null."""
         return self.tree.get(key) is not None
 
     def get(self, key: str, default: T) -> T:
-        """A value of the default's type, which stands where the key is missing or null."""
+        """The value of a key, of the type of `default`, which replaces a missing or null value."""
         self._read.add(key)
         found = self.tree.get(key)
         return default if found is None else self._typed(key, found, type(default))
 
     def required_int(self, *keys: str) -> int:
-        """The whole number, from 1, under the first of these keys that is there."""
+        """The positive integer under the first of these keys that is present."""
         self._read.update(keys)
         for key in keys:
             if self.tree.get(key) is not None:
@@ -79,9 +80,9 @@ class Settings:
         raise InputError(f"{self.where}: {' or '.join(keys)} is missing")
 
     def optional_int(self, *keys: str, missing: int | None = None) -> int | None:
-        """The whole number, from 1, under the first of these keys that is there, or None.
+        """The positive integer under the first of these keys that is present, or None.
 
-        `missing` stands where no key is there at all, and not where one is null.
+        If no key is present at all (not even null), the result is `missing`.
         """
         self._read.update(keys)
         if any(self.has(key) for key in keys):
@@ -89,7 +90,7 @@ class Settings:
         return None if any(key in self.tree for key in keys) else missing
 
     def int_pair(self, key: str, default: int) -> tuple[int, int]:
-        """Two whole numbers, from 1: a list of them, or one that stands for both."""
+        """Two positive integers: a list of two, or one number for both."""
         self._read.add(key)
         found: object = self.tree.get(key)
         both = found if isinstance(found, list) else [default if found is None else found] * 2
@@ -123,7 +124,7 @@ class Settings:
         return found
 
     def choose(self, key: str, known: Mapping[str, V], default: str) -> V:
-        """What the name under a key stands for. Raises `InputError` for one that is not known."""
+        """Look up the name under a key in `known`. Raises `InputError` for an unknown name."""
         name = self.get(key, default)
         if name not in known:
             raise InputError(
@@ -133,8 +134,7 @@ class Settings:
         return known[name]
 
     def expect(self, key: str, *valid: object) -> None:
-        """Raise `InputError` where the key has another value than these, of which the first is
-        its default."""
+        """Raise `InputError` unless the key has a valid value; the first is the default."""
         self._read.add(key)
         found = self.tree.get(key, valid[0])
         if found not in valid and found is not None:
@@ -142,7 +142,7 @@ class Settings:
             raise InputError(f"{self.where}: {key} = {found!r} is not supported, only {shown}")
 
     def check_all_read(self) -> None:
-        """Raise `InputError` naming a key that asks for something nobody here has read."""
+        """Raise `InputError` naming a key with an effect that was never read."""
         for key, value in self.tree.items():
             if key in self._read or key in INERT or _asks_nothing(value):
                 continue
@@ -151,7 +151,7 @@ class Settings:
             )
 
     def key_of(self, value: object) -> str:
-        """`key = value: `, of the keys that were read with this number, or nothing."""
+        """A message prefix `key = value: ` for the keys with this number, or an empty string."""
         if type(value) not in (int, float):
             return ""
         read = {key: found for key, found in self.tree.items() if key in self._read}
@@ -161,7 +161,7 @@ class Settings:
         return f"{' or '.join(keys)} = {value!r}: " if keys else ""
 
     def refuse(self, key: str, why: str) -> InputError:
-        """The error about the value of a key."""
+        """The error for an unsupported value of a key."""
         return InputError(f"{self.where}: {key} = {self.tree.get(key)!r} is not supported: {why}")
 
     def _none(self, key: str) -> None:
@@ -182,7 +182,7 @@ class Settings:
 
 
 def _numbers(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, float]]:
-    """The keys that hold a number, those of tables within too."""
+    """Yield all keys with numeric values, including nested ones."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{table}{key}.")
@@ -195,7 +195,7 @@ def _asks_nothing(value: object) -> bool:
 
 
 def labels_of(settings: Settings) -> tuple[str, ...]:
-    """The names of the classes, in the order of their numbers."""
+    """The names of the classes, in order of their ids."""
     tree: Mapping[str, Any] = settings.tree.get("id2label") or {}
     try:
         numbered = sorted((int(number), str(name)) for number, name in tree.items())

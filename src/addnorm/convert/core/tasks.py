@@ -1,4 +1,4 @@
-"""Encoder tasks: the head named by the `architectures` key of a `config.json`."""
+"""Encoder tasks and heads, given by the `architectures` key of a `config.json`."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,13 +29,13 @@ ENDINGS: dict[str, Task] = {
     "ForSequenceClassification": "sequence",
     "ForTokenClassification": "tags",
 }
-"""How the names of their classes end, for text."""
+"""The tasks of text encoders by class name ending."""
 
 
 def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS) -> Task:
-    """The task of the first architecture; without one, the body alone.
+    """The task of the first architecture; "body" without one.
 
-    Raises `InputError` for a class that we have no head for.
+    Raises `InputError` for an unsupported class.
     """
     names = settings.string_list("architectures")
     if not names:
@@ -86,11 +86,11 @@ LACKS = {
     "ForTokenClassification": "a head for tags",
     "ForAudioClassification": "a head that judges sounds",
 }
-"""What the classes of models that write have, or lack, that the family here does not say."""
+"""Class name endings of generative families that are different models, with the difference."""
 
 
 def check_class(settings: Settings, spec: ModelSpec) -> None:
-    """Raise `InputError` for a class of a writing family that is another model, with the reason."""
+    """Raise `InputError` for a class of a generative family that we do not support."""
     if isinstance(spec.model, EncoderConfig):
         return
     known = f"this family is read as {WRITERS[spec.model.kind]}"
@@ -111,9 +111,9 @@ PROBLEMS: dict[str, Problem] = {
 
 
 def problem_of(settings: Settings) -> Problem:
-    """What the outputs for a text mean; one output without a word is a number, as for a loss.
+    """What the outputs for a text mean; by default, a single output is a regression.
 
-    Raises `InputError` for another `problem_type`, and for a single class to choose from.
+    Raises `InputError` for an unknown `problem_type`, and for a single class.
     """
     alone = len(labels_of(settings)) == 1
     default = "regression" if alone else "single_label_classification"
@@ -124,7 +124,7 @@ def problem_of(settings: Settings) -> Problem:
 
 
 def label_keys(labels: Sequence[str], head: HeadConfig) -> Json:
-    """The keys that name the outputs and say what they mean."""
+    """The config keys for labels and the problem type."""
     keys: Json = {
         "num_labels": len(labels),
         "id2label": {str(i): name for i, name in enumerate(labels)},
@@ -137,7 +137,7 @@ def label_keys(labels: Sequence[str], head: HeadConfig) -> Json:
 
 
 def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDINGS) -> str:
-    """The name of the Hugging Face class with this head. Raises `InputError` without one."""
+    """The name of the Hugging Face class with this head. Raises `InputError` if there is none."""
     match head:
         case TokenHeadConfig():
             task = "tokens"
@@ -156,12 +156,12 @@ def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDI
 
 
 def labels_for(settings: Settings, task: Task) -> tuple[str, ...]:
-    """The names of the classes or tags, where the head has any."""
+    """The names of the classes or tags, if the head has any."""
     return labels_of(settings) if task in ("sequence", "tags") else ()
 
 
 def without_pooler(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
-    """The model with its hidden states as they are, where there is no pooler among the names."""
+    """Replace the pooler head by plain hidden states if the file has no pooler tensors."""
     model = spec.model
     assert isinstance(model, EncoderConfig)
     if not isinstance(model.head, PoolerHeadConfig) or any("pooler." in name for name in names):

@@ -1,4 +1,4 @@
-"""Sliding-window and full-attention layers, from and to the `layer_types` key."""
+"""Converting sliding-window and full-attention layers from and to the `layer_types` key."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def read_layer_types(settings: Settings, n_layers: int) -> list[str] | None:
-    """`layer_types`. Raises `InputError` where they do not fit the model, or are not known."""
+    """Read `layer_types`. Raises `InputError` for a wrong length or unknown types."""
     types = settings.string_list("layer_types")
     if types is None:
         return None
@@ -35,7 +35,7 @@ def pattern_for_layer_type(settings: Settings, kind: str, size: int | None) -> P
 
 
 def shortest_cycle(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
-    """The shortest repeating pattern that yields these layers."""
+    """The shortest repeating layer pattern that yields these layers."""
     n = len(layers)
     for period in range(1, n):
         if all(layers[i] == layers[i % period] for i in range(n)):
@@ -46,7 +46,7 @@ def shortest_cycle(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
 def read_windows(
     settings: Settings, types: Sequence[str], size: int | None
 ) -> tuple[PatternConfig, tuple[LayerConfig, ...]]:
-    """The pattern of all layers, or else a cycle of them, where windows are all that differs."""
+    """The pattern of all layers, or a repeating layer pattern if they differ."""
     patterns = [pattern_for_layer_type(settings, kind, size) for kind in types]
     if all(one == patterns[0] for one in patterns):
         return patterns[0], ()
@@ -54,7 +54,7 @@ def read_windows(
 
 
 def write_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], int | None]:
-    """`layer_types` and `sliding_window`. Raises `InputError` for what neither can say."""
+    """Write `layer_types` and `sliding_window`. Raises `InputError` if they cannot express it."""
     types: list[str] = []
     sizes: set[int] = set()
     for i in range(model.n_layers):

@@ -1,4 +1,4 @@
-"""Export translators and language models to CTranslate2 folders."""
+"""Exporting translation and language models to CTranslate2."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ Quantization = Literal["int8", "int8_float16", "int8_bfloat16", "int16", "float1
 Norm = LayerNorm | RMSNorm | OffsetRMSNorm
 
 N_POSITIONS = 2048
-"""Rows, at least, of the table that stands for positions that have no end."""
+"""The minimum number of rows of the table for unbounded position encodings."""
 
 SANDWICH = {
     "self_attention": ("input_layer_norm", "post_attention_layer_norm"),
@@ -50,7 +50,7 @@ SANDWICH = {
     ),
     "ffn": ("pre_feedforward_layer_norm", "post_feedforward_layer_norm"),
 }
-"""The two norms around each part of a layer."""
+"""CTranslate2's names of the two norms around each sublayer."""
 
 
 def export_ctranslate2(
@@ -63,11 +63,11 @@ def export_ctranslate2(
 ) -> None:
     """Write `model.bin`, `config.json`, the vocabularies and the tokenizers into `folder`.
 
-    Tokens are those of the tokenizer: `tokenizer.inner.encode(text).tokens`. The runtime itself
-    adds what a source begins and ends with; a prompt is given whole. Where our positions have no
-    end, theirs end at `max_len`, or at 2048 if that is more. Before it takes its place, the folder
-    is opened by the runtime and must give the logits of the model. Raises `InputError` naming the
-    part that CTranslate2 does not have, and where the package is missing.
+    Tokens are those of the tokenizer: `tokenizer.inner.encode(text).tokens`. The runtime adds the
+    special tokens around a source; a prompt must already contain them. Unbounded position encodings
+    are limited to `max_len`, or to 2048 if that is more. Before the folder is moved into place, it
+    is loaded by the runtime and must reproduce the model's logits. Raises `InputError` naming a
+    part that CTranslate2 lacks, or if the package is missing.
     """
     _require()
     check_types("CTranslate2", model)
@@ -156,7 +156,7 @@ def _translator(
 
 
 def _vocabulary(tokenizer: Tokenizer, embed: Embedding) -> list[str]:
-    """The tokens by id; ids that the embedding has and the tokenizer has not get names of ours."""
+    """The tokens by id, with placeholder names for embedding rows that the tokenizer lacks."""
     ids = range(embed.tokens.num_embeddings)
     named = [(i, tokenizer.inner.id_to_token(i)) for i in ids]
     return [f"<unused {i}>" if token is None else token for i, token in named]
@@ -171,7 +171,7 @@ def _set_specials(config: Any, tokenizer: Tokenizer, tokens: list[str]) -> None:
 
 
 def _set_source_ends(config: Any, tokenizer: Tokenizer) -> None:
-    """What a source begins and ends with, as `data.encoding` puts it there."""
+    """Set the special tokens around a source, as in `data.encoding`."""
     before, after = tokenizer.before or (), tokenizer.after
     after = tokenizer.eos_ids[:1] if after is None else after
     if before not in ((), (tokenizer.bos_id,)) or after not in ((), (tokenizer.eos_id,)):
@@ -222,7 +222,7 @@ def _set_embedding(spec: Any, table: Any, embed: Embedding, rows: int, ledger: L
 
 
 def _encodings(embed: Embedding, rows: int, ledger: Ledger) -> Tensor:
-    """What the position scheme adds to the embedding at each position."""
+    """The position encodings that are added to the embeddings."""
     claim_added(embed.position, ledger)
     nothing = torch.zeros(1, embed.position.max_len or rows, embed.tokens.embedding_dim)
     nothing = nothing.to(embed.tokens.weight.device)
@@ -239,7 +239,7 @@ def _set_stack(spec: Any, stack: Stack, ledger: Ledger) -> None:
         if isinstance(block, CrossBlock):
             _set_attention(layer.attention, block.cross_attention, ledger)
             for norm in {"q_norm", "k_norm"} & vars(layer.attention).keys():
-                delattr(layer.attention, norm)  # the specification has what self-attention has
+                delattr(layer.attention, norm)  # spec inherits these from self-attention
         _set_feedforward(layer.ffn, block.feedforward, ledger)
         assert not isinstance(block, ParallelCrossBlock)
         _set_block_norms(layer, block, ledger)
@@ -304,7 +304,7 @@ def _set_feedforward(spec: Any, layer: nn.Module, ledger: Ledger) -> None:
 
 
 def _set_linear(spec: Any, layers: Sequence[nn.Module], ledger: Ledger) -> None:
-    """The layers as one, their outputs side by side."""
+    """Fuse linear layers by concatenating their outputs."""
     weights, biases = zip(*(ledger.linear(layer) for layer in layers), strict=True)
     spec.weight = _array(torch.cat(weights))
     if given := [bias for bias in biases if bias is not None]:
@@ -330,7 +330,7 @@ def _set_norm(parent: Any, name: str, norm: nn.Module, ledger: Ledger) -> None:
 
 
 def _one_eps(model: EncoderDecoderModel | DecoderModel, ledger: Ledger) -> float:
-    """The ε of all norms: CTranslate2 has one for the whole model."""
+    """The ε of all norms, as CTranslate2 has only one for the whole model."""
     parts = (part for name, part in model.named_children() if name != "exits")
     norms = [m for part in parts for m in part.modules() if isinstance(m, Norm)]
     if len(found := {ledger.take(norm, "eps") for norm in norms}) != 1:
@@ -339,5 +339,5 @@ def _one_eps(model: EncoderDecoderModel | DecoderModel, ledger: Ledger) -> float
 
 
 def _array(tensor: Tensor) -> Any:
-    """A copy, for CTranslate2 quantizes in place."""
+    """A copy, since CTranslate2 quantises in place."""
     return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()

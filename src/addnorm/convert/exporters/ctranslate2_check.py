@@ -1,4 +1,4 @@
-"""Open a CTranslate2 folder in its runtime and compare what it computes with the model."""
+"""Verifying a CTranslate2 export by running it."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
 ROUNDING = {"float16": 2e-2, "bfloat16": 1e-1, "int16": 2e-2}
-"""By how much logits may differ in a narrower type; weights in int8 may cost a quarter."""
+"""Tolerances for lower-precision types; 0.25 for int8 weights."""
 
 
 def check_ctranslate2(
@@ -23,9 +23,9 @@ def check_ctranslate2(
     tokenizers: Tokenizers,
     quantization: str | None,
 ) -> None:
-    """Raise `InputError` unless the runtime gives the logits of the model on a short text.
+    """Raise `InputError` unless the runtime reproduces the model's logits on a short text.
 
-    Of a translator, which shows no logits, the probabilities of the tokens of one target.
+    Translation models return no logits, so the log-probabilities of a target are compared.
     """
     if isinstance(model, DecoderModel):
         [tokens] = inputs = sample_inputs(model)
@@ -50,7 +50,7 @@ def _logits(folder: Path, tokens: Tensor) -> Tensor:
 def _log_probabilities(
     folder: Path, model: EncoderDecoderModel, tokenizers: Tokenizers
 ) -> tuple[Tensor, Tensor]:
-    """Ours and theirs of a target; the runtime adds what it and its source begin and end with."""
+    """Our and their log-probabilities of a target; the runtime adds special tokens itself."""
     source, target = sample_inputs(model)
     source, target = source[:, :-2], target[:, :-1]
     before, after = _ends(tokenizers.source)
@@ -75,7 +75,7 @@ def _ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def _names(folder: Path, ids: list[int], side: str) -> list[str]:
-    """The tokens as the vocabulary of the folder has them."""
+    """The tokens of these ids in the folder's vocabulary."""
     shared, own = folder / "shared_vocabulary.json", folder / f"{side}_vocabulary.json"
     names = json.loads((shared if shared.exists() else own).read_text(encoding="utf-8"))
     return [names[i] for i in ids]

@@ -1,4 +1,4 @@
-"""CTranslate2 options for the parts of a stack; parts that it lacks are refused."""
+"""CTranslate2 options for the parts of a stack; unsupported parts are refused."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,7 +40,7 @@ KNOWN_ACTIVATIONS = {
     "sigmoid": "Sigmoid",
     "tanh": "Tanh",
 }
-"""What CTranslate2 calls them."""
+"""CTranslate2's names of activation functions."""
 
 
 PLACEMENTS: dict[type[PostNorm | PreNorm | SandwichNorm | Branch], Options] = {
@@ -49,16 +49,16 @@ PLACEMENTS: dict[type[PostNorm | PreNorm | SandwichNorm | Branch], Options] = {
     SandwichNorm: {"pre_norm": True, "pre_post_layer_norm": True},
     Branch: {"pre_norm": True, "parallel_residual": True},
 }
-"""The options of every placement that it has."""
+"""The options for each supported placement."""
 
 
 def refusal(part: str, accepted: str) -> InputError:
-    """The error for a part that CTranslate2 does not have."""
+    """The error for an unsupported part."""
     return InputError(f"CTranslate2 has no {part}: {accepted} can be exported")
 
 
 def stack_options(stack: Stack, ledger: Ledger) -> Options:
-    """What all layers of a stack have in common. Raises `InputError` for what is not there."""
+    """The options shared by all layers of a stack. Raises `InputError` if unsupported."""
     ledger.module(stack, Stack)
     blocks = list(blocks_of(stack, ledger))
     layers = [_block_options(block, ledger) for block in blocks]
@@ -73,7 +73,7 @@ def stack_options(stack: Stack, ledger: Ledger) -> Options:
 
 
 def blocks_of(stack: Stack, ledger: Ledger) -> Iterator[AnyBlock]:
-    """The blocks, by their types."""
+    """Yield the blocks, claiming their types."""
     for block in stack.blocks:
         yield ledger.module(block, Block, CrossBlock, ParallelBlock, ParallelCrossBlock)
 
@@ -159,7 +159,7 @@ def _position_options(attention: SelfAttention, ledger: Ledger) -> Options:
 
 
 def _rotary_options(rotary: Rotary, d_head: int) -> Options:
-    """The base, and the factor by which positions are shorter, that give these frequencies."""
+    """The rotary base and linear scaling factor that give these frequencies."""
     from ctranslate2.specs import attention_spec
 
     found = geometric(rotary)
@@ -195,7 +195,7 @@ def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
 
 
 def residuals_of(block: Block | CrossBlock | ParallelBlock) -> dict[str, nn.Module]:
-    """Each residual by what CTranslate2 calls its part of a layer."""
+    """The residual modules by CTranslate2's names of the sublayers."""
     found = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
     return found | (
         {"attention": block.cross_attention_residual} if isinstance(block, CrossBlock) else {}

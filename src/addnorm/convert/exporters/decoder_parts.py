@@ -1,7 +1,7 @@
-"""Describe the parts of a decoder in a few words each.
+"""Short descriptions of the parts of a decoder, to match against architectures.
 
-Every description claims in the ledger what it has read; a part that it does not know is named by
-its type, and stays unclaimed.
+Every description claims the items it has read in the ledger; an unknown part is described by its
+type and stays unclaimed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,14 +41,14 @@ from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
 
 Norm = LayerNorm | RMSNorm | OffsetRMSNorm | ScaleNorm | BatchNorm
 IN_LAYERS = (Rotary, DynamicRotary, ALiBi, KERPLE, T5Bias, TransformerXL, NoPosition)
-"""Positions that do nothing to embeddings."""
+"""Position encodings that do not act on embeddings."""
 
 PartDescriptions = Mapping[str, str]
-"""A short description of each part."""
+"""A short description for each part."""
 
 
 def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
-    """A short description of each part of the model."""
+    """Describe each part of the model."""
     ledger.module(model, DecoderModel)
     ledger.module(model.stack, Stack)
     ledger.leave_all(model.exits, because="the logits of early exits are no part of a forward pass")
@@ -74,13 +74,13 @@ def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
 
 
 def blocks_of(stack: Stack, ledger: Ledger) -> Iterator[Block | ParallelBlock]:
-    """The blocks, by their types."""
+    """Yield the blocks, claiming their types."""
     for block in stack.blocks:
         yield ledger.module(block, Block, ParallelBlock)
 
 
 def attention_of(block: Block | ParallelBlock) -> SelfAttention:
-    """The attention of a block. Raises `InputError` where another mixer stands there."""
+    """The attention of a block. Raises `InputError` for another token mixer."""
     if not isinstance(block.attention, SelfAttention):
         kind = type(block.attention).__name__
         raise InputError(f"llama.cpp has attention in every layer, not {kind}")
@@ -122,7 +122,7 @@ def _placement(block: Block | ParallelBlock, ledger: Ledger) -> str:
 
 
 def norms_of(block: Block | ParallelBlock) -> dict[str, nn.Module]:
-    """The norms of a block by what llama.cpp calls them."""
+    """The norms of a block by llama.cpp's names."""
     first, second = block.attention_residual, block.feedforward_residual
     if isinstance(first, SandwichNorm) and isinstance(second, SandwichNorm):
         return {
@@ -138,7 +138,7 @@ def norms_of(block: Block | ParallelBlock) -> dict[str, nn.Module]:
 
 
 def _norm_within(residual: nn.Module) -> Iterator[nn.Module]:
-    """The norm of a residual that has one, by its name."""
+    """Yield the norm of a residual module, if it has one."""
     yield from (module for name, module in residual.named_children() if name == "norm")
 
 
@@ -148,7 +148,7 @@ def _kind(norms: Iterable[nn.Module], ledger: Ledger) -> str:
 
 
 def norm_kind(norm: nn.Module, ledger: Ledger) -> str:
-    """The kind of a norm in a word or two."""
+    """A short name of the kind of a norm."""
     match norm:
         case LayerNorm():
             ledger.module(norm, LayerNorm)
@@ -177,7 +177,7 @@ def _score(attention: SelfAttention, ledger: Ledger) -> str:
 
 
 def claim_product(core: SDPACore | EagerCore, ledger: Ledger) -> DotProduct:
-    """The score of a core that computes attention of dot products, claimed with the core."""
+    """Claim a dot-product attention core; return its score."""
     ledger.module(core, SDPACore, EagerCore, FlexCore)
     if isinstance(core, SDPACore):
         ledger.leave(core, "dropout", because="nothing is dropped at inference")
@@ -222,7 +222,7 @@ def _feedforward_bias(layer: nn.Module) -> str:
 
 
 def _position(attention: SelfAttention, embed: Embedding, ledger: Ledger) -> str:
-    """The scheme, wherever it acts."""
+    """Describe the position encoding, on embeddings or in attention."""
     added, turned = embed.position, attention.position
     whole = _in_layer(turned, attention, ledger)
     if not isinstance(turned, NoPosition):
@@ -234,7 +234,7 @@ def _position(attention: SelfAttention, embed: Embedding, ledger: Ledger) -> str
 
 
 def claim_added(position: Position, ledger: Ledger) -> None:
-    """Claim positions that are added to the embeddings, of which a reader takes the sum."""
+    """Claim position encodings that are added to the embeddings."""
     if isinstance(position, Learned):
         ledger.module(position, Learned)
         ledger.table(position.table)
@@ -245,7 +245,7 @@ def claim_added(position: Position, ledger: Ledger) -> None:
 
 
 def _in_layer(position: Position, attention: SelfAttention, ledger: Ledger) -> bool:
-    """Claim what acts in a layer; whether it is a rotation of the whole head."""
+    """Claim the position module of a layer; return whether it rotates the whole head."""
     match position:
         case Rotary():
             claim_rotary(position, ledger)
@@ -262,7 +262,7 @@ def _in_layer(position: Position, attention: SelfAttention, ledger: Ledger) -> b
 
 
 def claim_rotary(position: Rotary, ledger: Ledger) -> None:
-    """Claim a rotation. Raises `InputError` where it turns in neither of the two known ways."""
+    """Claim rotary positions. Raises `InputError` for an unknown layout."""
     ledger.module(position, Rotary)
     ledger.take(position, "frequencies")
     ledger.take(position, "temperature")
@@ -271,7 +271,7 @@ def claim_rotary(position: Rotary, ledger: Ledger) -> None:
 
 
 def leave_unused_position(position: Position, stack: Stack, ledger: Ledger) -> None:
-    """Of layers that all have positions of their own, the model's are in no one's way."""
+    """Ignore the model's positions if every layer has its own."""
     used = any(module is position for module in stack.modules())
     if not used and type(position) in IN_LAYERS:
         ledger.leave_all(position, because="it would act in layers, and none has it")
@@ -286,7 +286,7 @@ def _frequencies(position: Position) -> str:
 
 
 def geometric(rotary: Rotary) -> tuple[float, float] | None:
-    """The base and the factor of `ω_i = base^(-2i/width) / factor`, if they are such."""
+    """The base and factor, if the frequencies are `ω_i = base^(-2i/width) / factor`."""
     actual = rotary.frequencies
     width, factor = 2 * len(actual), 1 / float(actual[0])
     base = float(actual[0] / actual[1]) ** (width / 2) if len(actual) > 1 else 10000.0
@@ -304,7 +304,7 @@ def _pattern(attentions: list[SelfAttention], ledger: Ledger) -> str:
 
 
 def eps_of(model: DecoderModel, ledger: Ledger) -> set[float]:
-    """The ε of all norms, those of early exits left out."""
+    """The values of ε of all norms, except those of early exits."""
     norms = (module for module in model.stack.modules() if isinstance(module, Norm))
     return {ledger.take(norm, "eps") for norm in norms}
 

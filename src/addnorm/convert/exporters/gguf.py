@@ -1,4 +1,4 @@
-"""Export a decoder to GGUF, as one of the architectures that llama.cpp supports."""
+"""Exporting decoders to GGUF, as one of the architectures that llama.cpp supports."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,18 +32,18 @@ Dtype = Literal["f32", "f16", "bf16"]
 Named = Iterator[tuple[str, Tensor]]
 
 IN_PAIRS = {"llama"}
-"""Architectures that turn neighbours; the others turn features half the width apart."""
+"""Architectures with interleaved rotary pairs; in the others, pairs are half the width apart."""
 FUSED = {"gpt2", "gptneox", "mpt"}
-"""Architectures with one matrix for queries, keys and values."""
+"""Architectures with a fused matrix for queries, keys and values."""
 SCALING = {"gemma", "gemma2"}
-"""Architectures that multiply embeddings by √d_model; for others the table is multiplied."""
+"""Architectures that multiply embeddings by √d_model; for others the table itself is scaled."""
 UNTIED = {"gptneox"}
-"""Architectures whose head is always written."""
+"""Architectures whose head is always written, even if tied."""
 
 THETA = 10000.0
-"""The base to which frequencies of no base are written as factors."""
+"""The nominal base for non-geometric frequencies, which are written as factors."""
 NO_WINDOW = 2**30
-"""The size that stands for none, in an architecture that always has one."""
+"""The window size that means no window, for architectures that always have one."""
 
 
 def export_gguf(
@@ -55,9 +55,8 @@ def export_gguf(
 ) -> None:
     """Write `file` with the weights, the sizes and the vocabulary; norms and biases stay float32.
 
-    Before it takes its place, the file is read back and must give the logits of the model. Raises
-    `InputError` for parts and tokenizers that llama.cpp does not have, and where the package is
-    missing.
+    Before the file is moved into place, it is read back and must reproduce the model's logits.
+    Raises `InputError` for parts and tokenizers that llama.cpp lacks, or if the package is missing.
     """
     gguf = _library()
     check_types("GGUF", model)
@@ -127,7 +126,7 @@ def _add_sizes(
 
 
 def _blocks(model: DecoderModel) -> list[Block | ParallelBlock]:
-    """The blocks, whose types the architecture has been chosen by."""
+    """The blocks, whose types were checked when the architecture was chosen."""
     blocks = list(model.stack.blocks)
     assert all(isinstance(block, Block | ParallelBlock) for block in blocks)
     return blocks  # pyright: ignore[reportReturnType]
@@ -176,7 +175,7 @@ def _add_vocabulary(writer: Any, tokenizer: Tokenizer, size: int) -> None:
     writer.add_token_types(known.types)
     writer.add_token_merges(known.merges)
     writer.add_bos_token_id(tokenizer.bos_id)
-    if tokenizer.pad_id in tokenizer.special_ids:  # else it is any token: none stands for padding
+    if tokenizer.pad_id in tokenizer.special_ids:  # otherwise there is no padding token
         writer.add_pad_token_id(tokenizer.pad_id)
     if tokenizer.eos_id is not None:
         writer.add_eos_token_id(tokenizer.eos_id)
@@ -222,7 +221,7 @@ def _tensors(model: DecoderModel, config: DecoderConfig, name: str, ledger: Ledg
 
 
 def _encodings(model: DecoderModel, config: DecoderConfig) -> Tensor:
-    """What the position scheme adds to the embedding at each position."""
+    """The position encodings that are added to the embeddings."""
     rows, table = model.embed.position.max_len or config.max_len, model.embed.tokens.weight
     nothing = table.new_zeros(1, rows, table.shape[1])
     return model.embed.position.embed(nothing, Context.over(nothing, Full()))[0]
@@ -243,7 +242,7 @@ def _block(block: Block | ParallelBlock, name: str, ledger: Ledger) -> Named:
 
 
 def _queries_keys_values(attention: SelfAttention, ledger: Ledger, *, in_pairs: bool) -> Named:
-    """The projections and the norms of queries and keys, turned features in the right order."""
+    """Yield the projections and query/key norms, with rotary features in the right order."""
     turning = [*_linear("attn_q", attention.q_proj, ledger)]
     turning += [*_linear("attn_k", attention.k_proj, ledger)]
     if isinstance(attention.q_norm, RMSNorm | OffsetRMSNorm):
@@ -255,9 +254,9 @@ def _queries_keys_values(attention: SelfAttention, ledger: Ledger, *, in_pairs: 
 
 
 def reorder_rotary_rows(rows: Tensor, attention: SelfAttention, *, in_pairs: bool) -> Tensor:
-    """The rows of every head with the two features of a turned pair side by side, or half apart.
+    """Reorder the rows of every head so that rotary pairs are adjacent or half a head apart.
 
-    Features that do not turn keep their places, after those that do.
+    Features that are not rotated stay at the end.
     """
     position = attention.position
     if not isinstance(position, Rotary) or in_pairs == (position.turn is LAYOUTS["interleaved"]):

@@ -1,4 +1,4 @@
-"""The architectures of llama.cpp that are written, and which of them has all parts of a model."""
+"""The supported llama.cpp architectures, and choosing one that has all parts of a model."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ from addnorm.models import DecoderModel
 from addnorm.models.ledger import Ledger
 
 Architecture = Mapping[str, tuple[str, ...]]
-"""The descriptions that an architecture accepts, by part."""
+"""The part descriptions that an architecture accepts."""
 
 ANY_BIAS = ("none", "qkv", "out", "all")
 PLAIN: Architecture = {
@@ -85,13 +85,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         "attention bias": ANY_BIAS,
     },
 }
-"""The architectures that are written, the more particular before those that have it all."""
+"""The supported architectures, more specific ones first."""
 
 
 def architecture_of(model: DecoderModel, ledger: Ledger) -> str:
     """The first architecture that has every part of the model.
 
-    Raises `InputError` that names the nearest one, and what it lacks.
+    Raises `InputError` naming the nearest one and the parts it lacks.
     """
     facts = describe_parts(model, ledger)
     lacks = {name: list(_lacking(facts, parts)) for name, parts in ARCHITECTURES.items()}

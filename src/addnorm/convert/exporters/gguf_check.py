@@ -1,6 +1,6 @@
-"""Read a GGUF file as llama.cpp does, in plain float64 products, and compare its logits.
+"""Verifying a GGUF file with a plain float64 re-implementation of llama.cpp.
 
-Nothing here knows our models: names, keys and what they mean are those of llama.cpp.
+This code is independent of our models: names, keys and semantics are those of llama.cpp.
 """
 
 import math
@@ -22,7 +22,7 @@ HeadVectors = Float[Tensor, "heads seq d_head"]
 
 
 def check_gguf(file: Path, model: DecoderModel) -> None:
-    """Raise `InputError` unless the file gives the logits of the model on a short text."""
+    """Raise `InputError` unless the file reproduces the model's logits on a short text."""
     [tokens] = sample_inputs(model)
     expected = model_logits(model, (tokens,))[0]
     read = GGUFFile(file)
@@ -32,12 +32,12 @@ def check_gguf(file: Path, model: DecoderModel) -> None:
 
 
 def _bits(dtype: torch.dtype) -> float:
-    """How fine a type is: bfloat16 is the coarsest."""
+    """The precision of a dtype, as a sort key: bfloat16 is the coarsest."""
     return -torch.finfo(dtype).eps
 
 
 class GGUFFile:
-    """The settings and tensors of a file, and what llama.cpp computes of them."""
+    """The settings and tensors of a file, and llama.cpp's forward pass."""
 
     def __init__(self, file: Path) -> None:
         from gguf import GGUFReader
@@ -54,30 +54,30 @@ class GGUFFile:
         self.dtype = next((narrow[name] for name in narrow if name in names), torch.float32)
 
     def key(self, name: str, default: Any = None) -> Any:
-        """A setting of the architecture."""
+        """An architecture-specific setting."""
         return self.settings.get(f"{self.architecture}.{name}", default)
 
     def tensor(self, name: str) -> Tensor | None:
-        """A tensor, with its rows first, or None."""
+        """A tensor in row-major layout, or None."""
         if (raw := self._raw.get(name)) is None:
             return None
         self._unread.discard(name)
         return torch.from_numpy(np.array(self._dequantize(raw.data, raw.tensor_type))).double()
 
     def required(self, name: str) -> Tensor:
-        """A tensor that must be there."""
+        """A required tensor."""
         found = self.tensor(name)
         if found is None:
             raise InputError(f"GGUF: the file has no {name}")
         return found
 
     def check_all_read(self) -> None:
-        """Raise `InputError` where the file has tensors that llama.cpp would never read."""
+        """Raise `InputError` if the file has tensors that llama.cpp would not use."""
         if self._unread:
             raise InputError(f"GGUF: {self.architecture} has no {sorted(self._unread)[0]}")
 
     def logits(self, tokens: Int[Tensor, " seq"]) -> Float[Tensor, "seq vocab"]:
-        """The logits after each token."""
+        """The next-token logits at each token."""
         table = self.required("token_embd.weight")
         if table.shape != (self.key("vocab_size"), self.key("embedding_length")):
             raise InputError(f"GGUF: token_embd.weight has shape {tuple(table.shape)}")
@@ -131,7 +131,7 @@ class GGUFFile:
         return list(joined.split([n * d_head, n_kv * d_head, n_kv * d_head], dim=-1))
 
     def _bias(self, i: int, n_heads: int, n: int) -> Tensor:
-        """0 where a query may look, or what ALiBi takes away; elsewhere -∞."""
+        """The attention mask with ALiBi biases: -∞ where masked."""
         distance = torch.arange(n)[:, None] - torch.arange(n)
         hidden = distance < 0
         if self.architecture == "gemma2" and i % 2 == 0:
@@ -149,7 +149,7 @@ class GGUFFile:
         return bias.masked_fill(hidden, -math.inf)
 
     def _turned(self, x: HeadVectors) -> HeadVectors:
-        """Queries or keys after RoPE, in the order of features of the architecture."""
+        """Apply RoPE to queries or keys, in the layout of the architecture."""
         width = self.key("rope.dimension_count")
         if width is None:
             return x

@@ -1,4 +1,4 @@
-"""Write a tokenizer as the byte-level BPE vocabulary of a GGUF file."""
+"""Converting a tokenizer to the byte-level BPE vocabulary of a GGUF file."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)
-"""What llama.cpp calls the types of tokens."""
+"""llama.cpp's token types."""
 
 LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -17,12 +17,12 @@ SPLITS = {
     rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{LETTERS}|\p{{N}}{{1,3}}|{SIGNS}": "llama-bpe",
     rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{LETTERS}|\p{{N}}|{SIGNS}": "qwen2",
 }
-"""How llama.cpp names patterns that split a text into words; GPT-2's own is built in."""
+"""llama.cpp's names of pre-tokenizer patterns; GPT-2's pattern is built in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The tokens by id with their types, the merges, best first, and how text becomes words."""
+    """Tokens by id with their types, the merges in order, and the pre-tokenizer."""
 
     tokens: list[str]
     types: list[int]
@@ -32,11 +32,11 @@ class Vocabulary:
 
 
 def vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
-    """The tokenizer as byte-level BPE with `size` ids.
+    """Convert the tokenizer to byte-level BPE with `size` ids.
 
-    A character tokenizer becomes merges that join the bytes of each of its characters; llama.cpp
-    leaves out characters that it does not know, where ours says "unknown". Raises `InputError` for
-    other tokenizers.
+    A character tokenizer becomes merges that join the bytes of each character; llama.cpp drops
+    unknown characters, which our tokenizer maps to the unknown token. Raises `InputError` for other
+    tokenizers.
     """
     settings: dict[str, Any] = json.loads(tokenizer.inner.to_str())
     model = settings["model"]
@@ -59,7 +59,7 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
         merges, pre = list(dict.fromkeys(left_to_right_merges(normal))), "gpt-2"
     else:
         merges, pre = [_merge(merge) for merge in model["merges"]], _pre(settings)
-    # A file cannot hold an empty list, and this merge never makes a token.
+    # GGUF has no empty lists, and this merge never produces a token.
     merges = merges or [" ".join(to_byte_alphabet("é"))]
     return Vocabulary(
         tokens=tokens, types=types, merges=merges, pre=pre, add_bos=_add_bos(tokenizer)
@@ -84,7 +84,7 @@ def _type(tokenizer: Tokenizer, i: int, name: str | None, added: dict[int, bool]
 
 
 def _add_bos(tokenizer: Tokenizer) -> bool:
-    """Whether a text begins with the start token, as `data.encoding` reads a prompt."""
+    """Whether prompts begin with the bos token, as in `data.encoding`."""
     if tokenizer.before not in (None, (), (tokenizer.bos_id,)):
         raise _refusal(f"a tokenizer that puts {tokenizer.before} before each text")
     return tokenizer.before != ()
@@ -97,7 +97,7 @@ def _is_characters(settings: dict[str, Any]) -> bool:
 
 
 def _pre(settings: dict[str, Any]) -> str:
-    """What llama.cpp calls the way that text becomes words."""
+    """llama.cpp's name of the pre-tokenizer."""
     pre, normalizer = settings["pre_tokenizer"] or {}, settings["normalizer"]
     split: dict[str, Any] = {}
     if pre.get("type") == "Sequence" and len(pre["pretokenizers"]) == 2:
@@ -116,11 +116,11 @@ def _pre(settings: dict[str, Any]) -> str:
 
 
 def _merge(merge: str | list[str]) -> str:
-    """`a b`; newer files of the library have a pair."""
+    """A merge as `a b`; newer tokenizer files store a pair."""
     return merge if isinstance(merge, str) else " ".join(merge)
 
 
-# Bytes, each as one visible character: GPT-2's alphabet (Radford et al. 2019, code).
+# GPT-2's alphabet, which maps each byte to a visible character (Radford et al. 2019, code).
 
 
 def _alphabet() -> dict[int, str]:
@@ -135,14 +135,14 @@ ALPHABET = _alphabet()
 
 
 def to_byte_alphabet(text: str) -> str:
-    """The UTF-8 bytes of a text in that alphabet."""
+    """The UTF-8 bytes of a text in GPT-2's byte alphabet."""
     return "".join(ALPHABET[byte] for byte in text.encode())
 
 
 def left_to_right_merges(tokens: Iterable[str]) -> Iterator[str]:
-    """The merges that make each token out of its bytes, from left to right.
+    """Yield the merges that build each token from its bytes, left to right.
 
-    No other character is touched: bytes that go on with one never begin one.
+    Other characters are not affected: UTF-8 continuation bytes never begin a character.
     """
     for token in tokens:
         for n in range(1, len(token)):

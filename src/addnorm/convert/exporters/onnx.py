@@ -1,4 +1,4 @@
-"""Export models to ONNX graphs, with the key/value cache as graph inputs and outputs."""
+"""Exporting models to ONNX, with the key/value cache as graph inputs and outputs."""
 
 import copy
 import logging
@@ -45,11 +45,11 @@ from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
 
 EXTERNAL = 2**30
-"""Bytes of weights from which on they stand in a file of their own: one graph holds 2 GiB."""
+"""The weight size above which weights are in a separate file (protobuf's limit is 2 GiB)."""
 
 
 def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
-    """Write the graphs of `model` into `folder`; return their files.
+    """Write the graphs of `model` to `folder`; return their files.
 
     | model | file | inputs | outputs |
     |---|---|---|---|
@@ -61,11 +61,11 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     Past are `past_key.i` and `past_value.i` of each layer `i`, of shape (batch, kv_heads, past,
     d_head), where `past` may be 0; present are `present_key.i` and `present_value.i`, the past of
     the next step; cross are `cross_key.i` and `cross_value.i`, computed once. Ids and masks are
-    int64; a decoder's mask has past + sequence columns, padding on either side. An encoder that
-    tells sentences apart reads `token_type_ids` too. A window keeps its whole past. A position past
-    a learned table is an index out of bounds, which onnxruntime refuses on a CPU. Where onnxruntime
-    is installed, the graphs must give the logits of the model before they take their place. Raises
-    `InputError` for parts that no graph can hold, and where `onnx` is missing.
+    int64; a decoder's mask has past + sequence columns, padding on either side. An encoder with
+    token types also has the input `token_type_ids`. With sliding windows the whole past is still
+    kept. A position beyond a learned table is an index out of bounds, which onnxruntime refuses on
+    a CPU. If onnxruntime is installed, the graphs must reproduce the model's logits before they are
+    moved into place. Raises `InputError` for parts that cannot be traced, or if `onnx` is missing.
     """
     try:
         import onnxscript  # noqa: F401 # pyright: ignore[reportUnusedImport]
@@ -85,9 +85,9 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
 
 
 def _plain(model: Model) -> Model:
-    """A copy for inference whose attention is plain products.
+    """A copy for inference, with attention as plain matrix products.
 
-    A kernel with a float mask makes NaN of a query that sees nothing; padding is full of those.
+    Fused kernels with a float mask return NaN for fully masked queries, as in padding.
     """
     plain = copy.deepcopy(model).eval().cpu().requires_grad_(False)
     ledger = Ledger(plain, "ONNX")
@@ -104,7 +104,7 @@ def _plain(model: Model) -> Model:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphTensor:
-    """An input of a graph: an example of it, and the names of the axes that may have any length."""
+    """A graph input: an example tensor, and the names of its dynamic axes."""
 
     example: Tensor
     axes: Mapping[int, str]
@@ -112,7 +112,7 @@ class GraphTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """What is written to one file."""
+    """The content of one ONNX file."""
 
     name: str
     module: nn.Module
@@ -120,7 +120,7 @@ class Graph:
     outputs: Sequence[str]
 
     def save(self, folder: Path) -> None:
-        """Trace the module on the examples, and write the graph."""
+        """Trace the module on the examples, and save the graph."""
         examples = tuple(slot.example for slot in self.inputs.values())
         anything = torch.export.Dim.DYNAMIC
         lengths = tuple(dict.fromkeys(slot.axes, anything) for slot in self.inputs.values())
@@ -142,7 +142,7 @@ class Graph:
             program.save(folder / self.name, external_data=size > EXTERNAL)
 
     def symbols(self, shapes: Iterable[Any]) -> dict[Any, str]:
-        """The axis that each symbol of the tracer stands for."""
+        """The axis name of each of the tracer's symbols."""
         found = {
             str(shape[i]): axis
             for shape, slot in zip(shapes, self.inputs.values(), strict=True)
@@ -176,7 +176,7 @@ def write_once(graph: Any) -> None:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Say nothing of what the tracer, the translator and their libraries remark on the way."""
+    """Suppress warnings of the tracer and the ONNX exporter."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -218,7 +218,7 @@ def _decoder(module: nn.Module, inputs: Mapping[str, GraphTensor]) -> Graph:
 
 def _past(stack: Stack) -> dict[str, GraphTensor]:
     mixers = [mixer for mixer in stack.mixers if isinstance(mixer, SelfAttention)]
-    return _keys_values("past", "past", mixers)  # others were refused
+    return _keys_values("past", "past", mixers)  # other mixers were refused
 
 
 def _ids(length: int, axis: str) -> GraphTensor:
@@ -226,7 +226,7 @@ def _ids(length: int, axis: str) -> GraphTensor:
 
 
 def _readable(embed: Input, config: ModelConfig) -> dict[str, GraphTensor]:
-    """What an encoder reads: tokens of any number, or images of the size that it was made for."""
+    """The encoder inputs: any number of tokens, or images of the configured size."""
     if isinstance(embed, TokenEmbedding):
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (embed.types is not None)
         return {name: _ids(3, "sequence") for name in names}
@@ -238,22 +238,22 @@ def _readable(embed: Input, config: ModelConfig) -> dict[str, GraphTensor]:
 
 
 def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[str, GraphTensor]:
-    """The keys and values of every layer, `axis` of them; the example has 4, or 5 of a memory."""
+    """Key and value inputs of every layer, with `axis` as the name of their length."""
     slots: dict[str, GraphTensor] = {}
     for i, attention in enumerate(attentions):
         weight, heads = attention.k_proj.weight, attention.k_proj.out_features // attention.d_head
         length = 5 if axis == "memory" else 4
-        for part in ("key", "value"):  # one tensor for both would be one input to the tracer
+        for part in ("key", "value"):  # a shared tensor would become one input
             example = torch.zeros(2, heads, length, attention.d_head, dtype=weight.dtype)
             slots[f"{name}_{part}.{i}"] = GraphTensor(example=example, axes={0: "batch", 2: axis})
     return slots
 
 
-# What is traced: the models and their steps, with tensors for arguments.
+# The traced modules: models and decoding steps with tensor arguments only.
 
 
 class EncoderGraph(nn.Module):
-    """The model on ids with their mask and types, or on pixels."""
+    """The encoder model, on ids with their mask and types, or on pixels."""
 
     def __init__(self, model: EncoderModel) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class EncoderGraph(nn.Module):
 
 
 class MemoryGraph(nn.Module):
-    """The memory, and the keys and values that each layer of the decoder sees in it."""
+    """The encoder memory, and the cross-attention keys and values of each decoder layer."""
 
     def __init__(self, model: EncoderDecoderModel) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class MemoryGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """`decoder_step` on ids, a mask of all tokens and the past: logits of the new, and all kept."""
+    """`decoder_step` on ids, the mask and the past: returns the logits and the new cache."""
 
     def __init__(self, model: DecoderModel) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class DecoderGraph(nn.Module):
 
 
 class TranslationGraph(nn.Module):
-    """`translation_step` on ids, the memory's mask, its keys and values, and the past."""
+    """`translation_step` on ids, the memory's mask, keys and values, and the past."""
 
     def __init__(self, model: EncoderDecoderModel) -> None:
         super().__init__()
@@ -307,7 +307,7 @@ class TranslationGraph(nn.Module):
 
 
 def _with_valid(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """What an encoder takes: the second input is a mask."""
+    """Convert the second input, the mask, to bool."""
     return [tensor.bool() if i == 1 else tensor for i, tensor in enumerate(tensors)]
 
 

@@ -1,4 +1,4 @@
-"""Run an exported ONNX folder in onnxruntime, where that is installed, beside the model."""
+"""Verifying an ONNX export with onnxruntime, if it is installed."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -14,13 +14,13 @@ from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Mode
 from addnorm.nn.patches import PatchEmbedding
 
 TYPES = {"tensor(float16)": torch.float16, "tensor(double)": torch.float64}
-"""What onnxruntime calls the types of tensors that are not float32."""
+"""onnxruntime's names of tensor types other than float32."""
 
 
 def check_onnx(folder: Path, model: Model) -> None:
-    """Raise `InputError` unless onnxruntime gives the logits of the model on a small input.
+    """Raise `InputError` unless onnxruntime reproduces the model's logits on a small input.
 
-    Without onnxruntime nothing is compared: the graph was traced from the model itself.
+    Without onnxruntime nothing is compared; the graph was traced from the model itself.
     """
     try:
         import onnxruntime  # noqa: F401 # pyright: ignore[reportUnusedImport]
@@ -43,7 +43,7 @@ def check_onnx(folder: Path, model: Model) -> None:
 
 
 def _inputs(folder: Path, model: Model) -> tuple[Tensor, ...]:
-    """The sample that the model reads; images of the one size that the graph reads."""
+    """Sample inputs for the model, with images of the size that the graph takes."""
     inputs = sample_inputs(model)
     embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
     if not isinstance(embed, PatchEmbedding):
@@ -65,7 +65,7 @@ def _translated(folder: Path, read: tuple[Tensor, ...]) -> Tensor:
 
 
 class Session:
-    """A graph, run by onnxruntime on one thread of the CPU."""
+    """A graph in onnxruntime, on one CPU thread."""
 
     def __init__(self, file: Path) -> None:
         import onnxruntime
@@ -93,14 +93,14 @@ class Session:
         return {name: torch.from_numpy(one) for name, one in zip(names, found, strict=True)}
 
     def source(self, one: Tensor) -> dict[str, Tensor]:
-        """What an encoder reads: pixels, or ids with a mask and types."""
+        """The encoder inputs: pixels, or ids with a mask and types."""
         if "pixels" in self.shapes:
             return {"pixels": one}
         types = torch.zeros_like(one)
         return {"input_ids": one, "attention_mask": torch.ones_like(one), "token_type_ids": types}
 
     def empty_past(self) -> dict[str, Tensor]:
-        """The past of a text that begins."""
+        """The empty past at the start of a text."""
         return {
             name: torch.zeros(1, shape[1], 0, shape[3], dtype=TYPES.get(self._types[name]))
             for name, shape in self.shapes.items()

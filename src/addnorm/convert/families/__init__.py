@@ -1,1 +1,1 @@
-"""Model families: how each one's Hugging Face checkpoints correspond to models of ours."""
+"""Model families: the mapping of each one's Hugging Face checkpoints to our models."""

@@ -1,4 +1,4 @@
-"""BART: learned positions, a norm after the embedding and after each sublayer, GELU."""
+"""BART: learned positions, embedding norm, post-norm, GELU."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,14 +16,14 @@ from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
 
 FIRST = 2
-"""The row of the first position."""
+"""The table row of the first position."""
 
 
 def _read(settings: Settings) -> ModelSpec:
     for key in ("normalize_before", "add_final_layer_norm", "static_position_embeddings"):
         settings.expect(key, False)
     settings.expect("normalize_embedding", True)
-    settings.expect("add_bias_logits", False, True)  # there is one in either case
+    settings.expect("add_bias_logits", False, True)  # there is one either way
     settings.expect("extra_pos_embeddings", FIRST)
     settings.expect("force_bos_token_to_be_generated", False, True)
     for key in ("classif_dropout", "classifier_dropout"):

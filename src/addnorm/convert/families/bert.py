@@ -1,4 +1,4 @@
-"""BERT: learned positions and sentence types, LayerNorm after each sublayer; RoBERTa shares it."""
+"""BERT: learned positions and token types, post-norm; shared with RoBERTa."""
 
 from collections.abc import Iterator
 
@@ -48,7 +48,7 @@ RELICS = (
     "pooler_size_per_head",
     "pooler_type",
 )
-"""Keys that the first converted files carry and no library reads."""
+"""Keys in the first converted files that no library uses."""
 
 
 def _read(settings: Settings) -> ModelSpec:
@@ -64,7 +64,7 @@ def _read(settings: Settings) -> ModelSpec:
 
 
 def body_of(settings: Settings, head: HeadConfig, *, first_row: int = 0) -> EncoderConfig:
-    """The encoder with a head; its positions begin at row `first_row` of their table."""
+    """The encoder with a head; positions begin at row `first_row` of their table."""
     settings.expect("is_decoder", False)
     settings.expect("add_cross_attention", False)
     settings.expect("position_embedding_type", "absolute")
@@ -95,7 +95,7 @@ def body_of(settings: Settings, head: HeadConfig, *, first_row: int = 0) -> Enco
 
 
 def head_of(settings: Settings, task: Task, transform: TransformConfig) -> HeadConfig:
-    """The head of a task; `transform` is what stands before the scores of tokens."""
+    """The head of a task; `transform` precedes the token logits."""
     tied = settings.get("tie_word_embeddings", True)
     dropout = settings.optional_float("classifier_dropout")
     dropout = settings.get("hidden_dropout_prob", 0.1) if dropout is None else dropout
@@ -116,7 +116,7 @@ def head_of(settings: Settings, task: Task, transform: TransformConfig) -> HeadC
 
 
 def norm_of(settings: Settings) -> LayerNormConfig:
-    """The norm of every place."""
+    """The norm that is used everywhere."""
     return LayerNormConfig(eps=settings.get("layer_norm_eps", 1e-12))
 
 
@@ -125,7 +125,7 @@ def _write(spec: ModelSpec) -> Json:
 
 
 def settings_of(spec: ModelSpec, stem: str, *, first_row: int = 0) -> Json:
-    """What BERT and RoBERTa say in common."""
+    """The config keys shared by BERT and RoBERTa."""
     model = encoder(spec)
     attention, feedforward = attention_of(model), mlp_of(model)
     tree: Json = {
@@ -171,7 +171,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
 
 
 def scores(theirs: str, *, tied: bool) -> Iterator[TensorMap]:
-    """The scores of tokens: the bias is beside the decoder, and in it too where it is not tied."""
+    """The token head; its bias is stored outside the decoder, and also inside if it is untied."""
     if tied:
         yield Renamed("head.bias", f"{theirs}.bias")
     else:
@@ -180,7 +180,7 @@ def scores(theirs: str, *, tied: bool) -> Iterator[TensorMap]:
 
 
 def body_maps(model: EncoderConfig, theirs: str, *, first_row: int = 0) -> Iterator[TensorMap]:
-    """Embeddings and layers."""
+    """The maps of embeddings and layers."""
     table, rows = "embed.position.table.weight", f"{theirs}.embeddings.position_embeddings.weight"
     yield Renamed("embed.tokens.weight", f"{theirs}.embeddings.word_embeddings.weight")
     yield SkipRows(table, rows, first_row) if first_row else Renamed(table, rows)
@@ -205,7 +205,7 @@ def _layer(i: int, theirs: str) -> Iterator[TensorMap]:
 
 
 RENAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
-"""Names of the first files."""
+"""Tensor names in the first files."""
 
 BERT = Family(
     model_types=("bert",),
@@ -225,4 +225,4 @@ BERT = Family(
     ),
     refine_by_names=without_pooler,
 )
-"""Devlin et al. 2019. Heads of pre-training that the model opened has not are left out."""
+"""Devlin et al. 2019. Pre-training heads that the model lacks are ignored."""

@@ -1,4 +1,4 @@
-"""DistilBERT: half of BERT's layers, without sentence types and without a pooler."""
+"""DistilBERT: half of BERT's layers, without token types and pooler."""
 
 from collections.abc import Iterator
 
@@ -30,11 +30,11 @@ from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
 
 NORM = LayerNormConfig(eps=1e-12)
-"""The norm of every place; no key says another."""
+"""The norm that is used everywhere; it is not configurable."""
 
 
 def _read(settings: Settings) -> ModelSpec:
-    # Sinusoidal positions are a table in the file like any other; they differ in training alone.
+    # Sinusoidal positions are stored as a table too; they differ only in training.
     settings.get("sinusoidal_pos_embds", False)
     settings.get("tie_weights_", True)
     settings.get("qa_dropout", 0.1)

@@ -41,8 +41,8 @@ def _sublayers(settings: Settings, side: str) -> dict[str, Any]:
 
 
 def depths(settings: Settings) -> tuple[int, int]:
-    """How many layers encoder and decoder have."""
-    for side in ("encoder", "decoder"):  # which training leaves out at random
+    """The numbers of encoder and decoder layers."""
+    for side in ("encoder", "decoder"):  # random layer dropping in training
         settings.get(f"{side}_layerdrop", 0.0)
     return settings.required_int("encoder_layers", "num_hidden_layers"), settings.required_int(
         "decoder_layers"
@@ -50,12 +50,12 @@ def depths(settings: Settings) -> tuple[int, int]:
 
 
 def embedding_scale(settings: Settings) -> EmbeddingConfig:
-    """Embeddings, multiplied by √d_model or not."""
+    """Embeddings, optionally multiplied by √d_model."""
     return EmbeddingConfig(scale="sqrt" if settings.get("scale_embedding", False) else "one")
 
 
 def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
-    """The keys that these families have in common."""
+    """The config keys shared by these families."""
     model = encoder_decoder(spec)
     attention, dense = attention_of(model), mlp_of(model)
     config: Json = {
@@ -91,21 +91,21 @@ def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
 
 
 def with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
-    """The model with a bias of its head where there is one among the tensors of these names."""
+    """Give the head a bias if the file has one."""
     model = encoder_decoder(spec)
     head = replace(token_head_of(model), bias=HEAD_BIAS in names)
     return replace(spec, model=replace(model, head=head))
 
 
 def head_bias(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The map of the bias of the head: left out, it is zero."""
+    """The map of the head bias."""
     n_tokens = spec.target_vocab_size or spec.vocab_size
     if token_head_of(encoder_decoder(spec)).bias:
         yield Reshaped("head.bias", HEAD_BIAS, (n_tokens,), (1, n_tokens))
 
 
 def stacks(model: EncoderDecoderConfig, *, key_bias: bool = True) -> Iterator[TensorMap]:
-    """The maps of every layer of both stacks; without a `key_bias`, theirs has none."""
+    """The maps of all layers of both stacks; without `key_bias`, theirs have no key bias."""
     lacks = None if key_bias else model.d_model
     for i in range(model.n_layers):
         yield from _layer(f"encoder.blocks.{i}", f"model.encoder.layers.{i}", False, lacks)
@@ -126,7 +126,7 @@ def _layer(ours: str, theirs: str, cross: bool, lacks: int | None) -> Iterator[T
 
 
 def _attention(ours: str, theirs: str, lacks: int | None) -> Iterator[TensorMap]:
-    """`lacks` is the width of the bias of the keys where theirs has none."""
+    """`lacks` is the width of the key bias if theirs has none."""
     for part in ("q_proj", "v_proj", "out_proj"):
         yield from weight_and_bias(f"{ours}.{part}", f"{theirs}.{part}")
     yield from weight_and_bias(f"{ours}.k_proj", f"{theirs}.k_proj", bias=lacks is None)

@@ -1,5 +1,4 @@
-"""Gemma 1, 2 and 3 (text): scaled embeddings and gains from one, then norms around every sublayer,
-capped scores and logits, and windows in most layers."""
+"""Gemma 1, 2 and 3 (text): scaled embeddings, offset RMSNorm; later sandwich norms, windows."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -50,7 +49,7 @@ TANH = "gelu_pytorch_tanh"
 
 
 def _read_1(settings: Settings) -> ModelSpec:
-    """`hidden_act = "gelu"` of the first files stood for the approximation by tanh."""
+    """In the first files, `hidden_act = "gelu"` means the tanh approximation."""
     _check_causal(settings)
     settings.expect("hidden_activation", None, TANH)
     activation = activation_of(settings, "hidden_act", TANH)
@@ -90,7 +89,7 @@ def _read_2(settings: Settings) -> ModelSpec:
 
 
 def _read_3(settings: Settings) -> ModelSpec:
-    settings.expect("attn_logit_softcapping", None)  # transformers reads it, and caps nothing
+    settings.expect("attn_logit_softcapping", None)  # transformers ignores it
     size = settings.optional_int("sliding_window", missing=WINDOW)
     both_ways = settings.get("use_bidirectional_attention", False)
     if both_ways and size is not None:
@@ -129,7 +128,7 @@ def _model(
 ) -> ModelSpec:
     if activation is None:
         activation = activation_of(settings, "hidden_activation", TANH)
-        # The older of the two names, which nobody reads any more.
+        # The older of the two keys, no longer used.
         settings.expect("hidden_act", None, TANH, "gelu", settings.tree.get("hidden_activation"))
     head = decoder_head(settings, tied=settings.get("tie_word_embeddings", True))
     if kind is EncoderConfig and is_body(settings):
@@ -150,7 +149,7 @@ def _model(
 
 
 def _attention(settings: Settings, *, softcap: float | None, **overrides: Any) -> AttentionConfig:
-    """With scores divided by the root of `query_pre_attn_scalar`, which need not be the width."""
+    """Attention with scores scaled by `query_pre_attn_scalar^-½`, not by the head width."""
     bias = settings.get("attention_bias", False)
     overrides |= {"bias": bias, "out_bias": bias}
     attention = read_attention(settings, kv_heads=4, d_head=256, **overrides)
@@ -160,20 +159,20 @@ def _attention(settings: Settings, *, softcap: float | None, **overrides: Any) -
 
 
 def _cap(settings: Settings, key: str, missing: float | None) -> float | None:
-    """The cap under a key: none where it is null, and `missing` where it is not there."""
+    """The cap under a key: None if null, `missing` if the key is absent."""
     cap = settings.optional_float(key)
     return cap if key in settings.tree else missing
 
 
 def _types(settings: Settings, every: int) -> list[str]:
-    """All but each layer with a number that `every` divides have a window."""
+    """The layer types: by default, every layer has a window except each `every`-th."""
     n_layers = settings.required_int("num_hidden_layers")
     default_types = [SLIDING if (i + 1) % every else FULL for i in range(n_layers)]
     return read_layer_types(settings, n_layers) or default_types
 
 
 def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
-    """The positions of layers that see all, and of those with a window."""
+    """The positions of full-attention layers and of sliding-window layers."""
     theta = settings.get("rope_theta", GLOBAL_THETA)
     local = settings.get("rope_local_base_freq", THETA)
     both, old = settings.table("rope_parameters"), settings.table("rope_scaling")
@@ -242,7 +241,7 @@ def _both_ways(model: DecoderConfig | EncoderConfig, written: Json) -> Json:
 
 
 def _written(spec: ModelSpec, model_type: str, stem: str) -> Json:
-    """What Gemma 2 and 3 share."""
+    """The config keys shared by Gemma 2 and 3."""
     model = one_stack(spec)
     check_divides(model, model_type)
     types, size = write_windows(model)

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, LayerNorm before each sublayer, GELU; weights stored as (in, out)."""
+"""GPT-2: learned positions, pre-norm, GELU; weights stored as (in, out)."""
 
 from collections.abc import Iterator
 

@@ -60,7 +60,7 @@ def _read(settings: Settings) -> ModelSpec:
 
 
 def _rotary(settings: Settings, d_head: int) -> RotaryConfig:
-    """The first part of every head turns: under older names where `rope_parameters` is silent."""
+    """Partial rotary positions, from `rope_parameters` or older keys."""
     theta, part = settings.get("rotary_emb_base", THETA), settings.get("rotary_pct", 0.25)
     settings.expect("rope_theta", None, theta)
     settings.expect("partial_rotary_factor", None, part)

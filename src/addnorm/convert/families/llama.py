@@ -1,4 +1,4 @@
-"""LLaMA 1 to 3: rotary positions, RMSNorm before each sublayer, SwiGLU, grouped-query attention."""
+"""LLaMA 1 to 3: rotary positions, RMSNorm (pre-norm), SwiGLU, grouped-query attention."""
 
 from addnorm.convert.core.family import ModelSpec, attention_of, decoder
 from addnorm.convert.core.rotary import read_rotary, rope_keys, write_rotary

@@ -33,13 +33,13 @@ SANDWICH = {
     "feedforward_residual.norm_in": "pre_feedforward_layernorm",
     "feedforward_residual.norm_out": "post_feedforward_layernorm",
 }
-"""Their norms, by the names of ours."""
+"""Hugging Face names of the norms by our names."""
 
 
 def read_attention(
     settings: Settings, *, kv_heads: int | None = None, d_head: int | None = None, **overrides: Any
 ) -> AttentionConfig:
-    """LLaMA's attention with `overrides`; `kv_heads`, `d_head` stand for missing keys."""
+    """LLaMA's attention with `overrides`; `kv_heads` and `d_head` are defaults for missing keys."""
     d_model, n_heads = (
         settings.required_int("hidden_size"),
         settings.required_int("num_attention_heads"),
@@ -57,14 +57,14 @@ def read_attention(
 
 
 def read_eps(settings: Settings) -> float:
-    """That of every norm."""
+    """The ε of all norms."""
     return settings.get("rms_norm_eps", 1e-6)
 
 
 def read_gated_feedforward(
     settings: Settings, *, bias: bool = False, activation: Activation | None = None
 ) -> GatedFeedForwardConfig:
-    """The feed-forward layer; by default with the activation under `hidden_act`."""
+    """The feed-forward layer, by default with the activation under `hidden_act`."""
     return GatedFeedForwardConfig(
         d_ff=settings.required_int("intermediate_size"),
         activation=activation or activation_of(settings, "hidden_act", "silu"),
@@ -105,7 +105,7 @@ def read_model(
 def write_model(
     spec: ModelSpec, model_type: str, stem: str, *, activation: str = "hidden_act"
 ) -> Json:
-    """The keys that all of them have; the name of the activation stands under that key."""
+    """The config keys shared by all; `activation` is the key of the activation name."""
     model = one_stack(spec)
     attention, feedforward = attention_of(model), model.feedforward
     if not isinstance(feedforward, GatedFeedForwardConfig):
@@ -128,7 +128,7 @@ def write_model(
 
 
 def check_divides(model: DecoderConfig | EncoderConfig, model_type: str) -> None:
-    """Raise `InputError` for heads that do not divide the width, which transformers refuses."""
+    """Raise `InputError` if the heads do not divide the width, as transformers requires."""
     if model.d_model % (n_heads := attention_of(model).n_heads):
         raise InputError(
             f"{model_type} needs a width that divides into heads: d_model = {model.d_model}, "
@@ -137,7 +137,7 @@ def check_divides(model: DecoderConfig | EncoderConfig, model_type: str) -> None
 
 
 def maps(spec: ModelSpec, norms: Mapping[str, str] = PRE) -> Iterator[TensorMap]:
-    """Every tensor."""
+    """The maps of all tensors."""
     model = one_stack(spec)
     yield Renamed("embed.tokens.weight", "model.embed_tokens.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, model, norms))
@@ -168,6 +168,6 @@ def _layer(
 
 
 def relative(model_type: str, **parts: Any) -> Family:
-    """A family whose tensors are named as those of LLaMA."""
+    """A family with the tensor names of LLaMA."""
     every: dict[str, Any] = {"maps": maps, "prefix": "model.", "ignored": IGNORED, "ties": TIES}
     return Family(model_types=(model_type,), **every | parts)

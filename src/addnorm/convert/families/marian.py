@@ -17,9 +17,9 @@ from addnorm.nn.positions import SinusoidalConfig
 def _read(settings: Settings) -> ModelSpec:
     for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         settings.expect(key, False)
-    settings.expect("add_bias_logits", False, True)  # there is one in either case
+    settings.expect("add_bias_logits", False, True)  # there is one either way
     settings.expect("static_position_embeddings", True)
-    settings.expect("extra_pos_embeddings", 0, 1, 2)  # of tables that are not learned
+    settings.expect("extra_pos_embeddings", 0, 1, 2)  # only in tables that are not learned
     for key in ("classif_dropout", "classifier_dropout"):
         settings.get(key, 0.0)
     n_layers, n_decoder_layers = fairseq.depths(settings)
@@ -99,4 +99,4 @@ MARIAN = Family(
         ("lm_head.weight", "model.decoder.embed_tokens.weight"),
     ),
 )
-"""Junczys-Dowmunt et al. 2018, in the form of the OPUS-MT models (Tiedemann & Thottingal 2020)."""
+"""Junczys-Dowmunt et al. 2018, as in the OPUS-MT models (Tiedemann & Thottingal 2020)."""

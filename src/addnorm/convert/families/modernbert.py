@@ -42,7 +42,7 @@ from addnorm.nn.residuals import PreNormConfig
 from addnorm.parts import kind_of
 
 GLOBAL, LOCAL = 160_000.0, 10_000.0
-"""The bases of the frequencies of layers that see all, and of those with a window."""
+"""The rotary bases of global and local layers."""
 
 POOLINGS = {"cls": "first", "mean": "mean"}
 
@@ -89,7 +89,7 @@ def _read(settings: Settings) -> ModelSpec:
 
 
 def _pass_over(settings: Settings) -> None:
-    """What only training and kernels ask for, and keys of BERT that the library never reads."""
+    """Ignore keys about training and kernels, and unused BERT keys."""
     for key in ("initializer_cutoff_factor", "layer_norm_eps"):
         settings.optional_float(key)
     for key in ("deterministic_flash_attn", "sparse_prediction", "repad_logits_with_grad"):
@@ -100,7 +100,7 @@ def _pass_over(settings: Settings) -> None:
 
 
 def _layers_of(settings: Settings, n_layers: int) -> tuple[LayerConfig, tuple[LayerConfig, ...]]:
-    """What all layers have, and the cycle of those that differ."""
+    """The settings shared by all layers, and the repeating layer pattern."""
     every = settings.optional_int("global_attn_every_n_layers", missing=3) or 3
     types = read_layer_types(settings, n_layers) or [
         SLIDING if i % every else FULL for i in range(n_layers)
@@ -113,7 +113,7 @@ def _layers_of(settings: Settings, n_layers: int) -> tuple[LayerConfig, tuple[La
             position=_rotary(settings, tables, FULL, settings.get("global_rope_theta", GLOBAL)),
         ),
         SLIDING: LayerConfig(
-            # They see so much on both sides together, the token itself not counted.
+            # `local_attention` counts both sides together, without the token itself.
             pattern=WindowPatternConfig(size=settings.get("local_attention", 128) // 2 + 1),
             position=_rotary(settings, tables, SLIDING, settings.get("local_rope_theta", LOCAL)),
         ),
@@ -184,7 +184,7 @@ def _write(spec: ModelSpec) -> Json:
         "rope_parameters": {FULL: full, SLIDING: sliding},
         "global_rope_theta": full["rope_theta"],
         "local_rope_theta": sliding["rope_theta"],
-        # Theirs by default are of one vocabulary.
+        # The default ids belong to a particular vocabulary.
         **dict.fromkeys(f"{kind}_token_id" for kind in ("bos", "eos", "pad", "cls", "sep")),
         **_every(types),
         **_written_head(model.head),
@@ -199,7 +199,7 @@ def _gated(model: EncoderConfig) -> GatedFeedForwardConfig:
 
 
 def _local(model: EncoderConfig, types: Sequence[str]) -> PositionConfig:
-    """The positions of layers with a window."""
+    """The positions of sliding-window layers."""
     for i, kind in enumerate(types):
         if kind == SLIDING:
             layer_position = (
@@ -212,7 +212,7 @@ def _local(model: EncoderConfig, types: Sequence[str]) -> PositionConfig:
 
 
 def _every(types: Sequence[str]) -> Json:
-    """The older key that says which layers have a window, where it can."""
+    """The older key for global layers, if it can express the layer types."""
     n = types.index(FULL, 1) if FULL in types[1:] else len(types)
     regular = all((kind == FULL) == (i % n == 0) for i, kind in enumerate(types))
     return {"global_attn_every_n_layers": n} if regular else {}
@@ -271,7 +271,7 @@ def _layer(i: int, model: EncoderConfig, *, bias: bool) -> Iterator[TensorMap]:
     yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.mlp_norm", bias=bias)
     d_ff = feedforward.d_ff or 8 * model.d_model // 3
     for kind in ("weight", "bias") if feedforward.bias else ("weight",):
-        # The first half goes through the activation.
+        # The activation applies to the first half.
         parts = tuple(f"{ours}.feedforward.{part}_proj.{kind}" for part in ("gate", "up"))
         yield Concatenated(parts, f"{theirs}.mlp.Wi.{kind}", (d_ff, d_ff))
     yield from weight_and_bias(

@@ -1,4 +1,4 @@
-"""OPT: GPT's decoder with ReLU, biases everywhere or in no projection, positions from row 2."""
+"""OPT: a GPT decoder with ReLU, all or no projection biases, positions from row 2."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Qwen 2 and 3: LLaMA with biases on queries, keys and values, or with norms on the first two."""
+"""Qwen 2 and 3: LLaMA with query/key/value biases (2) or query/key norms (3)."""
 
 from addnorm.convert.core.family import ModelSpec, attention_of, decoder
 from addnorm.convert.core.rotary import read_rotary, rope_keys, write_rotary
@@ -39,7 +39,7 @@ def _read_3(settings: Settings) -> ModelSpec:
 
 
 def _windows(settings: Settings) -> tuple[PatternConfig, tuple[LayerConfig, ...]]:
-    """Layers from `max_window_layers` on have a window, unless `layer_types` says otherwise."""
+    """Layers from `max_window_layers` onwards have a window, unless `layer_types` is given."""
     n_layers, first = (
         settings.required_int("num_hidden_layers"),
         settings.get("max_window_layers", 28),

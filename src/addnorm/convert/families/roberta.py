@@ -41,7 +41,7 @@ def _family(model_type: str, stem: str) -> Family:
         if pad < 0:
             raise settings.refuse("pad_token_id", "positions begin after the row of that number")
         task = task_of(settings, stem)
-        # The activation before the scores is GELU, whatever that of the layers.
+        # The activation before the token logits is always GELU.
         transform = TransformConfig(activation="gelu", norm=norm_of(settings))
         head = head_of(settings, task, transform)
         return ModelSpec(

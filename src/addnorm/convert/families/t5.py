@@ -23,7 +23,7 @@ from addnorm.parts import kind_of
 ACTIVATIONS: dict[str, Activation] = {
     **NAMES,
     **{f"gated-{name}": activation for name, activation in NAMES.items()},
-    "gated-gelu": "gelu_tanh",  # T5 v1.1 means another GELU by the name
+    "gated-gelu": "gelu_tanh",  # in T5 v1.1 this means the tanh approximation
 }
 
 
@@ -61,7 +61,7 @@ def _read(settings: Settings) -> ModelSpec:
 
 
 def _scales(settings: Settings) -> bool:
-    """Whether hidden states are scaled for the head: only where it was tied when trained."""
+    """Whether hidden states are scaled for the head: only if it was tied in training."""
     tied = settings.get("tie_word_embeddings", True)
     return settings.get("scale_decoder_outputs", tied) and settings.get("model_type", "t5") == "t5"
 
@@ -80,7 +80,7 @@ def _feedforward(settings: Settings, dropout: float) -> FeedForwardConfig | Gate
 
 
 def _tied(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
-    """A head whose weights are not in the file is tied, and so is one that is scaled."""
+    """Mark the head as tied if its weights are not in the file, or if it is scaled."""
     model = encoder_decoder(spec)
     tied = "lm_head.weight" not in names or token_head_of(model).scale == "sqrt"
     return replace(spec, model=replace(model, head=replace(token_head_of(model), tied=tied)))
@@ -180,4 +180,4 @@ T5 = Family(
 """Raffel et al. 2020; Shazeer 2020 for v1.1."""
 
 MT5 = replace(T5, model_types=("mt5",), write=_write_multilingual)
-"""Xue et al. 2021: v1.1, whose head is never scaled for."""
+"""Xue et al. 2021: like v1.1, without scaling before the head."""

@@ -42,4 +42,4 @@ FAMILIES: tuple[Family, ...] = (
     VIT,
     OPT,
 )
-"""Where a model could be exported as several, the first stands."""
+"""All families; if a model can be exported as several, the first is used."""

@@ -1,4 +1,4 @@
-"""Convert state dicts of `torch.nn.Transformer`, or of its halves, to our stacks and back."""
+"""Converting state dicts of `torch.nn.Transformer` and its two stacks to our stacks and back."""
 
 from collections.abc import Iterator, Mapping
 
@@ -33,11 +33,11 @@ def stack_from_torch(
     activation: Activation = "relu",
     eps: float = 1e-5,
 ) -> Stack:
-    """The stack of an `nn.TransformerEncoder` or `nn.TransformerDecoder`, from its state dict.
+    """Build a stack from the state dict of an `nn.TransformerEncoder` or `nn.TransformerDecoder`.
 
-    Sizes are read off the tensors, and so is whether there are biases, cross-attention and a final
-    norm; the rest is not in them and must be said. The stack has no dropout, and tensors of its
-    own. Raises `InputError` naming the tensors that are missing or not known.
+    Sizes and the presence of biases, cross-attention and a final norm are inferred from the
+    tensors; the other settings must be given. The stack has no dropout, and copies of the tensors.
+    Raises `InputError` naming missing or unknown tensors.
     """
     _check_begins(state)
     d_ff, d_model = state["layers.0.linear1.weight"].shape
@@ -55,7 +55,7 @@ def stack_from_torch(
     with without_values():
         build = config.build_cross_stack if cross else config.build_stack
         stack = build(NoPosition(), Depth(encoder=n_layers, decoder=n_layers, causal=cross))
-        # Theirs is an argument: after norms of every layer too, as in nn.Transformer, or nowhere.
+        # In torch the final norm is independent of `norm_first`.
         stack.norm = config.norm.build(d_model) if "norm.weight" in state else NoNorm()
     _fill(stack, state, list(_maps(stack)))
     return stack
@@ -69,7 +69,7 @@ def stacks_from_torch(
     activation: Activation = "relu",
     eps: float = 1e-5,
 ) -> tuple[Stack, Stack]:
-    """The encoder and the decoder of an `nn.Transformer`: see `stack_from_torch`."""
+    """Build the encoder and decoder of an `nn.Transformer` (see `stack_from_torch`)."""
     halves: list[Stack] = []
     for half in ("encoder.", "decoder."):
         half_state = {
@@ -86,10 +86,10 @@ def stacks_from_torch(
 
 
 def torch_state(stack: Stack) -> dict[str, Tensor]:
-    """The state dict of the `nn.TransformerEncoder` or `nn.TransformerDecoder` that is this stack.
+    """Convert a stack to the state dict of an `nn.TransformerEncoder` or `nn.TransformerDecoder`.
 
-    Raises `InputError` for a stack with parts that torch's layers have not. Their arguments
-    `nhead`, `norm_first`, `activation` and `layer_norm_eps` are not in it.
+    Raises `InputError` for parts that torch's layers lack. The arguments `nhead`, `norm_first`,
+    `activation` and `layer_norm_eps` are not part of it.
     """
     for block in stack.blocks:
         _check_known(block)
@@ -104,7 +104,7 @@ def torch_state(stack: Stack) -> dict[str, Tensor]:
 
 
 def torch_states(encoder: Stack, decoder: Stack) -> dict[str, Tensor]:
-    """The state dict of the `nn.Transformer` that is these two: see `torch_state`."""
+    """Convert two stacks to the state dict of an `nn.Transformer` (see `torch_state`)."""
     halves = {"encoder": torch_state(encoder), "decoder": torch_state(decoder)}
     return {f"{half}.{name}": w for half, state in halves.items() for name, w in state.items()}
 
@@ -160,7 +160,7 @@ def _layer(i: int, block: torch.nn.Module) -> Iterator[TensorMap]:
         yield from weight_and_bias(f"{ours}.{residual}.norm", f"{theirs}.norm{number}", bias=bias)
 
 
-# What torch's layers have.
+# Checks for parts that torch's layers lack.
 
 
 def _check_known(block: AnyBlock | torch.nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""ViT: patches of images, a class token, learned positions; LayerNorm before each sublayer."""
+"""ViT: image patches, a class token, learned positions, pre-norm."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ from addnorm.nn.positions import NoPositionConfig
 from addnorm.nn.residuals import PreNormConfig
 
 ENDINGS: dict[str, Task] = {"Model": "body", "ForImageClassification": "sequence"}
-"""How the names of their classes end."""
+"""The tasks by class name ending."""
 
 
 def _read(settings: Settings) -> ModelSpec:
@@ -147,7 +147,7 @@ VIT = Family(
     write=_write,
     maps=_maps,
     prefix="vit.",
-    # On disk the names stayed what they were when the library changed its modules'.
+    # transformers renamed its modules, but not the tensors on disk.
     renames=(
         (r"^(vit\.)?layers\.(\d+)\.", r"\1encoder.layer.\2."),
         (r"\.attention\.q_proj\.", ".attention.attention.query."),
@@ -160,4 +160,4 @@ VIT = Family(
     ignored=(r"(vit\.)?pooler\..*",),
     refine_by_names=without_pooler,
 )
-"""Dosovitskiy et al. 2021. Another head than the model's is left out."""
+"""Dosovitskiy et al. 2021. Tensors of other heads are ignored."""

@@ -1,4 +1,4 @@
-"""Whisper: log-mel frames in, text out; norms before each sublayer, and keys without a bias."""
+"""Whisper: log-mel frames to text; pre-norm, no key bias."""
 
 from collections.abc import Iterator
 
@@ -20,12 +20,12 @@ COUNTS = """
     classifier_proj_size mask_feature_length mask_feature_min_masks mask_time_length
     mask_time_min_masks median_filter_width
 """
-"""What classifiers, training and time stamps have."""
+"""Keys for classifiers, training and time stamps."""
 
 
 def _read(settings: Settings) -> ModelSpec:
     settings.expect("use_weighted_layer_sum", False)
-    for key in ("apply_spec_augment", "scale_embedding"):  # in training; never done
+    for key in ("apply_spec_augment", "scale_embedding"):  # training only; unused
         settings.get(key, False)
     for key in ("mask_feature_prob", "mask_time_prob"):
         settings.get(key, 0.0)

@@ -1,8 +1,8 @@
-"""Load the tokenizers of a Hugging Face folder in any layout; save them as `tokenizer.json`.
+"""Loading the tokenizers of a Hugging Face folder; saving them as `tokenizer.json`.
 
-A text is cut up as the files say. What the ids mean is said, in this order, by `config.json` and
-`generation_config.json`, by `tokenizer_config.json` and `special_tokens_map.json`, and by the names
-that tokens usually have.
+The roles of special tokens are determined, in this order, by `config.json` and
+`generation_config.json`, by `tokenizer_config.json` and `special_tokens_map.json`, and by the usual
+names of tokens.
 """
 
 import json
@@ -37,7 +37,7 @@ SEQ2SEQ = ("t5", "mt5", "marian", "bart", "whisper")
 
 @dataclass(frozen=True)
 class Role:
-    """How the id for one use is found: keys of the configs, of the settings, and usual names."""
+    """How to find a special token: keys in the configs, keys in the settings, and usual names."""
 
     config: tuple[str, ...]
     settings: tuple[str, ...]
@@ -62,9 +62,9 @@ ROLES = {
 
 
 def load_tokenizers(folder: Path, model_type: str, config: Mapping[str, Any]) -> Tokenizers | None:
-    """The tokenizers of a folder with this `config.json`; None where there is no file of any.
+    """The tokenizers of a folder with this `config.json`; None if it has no tokenizer files.
 
-    Raises `InputError` naming the file that is damaged, or missing beside others.
+    Raises `InputError` naming a damaged file, or a missing one in an incomplete layout.
     """
     configs = (config, read_object(folder / "generation_config.json"))
     given = (read_object(folder / NAMES), read_object(folder / SETTINGS))
@@ -83,9 +83,9 @@ def load_tokenizers(folder: Path, model_type: str, config: Mapping[str, Any]) ->
 
 
 def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max_len: int) -> None:
-    """Write what `AutoTokenizer` of transformers opens, and gives the ids that the model reads.
+    """Save a tokenizer so that transformers' `AutoTokenizer` gives the ids that the model expects.
 
-    A tokenizer that is the target's own goes into `target.tokenizer.json`.
+    A separate target tokenizer is saved as `target.tokenizer.json`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     source = _with_template(tokenizers.source, model_type)
@@ -102,7 +102,7 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", *types, "attention_mask"],
         "padding_side": "right" if model_type in (*ENCODERS, *SEQ2SEQ) else "left",
-        # A model of ours has never read a special token out of a text.
+        # Our models never parse special tokens in a text.
         "split_special_tokens": tokenizers.source.before is None,
     }
     _write(folder / NAMES, json.dumps(names, ensure_ascii=False, indent=2) + "\n")
@@ -110,7 +110,7 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
 
 
 def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, Any]:
-    """What `config.json` and `generation_config.json` say of the ids that are written."""
+    """The special token ids for `config.json` and `generation_config.json`."""
     target = tokenizers.target
     first = target.before[0] if target.before else target.bos_id
     ids: dict[str, Any] = {"bos_token_id": first}
@@ -142,7 +142,7 @@ def _tokenizer(folder: Folder, inner: tokenizers.Tokenizer, wraps: Wraps | None)
         _leave_types(inner)
     before, after = _around(inner)
     pad, unk, bos, eos = (_ids(folder, inner, role) for role in ("pad", "unk", "bos", "eos"))
-    # GPT-2 says that its end is also its unknown token, and knows every text.
+    # GPT-2 names its end token as the unknown token too, which it never needs.
     unk = [i for i in unk if i not in (*bos, *eos)]
     return Tokenizer(
         inner,
@@ -157,7 +157,7 @@ def _tokenizer(folder: Folder, inner: tokenizers.Tokenizer, wraps: Wraps | None)
 
 
 def _never(folder: Folder) -> tuple[int, ...]:
-    """The tokens that no translation may hold: Marian's padding."""
+    """Tokens that must never be generated (Marian's padding)."""
     found: list[int] = []
     for config in folder.configs:
         match config.get("bad_words_ids"):
@@ -169,7 +169,7 @@ def _never(folder: Folder) -> tuple[int, ...]:
 
 
 def _add_tokens(folder: Folder, inner: tokenizers.Tokenizer) -> None:
-    """Add the tokens that came after the vocabulary, each with the id that it was given."""
+    """Add the tokens that are not in the base vocabulary, with their given ids."""
     known = {token.content for token in inner.get_added_tokens_decoder().values()}
     for i, token in sorted(_added(folder), key=lambda added: added[0]):
         if token.content in known:
@@ -198,9 +198,9 @@ ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def _mark_special(folder: Folder, inner: tokenizers.Tokenizer, *, usual: bool) -> None:
-    """Mark the tokens that the settings name as special.
+    """Mark the tokens named in the settings as special.
 
-    A role that neither they nor the file give to a token goes to one of a `usual` name.
+    With `usual`, roles that are still unassigned go to tokens with a usual name.
     """
     given = [folder.settings.get(key) for role in ROLES.values() for key in role.settings]
     for key in ("additional_special_tokens", "extra_special_tokens"):
@@ -220,7 +220,7 @@ def _mark(inner: tokenizers.Tokenizer, names: Sequence[str]) -> None:
 
 
 def _named(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
-    """The id of the token that is named for a role, if there is one: it is special."""
+    """The id of the special token named for a role, if any."""
     added = inner.get_added_tokens_decoder()
     special = {token.content: i for i, token in added.items() if token.special}
     names = [token_name(folder.settings.get(key)) for key in ROLES[role].settings]
@@ -228,7 +228,7 @@ def _named(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
 
 
 def _ids(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
-    """The ids for a role: those of the configs that are in the vocabulary, else the named one."""
+    """The ids for a role: from the configs if they are in the vocabulary, else by name."""
     for key in ROLES[role].config:
         values = [config.get(key) for config in folder.configs]
         flat = [i for value in values for i in (value if isinstance(value, list) else [value])]
@@ -285,7 +285,7 @@ def _token(inner: tokenizers.Tokenizer, i: int) -> str:
 
 
 def _around(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that go before and after each text."""
+    """The ids that are added before and after each text."""
     one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
     found = inner.post_process(one_token)
     at = found.special_tokens_mask.index(0)
@@ -293,7 +293,7 @@ def _around(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ..
 
 
 def _with_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer:
-    """A copy that puts around each text what a model of ours reads there."""
+    """A copy of the tokenizer that adds the special tokens our models expect."""
     inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
     if tokenizer.before is None:
         before = [] if model_type in SEQ2SEQ else [tokenizer.bos_id]
@@ -303,7 +303,7 @@ def _with_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenize
 
 
 def _names(inner: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, str]:
-    """The special tokens under the names that transformers has for them."""
+    """The special tokens by their names in transformers."""
     before, after = _around(inner)
     ids = {
         "pad_token": tokenizer.pad_id,
@@ -311,7 +311,7 @@ def _names(inner: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, str]:
         "eos_token": tokenizer.eos_id,
     }
     first = before[0] if before else tokenizer.bos_id
-    if first != tokenizer.pad_id:  # T5 writes after padding, which is no start to name
+    if first != tokenizer.pad_id:  # T5 starts from padding, which is not a bos token
         ids["bos_token"] = first
     if before and after:
         ids |= {"cls_token": before[0], "sep_token": after[-1]}

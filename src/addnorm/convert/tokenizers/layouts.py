@@ -1,4 +1,4 @@
-"""Tokenizer file layouts of Hugging Face folders, and a reader for each."""
+"""Readers for the tokenizer file layouts of Hugging Face folders."""
 
 import json
 from base64 import b64decode
@@ -21,18 +21,18 @@ SETTINGS = "tokenizer_config.json"
 NAMES = "special_tokens_map.json"
 
 WRAPPED = ("roberta", "longformer", "bart")
-"""Model types with `merges.txt` of which each text stands between bos and eos."""
+"""Model types with `merges.txt` whose texts are wrapped in bos and eos."""
 
 Wraps = tuple[bool, bool]
-"""Whether each text stands after bos, and before eos."""
+"""Whether each text is preceded by bos, and followed by eos."""
 
 Read = tuple[tokenizers.Tokenizer, Wraps | None]
-"""A tokenizer, and how it wraps a text: None where its own file says so."""
+"""A tokenizer, and how it wraps a text; None if its own file defines that."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder, and what its files say around the tokenizer."""
+    """A folder, with the settings about its tokenizer."""
 
     path: Path
     model_type: str
@@ -40,11 +40,11 @@ class Folder:
     settings: Mapping[str, Any]
 
     def has(self, name: str) -> bool:
-        """Whether a file is there."""
+        """Whether a file exists."""
         return (self.path / name).exists()
 
     def setting(self, key: str, kind: type[Any], default: Any = None) -> Any:
-        """A setting of one type."""
+        """A setting of the given type."""
         value = self.settings.get(key)
         if value is not None and type(value) is not kind:
             raise InputError(f"{self.path / SETTINGS}: {key} is {value!r}, not a {kind.__name__}")
@@ -61,7 +61,7 @@ def _json(folder: Folder, name: str) -> Iterator[Read]:
 
 
 def _merges(folder: Folder, vocab: str, merges: str) -> Iterator[Read]:
-    """GPT-2 and RoBERTa: byte-pair encoding of bytes."""
+    """GPT-2 and RoBERTa: byte-level BPE."""
     if folder.model_type.startswith("qwen"):
         raise InputError(f"{folder.path} has no {JSON}, which alone says how Qwen splits a text")
     ids = {token: i for i, token in enumerate(_vocab(folder.path / vocab))}
@@ -86,7 +86,7 @@ def _merges(folder: Folder, vocab: str, merges: str) -> Iterator[Read]:
 
 
 def _word_pieces(folder: Folder, vocab: str) -> Iterator[Read]:
-    """BERT and DistilBERT: a token to a line, the last line of its kind counts."""
+    """BERT and DistilBERT: one token per line; for duplicates the last line counts."""
     ids = {token: i for i, token in enumerate(_lines(folder.path / vocab))}
     unknown = token_name(folder.settings.get("unk_token")) or "[UNK]"
     if unknown not in ids:
@@ -104,7 +104,7 @@ def _word_pieces(folder: Folder, vocab: str) -> Iterator[Read]:
 
 
 def _t5(folder: Folder, name: str) -> Iterator[Read]:
-    """T5, of which <extra_id_99> to <extra_id_0> are not in the file."""
+    """T5, whose <extra_id_99> to <extra_id_0> are not in the file."""
     inner = SentencePiece.read(folder.path / name).build()
     n = folder.setting("extra_ids", int, 100 if folder.model_type == "t5" else 0)
     inner.add_special_tokens([f"<extra_id_{i}>" for i in reversed(range(n))])
@@ -116,7 +116,7 @@ def _llama(folder: Folder, name: str) -> Iterator[Read]:
 
 
 def _fairseq(folder: Folder, name: str) -> Iterator[Read]:
-    """XLM-R and CamemBERT, which begin with ids of their own and end with a mask."""
+    """XLM-R and CamemBERT, with their own first ids and a mask token at the end."""
     model = SentencePiece.read(folder.path / name)
     pieces = [piece.text for piece in model.pieces]
     if folder.model_type == "camembert":
@@ -128,7 +128,7 @@ def _fairseq(folder: Folder, name: str) -> Iterator[Read]:
 
 
 def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Read]:
-    """Marian: two models with the ids of one vocabulary, in which >>de<< names a language."""
+    """Marian: two SentencePiece models with a common vocabulary and language tokens (>>de<<)."""
     target_vocab = "target_vocab.json" if folder.setting("separate_vocabs", bool) else vocab
     for model, names in ((source, vocab), (target, target_vocab)):
         tokens = _vocab(folder.path / names)
@@ -142,7 +142,7 @@ def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Re
 
 
 def token_name(value: Any) -> str | None:
-    """The text of a token in the settings, where it may come with its flags."""
+    """The text of a token in the settings, where it may be an object with flags."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else None
 
@@ -156,7 +156,7 @@ def _check_unique(path: Path, ids: Mapping[str, int]) -> None:
 
 
 def _check_normalizer(path: Path, normalizer: normalizers.Normalizer | None) -> None:
-    """Raise `InputError` for a table of characters that the library would fall over."""
+    """Raise `InputError` for a character map that would crash the library."""
     state: Any = normalizer.__getstate__() if normalizer is not None else b"{}"
     step: dict[str, Any] = json.loads(state)
     for one in (step, *step.get("normalizers", ())):
@@ -168,7 +168,7 @@ def _check_normalizer(path: Path, normalizer: normalizers.Normalizer | None) -> 
 
 
 def _vocab(path: Path) -> list[str]:
-    """The tokens of a `vocab.json` by id, which leave no gap."""
+    """The tokens of a `vocab.json`, ordered by id, without gaps."""
     ids = read_object(path)
     for token, i in ids.items():
         if type(i) is not int or not 0 <= i < len(ids):
@@ -178,12 +178,12 @@ def _vocab(path: Path) -> list[str]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; an empty one where there is no file."""
+    """The object in a JSON file; empty if there is no file."""
     if not path.exists():
         return {}
     try:
         value = json.loads(read_file(path))
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no character
+        json.dumps(value, ensure_ascii=False).encode()  # refuses lone surrogates
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -192,7 +192,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file, without what ends them."""
+    """The lines of a file, without line endings."""
     try:
         text = read_file(path).decode()
     except (OSError, ValueError) as error:
@@ -209,4 +209,4 @@ LAYOUTS: dict[tuple[str, ...], Callable[..., Iterator[Read]]] = {
     ("sentencepiece.bpe.model",): _fairseq,
     ("source.spm", "target.spm", "vocab.json"): _marian,
 }
-"""The files of each layout; the first that is whole is read."""
+"""The files of each layout and its reader; the first complete layout is used."""

@@ -1,6 +1,6 @@
-"""Read SentencePiece model files without the library, as tokenizers that yield the same ids.
+"""Reading SentencePiece model files without the library, as equivalent tokenizers.
 
-The file is one protobuf message; what is read of it is in `sentencepiece_model.proto`:
+The file is one protobuf message, defined in `sentencepiece_model.proto`:
 https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
 """
 
@@ -21,14 +21,14 @@ from addnorm.files import read_file
 T = TypeVar("T")
 
 SPACE = "▁"
-"""How a space is written within pieces."""
+"""The symbol for a space in pieces."""
 
 ELSEWHERE = "\0"
-"""Begins the name of a piece that the other side of a pair of models knows, so no text has it."""
+"""The prefix of pieces that only the other model of a pair has, so that no text matches them."""
 
 
 class Kind(IntEnum):
-    """What a piece is for."""
+    """The type of a piece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 
 class Algorithm(IntEnum):
-    """How a text is cut into pieces; words and characters alone are not supported."""
+    """The segmentation algorithm; word and character models are not supported."""
 
     UNIGRAM = 1
     BPE = 2
@@ -56,9 +56,9 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePiece:
-    """What a SentencePiece file says: its pieces by id, and how text becomes pieces.
+    """The content of a SentencePiece file: pieces by id, normalisation and segmentation.
 
-    `charsmap` replaces characters before anything else. One piece alone is unknown.
+    `charsmap` is applied to the text first. Exactly one piece is of the unknown type.
     """
 
     pieces: tuple[Piece, ...]
@@ -71,7 +71,7 @@ class SentencePiece:
 
     @classmethod
     def read(cls, path: Path) -> "SentencePiece":
-        """Read a file; raise `InputError` for any byte out of place."""
+        """Read a file. Raises `InputError` if it is damaged."""
         try:
             return _model(read_file(path))
         except OSError as error:
@@ -80,14 +80,14 @@ class SentencePiece:
             raise InputError(f"{path} is not a SentencePiece model: {error}") from error
 
     def build(self) -> tokenizers.Tokenizer:
-        """The tokenizer with the ids of the file."""
+        """Build the tokenizer with the ids of the file."""
         return self._build([(piece.text, piece.score) for piece in self.pieces])
 
     def build_for(self, vocab: Sequence[str], whole: Collection[str]) -> tokenizers.Tokenizer:
-        """The tokenizer with the ids of a vocabulary that is shared with another model.
+        """Build the tokenizer with the ids of a vocabulary shared with another model.
 
-        A name that only the other model knows can be decoded alone; those of `whole` are not cut
-        up. A piece that the vocabulary lacks is written with smaller ones.
+        Tokens that only the other model has can be decoded, but not encoded; tokens in `whole` are
+        never split. Pieces missing from the vocabulary are encoded as smaller pieces.
         """
         scores = {piece.text: piece.score for piece in self.pieces}
         return self._build(
@@ -118,7 +118,7 @@ class SentencePiece:
             [AddedToken(name, normalized=False) for name in special if name in ids]
         )
         symbols = [name for name in self._names(Kind.USER_DEFINED) if name in ids]
-        # With spaces it is found after they are written as within pieces.
+        # Symbols with spaces are matched after normalisation replaced the spaces.
         inner.add_tokens([AddedToken(name, normalized=SPACE in name) for name in symbols])
         return inner
 
@@ -126,7 +126,7 @@ class SentencePiece:
         return [piece.text for piece in self.pieces if piece.kind is kind]
 
     def _merges(self, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-        """Every pair of pieces that make a piece; the best piece first, then the shorter left."""
+        """All merges of two pieces into a piece, by its score, then by the length of the left."""
         scores = {p.text: p.score for p in self.pieces if p.kind is Kind.NORMAL and p.text in ids}
         pairs = [
             (-score, cut, text[:cut], text[cut:])
@@ -212,10 +212,10 @@ def _check_pieces(pieces: Sequence[Piece]) -> None:
 
 
 def check_charsmap(data: bytes) -> None:
-    """Raise `ValueError` unless every step of every look-up stays within the table.
+    """Raise `ValueError` unless every look-up in the character map stays within its table.
 
-    The table is a double array (Aoe 1989) of 32-bit units, as many bytes as its first 4 say, then
-    the replacements in UTF-8, each ended by a zero byte. `tokenizers` does not check it.
+    The map consists of the size in bytes (4 bytes), a double-array trie (Aoe 1989) of 32-bit units,
+    and the zero-terminated replacements in UTF-8. `tokenizers` does not check it.
     """
     size = int.from_bytes(data[:4], "little")
     texts = data[4 + size :]
@@ -224,7 +224,7 @@ def check_charsmap(data: bytes) -> None:
     texts.decode()
     units = struct.unpack_from(f"<{size // 4}I", data, 4)
     for i, unit in enumerate(units):
-        if unit >> 31:  # a value, not a node
+        if unit >> 31:  # a leaf value, not a node
             continue
         base = i ^ (unit >> 10 << (unit >> 6 & 8))
         if base | 255 >= len(units):
@@ -235,14 +235,14 @@ def check_charsmap(data: bytes) -> None:
                 raise ValueError(f"unit {i} of the charsmap leads to no text")
 
 
-# The wire format: https://protobuf.dev/programming-guides/encoding/
+# Protobuf's wire format: https://protobuf.dev/programming-guides/encoding/
 
 Value = int | float | bytes | None
 Fields = dict[int, list[Value]]
 
 
 def _fields(data: bytes) -> Fields:
-    """The values of a message by the number of their field."""
+    """The values of a message by field number."""
     found: Fields = {}
     for number, value in _pairs(data):
         found.setdefault(number, []).append(value)
@@ -280,7 +280,7 @@ def _single(data: bytes, at: int) -> tuple[float, int]:
 
 
 def _nothing(data: bytes, at: int) -> tuple[None, int]:
-    """A number of 64 bits, of which this format has none that matter."""
+    """Skip a 64-bit number; no relevant field has one."""
     _slice(data, at, 8)
     return None, at + 8
 
@@ -308,7 +308,7 @@ def _all(fields: Fields, number: int, kind: type[T]) -> list[T]:
 
 
 def _last(fields: Fields, number: int, default: T) -> T:
-    """The value of a field; the last one counts, as in every reader of protobuf."""
+    """The value of a field; the last occurrence counts, as usual in protobuf."""
     return (_all(fields, number, type(default)) or [default])[-1]
 
 
@@ -317,7 +317,7 @@ def _flag(fields: Fields, number: int, default: bool) -> bool:
 
 
 def _message(fields: Fields, number: int) -> Fields:
-    """A message within a message; the parts of one that is there in parts are one after another."""
+    """A nested message; repeated occurrences are concatenated."""
     return _fields(b"".join(_all(fields, number, bytes)))
 
 

@@ -1,1 +1,1 @@
-"""Weight transfer: the weights of a trained model in a model with other parts."""
+"""Weight transfer from a trained model to a model with different parts."""

@@ -1,8 +1,8 @@
-"""Fold LayerNorm into RMSNorm: its mean and β go into the weights before and after the norm.
+"""Folding LayerNorm into RMSNorm: its mean and β are moved into adjacent weights.
 
-Where everything that is added to the residual stream is centred over d_model, its mean is
-zero, its variance is its mean square, and the two norms agree but for β. `W (x + β) + b` is
-`W x + (b + W β)`, so β goes into the biases of what reads the norm (Jiang et al. 2023).
+If everything added to the residual stream is centred over d_model, the mean of the stream is zero,
+its variance is its mean square, and the two norms agree except for β. Since `W (x + β) + b` is `W x
++ (b + W β)`, β can be moved into the biases of the layers after the norm (Jiang et al. 2023).
 """
 
 import re
@@ -52,11 +52,10 @@ NORM_READERS = (
     (r"(?:stack|decoder)\.norm", r"head\.(proj\.|transform\.proj\.)?weight"),
     (r"(exits\.\d+)\.norm", r"\1\.head\.(proj\.|transform\.proj\.)?weight"),
 )
-"""The norms that β is taken from, and the weights that read each of them."""
+"""The norms to fold, and the weights that read the output of each."""
 
 NO_BIAS = re.compile(r".*\.(router|conv\.\d+)\.weight")
-"""Readers that β cannot go into: a router has no bias, and a convolution sees zero beyond a text.
-"""
+"""Readers that cannot absorb β: routers have no bias, and convolutions pad with zeros."""
 
 WRITERS_ON_LAST_AXIS = re.compile(
     r"(\w+_)?embed\.(tokens\.weight|types\.weight|class_token|positions)"
@@ -65,17 +64,17 @@ TABLE = re.compile(r"(\w+_)?embed\.position\.table\.weight")
 WRITERS_ON_FIRST_AXIS = re.compile(
     r"(.*blocks\.\d+\..*(out|down)_proj|(\w+_)?embed\.proj)\.(weight|bias)"
 )
-"""What writes to the residual stream, by the axis of its features; of tables, learned positions."""
+"""Weights that write to the residual stream, by the axis of its features."""
 
 
 def folds_layernorm(old: ModelConfig, new: ModelConfig) -> bool:
-    """Whether a LayerNorm of the old model is an RMSNorm in the new one."""
+    """Whether LayerNorm in the old model becomes RMSNorm in the new one."""
     rms = isinstance(new.norm, RMSNormConfig | OffsetRMSNormConfig)
     return isinstance(old.norm, LayerNormConfig) and rms
 
 
 def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
-    """Why LayerNorm cannot be folded exactly in this model; None where it can."""
+    """The reason why LayerNorm cannot be folded exactly in this model; None if it can."""
     tied = isinstance(new.head, TokenHeadConfig) and new.head.tied
     positions = [position_of(new, name) for name in ("embed", "target_embed")]
     audio = isinstance(getattr(new, "input", None), LogMelEmbeddingConfig)
@@ -105,17 +104,17 @@ def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
 
 
 def position_of(model: ModelConfig, name: str) -> PositionConfig:
-    """The positions of the stack that a weight of an embedding belongs to."""
+    """The position configuration of the stack that an embedding weight belongs to."""
     if isinstance(model, EncoderDecoderConfig) and name.startswith("target_embed"):
         return model.decoder_position or model.position
     return model.position
 
 
-# Weights that folding adds to.
+# Weights that folding needs.
 
 
 def with_folding_targets(model: ModelConfig, *, biases: bool) -> ModelConfig:
-    """The model with a head that is not tied and, where β is not zero, the biases that take it."""
+    """Untie the head and, if β is non-zero, add the biases that absorb it."""
     head: Any = model.head
     if isinstance(head, TokenHeadConfig):
         head = replace(head, tied=False)
@@ -167,14 +166,14 @@ def _head(head: HeadConfig) -> HeadConfig:
 
 @dataclass(frozen=True)
 class FoldingReport:
-    """Which weights were changed and how, and the readers that β found no place in."""
+    """The changed weights with the kind of change, and the readers that could not absorb β."""
 
     how: dict[str, str]
     dropped: tuple[str, ...]
 
 
 def nonzero_betas(weights: Mapping[str, Tensor]) -> Weights:
-    """The β of each norm of the model's stacks that is not zero, by the name of the norm."""
+    """The non-zero β of the norms in the model's stacks, by norm name."""
     named = ((name.removesuffix(".bias"), one) for name, one in weights.items())
     return {
         norm: one
@@ -186,7 +185,7 @@ def nonzero_betas(weights: Mapping[str, Tensor]) -> Weights:
 def fold_layernorm(
     weights: Weights, beta: Mapping[str, Tensor], model: ModelConfig
 ) -> FoldingReport:
-    """Centre what writes to the residual stream, and add β to what reads it, in place."""
+    """Centre what writes to the residual stream, and move β into the readers' biases, in place."""
     how: dict[str, str] = {}
     for name in weights:
         axis = _axis(name, model)
@@ -212,7 +211,7 @@ def fold_layernorm(
 
 
 def _axis(name: str, model: ModelConfig) -> int | None:
-    """The axis of the hidden features, where the weight writes to the residual stream."""
+    """The axis of the hidden features, if the weight writes to the residual stream."""
     narrow = getattr(model.embedding, "d_embed", None) is not None
     if narrow and name.endswith("embed.tokens.weight"):
         return None  # what is mapped to the residual stream, and writes nothing there itself
@@ -231,7 +230,7 @@ def _reader_pattern(norm: str) -> str | None:
 
 
 def _readers(norm: str, weights: Iterable[str]) -> list[str]:
-    """The weights that read a norm; of a head with a transform, that alone."""
+    """The weights that read a norm's output; for a head with a transform, only the transform."""
     pattern = _reader_pattern(norm)
     found = [name for name in weights if pattern is not None and re.fullmatch(pattern, name)]
     transforms = [name for name in found if "transform" in name]
@@ -239,7 +238,7 @@ def _readers(norm: str, weights: Iterable[str]) -> list[str]:
 
 
 def _scale(reader: str, model: ModelConfig) -> float:
-    """What the outputs of a reader are multiplied by before its bias is added."""
+    """The factor on a reader's outputs before its bias is added."""
     head = re.fullmatch(r"(exits\.\d+\.)?head\.weight", reader) is not None
     scaled = isinstance(model.head, TokenHeadConfig) and model.head.scale == "sqrt"
     return model.d_model**-0.5 if head and scaled else 1.0

@@ -1,8 +1,8 @@
-"""Transfer the weights of a trained model to a model with other parts, exactly where possible.
+"""Transferring the weights of a trained model to one with different parts, exactly if possible.
 
-Every weight of the new model says where it comes from: it is exact (as it was, or put another way
-that computes the same), folded (changed so that the function is the same), derived (made from the
-old, and another function), or new.
+The origin of every weight of the new model is recorded: exact (unchanged, or rearranged without
+changing the function), folded (changed so that the function stays the same), derived (computed from
+old weights, with a different function) or new.
 """
 
 import re
@@ -32,22 +32,22 @@ from addnorm.nn.norms import OffsetRMSNormConfig, RMSNormConfig
 from addnorm.parts import kind_of
 
 Layers = Mapping[str, Sequence[int]]
-"""For each stack of a model, which of the old layers each of the new ones is, from 0."""
+"""For each stack, the old layer that each new layer comes from, counted from 0."""
 
 
 @dataclass(frozen=True)
 class TransferReport:
-    """Where every weight of the new model comes from, and what is lost."""
+    """The origin of every weight of the new model, and what was lost."""
 
     origins: dict[str, Origin]
     unused: tuple[str, ...]
-    """Weights of the old model that have no place in the new one."""
+    """Weights of the old model that the new one does not use."""
     changed: tuple[str, ...]
-    """Why the new model computes another function; empty where it computes the same."""
+    """The reasons why the new model computes a different function; empty if it is the same."""
 
 
 def evenly_spaced_layers(n_old: int, n_new: int) -> tuple[int, ...]:
-    """Which of `n_old` layers `n_new` are, evenly spaced: every other one, or each of them twice.
+    """Choose `n_new` evenly spaced layers out of `n_old`: every other one, or each one twice.
 
     Sanh et al. 2019, §3, and Fan et al. 2020, §3.2, keep every other layer.
     """
@@ -55,7 +55,7 @@ def evenly_spaced_layers(n_old: int, n_new: int) -> tuple[int, ...]:
 
 
 def layer_counts(model: ModelConfig) -> dict[str, int]:
-    """The stacks of a model and how many layers each has."""
+    """The number of layers of each stack of a model."""
     if isinstance(model, EncoderDecoderConfig):
         return {"encoder": model.n_layers, "decoder": model.n_decoder_layers or model.n_layers}
     return {"stack": model.n_layers}
@@ -64,9 +64,9 @@ def layer_counts(model: ModelConfig) -> dict[str, int]:
 def config_with_folding(
     old: Model, old_config: ModelConfig, new_config: ModelConfig
 ) -> ModelConfig:
-    """`new_config` with what exact folding needs: an untied head, and biases where β is not zero.
+    """Add what exact folding needs to `new_config`: an untied head, and biases if β is non-zero.
 
-    As it was where nothing is to be folded, or cannot be.
+    The configuration is unchanged if nothing is to be folded, or if it cannot be.
     """
     if not folds_layernorm(old_config, new_config):
         return new_config
@@ -82,11 +82,10 @@ def transfer_weights(
     new_config: ModelConfig,
     layers: Layers | None = None,
 ) -> TransferReport:
-    """Fill `new` with the weights of `old`, and say of each where it comes from.
+    """Transfer the weights of `old` to `new`, and report the origin of each.
 
-    `layers` are by default evenly spaced. Rules are in `RULES`; LayerNorm is folded last,
-    into the weights that the other rules made. Raises `InputError` where `old` has parts or
-    settings that `old_config` does not say.
+    By default `layers` are evenly spaced. The rules are in `RULES`; LayerNorm is folded last, into
+    the transferred weights. Raises `InputError` if `old` does not match `old_config`.
     """
     state = _state(old, old_config)
     counts = layer_counts(old_config), layer_counts(new_config)
@@ -112,7 +111,7 @@ def transfer_weights(
 
 
 def _state(old: Model, config: ModelConfig) -> Weights:
-    """The weights of a model, which must be all that its configuration does not say."""
+    """The weights of a model, which must otherwise match its configuration."""
     ledger = Ledger(old, "A transfer of weights")
     weights = ledger.state()
     sizes = {
@@ -144,7 +143,7 @@ def _named(model: nn.Module) -> Weights:
 
 
 def _renamed(name: str, layers: Layers) -> Iterator[str]:
-    """The names that a weight of the old model has in the new one: none, one or several."""
+    """Yield the names of an old weight in the new model: none, one or several."""
     if found := re.fullmatch(r"(stack|encoder|decoder)\.blocks\.(\d+)\.(.*)", name):
         places = layers[found[1]]
         yield from (
@@ -163,11 +162,11 @@ def _renamed(name: str, layers: Layers) -> Iterator[str]:
         yield name
 
 
-# Whether the function stays the same.
+# Checks whether the function stays the same.
 
 
 def _fold(context: TransferContext, weights: Weights, origins: dict[str, Origin]) -> list[str]:
-    """Fold LayerNorm into RMSNorm where it is asked for; return why that is not exact, if so."""
+    """Fold LayerNorm into RMSNorm if required; return the reasons why it is not exact, if any."""
     if not folds_layernorm(context.old, context.new):
         return []
     beta = nonzero_betas(context.source)
@@ -184,7 +183,7 @@ def _fold(context: TransferContext, weights: Weights, origins: dict[str, Origin]
 
 
 def _folded(origin: Origin, how: str | None, *, gain: bool) -> Origin:
-    """What a weight is after folding; `gain` says that it may be γ, now all that there was."""
+    """The origin of a weight after folding; `gain` means that it may be the gain γ of a norm."""
     if how is not None:
         kinds: dict[Kind, Kind] = {"exact": "folded"}
         note = "; ".join(part for part in (origin.how, how) if part not in ("", "zero"))
@@ -217,14 +216,14 @@ def _resized(context: TransferContext) -> list[str]:
 
 @dataclass(frozen=True)
 class _EquivalenceCheck:
-    """Decides which differences of the configurations leave the computed function unchanged."""
+    """Decides which configuration differences leave the function unchanged."""
 
     context: TransferContext
     origins: Mapping[str, Origin]
     unused: Sequence[str]
 
     def same(self, path: str) -> bool:
-        """Whether the function is the same in spite of this difference, given the weights."""
+        """Whether the function is unchanged by this difference, given the weights."""
         rules: dict[str, Callable[[], bool]] = {
             "bias": self.unused_biases_are_zero,
             "out_bias": self.unused_biases_are_zero,
@@ -245,40 +244,40 @@ class _EquivalenceCheck:
         return last in rules and rules[last]()
 
     def exact(self, pattern: str) -> bool:
-        """Whether all weights of these names are exact or folded."""
+        """Whether all weights matching this pattern are exact or folded."""
         named = (one for name, one in self.origins.items() if re.search(pattern, name))
         return all(one.kind in ("exact", "folded") for one in named)
 
     def unused_biases_are_zero(self) -> bool:
-        """Whether every bias that has no place in the new model was zero."""
+        """Whether all biases that the new model lacks were zero."""
         biases = (name for name in self.unused if re.search(r"bias[^.]*$", name))
         return not any(bool(self.context.source[name].any()) for name in biases)
 
     def was_tied(self) -> bool:
-        """Whether the old model tied what the new one does not."""
+        """Whether the old model had a tied head."""
         head = self.context.old.head
         return isinstance(head, TokenHeadConfig) and head.tied
 
     def was_shared(self) -> bool:
-        """Whether the old model shared what the new one does not."""
+        """Whether the old model shared its embeddings."""
         return (
             isinstance(self.context.old, EncoderDecoderConfig) and self.context.old.share_embeddings
         )
 
     def became_a_table(self) -> bool:
-        """Whether sinusoidal positions became a learned table of the same values."""
+        """Whether sinusoidal positions became a learned table with the same values."""
         pattern = r"embed\.position\."
         return any(re.search(pattern, name) for name in self.origins) and self.exact(pattern)
 
     def became_experts(self) -> bool:
-        """Whether every expert is a copy of the one layer, with gates that sum to one."""
+        """Whether every expert is a copy of the dense layer, with gates that sum to one."""
         new = explicit(self.context.new).feedforward
         if not isinstance(new, MixtureOfExpertsConfig) or new.top_k == 1:
             return False
         return not differences(explicit(self.context.old).feedforward, new.expert)
 
     def norms_agree(self) -> bool:
-        """Whether both kinds of norm compute the same, after folding."""
+        """Whether both kinds of norm compute the same function, after folding."""
         old, new = self.context.old, self.context.new
         rms = RMSNormConfig | OffsetRMSNormConfig
         if isinstance(old.norm, rms) and isinstance(new.norm, rms):
@@ -287,9 +286,9 @@ class _EquivalenceCheck:
 
 
 def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:
-    """The differences of the configurations that matter, but for those that are known already.
+    """The configuration differences that change the function, except those already known.
 
-    What only follows from another, such as the width of a head from their number, is left out.
+    Consequences of other differences, such as the head width of the head count, are left out.
     """
     old, new = check.context.old, check.context.new
     written = differences(old, new)
@@ -302,7 +301,7 @@ def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:
 
 
 WHY = {"n_kv_heads": ": the heads of a group share their mean"}
-"""What else is to be said of a change."""
+"""Additional notes on changes."""
 
 
 def _last(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Rules by which one weight of the new model is computed from those of the old."""
+"""Rules for computing each weight of the new model from those of the old one."""
 
 import re
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ Kind = Literal["exact", "folded", "derived", "new"]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a weight comes from, and how it was made."""
+    """The origin of a weight, and how it was computed."""
 
     kind: Kind
     how: str = ""
@@ -34,17 +34,17 @@ class Origin:
 
 @dataclass
 class TransferContext:
-    """Both configurations, and the old weights under their names in the new model."""
+    """Both configurations, and the old weights by their names in the new model."""
 
     old: ModelConfig
     new: ModelConfig
     source: Weights
     start: Weights
-    """The new model as it was initialised."""
+    """The initial weights of the new model."""
     used: set[str] = field(default_factory=set[str])
 
     def source_weight(self, name: str) -> Tensor | None:
-        """The old weight of this name; an expert's may be that of the one layer there was."""
+        """The old weight of this name; for an expert, possibly that of the dense layer."""
         for one in (name, re.sub(r"\.experts\.\d+\.", ".", name)):
             if one in self.source:
                 self.used.add(one)
@@ -53,11 +53,11 @@ class TransferContext:
 
 
 RuleResult = tuple[Tensor, Origin] | None
-"""A weight and where it comes from; None leaves it to the next rule."""
+"""A weight and its origin, or None if the rule does not apply."""
 
 
 def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin]:
-    """The weight of this name for the new model, by the first rule that applies."""
+    """Compute the new model's weight of this name, by the first rule that applies."""
     for rule in RULES:
         if (made := rule(context, name)) is not None:
             return made
@@ -65,7 +65,7 @@ def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin
 
 
 def _gain(context: TransferContext, name: str) -> RuleResult:
-    """γ of a norm of another kind: kept, or as its distance from one."""
+    """γ of a different kind of norm: kept, or converted to or from an offset from one."""
     found = re.fullmatch(r"(?:.*\.)?(norm|norm_in|norm_out|q_norm|k_norm)\.weight", name)
     kinds = (norm_of(context.old, name), norm_of(context.new, name)) if found else (None, None)
     if type(kinds[0]) is type(kinds[1]) or not all(isinstance(one, GAINS) for one in kinds):
@@ -83,7 +83,7 @@ GAINS = (LayerNormConfig, RMSNormConfig, OffsetRMSNormConfig, BatchNormConfig)
 
 
 def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
-    """The norm that a weight belongs to, by where it stands."""
+    """The configuration of the norm that a weight belongs to."""
     if re.search(r"\.[qk]_norm\.", name):
         attention = _attention_of(model, name)
         return None if attention is None else attention.qk_norm
@@ -103,7 +103,7 @@ def _attention_of(model: ModelConfig, name: str) -> AttentionConfig | None:
 
 
 def _position(context: TransferContext, name: str) -> RuleResult:
-    """A table of positions: more rows, fewer, or those of the sines that it stands for."""
+    """A position table: extended, truncated, or filled with sinusoidal encodings."""
     if ".position." not in name:
         return None
     old, new, start = (
@@ -128,7 +128,7 @@ def _position(context: TransferContext, name: str) -> RuleResult:
 
 
 def _kept(context: TransferContext, name: str) -> RuleResult:
-    """The same name and the same shape."""
+    """A weight with the same name and shape, kept as it is."""
     x = context.source_weight(name)
     if x is None or x.shape != context.start[name].shape:
         return None
@@ -138,7 +138,7 @@ def _kept(context: TransferContext, name: str) -> RuleResult:
 
 
 def _heads(context: TransferContext, name: str) -> RuleResult:
-    """Key and value heads: the mean of each group, or repeated (Ainslie et al. 2023, §2.1)."""
+    """Key/value heads: averaged by group, or repeated (Ainslie et al. 2023, §2.1)."""
     both = [_attention_of(model, name) for model in (context.old, context.new)]
     x = context.source_weight(name) if re.search(r"\.[kv]_proj\.(weight|bias)$", name) else None
     if x is None or both[0] is None or both[1] is None:
@@ -151,9 +151,9 @@ def _heads(context: TransferContext, name: str) -> RuleResult:
 
 
 def regroup_heads(x: Tensor, old: HeadShape, new: HeadShape) -> tuple[Tensor, Origin]:
-    """The rows of key or value heads for another number of them, serving the same query heads."""
+    """Convert key or value projections to a different number of heads."""
     heads = x.unflatten(0, (old.n_kv_heads, old.d_head))
-    heads = heads.repeat_interleave(old.n_heads // old.n_kv_heads, 0)  # one for each query head
+    heads = heads.repeat_interleave(old.n_heads // old.n_kv_heads, 0)  # one per query head
     groups = heads.unflatten(0, (new.n_kv_heads, -1))
     if new.n_kv_heads % old.n_kv_heads == 0:
         how = f"each of {old.n_kv_heads} heads repeated for {new.n_kv_heads}"
@@ -167,7 +167,7 @@ VOCABULARY = re.compile(r"(\w+_)?embed\.tokens\.weight|(exits\.\d+\.)?head\.(wei
 
 
 def _vocabulary(context: TransferContext, name: str) -> RuleResult:
-    """Rows of tokens: a new one is the mean of the old (Hewitt 2021)."""
+    """Token rows: truncated, or extended by the mean of the old rows (Hewitt 2021)."""
     x, start = (
         context.source_weight(name) if VOCABULARY.fullmatch(name) else None,
         context.start[name],
@@ -183,7 +183,7 @@ def _vocabulary(context: TransferContext, name: str) -> RuleResult:
 
 
 def _wider(context: TransferContext, name: str) -> RuleResult:
-    """Units that a feed-forward layer gains; what they write is multiplied by zero."""
+    """Additional feed-forward units, whose output weights are zero."""
     part = re.search(r"\.feedforward\..*(up|gate|down)_proj\.(weight|bias)$", name)
     x, start = context.source_weight(name) if part else None, context.start[name]
     if part is None or x is None:
@@ -199,7 +199,7 @@ def _wider(context: TransferContext, name: str) -> RuleResult:
 
 
 def _zero(context: TransferContext, name: str) -> RuleResult:
-    """A bias that was not there: zero, where its weight was."""
+    """A new bias of an existing weight: zero."""
     sibling = re.sub(r"bias(?=[^.]*$)", "weight", name)
     if (
         sibling == name
@@ -211,4 +211,4 @@ def _zero(context: TransferContext, name: str) -> RuleResult:
 
 
 RULES = (_gain, _position, _kept, _heads, _vocabulary, _wider, _zero)
-"""In this order; what none of them makes is new."""
+"""The rules in order; a weight to which none applies is new."""

@@ -1,1 +1,1 @@
-"""Weight files: safetensors headers checked, tensors memory-mapped, folders read and written."""
+"""Reading and writing weight files: validated headers, memory-mapped tensors, shards."""

@@ -1,8 +1,8 @@
-"""Read and write the weight files of a Hugging Face folder.
+"""Reading and writing the weight files of a Hugging Face folder.
 
 `model.safetensors`, or shards `model-0000i-of-0000N.safetensors` with an index
-`model.safetensors.index.json` that says which tensor is in which. Files are data: each is checked
-before it is used, no other file is opened, and no pickle is read that was not asked for.
+`model.safetensors.index.json` that assigns tensors to shards. Files are not trusted: each is
+validated before use, no other file is opened, and no pickle is read unless requested.
 """
 
 import json
@@ -27,14 +27,14 @@ INDEX = f"{SAFE}.index.json"
 SHARDS = f"model-{'[0-9]' * 5}-of-{'[0-9]' * 5}.safetensors"
 
 FOREIGN = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".gguf", ".msgpack", ".onnx")
-"""How files of weights in other formats end."""
+"""File extensions of other weight formats."""
 
 
 class Weights(Mapping[str, Tensor]):
-    """The weights of a folder by name, each a view of its mapped file.
+    """The weights of a folder by name, as views of memory-mapped files.
 
-    Nothing is read from disk before it is touched. Writing into a tensor changes the memory of
-    every view of it, and never the file, which must not shrink while a view of it is in use.
+    Data is read from disk lazily. Writing to a tensor changes all views of it in memory, but never
+    the file, which must not shrink while a view is in use.
     """
 
     def __init__(self, stored: Mapping[str, StoredTensor]) -> None:
@@ -42,10 +42,10 @@ class Weights(Mapping[str, Tensor]):
 
     @classmethod
     def open(cls, folder: Path, *, pickled: bool = False) -> "Weights":
-        """Map the weights of `folder`; `pytorch_model.bin` only if `pickled`, for it is a pickle.
+        """Memory-map the weights of `folder`; `pytorch_model.bin` (a pickle) only if `pickled`.
 
-        Raises `InputError` naming the file, and the tensor in it, that is missing, damaged,
-        outside the folder, or at odds with the index.
+        Raises `InputError` naming a file or tensor that is missing, damaged, outside the folder, or
+        inconsistent with the index.
         """
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder")
@@ -74,12 +74,12 @@ class Weights(Mapping[str, Tensor]):
         return self._stored[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """The element type of a tensor."""
+        """The dtype of a tensor."""
         return self._stored[name].dtype
 
     @property
     def nbytes(self) -> int:
-        """What all tensors take in memory."""
+        """The total size of all tensors in bytes."""
         return sum(stored.nbytes for stored in self._stored.values())
 
 
@@ -88,11 +88,11 @@ def save_folder_weights(
 ) -> None:
     """Write the weights as `model.safetensors`, or as shards if they exceed `max_shard_bytes`.
 
-    A crash leaves the earlier weights or the new ones, never a mixture; where new shards take the
-    names of earlier ones, it may leave them without an index, which is refused as such. Earlier
-    weights go when the new ones are in place.
+    A crash leaves either the earlier or the new weights, never a mixture; if new shards have the
+    names of earlier ones, it may leave them without an index, which is refused on loading. Earlier
+    weights are removed once the new ones are in place.
 
-    Raises `ValueError` where two names share memory: a tied weight has one name.
+    Raises `ValueError` if two tensors share memory: tied weights must be saved once.
     """
     tensors = dict(weights.items())
     _refuse_shared(tensors)
@@ -147,10 +147,10 @@ def _check_shard(
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """The file `name` of `folder`.
+    """The path of the file `name` in `folder`.
 
-    Raises `InputError` if it is missing or elsewhere. A link may lead from `snapshots/X` into
-    the `blobs` beside `snapshots`, as in the cache of huggingface_hub.
+    Raises `InputError` if it is missing or outside the folder. Links from `snapshots/X` to the
+    sibling folder `blobs` are allowed, as in the cache of huggingface_hub.
     """
     if name in ("", ".", "..") or set(name) & set("/\\:\0"):
         raise InputError(f"{folder}: {name!r:.100} is not the name of a file in this folder")
@@ -193,7 +193,7 @@ def _refuse_shared(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether some byte belongs to both; `other` does not begin before `one`."""
+    """Whether two tensors share a byte; `other` does not begin before `one`."""
     start, end = one.data_ptr(), max(_end(one), _end(other))
     if _end(one) <= other.data_ptr():
         return False
@@ -233,7 +233,7 @@ def _write_weights(file: Path, tensors: Mapping[str, Tensor]) -> None:
     file.touch()
     mode = file.stat().st_mode
     write_tensors(file, tensors, {"format": "pt"})
-    file.chmod(mode)  # safetensors 0.8 leaves a file that its owner alone may read
+    file.chmod(mode)  # safetensors 0.8 makes files readable by their owner only
 
 
 def _write_index(file: Path, files: Mapping[str, Mapping[str, Tensor]]) -> None:

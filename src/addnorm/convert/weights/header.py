@@ -1,6 +1,6 @@
-"""Parse and validate the header of a safetensors file before any of its data is used.
+"""Parsing and validating the header of a safetensors file.
 
-Eight bytes hold the length n, little-endian; n bytes a JSON object; all the rest is data.
+The file has the header length n (8 bytes, little-endian), a JSON object of n bytes, and the data.
 """
 
 import json
@@ -17,11 +17,11 @@ from addnorm.errors import InputError, nearest
 MAX_HEADER = 32_000_000
 """In bytes. The format allows 100 MB, which may take a gigabyte to parse."""
 MAX_TENSORS = 200_000
-"""60 layers of 256 experts, each of 3 matrices with their scales, have 92,160."""
+"""The maximum number of tensors (60 layers × 256 experts × 3 matrices with scales are 92,160)."""
 MAX_RANK = 64
-"""The most dimensions that torch computes with."""
+"""torch's maximum number of dimensions."""
 TOO_LARGE = 2**63
-"""Torch counts elements and bytes in signed words of 64 bits."""
+"""torch counts elements and bytes in signed 64-bit integers."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -57,9 +57,9 @@ class Entry:
 
 
 def read_header(stream: BinaryIO, file: Path) -> dict[str, Entry]:
-    """The tensors of the safetensors file `file`, open as `stream`, in the order of the header.
+    """The tensor entries of the safetensors file `file`, open as `stream`, in header order.
 
-    Raises `InputError` unless the tensors lie in the file one after another, whole, and fill it.
+    Raises `InputError` unless the tensors are contiguous, complete and fill the file.
     """
     size = os.fstat(stream.fileno()).st_size
     start = stream.read(8)
@@ -82,10 +82,10 @@ def read_header(stream: BinaryIO, file: Path) -> dict[str, Entry]:
 
 
 def parse_object(text: bytes, file: Path) -> dict[str, Any]:
-    """The JSON object that is all of `text`.
+    """Parse `text` as a single JSON object.
 
-    Raises `InputError` where it is anything else, has a key twice, or has more parts than
-    `MAX_TENSORS` could need: parsed, it can take many times the room of its text.
+    Raises `InputError` for anything else, for duplicate keys, and for more elements than
+    `MAX_TENSORS` tensors need, since parsed JSON can take many times the memory of its text.
     """
     if not text.startswith(b"{"):
         raise InputError(f"{file}: damaged: expected a JSON object, got {text[:20]!r}")
@@ -106,7 +106,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{name!r:.100} is there twice")
         for text in (name, value):
             if isinstance(text, str):
-                text.encode("utf-8")  # half of a surrogate pair is no text
+                text.encode("utf-8")  # refuses lone surrogates
         tree[name] = value
     return tree
 

@@ -1,4 +1,4 @@
-"""Memory-map one weight file: safetensors, or a pickle of `torch.save` on request."""
+"""Memory-mapping a weight file: safetensors or, on request, a pickle of `torch.save`."""
 
 import mmap
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from addnorm.files import check_regular
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in a file: its shape, type, and how to read it."""
+    """A tensor in a file: its shape, its dtype, and a function to read it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -25,15 +25,15 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """The size in bytes."""
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
 def map_safetensors(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file, none of them read yet.
+    """Memory-map the tensors of a safetensors file without reading them.
 
-    The mapping is private: what is written into a tensor stays in memory. Raises `InputError`
-    where the file is not whole.
+    The mapping is private: writes to a tensor stay in memory. Raises `InputError` if the file is
+    incomplete or damaged.
     """
     try:
         check_regular(file)
@@ -54,23 +54,23 @@ def _view(mapped: mmap.mmap, entry: Entry) -> Tensor:
     length = entry.end - entry.begin
     data = torch.frombuffer(mapped, dtype=torch.uint8, count=length, offset=entry.begin)
     if entry.begin % entry.dtype.itemsize:
-        data = data.clone()  # kernels expect aligned elements; only old files have others
+        data = data.clone()  # kernels need aligned data, which some old files lack
     return data.view(entry.dtype).view(entry.shape)
 
 
 def map_pickle(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of a file of `torch.save`, its pickle limited to tensors and plain containers.
+    """Load a file of `torch.save`, allowing only tensors and plain containers in its pickle.
 
-    Raises `InputError` where it holds anything else, is compressed, or is damaged.
+    Raises `InputError` if it contains anything else, is compressed, or is damaged.
     """
     try:
         with ZipFile(file) as archive:
             packed = any(member.compress_type for member in archive.infolist())
-        # What is compressed may unfold to any size, and torch.save never does it.
+        # Compressed data may expand to any size, and torch.save never compresses.
         found = None if packed else torch.load(file, "cpu", weights_only=True, mmap=True)
     except BadZipFile as error:
         raise InputError(f"{file}: damaged, or of torch before 1.6: {error}") from error
-    except Exception as error:  # the file decides what goes wrong
+    except Exception as error:  # any error is possible for an untrusted file
         raise InputError(f"{file}: refused: it is damaged or holds more than tensors") from error
     if not isinstance(found, dict):
         what = "compressed" if packed else f"not a dictionary but {type(found).__name__}"

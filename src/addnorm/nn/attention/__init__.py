@@ -1,4 +1,4 @@
-"""Attention: the multi-head modules, the scores and patterns they take, and the cores they call."""
+"""Attention: multi-head modules, score functions, sparsity patterns and kernels (cores)."""
 
 from addnorm.nn.attention.core import EagerCore, EagerCoreConfig, SDPACore, SDPACoreConfig
 from addnorm.nn.attention.cores import CoreConfig, CorePart

@@ -1,9 +1,9 @@
-"""Blocked attention in bfloat16 on a CPU: a few heads at a time, so that scores stay in cache.
+"""Blocked attention in bfloat16 on a CPU: a few heads at a time, so that the scores stay in cache.
 
-Scores are the largest thing that attention makes, and products are quick beside their way to and
-from memory. Here a few heads at a time are scored, weighed and mixed in the same few megabytes.
-Nothing quadratic is kept for the way back, where the weights are computed again (Dao et al. 2022,
-§3.1).
+The scores are the largest tensor in attention, and moving them to and from memory takes longer than
+the matrix products. Here scores, softmax and weighted sum are computed for a few heads at a time in
+the same few megabytes. Nothing quadratic is saved for the backward pass, which recomputes the
+weights (Dao et al. 2022, §3.1).
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ _softmax_gradient: Any = torch.ops.aten._softmax_backward_data.out
 Floor = Float[Tensor, "#batch 1 q_seq kv_seq"]
 
 MANY = 2**22
-"""Scores from which that pays: they no longer stay in the cache by themselves."""
+"""Number of scores above which blocking pays off: they no longer fit in the CPU cache."""
 
 AT_ONCE = 2**20
-"""Scores at a time: 4 MB in float32."""
+"""Number of scores in one block: 4 MB in float32."""
 
 
 def use_blocked_attention(q: Queries, k: ExpandedKeys) -> bool:
-    """Whether blocked attention is faster: bfloat16 on a CPU, more scores than its cache holds."""
+    """Whether blocked attention is faster: bfloat16 on a CPU, scores exceeding its cache."""
     if torch.compiler.is_compiling() or q.device.type != "cpu" or q.dtype is not torch.bfloat16:
         return False
     return q.shape[:3].numel() * k.shape[2] > MANY
@@ -44,7 +44,8 @@ def blocked_attention(
 ) -> Mixed:
     """`dropout(softmax(q kᵀ + floor)) v`: products in the type of `q`, softmax in float32.
 
-    `floor` is 0 where a query may look and hugely negative where it may not; it gets no gradient.
+    `floor` is 0 where a query may attend and a large negative number elsewhere; it gets no
+    gradient.
     """
     pairs = q.new_empty(()).expand(q.shape[:2].numel(), q.shape[2], k.shape[2])
     kept = keep_mask(pairs, dropout) if dropout else None
@@ -52,7 +53,7 @@ def blocked_attention(
 
 
 class _BlockedAttention(torch.autograd.Function):
-    """The heads of all rows, a few at a time."""
+    """Forward and backward passes over the heads of all rows, a few heads at a time."""
 
     @staticmethod
     def forward(
@@ -95,7 +96,7 @@ class _BlockedAttention(torch.autograd.Function):
 
 
 def _groups(q: Queries, k: ExpandedKeys) -> Iterator[tuple[slice, slice]]:
-    """Heads that go together, counted through all rows, and their rows: part of one or several."""
+    """Yield each block of heads, numbered across all rows, and the batch rows it covers."""
     n_rows, n_heads, n_q, _ = q.shape
     size = max(1, AT_ONCE // (n_q * k.shape[2]))
     rows, heads = max(1, size // n_heads), min(size, n_heads)
@@ -109,7 +110,7 @@ def _groups(q: Queries, k: ExpandedKeys) -> Iterator[tuple[slice, slice]]:
 def _score_buffer(
     groups: list[tuple[slice, slice]], q: Tensor, k: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """Uninitialised memory for the scores of the largest group, which is the first."""
+    """An uninitialised buffer for the scores of the largest block, which is the first."""
     return q.new_empty(groups[0][0].stop, q.shape[1], k.shape[1], dtype=dtype)
 
 

@@ -1,10 +1,10 @@
 """The attention core: the one seam where kernels, score functions and inspection attach.
 
-A core maps projected heads to mixed heads, `core(q, k, v, mask, bias)`. It gets the mask already
-evaluated, shares each key/value head among `heads / kv_heads` query heads, and gives zeros, with
-zero gradient, to a query that may attend to nothing. A mask or a bias that would need memory
-quadratic in the length is evaluated tile by tile (see `tiles`). `core.weights(q, k, mask, bias)`
-gives the attention weights that it used, for whoever looks inside.
+A core computes `core(q, k, v, mask, bias)` from the projected heads. It takes an evaluated mask,
+shares each key/value head among `heads / kv_heads` query heads, and returns zeros, with zero
+gradient, for a query that may attend to nothing. A mask or a bias that would need memory quadratic
+in the length is evaluated tile by tile (see `tiles`). `core.weights(q, k, mask, bias)` returns the
+attention weights, for inspection.
 """
 
 from functools import partial
@@ -100,12 +100,12 @@ class EagerCore(nn.Module):
     def attend(
         self, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: BiasTensor | None
     ) -> Mixed:
-        """The definition, all at once."""
+        """Compute the whole output at once, by the definition."""
         weights = self.weights_dropout(self._weights(q, k, mask, bias))
         return weights @ shared(v, q.shape[1])
 
     def weights(self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None) -> Weights:
-        """How much each query looks at each key: rows sum to one, or to zero if all is masked."""
+        """The attention weights: rows sum to one, or to zero if every key is masked."""
         return self._weights(q, k, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
 
     def _weights(self, q: Queries, k: Keys, mask: Evaluated, bias: BiasTensor | None) -> Weights:
@@ -125,7 +125,7 @@ class EagerCoreConfig:
 
 
 def fused(score: nn.Module) -> DotProduct:
-    """A score that fused kernels compute. Raises `ValueError` for another."""
+    """Return `score` if fused kernels can compute it. Raises `ValueError` for any other score."""
     if not isinstance(score, DotProduct) or score.softcap is not None:
         raise ValueError(NOT_FUSED)
     return score

@@ -1,4 +1,4 @@
-"""CoreConfig: every attention core, and what a core of someone's own must be."""
+"""CoreConfig: all attention cores, and the interface of a custom core."""
 
 from typing import Annotated, Protocol, runtime_checkable
 
@@ -18,12 +18,11 @@ from addnorm.parts import Family
 class CorePart(Protocol):
     """A configuration of an attention core.
 
-    The module it builds is called as `core(q, k, v, mask, bias)` (see `core`): `q` is
-    `[batch, heads, q_seq, d_head]`, `k` and `v` are `[batch, kv_heads, kv_seq, d_head]`, `mask` is
-    an `Evaluated`, and `bias` a `Bias` or None; it returns the shape of `q`. It keeps the score as
-    its attribute `score`. A method
-    `weights(q, k, mask, bias)` of shape `[batch, heads, q_seq, kv_seq]` lets people look inside.
-    `layer` counts from 0.
+    The module it builds is called as `core(q, k, v, mask, bias)` (see `core`): `q` is `[batch,
+    heads, q_seq, d_head]`, `k` and `v` are `[batch, kv_heads, kv_seq, d_head]`, `mask` is an
+    `Evaluated`, and `bias` a `Bias` or None; it returns the shape of `q`. It keeps the score as its
+    attribute `score`. A method `weights(q, k, mask, bias)` returns the attention weights, `[batch,
+    heads, q_seq, kv_seq]`, for inspection. `layer` counts from 0.
     """
 
     def build(
@@ -35,7 +34,7 @@ CoreConfig = Annotated[
     SDPACoreConfig | FlexCoreConfig | EagerCoreConfig | DifferentialCoreConfig | CorePart,
     Family("core", CorePart),
 ]
-"""Every attention core there is."""
+"""Any attention core, built-in or custom."""
 
 
 def build_core(

@@ -1,7 +1,7 @@
 """Differential attention: the difference of two attention maps, which cancels their common noise.
 
-The scheme is a core: queries, keys and values are those of multi-head attention, and heads work in
-pairs. Heads 2i and 2i+1 give the two maps of pair i; their values, side by side, are its values.
+It is implemented as a core: queries, keys and values are those of multi-head attention, and heads
+are paired. Heads 2i and 2i+1 give the two maps of pair i; their values are concatenated.
 """
 
 import math
@@ -59,7 +59,7 @@ class DifferentialCore(nn.Module):
 
     @property
     def strength(self) -> Float[Tensor, ""]:
-        """`λ`: how much of the second map is taken away from the first, in at least float32."""
+        """`λ`, the weight of the second map in the difference, in at least float32."""
         q1, k1, q2, k2 = (
             v.to(torch.promote_types(v.dtype, torch.float32))
             for v in (self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2)
@@ -86,7 +86,7 @@ class DifferentialCore(nn.Module):
     def weights(
         self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None
     ) -> Float[Tensor, "batch heads q_seq kv_seq"]:
-        """Both maps of every pair, before they are subtracted: heads 2i and 2i+1 are those of i."""
+        """Both maps of every pair before the subtraction: heads 2i and 2i+1 belong to pair i."""
         score = fused(self.score)
         q, eager = score.queries(q), EagerCore(DotProduct(score.scale))
         maps = [
@@ -102,7 +102,7 @@ class DifferentialCoreConfig:
     kind: Literal["differential"] = "differential"
 
     def conflict(self, around: HeadShape) -> str | None:
-        """Heads come in pairs."""
+        """Odd head counts conflict: heads are paired."""
         if around.n_heads % 2 or around.n_kv_heads % 2:
             return (
                 f"differential attention pairs heads: n_heads = {around.n_heads} and "
@@ -119,7 +119,7 @@ class DifferentialCoreConfig:
 def _map(
     attend: Attend, q: Queries, k: Keys, v: Values, mask: Evaluated, bias: Bias | None
 ) -> Mixed:
-    """One map of every pair, tile by tile where it is large."""
+    """Compute one map of every pair, in tiles where it is large."""
     if is_tiled(q, k, mask, bias):
         return in_tiles(attend, q, k, v, mask, bias)
     return attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))

@@ -1,4 +1,4 @@
-"""FlexAttention: one kernel made for each mask and bias (Dong et al. 2024, arXiv 2412.05496)."""
+"""FlexAttention: a kernel compiled for each mask and bias (Dong et al. 2024, arXiv 2412.05496)."""
 
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -33,7 +33,7 @@ class FlexCore(SDPACore):
     def fused(
         self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: PairBias | None = None
     ) -> Queries:
-        """By the kernel."""
+        """Compute attention by the FlexAttention kernel."""
         if self.score is None:
             return fused_flex_attention(q, k, v, mask, bias)
         q, scale = self.score.queries(q), self.score.scale
@@ -60,9 +60,10 @@ def fused_flex_attention(
 ) -> Queries:
     """`softmax(scale · q kᵀ + bias) v` in one kernel, with memory linear in the length.
 
-    So it is in the backward pass. Masks are evaluated pair by pair, blocks in which nothing is
-    allowed are left out, and the bias is computed inside; a query that sees nothing gives zeros.
-    `scale` is `1/√d_head` by default. On a CPU it is torch's plain definition, without gradients.
+    Memory is linear in the backward pass too. The mask is evaluated per pair, fully masked blocks
+    are skipped, and the bias is computed inside the kernel; a query that may attend to nothing
+    gives zeros. `scale` is `1/√d_head` by default. On a CPU this is torch's eager definition,
+    without gradients.
     """
     return _kernel(q.device.type)(
         *(q, k, v),
@@ -74,7 +75,7 @@ def fused_flex_attention(
 
 
 def _score_mod(bias: PairBias) -> Callable[..., Tensor]:
-    """The bias as FlexAttention takes it: a function of a score and its place."""
+    """The bias as a FlexAttention `score_mod`: a function of a score and its indices."""
     at = bias.at
     return lambda score, row, head, i, j: score + at(row, head, i, j).to(score.dtype)
 
@@ -86,15 +87,15 @@ def _kernel(device: str) -> Any:
     return flex_attention if device == "cpu" else torch.compile(flex_attention)
 
 
-@lru_cache(maxsize=2)  # all layers of a pass share their mask
+@lru_cache(maxsize=2)  # all layers of a forward pass share a mask
 def _blocks(mask: Evaluated, batch: int, n_q: int, n_kv: int, device: torch.device) -> Any:
-    """The blocks of pairs that are to be computed; None for all of them."""
+    """The block mask for FlexAttention; None where every pair is allowed."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     if isinstance(mask, Full):
         return None
     rows = None if isinstance(mask, Causal) else batch
-    with torch.inference_mode(False):  # what validation made first is kept for training
+    with torch.inference_mode(False):  # a mask cached during validation is reused in training
         return create_block_mask(
             lambda row, head, i, j: _allows(mask, row, i, j), rows, None, n_q, n_kv, device=device
         )

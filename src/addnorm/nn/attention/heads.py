@@ -1,11 +1,11 @@
-"""HeadShape: how many heads attention has, and how wide they are."""
+"""HeadShape: the number of attention heads and their width."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class HeadShape:
-    """How many query heads, how many key/value heads they share, and the width of each."""
+    """The numbers of query heads and key/value heads, and the width of a head."""
 
     n_heads: int
     n_kv_heads: int
@@ -20,5 +20,5 @@ class HeadShape:
 
 
 def divisors(n: int) -> list[int]:
-    """The numbers that divide `n`, rising."""
+    """The divisors of `n` in ascending order."""
     return [d for d in range(1, n + 1) if n % d == 0]

@@ -1,6 +1,6 @@
-"""Which kernel computes scaled dot-product attention: torch's fused ones, or plain products.
+"""Scaled dot-product attention by torch's fused kernels or by plain matrix products.
 
-They compute the same; what is fastest depends on the device, the type and the sizes.
+Both compute the same function; which is faster depends on the device, the dtype and the sizes.
 """
 
 import torch
@@ -17,13 +17,14 @@ BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 EVERYTHING = slice(None)
 
 FEW = 8
-"""Queries up to which plain products read the keys faster than the fused kernel in float32."""
+"""Number of queries up to which plain products are faster than the fused kernel in float32."""
 
 SHORT = 1024
-"""Keys up to which plain products train faster than torch's fused kernel in bfloat16 on a CPU.
+"""Number of keys up to which plain products train faster than the fused kernel (bfloat16, CPU).
 
-They round scores to bfloat16, as autocast rounds all products; a model that is itself in bfloat16
-keeps the kernel, which does not. `docs/speed.md` has the figures, `blocked` the way of large ones.
+They round scores to bfloat16, as autocast does with all products; a model whose own weights are in
+bfloat16 keeps the fused kernel, which does not. See `docs/speed.md` for the figures and `blocked`
+for larger score matrices.
 """
 
 
@@ -37,12 +38,12 @@ def dot_product_attention(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Mixed:
-    """`dropout(softmax(scale · q kᵀ + bias)) v` by the fastest kernel.
+    """`dropout(softmax(scale · q kᵀ + bias)) v` by the fastest available kernel.
 
     `scale` is by default 1/√d_head. Vaswani et al. 2017, eq. 1; Dao et al. 2022, alg. 1.
     """
     if prefers_products(q, k):
-        # Alone with the keys, a query is read once: a wider type costs nothing, and rounds less.
+        # A single query is read only once, so a wider dtype costs nothing and rounds less.
         single = torch.compiler.is_exporting() and q.shape[2] == 1
         wide = torch.float32 if single else q.dtype
         mixed = plain_products(
@@ -76,11 +77,11 @@ def plain_products(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Mixed:
-    """The same in plain products, in the type of the queries."""
+    """The same by plain matrix products, in the dtype of the queries."""
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
     k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
     allowed = allowed_of(mask, q, k)
-    # A sum with a floor, for filling all scores of all heads takes longer.
+    # Adding a floor is faster than `masked_fill` on the scores of all heads.
     if bias is None and use_blocked_attention(q, k):
         floor = None if allowed is None else _floor(allowed, q.dtype)
         mixed = blocked_attention(q, k, v, floor, dropout)
@@ -88,16 +89,16 @@ def plain_products(
         scores = q @ k.mT
         scores = scores if bias is None else scores + bias.to(q.dtype)
         scores = scores if allowed is None else scores + _floor(allowed, q.dtype)
-        # In float32, or a weight near one would be one, and teach nothing.
+        # In float32, because a weight near one would round to one and have no gradient.
         weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
         mixed = F.dropout(weights, dropout) @ v
-    if isinstance(mask, Dense | Tiled) and allowed is not None:  # some may see nothing
+    if isinstance(mask, Dense | Tiled) and allowed is not None:  # some queries may be fully masked
         mixed = mixed.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     return mixed
 
 
 def prefers_products(q: Queries, k: Keys) -> bool:
-    """Whether plain products are the faster ones, of a few queries or of short texts."""
+    """Whether plain products are faster than the fused kernel: few queries or short sequences."""
     if q.device.type != "cpu":
         return False
     if torch.compiler.is_compiling():
@@ -110,7 +111,7 @@ def prefers_products(q: Queries, k: Keys) -> bool:
 
 
 def allowed_of(mask: Evaluated, q: Queries, k: Keys) -> Tensor | None:
-    """The evaluated mask as a tensor, or None where everything is allowed."""
+    """The evaluated mask as a boolean tensor; None where everything is allowed."""
     match mask:
         case Full():
             return None
@@ -123,12 +124,12 @@ def allowed_of(mask: Evaluated, q: Queries, k: Keys) -> Tensor | None:
 
 
 def _floor(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a query may look; elsewhere so low that exp gives 0, and finite even in a sum."""
+    """0 where a query may attend, elsewhere so low that exp gives 0, yet finite after addition."""
     lowest = torch.finfo(dtype).min / 2
     return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, lowest)
 
 
 def shared(kv: Keys, n_heads: int) -> Float[Tensor, "batch heads kv_seq d_head"]:
-    """Each key/value head repeated for its group of query heads (Ainslie et al. 2023, GQA)."""
+    """Repeat each key/value head for its group of query heads (Ainslie et al. 2023, GQA)."""
     repeats = n_heads // kv.shape[1]
     return kv if repeats == 1 else kv.repeat_interleave(repeats, dim=1)

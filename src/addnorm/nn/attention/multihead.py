@@ -1,4 +1,4 @@
-"""Multi-head attention, self and cross: MHA, GQA and MQA by the number of key/value heads."""
+"""Multi-head self- and cross-attention; the number of key/value heads gives MHA, GQA or MQA."""
 
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from addnorm.parts import check_conflicts
 
 
 class MultiHead(nn.Module):
-    """What self- and cross-attention share: the maps into heads and back.
+    """Base class of self- and cross-attention: the projections into heads and back.
 
     `q = x W_q`, `k = y W_k`, `v = y W_v`, `out = concat(heads) W_o` (Vaswani et al. 2017, §3.2.2);
     each key/value head serves `n_heads / n_kv_heads` query heads (Ainslie et al. 2023). With
@@ -68,7 +68,7 @@ class MultiHead(nn.Module):
         return self.k_norm(self.split(self.k_proj(y))), self.split(self.v_proj(y))
 
     def split(self, x: Float[Tensor, "batch seq width"]) -> Heads:
-        """Cut the last axis into heads."""
+        """Split the last axis into heads."""
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
     def merge(self, heads: Heads) -> Hidden:
@@ -106,15 +106,15 @@ class SelfAttention(MultiHead):
         return self.merge(self.output(heads, x))
 
     def new_cache(self) -> SelfCache:
-        """An empty cache that keeps as much as the pattern can reach."""
+        """An empty cache that keeps as many tokens as the pattern can reach."""
         return SelfCache(self.pattern.reach[0])
 
 
 class CrossAttention(MultiHead):
-    """A sequence looks at a memory: keys and values come from `ctx.memory`.
+    """Cross-attention: queries from the sequence, keys and values from `ctx.memory`.
 
-    Where several rows in a row share one memory, as the beams of a sentence do, their queries stand
-    side by side: the memory is read once for all of them.
+    Where consecutive rows share one memory, as the beams of a sentence do, their queries are
+    concatenated, so that the memory is read only once for all of them.
     """
 
     def forward(self, x: Hidden, ctx: Context, cache: CrossCache | None = None) -> Hidden:
@@ -126,21 +126,21 @@ class CrossAttention(MultiHead):
         return self.merge(self.output(heads, x))
 
     def remember(self, memory: Memory) -> KeysValues:
-        """The keys and values of the memory."""
+        """Project the memory to keys and values."""
         return self.keys_values(memory.hidden)
 
 
 def fold_beams(
     q: Float[Tensor, "rows heads seq d_head"], n: int
 ) -> Float[Tensor, "memories heads side_by_side d_head"]:
-    """Fold the beams that share one of `n` memories into one row: their queries side by side."""
+    """Concatenate the queries of the beams that share one of `n` memories into one row."""
     return q if q.shape[0] == n else q.unflatten(0, (n, -1)).transpose(1, 2).flatten(2, 3)
 
 
 def unfold_beams(
     mixed: Float[Tensor, "memories heads side_by_side d_head"], rows: int
 ) -> Float[Tensor, "rows heads seq d_head"]:
-    """Undo `fold_beams` for so many rows."""
+    """Undo `fold_beams`: split the queries again into `rows` rows."""
     if (n := mixed.shape[0]) == rows:
         return mixed
     return mixed.unflatten(2, (rows // n, -1)).transpose(1, 2).flatten(0, 1)
@@ -202,7 +202,7 @@ class AttentionConfig:
         return CrossAttention(d_model, self.heads(d_model), **self.build_parts(d_model, layer))
 
     def build_parts(self, d_model: int, layer: int) -> dict[str, Any]:
-        """What self- and cross-attention have in common, by the names of their arguments."""
+        """The constructor arguments that self- and cross-attention share."""
         heads = self.heads(d_model)
         core = self.core or (SDPACoreConfig() if is_fused(self.score) else EagerCoreConfig())
         score, output = build_score(self.score, heads), self.output
@@ -215,7 +215,7 @@ class AttentionConfig:
         }
 
     def heads(self, d_model: int) -> HeadShape:
-        """The head counts and width for this model width. Raises `ValueError` where they clash."""
+        """The head counts and head width for `d_model`. Raises `ValueError` on a mismatch."""
         if self.d_head is None and d_model % self.n_heads:
             raise ValueError(
                 f"d_model = {d_model} does not divide into n_heads = {self.n_heads}: "

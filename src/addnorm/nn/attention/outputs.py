@@ -1,4 +1,4 @@
-"""Operations on the output of attention: between the weighted values and the output projection."""
+"""Operations on attention's output, between the weighted values and the output projection."""
 
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
@@ -19,14 +19,14 @@ class OutputPart(Protocol):
 
     The module it builds maps the output of every head, `[batch, heads, seq, d_head]`, and the
     hidden states that the queries were projected from, `[batch, seq, d_model]`, to the output of
-    every head. It must act on each token alone.
+    every head. It must act on each token independently.
     """
 
     def build(self, d_model: int, heads: HeadShape, layer: int) -> nn.Module: ...
 
 
 class PlainOutput(nn.Module):
-    """`heads`: nothing between the weighted values and the output projection."""
+    """`heads`: the identity."""
 
     def forward(self, heads: Heads, x: Hidden) -> Heads:
         return heads
@@ -60,7 +60,7 @@ class GatedOutputConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Both granularities."""
+        """One gate per feature, and one per head."""
         return {"gated": cls(), "gated_per_head": cls(per="head")}
 
     def build(self, d_model: int, heads: HeadShape, layer: int) -> GatedOutput:
@@ -68,7 +68,7 @@ class GatedOutputConfig:
 
 
 OutputConfig = Annotated[GatedOutputConfig | OutputPart, Family("output", OutputPart)]
-"""Every operation on attention's output."""
+"""Any operation on attention's output, built-in or custom."""
 
 
 def build_output(output: OutputConfig, d_model: int, heads: HeadShape, layer: int) -> nn.Module:

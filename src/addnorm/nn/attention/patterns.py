@@ -1,4 +1,4 @@
-"""Patterns: which part of what the pass allows a layer's self-attention looks at."""
+"""Attention patterns: the mask that a layer adds to the mask of the forward pass."""
 
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
@@ -65,7 +65,7 @@ class BlocksPatternConfig:
 
 @runtime_checkable
 class PatternPart(Protocol):
-    """A configuration of a pattern: it builds the mask that a layer adds to that of the pass."""
+    """A configuration of an attention pattern; builds the mask that a layer adds."""
 
     def build(self) -> Mask: ...
 
@@ -74,7 +74,7 @@ PatternConfig = Annotated[
     FullPatternConfig | WindowPatternConfig | BlocksPatternConfig | PatternPart,
     Family("pattern", PatternPart),
 ]
-"""Every pattern there is."""
+"""Any attention pattern, built-in or custom."""
 
 
 def build_pattern(pattern: PatternConfig) -> Mask:

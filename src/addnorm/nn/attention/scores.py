@@ -1,4 +1,4 @@
-"""Scores: how well a query and a key agree, in the four ways of the literature."""
+"""Attention score functions: scaled dot product, dot product, bilinear and additive."""
 
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
@@ -26,12 +26,13 @@ class Score(nn.Module, ABC):
 
 
 class DotProduct(Score):
-    """`scale · kᵀ W q`: dot, scaled dot and bilinear scores, which fused kernels know.
+    """`scale · kᵀ W q`: dot, scaled dot and bilinear scores, which fused kernels support.
 
-    With `softcap` they are `c tanh(score / c)`, which none of them knows (Gemma Team 2024, §2).
-    Without `weight`, `W` is the identity. `scale = 1/√d_head` keeps the variance of the scores of
-    unit-normal vectors at one (Vaswani et al. 2017, §3.2.1), `scale = 1` lets it grow to `d_head`.
-    The bilinear form is that of Luong et al. 2015, §3.1 ("general"), one matrix for each head.
+    With `softcap` they are `c tanh(score / c)`, which fused kernels do not support (Gemma Team
+    2024, §2). Without `weight`, `W` is the identity. `scale = 1/√d_head` keeps the variance of the
+    scores of unit-normal vectors at one (Vaswani et al. 2017, §3.2.1), `scale = 1` lets it grow to
+    `d_head`. The bilinear form is that of Luong et al. 2015, §3.1 ("general"), one matrix for each
+    head.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class DotProduct(Score):
         self.weight = None if weight is None else nn.Parameter(weight)
 
     def queries(self, q: Queries) -> Queries:
-        """`W q`: what remains is a plain dot product with the keys, and the scale."""
+        """`W q`, so that the score is a scaled dot product with the keys."""
         return q if self.weight is None else q @ self.weight.mT.to(q.dtype)
 
     def forward(self, q: Queries, k: ExpandedKeys) -> Scores:
@@ -57,7 +58,7 @@ class DotProduct(Score):
 class Additive(Score):
     """`vᵀ tanh(W k + U q)` (Bahdanau et al. 2015, appendix A.1.2), one `v, W, U` for each head.
 
-    Takes `d_head` times the memory of the scores, and no fused kernel knows it.
+    Takes `d_head` times the memory of the scores; no fused kernel supports it.
     """
 
     def __init__(self, n_heads: int, d_head: int) -> None:
@@ -91,7 +92,7 @@ class ScaledDotConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Plain, with another factor, and capped."""
+        """Default, with a custom factor, and with soft-capping."""
         return {
             "scaled_dot": cls(),
             "scaled_dot_factor": cls(factor=0.25),
@@ -99,12 +100,12 @@ class ScaledDotConfig:
         }
 
     def scale(self, d_head: int) -> float:
-        """What products of queries and keys are multiplied by."""
+        """The factor that multiplies the dot products."""
         return d_head**-0.5 if self.factor is None else self.factor
 
     @property
     def fused(self) -> bool:
-        """Whether torch's fused kernels know this score."""
+        """Whether torch's fused kernels support this score."""
         return self.softcap is None
 
     def build(self, n_heads: int, d_head: int) -> DotProduct:
@@ -180,7 +181,7 @@ ScoreConfig = Annotated[
     ScaledDotConfig | DotConfig | BilinearConfig | AdditiveConfig | ScorePart,
     Family("score", ScorePart),
 ]
-"""Every score there is."""
+"""Any score function, built-in or custom."""
 
 
 def is_fused(score: ScoreConfig) -> bool:
@@ -189,15 +190,15 @@ def is_fused(score: ScoreConfig) -> bool:
 
 
 def is_plain_product(score: ScoreConfig) -> bool:
-    """Whether nothing stands between queries and keys, so that what turns both keeps its meaning.
+    """Whether the score is a plain product `q·k`, so that rotating both (RoPE) is meaningful.
 
-    Of someone's own score that is taken for granted.
+    Assumed for custom scores.
     """
     return not isinstance(score, BilinearConfig | AdditiveConfig)
 
 
 def scale_of(score: ScoreConfig, d_head: int) -> float:
-    """What products of queries and keys are multiplied by, where a score has any."""
+    """The factor that multiplies the dot products; 1 for scores that are not dot products."""
     return score.scale(d_head) if isinstance(score, DotProductConfig) else 1.0
 
 

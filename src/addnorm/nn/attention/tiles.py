@@ -1,8 +1,8 @@
-"""Attention in tiles: a few queries at a time, against only those keys that they can reach.
+"""Tiled attention: a few queries at a time, against only the keys within their reach.
 
-A dense mask or bias has as many entries as there are pairs of queries and keys. In tiles it never
-exists as a whole: memory is linear in the length, and a window of `w` costs O(w · length). Under
-autograd a tile is computed again on the way back instead of being kept (Chen et al. 2016).
+A dense mask or bias has as many entries as there are pairs of queries and keys. In tiles it is
+never materialised as a whole: memory is linear in the length, and a window of `w` costs O(w ·
+length). Under autograd a tile is recomputed in the backward pass (checkpointing: Chen et al. 2016).
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Evaluated, Tensor | None], Tensor]
 
 
 def is_tiled(q: Queries, k: Keys, mask: Evaluated, bias: Bias | None, width: int = 1) -> bool:
-    """Whether the mask says so, or a bias, or scores of `width` numbers a pair, are too large."""
+    """Whether to tile: a tiled mask, or too large a bias or scores (`width` numbers a pair)."""
     pairs = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
     large = width > 1 or bias is not None
     return isinstance(mask, Tiled) or (large and bool(pairs * width > DENSE_LIMIT))
@@ -34,7 +34,7 @@ def in_tiles(
     bias: Bias | None,
     width: int = 1,
 ) -> Mixed:
-    """`attend` for each tile, put together along the queries."""
+    """Apply `attend` to each tile and concatenate the results along the queries."""
 
     def tile(rows: slice, keys: slice) -> Tensor:
         def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def in_tiles(
 
 
 def _places(q: Queries, k: Keys, mask: Evaluated, width: int) -> Iterator[tuple[slice, slice]]:
-    """The queries of each tile, and the keys that they can reach between them."""
+    """Yield the queries of each tile and the keys that any of them can reach."""
     batch, heads, n_q, _ = q.shape
     n_kv = k.shape[2]
     back, ahead = mask.reach
@@ -59,7 +59,7 @@ def _places(q: Queries, k: Keys, mask: Evaluated, width: int) -> Iterator[tuple[
     size = max(1, min(affordable, max(TILE, span)))
     for first in range(0, n_q, size):
         last = min(first + size, n_q)
-        offset = n_kv - n_q  # query i stands at slot i + offset of the keys
+        offset = n_kv - n_q  # query i is at key slot i + offset
         begin = int(max(0, first + offset - back))
         end = int(min(n_kv, last + offset + ahead))
         yield slice(first, last), slice(begin, end)

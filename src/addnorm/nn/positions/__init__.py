@@ -1,4 +1,4 @@
-"""Position schemes, one file each; `PositionConfig` is the list of them."""
+"""Position encodings, one file each; `PositionConfig` is the union of their configurations."""
 
 from typing import Annotated
 
@@ -33,7 +33,7 @@ PositionConfig = Annotated[
     | PositionPart,
     Family("position", PositionPart),
 ]
-"""Every position scheme there is."""
+"""Any position encoding, built-in or custom."""
 
 __all__ = [
     "KERPLE",

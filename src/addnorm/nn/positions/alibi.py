@@ -1,4 +1,4 @@
-"""ALiBi: attention falls off linearly with distance, at a slope of each head's own."""
+"""ALiBi: a bias that decreases linearly with distance, with one slope per head."""
 
 from typing import Literal
 
@@ -15,8 +15,8 @@ from addnorm.nn.types import Queries
 def slopes(n_heads: int) -> Float[Tensor, " heads"]:
     """`m_h = 2^(-8h/H)` for `h = 1 … H`, in float64 (Press et al. 2022, §3).
 
-    Where H is no power of two: the slopes for the power below, then every other one of the power
-    above, as in the authors' code.
+    If H is not a power of two: the slopes for the next lower power, then every other slope for the
+    next higher power, as in the authors' code.
     """
     power = 1 << (n_heads.bit_length() - 1)
     steps = [*range(1, power + 1), *(h + 0.5 for h in range(n_heads - power))]
@@ -33,7 +33,7 @@ class ALiBi(Position):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
-        self.slopes = slopes(n_heads)  # no buffer: it must not follow the model into bfloat16
+        self.slopes = slopes(n_heads)  # not a buffer: must not be cast to bfloat16 with the model
 
     def score_bias(self, q: Queries, ctx: Context) -> PairBias:
         wide = torch.promote_types(q.dtype, torch.float32)

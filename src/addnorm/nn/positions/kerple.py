@@ -1,4 +1,4 @@
-"""KERPLE: attention falls off with the logarithm of the distance, as fast as each head learns."""
+"""KERPLE: a bias that decreases with the logarithm of the distance, learned per head."""
 
 from typing import Literal
 
@@ -27,7 +27,7 @@ class KERPLE(Position):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw `r₁` from (0, 2) and `r₂` from (0, 1)."""
+        """Draw `r₁` from (0, 2) and `r₂` from (0, 1), uniformly."""
         for raw, highest in ((self.raw_amplitude, 2.0), (self.raw_rate, 1.0)):
             with torch.no_grad():
                 raw.uniform_(0.01, highest).expm1_().log_()  # the inverse of softplus

@@ -1,4 +1,4 @@
-"""Learned positions: a table added to the embeddings, up to its last row (BERT, GPT-2)."""
+"""Learned position embeddings, for a fixed maximum length (BERT, GPT-2)."""
 
 from typing import Literal
 
@@ -26,7 +26,7 @@ class Learned(Position):
 
     def embed(self, x: Hidden, ctx: Context) -> Hidden:
         known = self.max_len
-        # Slots bound positions, so the values themselves are read only when there are too many.
+        # Positions never exceed slots, so their values are read only if there are too many slots.
         too_many = not torch.compiler.is_exporting() and ctx.kv_slots.shape[0] > known
         if too_many and (last := int(ctx.positions.max())) >= known:
             raise InputError(

@@ -1,4 +1,4 @@
-"""No positions: order reaches a decoder through its causal mask alone (Kazemnejad et al. 2023)."""
+"""No position encoding: a decoder infers order from its causal mask (Kazemnejad et al. 2023)."""
 
 from typing import Literal
 

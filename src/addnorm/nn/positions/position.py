@@ -1,4 +1,4 @@
-"""Position: the places where a scheme may act, each doing nothing unless a scheme says so."""
+"""Position: the interface of position encodings, a set of hooks that do nothing by default."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from addnorm.nn.types import Hidden, Keys, Queries
 from addnorm.parts import is_ours
 
 Bias = Callable[[slice, slice], Float[Tensor, "#batch heads q_seq kv_seq"]]
-"""What is added to the scaled scores before the softmax, evaluated tile by tile.
+"""A bias added to the scaled scores before the softmax, evaluated tile by tile.
 
-The slices pick the rows and the keys among those of the pass, so `tile(slice(None), slice(None))`
-is the whole. A tile may be in a wider type than the queries.
+The slices select queries and keys of the forward pass; `tile(slice(None), slice(None))` is the
+whole bias. A tile may have a wider dtype than the queries.
 """
 
 
 @dataclass(frozen=True)
 class PairBias:
-    """A `Bias` that each pair gives for itself: `at(row, head, query, key)`, which broadcast.
+    """A `Bias` that is a function of one pair: `at(row, head, query, key)`, which broadcasts.
 
-    The form of FlexAttention's `score_mod`, so a kernel can compute it inside (see `flex`).
+    Like FlexAttention's `score_mod`, so that a kernel can compute it on the fly (see `flex`).
     """
 
     tile: Bias
@@ -37,11 +37,11 @@ class PairBias:
 
 
 def offset_of(ctx: Context) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """`offset(row, query, key)`: how far a key stands ahead of a query."""
+    """The function `offset(row, query, key)`: the key's position minus the query's position."""
     here, there = ctx.positions, ctx.kv_positions
 
     def offset(row: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        row = row if here.shape[0] > 1 else row * 0  # one row of positions serves all
+        row = row if here.shape[0] > 1 else row * 0  # one row shared by all
         return there[row, j] - here[row, i]
 
     return offset
@@ -49,7 +49,7 @@ def offset_of(ctx: Context) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
-    """The sizes around a part that is being built, and the factor that scores multiply `q·k` by."""
+    """The model sizes for a part being built, and the factor by which scores multiply `q·k`."""
 
     d_model: int
     max_len: int
@@ -62,53 +62,53 @@ class BuildContext:
     score: str = "scaled_dot"
     """The kind of the score."""
     plain_products: bool = True
-    """Whether scores are products of queries and keys as they are, which rotations need."""
+    """Whether scores are plain products `q·k`, which rotary positions require."""
 
 
 class Position(nn.Module):
-    """A scheme overrides the hooks that it acts on; the others stay as they are here."""
+    """Base class of position encodings; a subclass overrides the hooks it needs."""
 
     def embed(self, x: Hidden, ctx: Context) -> Hidden:
-        """Act on the embeddings, before the first layer."""
+        """Modify the embeddings, before the first layer."""
         return x
 
     def rotate(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
-        """Act on queries and keys before the keys enter a cache.
+        """Modify queries and keys before the keys enter the cache.
 
-        `q` and `k` are those of the last `q.shape[2]` and `k.shape[2]` of `ctx.kv_positions`.
+        `q` and `k` belong to the last `q.shape[2]` and `k.shape[2]` of `ctx.kv_positions`.
         """
         return q, k
 
     def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
-        """Act on the queries and on all keys, the cached ones included."""
+        """Modify the queries and all keys, including the cached ones."""
         return q, k
 
     def score_bias(self, q: Queries, ctx: Context) -> Bias | None:
-        """What is added to the scores of `q`, as `rotate` left it, against all keys; or None."""
+        """The bias added to the scores of the rotated `q` against all keys; None for no bias."""
         return None
 
     def in_layer(self, layer: int) -> "Position":
-        """The scheme as the attention of this layer holds it: itself, if it acts there at all."""
+        """The position module of this layer's attention: itself, unless the scheme is per layer."""
         return self
 
     @property
     def max_len(self) -> int | None:
-        """How many positions the scheme knows; None where there is no bound."""
+        """The maximum number of positions; None if unbounded."""
         return None
 
 
 @runtime_checkable
 class PositionPart(Protocol):
-    """A configuration of a position scheme: it builds a `Position` for the sizes around it.
+    """A configuration of a position encoding; builds a `Position` for the given model sizes.
 
-    One scheme serves all layers of a stack; `Position.in_layer` gives a layer one of its own.
+    All layers of a stack share one module; `Position.in_layer` can give each layer its own.
     """
 
     def build(self, build_context: BuildContext) -> Position: ...
 
 
 def not_a_dot_product(kind: str, around: BuildContext) -> str | None:
-    """Why positions that act inside of dot products cannot work with another score."""
+    """The reason why positions defined for dot products conflict with the score, or None."""
     if not around.plain_products:
         return (
             f"{kind} positions are defined for dot products: with {around.score} scores use "

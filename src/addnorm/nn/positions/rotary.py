@@ -1,4 +1,4 @@
-"""Rotary positions (RoPE): queries and keys turn, so that scores see the offset alone."""
+"""Rotary position embedding (RoPE): queries and keys are rotated by angles of their positions."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -22,14 +22,14 @@ Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def turn_half(x: Turned, cos: Waves, sin: Waves) -> Turned:
-    """Turn each pair `(x_i, x_{i + half})` counter-clockwise; features past the pairs stay."""
+    """Rotate each pair `(x_i, x_{i + half})` counter-clockwise; other features are unchanged."""
     half = cos.shape[-1]
     a, b, rest = x.tensor_split((half, 2 * half), dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos, rest), dim=-1).to(x.dtype)
 
 
 def turn_interleaved(x: Turned, cos: Waves, sin: Waves) -> Turned:
-    """Turn each pair `(x_{2i}, x_{2i+1})` counter-clockwise; features past the pairs stay."""
+    """Rotate each pair `(x_{2i}, x_{2i+1})` counter-clockwise; other features are unchanged."""
     turning, rest = x.tensor_split((2 * cos.shape[-1],), dim=-1)
     a, b = turning.unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
@@ -37,7 +37,7 @@ def turn_interleaved(x: Turned, cos: Waves, sin: Waves) -> Turned:
 
 
 LAYOUTS: dict[str, Turn] = {
-    # LLaMA, GPT-NeoX: a pair is half the turned width apart.
+    # LLaMA, GPT-NeoX: a pair is half the rotated width apart.
     "half": turn_half,
     # RoFormer (Su et al. 2021, eq. 34), GPT-J: a pair is two neighbours.
     "interleaved": turn_interleaved,
@@ -62,7 +62,7 @@ class Rotary(Position):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        self.frequencies = frequencies  # no buffer: it must not follow the model into bfloat16
+        self.frequencies = frequencies  # not a buffer: must not be cast to bfloat16 with the model
         self.turn = LAYOUTS[layout]
         self.temperature = temperature
 
@@ -73,13 +73,13 @@ class Rotary(Position):
 
 
 class DynamicRotary(Position):
-    """Rotary positions whose frequencies follow the length of the text so far (`DynamicScaling`).
+    """Rotary positions whose frequencies depend on the current text length (`DynamicScaling`).
 
-    Each text goes by its own length, whatever is packed into the row with it. Keys enter the cache
-    unturned and turn after it, all by the frequencies of this pass, so attention over the same keys
-    is the same with and without a cache. Past `original_max_len` that holds for one layer only: a
-    pass over the whole text turns its earlier tokens by the final length, a cache has what they
-    were at their own.
+    Each text uses its own length, even if others are packed into the same row. Keys enter the cache
+    unrotated and are rotated after it, all with the frequencies of the current pass, so that
+    attention over the same keys is the same with and without a cache. Past `original_max_len` that
+    holds for one layer only: a pass over the whole text rotates its earlier tokens by the final
+    length, while the cached states of deeper layers were computed at the length of their time.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class DynamicRotary(Position):
 
 
 def text_lengths(positions: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
-    """The length of the text that each slot belongs to, so far.
+    """The current length of the text that each slot belongs to.
 
-    Positions rise within a text; where they do not, the next one begins, or padding.
+    Positions increase within a text; where they do not, the next text or padding begins.
     """
     begins = positions[:, 1:] <= positions[:, :-1]
     text = F.pad(begins.long(), (1, 0)).cumsum(-1)
@@ -116,7 +116,7 @@ def _turned(
     cos: Float[Tensor, "#batch kv_seq half"],
     sin: Float[Tensor, "#batch kv_seq half"],
 ) -> tuple[Queries, Keys]:
-    """Keys turned by the angles of their positions, queries by the last of them."""
+    """Rotate the keys by the angles of their positions, and the queries by the last of these."""
     cos, sin, new = cos[:, None], sin[:, None], slice(-q.shape[2], None)
     return turn(q, cos[:, :, new], sin[:, :, new]), turn(k, cos, sin)
 
@@ -140,7 +140,7 @@ class RotaryConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Both layouts, part of a head, and every scaling, for texts of more than 3 tokens."""
+        """Both layouts, a partial rotation, and every scaling, for texts of more than 3 tokens."""
         return {
             "rotary": cls(),
             "rotary_interleaved": cls(layout="interleaved"),
@@ -152,7 +152,7 @@ class RotaryConfig:
         }
 
     def conflict(self, around: BuildContext) -> str | None:
-        """Rotary positions turn pairs of features, and are defined for dot products."""
+        """The rotated width must be even, and the score a dot product."""
         try:
             self.width(around.d_head)
         except ValueError as error:
@@ -160,7 +160,7 @@ class RotaryConfig:
         return not_a_dot_product("rotary", around)
 
     def width(self, d_head: int) -> int:
-        """How many features of a head turn. Raises `ValueError` where they make no pairs."""
+        """The number of rotated features of a head. Raises `ValueError` if it is not even."""
         width = self.fraction * d_head
         nearest = min(max(2, 2 * round(width / 2)), d_head - d_head % 2)
         if nearest == 0 or abs(width - nearest) > 1e-6:

@@ -1,7 +1,7 @@
-"""Scaling of rotary frequencies: how a model reads further than it was trained.
+"""Scaling of rotary frequencies, which extends the context length of a trained model.
 
-Every scaling slows some of the pairs down, so that far positions turn them no further than near
-ones did in training. Frequencies are float64, radians per position, fastest first.
+Every scaling lowers the frequency of some pairs, so that distant positions rotate them no further
+than the positions seen in training. Frequencies are float64, radians per position, fastest first.
 """
 
 import math
@@ -72,7 +72,7 @@ class DynamicScaling:
     def frequencies(
         self, width: int, theta: float, length: Int[Tensor, "*batch"]
     ) -> Float[Tensor, "*batch half"]:
-        """The frequencies at each of the lengths."""
+        """The frequencies for each length."""
         longer = in_float64(length).clamp(min=self.original_max_len) / self.original_max_len
         stretch = self.factor * longer - (self.factor - 1)
         plain, ramp = frequencies(width, theta), _ramp(width)
@@ -117,7 +117,9 @@ class YaRNScaling:
         return _blend(frequencies(width, theta), kept, self.factor)
 
     def _pair(self, turns: float, width: int, theta: float) -> float:
-        """Which pair turns that many times in `original_max_len` positions."""
+        """The (fractional) index of the pair that makes `turns` rotations in `original_max_len`
+        positions.
+        """
         return width * math.log(self.original_max_len / (turns * 2 * math.pi)) / 2 / math.log(theta)
 
     @property
@@ -159,18 +161,18 @@ class Llama3Scaling:
 
 
 FixedScaling = LinearScaling | NTKScaling | YaRNScaling | Llama3Scaling
-"""The scalings under which every pass has the same frequencies."""
+"""The scalings whose frequencies do not depend on the length."""
 
 ScalingConfig = Annotated[
     LinearScaling | NTKScaling | DynamicScaling | YaRNScaling | Llama3Scaling,
     Field(discriminator="kind"),
     WORD,
 ]
-"""Every scaling of rotary frequencies there is."""
+"""Any scaling of rotary frequencies."""
 
 
 def scaling_examples() -> dict[str, ScalingConfig]:
-    """One of each, for texts of more than 3 tokens and the base 2."""
+    """One example of each scaling, for texts of more than 3 tokens and the base 2."""
     short = 3
     yarn = YaRNScaling(factor=3.0, beta_fast=0.4, beta_slow=0.25, original_max_len=short)
     return {

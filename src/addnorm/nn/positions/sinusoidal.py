@@ -1,4 +1,4 @@
-"""Sinusoidal positions: fixed waves added to the embeddings, at any length."""
+"""Sinusoidal position encoding: fixed, added to the embeddings, for any length."""
 
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ def waves(
     frequencies: Float[Tensor, "*#places half"],
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "*batch seq half"], Float[Tensor, "*batch seq half"]]:
-    """`cos(p ω_i)` and `sin(p ω_i)`, exact to `dtype` far beyond any context.
+    """`cos(p ω_i)` and `sin(p ω_i)`, accurate in `dtype` at any practical context length.
 
     The angles are float64: at position 131,071 a float32 angle is off by up to 0.004.
     """
@@ -37,7 +37,7 @@ def waves(
 
 
 def in_float64(x: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """`x` in float64: on the CPU where the device has no such type, as Apple's MPS."""
+    """`x` in float64, moved to the CPU if the device lacks float64 (Apple's MPS)."""
     return (x.cpu() if x.device.type == "mps" else x).double()
 
 

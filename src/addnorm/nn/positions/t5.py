@@ -1,4 +1,4 @@
-"""T5 bias: one learned number per head for every range of distances."""
+"""T5's relative position bias: one learned scalar per head for every range of distances."""
 
 import math
 from functools import partial
@@ -18,11 +18,11 @@ from addnorm.nn.types import Queries
 def bucket(
     offset: Int[Tensor, "*shape"], *, buckets: int, max_distance: int, causal: bool
 ) -> Int[Tensor, "*shape"]:
-    """Which bucket the offset `key - query` falls into (Raffel et al. 2020, §2.1).
+    """The bucket of the offset `key - query` (Raffel et al. 2020, §2.1).
 
     Half of the buckets hold one distance each, the others ranges that grow logarithmically up to
-    `max_distance`; all that is further shares the last. Unless `causal`, keys ahead have the
-    second half of the buckets to themselves; if so, keys ahead count as distance 0.
+    `max_distance`; all larger distances share the last bucket. Unless `causal`, later keys use the
+    second half of the buckets; if `causal`, later keys count as distance 0.
     """
     n = buckets if causal else buckets // 2
     distance = (-offset).clamp(min=0) if causal else offset.abs()
@@ -90,7 +90,7 @@ class T5BiasConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """So few buckets that short texts have some with several distances; the usual."""
+        """Few buckets, so that short texts have ranges of several distances; and the default."""
         return {
             "t5": cls(buckets=6, max_distance=5),
             "t5_default_buckets": cls(),

@@ -1,4 +1,4 @@
-"""Transformer-XL positions: scores of content and of distance, each with a bias of its own."""
+"""Transformer-XL relative positions: content and position scores, each with its own bias."""
 
 from typing import Literal
 
@@ -35,13 +35,13 @@ class TransformerXL(Position):
 
 
 class RelativeScores(Position):
-    """`((q + u)·k + (q + v)·W_R R_{i-j}) · scale`, one layer's part (Dai et al. 2019, §3.3).
+    """`((q + u)·k + (q + v)·W_R R_{i-j}) · scale` in one layer (Dai et al. 2019, §3.3).
 
     `R` is the sinusoidal encoding of the distance, `u` and `v` are one vector for each head, and
-    `W_R` maps `d_model` to heads. Since `R_{i-j}` is `R_{-j}` with each of its pairs turned by
-    `-i ω`, the second term is `turn_i(W_Rᵀ (q + v)) · R_{-j}`: a plain product, at any positions,
-    with nothing that is kept for each pair of tokens but the result. Raises `ValueError` for an
-    odd `d_model`, whose last sine has no cosine.
+    `W_R` maps `d_model` to heads. Since `R_{i-j}` is `R_{-j}` with each of its pairs rotated by `-i
+    ω`, the second term is `turn_i(W_Rᵀ (q + v)) · R_{-j}`: a plain matrix product for any
+    positions, with no intermediate result per pair of tokens. Raises `ValueError` for an odd
+    `d_model`, whose last sine has no cosine.
     """
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, *, scale: float) -> None:
@@ -81,7 +81,7 @@ class TransformerXLConfig:
     kind: Literal["transformer_xl"] = "transformer_xl"
 
     def conflict(self, around: BuildContext) -> str | None:
-        """Distances are encoded in pairs, and the scores are dot products."""
+        """`d_model` must be even, and the score a dot product."""
         if around.d_model % 2:
             return (
                 f"transformer_xl positions encode distances in pairs: d_model = {around.d_model} "
