@@ -55,6 +55,7 @@ UNMIRRORED = {
     "data/examples.py": "data/test_sources.py",
     "data/hub.py": "data/test_tables.py",
     "data/rows.py": "data/test_sources.py",
+    "data/sentence_pairs.py": "parity/test_pairs.py",
     "runs/types.py": "runs/test_run.py",
 }
 """Modules without a test module of their own, and the one through which they are tested."""

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.encoding import as_read, pairs_as_read, words_as_read
+from addnorm.data.encoding import as_read, words_as_read
 from addnorm.data.examples import Task
+from addnorm.data.sentence_pairs import pairs_as_read
 from addnorm.errors import InputError
 from addnorm.generate import (
     CompiledContinuation,
