@@ -203,9 +203,10 @@ def test_a_file(
 
 # Other files of data, named by flags: the task, the file, its content, the flags, what is said.
 
+HALF_A_GZIP = gzip.compress(b"To be" * 99, mtime=0)[:20]
 OTHERS = [
     ("language", "a.gz", b"no gzip", "--data.train a.gz", "a.gz is a damaged or truncated gzip"),
-    ("language", "a.gz", gzip.compress(b"To be" * 99, mtime=0)[:20], "--data.train a.gz", "truncated gzip"),
+    ("language", "a.gz", HALF_A_GZIP, "--data.train a.gz", "truncated gzip"),
     ("regression", "a.csv", b"text,stars\nfine,1,2\n", "--data.train a.csv", "a.csv:2: 3 cells"),
     ("regression", "a.csv", b'text,stars\n"fine,1\n', "--data.train a.csv", "a.csv:2"),
     ("regression", "a.csv", b"text;stars\nfine;1\n", "--data.train a.csv", "no column 'text'"),
