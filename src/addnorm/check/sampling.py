@@ -8,6 +8,8 @@ from addnorm.check.matrix import Cell
 
 Goal = tuple[object, ...]
 
+VARIANT = "variant"
+
 TRIED = 24
 """The number of candidate cells for each coverage goal."""
 
@@ -15,8 +17,8 @@ TRIED = 24
 def sample(n: int, seed: int, among: Sequence[Cell]) -> list[Cell]:
     """A random sample of `n` cells, determined by the seed; all cells if there are no more.
 
-    It begins with cells that together cover every variant and mixer in every architecture, every
-    part, and every compatible pair of parts; the rest are random.
+    It begins with cells that together cover every variant, every mixer, every part, and every
+    compatible pair of parts; then come variants in further architectures; the rest are random.
     """
     draw = random.Random(seed)
     if n >= len(among):
@@ -30,7 +32,8 @@ def sample(n: int, seed: int, among: Sequence[Cell]) -> list[Cell]:
 def goals(cell: Cell) -> Iterator[Goal]:
     """The coverage goals that a cell meets: its variant or mixer, its parts and their pairs."""
     if cell.variant or cell.mixer:
-        yield cell.family, cell.variant, cell.mixer
+        yield VARIANT, cell.variant, cell.mixer
+        yield VARIANT, cell.variant, cell.mixer, cell.family
     if not cell.variant:
         yield from ((cell.mixer is not None, *part) for part in cell.parts)
         yield from ((cell.mixer is not None, *pair) for pair in combinations(cell.parts, 2))
@@ -52,7 +55,7 @@ def _covering(among: Sequence[Cell], draw: random.Random, most: int) -> Iterator
 
     order = list(having)
     draw.shuffle(order)
-    order.sort(key=_is_pair)  # variants, mixers and parts first, so that small samples have them
+    order.sort(key=_rank)
     missing, found = set(order), 0
     for goal in order:
         if goal not in missing or found >= most:
@@ -65,8 +68,11 @@ def _covering(among: Sequence[Cell], draw: random.Random, most: int) -> Iterator
             yield best
 
 
-def _is_pair(goal: Goal) -> bool:
-    return isinstance(goal[1], tuple)
+def _rank(goal: Goal) -> int:
+    """Variants, mixers and parts come first, so that small samples have them; then pairs."""
+    if goal[0] == VARIANT:
+        return 2 if len(goal) == 4 else 0
+    return int(isinstance(goal[1], tuple))
 
 
 def _some_allowed(places: list[int], is_allowed: object, draw: random.Random) -> list[int]:

@@ -66,6 +66,14 @@ def test_equals_the_eager_core(
     assert_close(got, EagerCore(score)(q, k, v, ctx.mask, bias), rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
+def test_the_weights_that_it_shows_have_the_bias() -> None:
+    ctx, q, score = context(Causal(), None, 0), heads(4, SEQ), DotProduct(0.4)
+    bias = ALiBi(4).score_bias(q, ctx)
+    expected = EagerCore(score).weights(q, q, ctx.mask, bias)
+    assert_close(FlexCore(score).weights(q, q, ctx.mask, bias), expected)
+
+
 def test_blocks_made_in_validation_serve_training() -> None:
     with torch.inference_mode():
         q = heads(4, 11)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.config import config
-from addnorm.nn.attention.core import SDPACore, fused
+from addnorm.nn.attention.core import SDPACore, Weights, fused
 from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.positions.position import Bias, PairBias
@@ -29,6 +29,10 @@ class FlexCore(SDPACore):
         if q.device.type == "cpu" or dropped or not isinstance(bias, PairBias | None):
             return super().forward(q, k, v, mask, bias)
         return self.fused(q, k, v, mask, bias)
+
+    def weights(self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None) -> Weights:
+        """The attention weights of this score, which the kernel does not return."""
+        return super().weights(q, k, mask, bias)
 
     def fused(
         self, q: Queries, k: Keys, v: Keys, mask: Evaluated, bias: PairBias | None = None
