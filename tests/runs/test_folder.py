@@ -156,7 +156,7 @@ def test_a_run_needs_nothing_but_its_folder(copied: Path) -> None:
     assert classify(Run.open(copied), ["a fine day"])[0].label in ("good", "bad")
 
 
-@pytest.mark.parametrize("value", ["inf", "1e-300", "0.1"])
+@pytest.mark.parametrize("value", ["1e300", "1e-300", "0.1"])
 def test_every_number_survives_the_folder(value: str, tmp_path: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, "language"), {"train.clip": value})
     tokenizers = Tokenizers.train(recipe.tokenizer, recipe.data.load())
