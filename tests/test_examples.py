@@ -61,7 +61,7 @@ def test_an_example_is_trained_decoded_and_checked(name: str, tmp_path: Path) ->
         [
             ["train", "my.toml", "--import", f"{name}.py", f"--{FIELDS[name]}", part],
             [*write, "--import", f"{name}.py"],
-            ["check", "--part", part, "--definition", definition, "--no-compile", "--sample", "6"],
+            ["check", "--part", part, "--definition", definition, "--no-compile", "--sample", "2"],
         ],
         tmp_path,
     )

@@ -28,7 +28,7 @@ from addnorm.nn.feedforward import DenseFeedForwardConfig
 from addnorm.nn.heads import AnyTokenHeadConfig, HeadConfig
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
-from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNorm, RMSNormConfig
 from addnorm.nn.positions import PositionConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ResidualConfig
@@ -377,3 +377,32 @@ def test_what_is_written_is_read_as_it_was(value: Any) -> None:
     part = Loose(anything=value, pair=(1, 2))
     read = NORM.validate_python(NORM.dump_python(part, mode="json"))
     assert repr(read) == repr(part)
+
+
+class Tripled(RMSNorm):
+    def forward(self, x: Any, valid: Any = None) -> Any:
+        return 3 * super().forward(x, valid)
+
+
+@dataclass(frozen=True)
+class TripledConfig(RMSNormConfig):
+    """A custom part that keeps the `kind` of ours."""
+
+    largest: float = 1.0
+
+    def build(self, d_model: int) -> Tripled:
+        return Tripled(d_model, eps=self.eps)
+
+
+def test_a_subclass_of_a_part_of_ours_is_a_part_of_its_own() -> None:
+    adapter = TypeAdapter[Any](NormConfig)
+    written = adapter.dump_python(TripledConfig(eps=0.25), mode="json")
+    assert written["kind"] == f"{__name__}:TripledConfig"
+    assert adapter.validate_python(written) == TripledConfig(eps=0.25)
+    assert adapter.validate_python(TripledConfig(eps=0.25)) == TripledConfig(eps=0.25)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_that_no_file_holds_is_refused_when_it_is_saved(value: float) -> None:
+    with pytest.raises(ValueError, match=r"largest = .*finite numbers alone"):
+        TypeAdapter[Any](NormConfig).dump_python(TripledConfig(largest=value), mode="json")

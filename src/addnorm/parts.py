@@ -100,13 +100,13 @@ class Family:
                     kind, from_file=bool(info.context and "from_file" in info.context)
                 )
                 return ours(value) if found is None else construct(found, value, info.context)
-            if isinstance(value, members) or not _is_table(type(value)):
+            if type(value) in members or not _is_table(type(value)):
                 return ours(value)
             self.check(type(value))
             return ours(value) if is_ours(type(value)) else value
 
         def serialize(value: Any, ours: Callable[[Any], Any]) -> Any:
-            return ours(value) if isinstance(value, members) else dump(value, taken=kinds)
+            return ours(value) if type(value) in members else dump(value, taken=kinds)
 
         return core_schema.with_info_wrap_validator_function(
             validate,
@@ -275,10 +275,17 @@ def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
         raise ValueError(f"{kind} cannot be saved: define the class at the top of a module")
     written = _adapter(type(part)).dump_python(part, mode="json")
     table = {name: value for name, value in written.items() if name != "kind"}
+    for name, value in table.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise ValueError(
+                f"{kind}: {name} = {value}: what is saved holds finite numbers alone"
+            ) from None
     again = construct(type(part), json.loads(json.dumps(table)))
     for field in _fields(type(part)):
         value, read = getattr(part, field.name), getattr(again, field.name)
-        if value != read and (value == value or read == read):  # nan is no other than nan
+        if value != read:
             raise ValueError(
                 f"{kind}: {field.name} = {value!r} would be read again as {read!r}: give the field "
                 "a type that says what it is, such as tuple[int, ...]"

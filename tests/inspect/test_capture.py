@@ -383,3 +383,25 @@ def test_weights_of_attentions_that_share_a_core_are_kept_apart_and_have_their_b
             attention(x, Full(), bias)
     for name, v, out in (("0", *seen[:2]), ("1", *seen[2:])):
         torch.testing.assert_close(caught[name] @ v, out)
+
+
+class Sharp(EagerCore):
+    """A core that computes otherwise, in a method that `weights` does not ask."""
+
+    def attend(self, *given: Any, **named: Any) -> Any:
+        return super().attend(*given, **named) ** 2
+
+
+def test_a_core_that_overrides_what_it_inherits_is_refused() -> None:
+    model = DecoderConfig(d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2)).build(11)
+    plain = model.eval().stack.blocks[0].attention.core
+    model.stack.blocks[0].attention.core = Sharp(plain.score)
+    with (
+        pytest.raises(InputError, match=r"Sharp.*does not show its weights"),
+        attention_weights(model),
+    ):
+        pass
+    model.stack.blocks[0].attention.core = plain
+    plain.forward = lambda q, *given: type(plain).forward(plain, 5 * q, *given)
+    with pytest.raises(InputError, match="does not show its weights"), attention_weights(model):
+        pass

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.contracts import combined
 
 from addnorm.convert.folder import load
 from addnorm.generate import generate, translate
@@ -127,8 +128,7 @@ def theirs_of(model: Any, config: Any, text: list[int], start: int) -> list[int]
     return ids[: first[0]] if first else ids
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize(("name", "search"), combined(MODELS, SEARCHES))
 def test_every_text_is_the_same(name: str, search: str, folder_of: Any) -> None:
     theirs, ours, folder = folder_of(name)
     asked = {**SEARCH, "pad_token_id": PAD, **SEARCHES[search]}

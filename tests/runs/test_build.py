@@ -2,13 +2,17 @@
 
 import json
 import time
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.runs.tiny import train_tiny, write_recipe
 
+import addnorm as an
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError
 from addnorm.runs.build import WEIGHTS, build_model, check_model, load_into, save_model
@@ -74,3 +78,34 @@ def test_a_size_that_no_machine_has_is_refused_before_anything(field: str, tmp_p
     with pytest.raises(InputError, match=r"GiB in float32, and this machine has|n_layers"):
         Run.open(run)
     assert time.monotonic() - start < 5
+
+
+def test_a_model_that_was_changed_after_the_build_is_not_saved_as_another(tmp_path: Path) -> None:
+    text = an.text(["to be or not to be\n" * 20])
+    config = an.DecoderConfig(d_model=8, n_layers=1, attention=an.AttentionConfig(n_heads=2))
+    run = an.train(config, text, tokenizer="char", steps=1)
+
+    def windowed(model: Any) -> None:
+        window = an.AttentionConfig(n_heads=2, pattern=an.WindowPatternConfig(size=2))
+        other = replace(config, attention=window).build(5)
+        model.stack.blocks[0].attention = other.stack.blocks[0].attention
+
+    changes: dict[str, Callable[[Any], object]] = {
+        r"attention\.pattern": windowed,
+        r"feedforward\.forward hooks": lambda m: m.stack.blocks[
+            0
+        ].feedforward.register_forward_hook(lambda *given: 2 * given[2]),
+        r"norm\.eps \(0\.7\).*was 1e-05": lambda m: setattr(
+            m.stack.blocks[0].attention_residual.norm, "eps", 0.7
+        ),
+        r"feedforward\.forward": lambda m: setattr(
+            m.stack.blocks[0].feedforward, "forward", lambda x: x
+        ),
+    }
+    for said, change in changes.items():
+        model = deepcopy(run.model)
+        change(model)
+        with pytest.raises(InputError, match=said):
+            replace(run, model=model).save(tmp_path / "changed")
+        assert not (tmp_path / "changed").exists()
+    run.save(tmp_path / "same")

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.test_house import write_gpt2
 
+import addnorm as an
+from addnorm.data.tokenizers import CharConfig
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
-from addnorm.runs.decoding import decoding_for
+from addnorm.runs.decoding import _id_of, decoding_for
 from addnorm.runs.run import Run
 
 RunOf = Callable[[str], Path]
@@ -77,3 +80,25 @@ def test_options_that_cannot_be(
     with pytest.raises(InputError) as caught:
         decoding_for(Run.open(run_of(task)), **options)
     assert expected in str(caught.value)
+
+
+def test_a_hugging_face_folder_is_searched_as_its_library_searches(tmp_path: Path) -> None:
+    write_gpt2(tmp_path / "gpt2")
+    run = an.load(tmp_path / "gpt2")
+    found = decoding_for(run, beams=4, length_penalty=3.0)
+    expected = BeamConfig(
+        beams=4,
+        length_penalty=3.0,
+        normaliser="length",
+        early_stopping=False,
+        width="constant",
+        unfinished="ranked",
+    )
+    assert found == expected
+
+
+def test_digits_are_an_id(tmp_path: Path) -> None:
+    tokenizer = CharConfig().train(["0123456789"])
+    assert tokenizer.id_of("7") != 7
+    assert _id_of(tokenizer, "7") == 7
+    assert _id_of(tokenizer, "<eos>") == tokenizer.eos_id

@@ -68,7 +68,7 @@ FORMS = {"normaliser": "length", "width": "constant", "unfinished": "ranked"}
         SampleConfig(temperature=0.7, top_k=7, top_p=0.9, min_p=0.1, rules=RULES),
         BeamConfig(beams=4, length_penalty=1.5, early_stopping=True, **FORMS),  # type: ignore[arg-type]
         BeamConfig(early_stopping=False, **FORMS, rules=RULES),  # type: ignore[arg-type]
-        BeamConfig(rules=RULES),
+        BeamConfig(length_penalty=1.0, **FORMS, rules=RULES),  # type: ignore[arg-type]
     ],
     ids=str,
 )
@@ -84,6 +84,7 @@ def test_what_is_written_reads_back_equal(decoding: DecodingConfig, tmp_path: Pa
 def test_a_seed_has_no_key_and_other_forms_have_none_either() -> None:
     assert keys_of(SampleConfig(seed=3), "language") == keys_of(SampleConfig(), "language")
     assert keys_of(BeamConfig(beams=4), "translation") is None
+    assert keys_of(BeamConfig(rules=RULES), "translation") is None
     assert keys_of(BeamConfig(n_best=2, **FORMS), "translation") is None  # type: ignore[arg-type]
 
 

@@ -29,8 +29,9 @@ class Choices:
     n_best
         How many results of a beam search to write for each input, best first.
     length_penalty
-        Beam search by log p / length ** this: larger ones favour longer texts, 0 leaves log p.
-        As in the recipe where it is not given, or else 0.6.
+        Beam search that divides log p by ((5 + length) / 6) ** this, or in Hugging Face folders by
+        length ** this: larger ones favour longer texts, 0 leaves log p. As in the recipe where it
+        is not given, or else 0.6; in Hugging Face folders 1.
     early_stopping
         Beam search that ends as soon as enough texts have ended (true), when no other looks better
         (false), or when none can get better (never). As in the recipe where it is not given, or
@@ -39,7 +40,7 @@ class Choices:
         Write no sequence of so many tokens twice, 0 for any; as in the recipe where it is not
         given, or else 0.
     forced_bos
-        Begin a translation with this token, by its name in the vocabulary or by its id, as models
+        Begin a translation with this token, by its id or by its name in the vocabulary, as models
         of several languages need it. As in the recipe where it is not given, or else none.
     temperature
         Sample, dividing the logits by this: 1 where other options ask for samples.

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
@@ -64,7 +65,8 @@ def _check_shows(name: str, core: nn.Module) -> None:
         method: next((one for one in kind.__mro__ if method in vars(one)), None)
         for method in ("forward", "weights")
     }
-    if not isinstance(core, HasWeights) or defining["forward"] is not defining["weights"]:
+    beside = defining["forward"] is defining["weights"]
+    if not isinstance(core, HasWeights) or not beside or _overrides(core, defining["forward"]):
         raise InputError(
             f"{name} ({kind.__name__}) does not show its weights: give it a method "
             "weights(q, k, mask, bias) beside its forward"
@@ -74,6 +76,17 @@ def _check_shows(name: str, core: nn.Module) -> None:
     )
     if core.training and drops:
         raise InputError(f"{name} drops weights at random in training: call model.eval() first")
+
+
+def _overrides(core: nn.Module, defining: type | None) -> list[str]:
+    """The methods that a subclass or the instance itself puts in the place of the defining ones."""
+    own = vars(core).keys() & {name for name in dir(type(core)) if callable(getattr(core, name))}
+    below = takewhile(lambda one: one is not defining, type(core).__mro__)
+    methods = (name for one in below for name, value in vars(one).items() if callable(value))
+    return [
+        *own,
+        *(name for name in methods if not name.startswith("__") and name in dir(defining)),
+    ]
 
 
 def _check_hooks(name: str, attention: MultiHead) -> None:

@@ -256,6 +256,29 @@ def check_as_built(ledger: Ledger, model: nn.Module, built: nn.Module) -> None:
         )
 
 
+def check_unchanged(model: nn.Module, built: nn.Module) -> None:
+    """Raise `InputError` unless `model` has the modules, settings and hooks of `built`.
+
+    Weights may differ. Of an object that knows no equality but its identity, such as a random
+    generator of a custom module, only the type is compared.
+    """
+    expected, found = _by_place(built), _by_place(model)
+    for place in found.keys() ^ expected.keys():
+        raise InputError(f"{found.get(place) or expected[place]} was changed after the build")
+    for place, item in found.items():
+        value, was = item.value, expected[place].value
+        if item.kind in ("parameter", "buffer") or item.name in ("p", "dropout"):
+            continue
+        if item.name == TYPE:
+            same = type(item.module) is type(expected[place].module)
+        elif type(value) is type(was) and type(value).__eq__ is object.__eq__:
+            same = not callable(value) or value is was
+        else:
+            same = equal(value, was)
+        if not same:
+            raise InputError(f"{item} was changed after the build: it was {shown(was)}")
+
+
 def _claim_as(ledger: Ledger, item: Item, expected: Item) -> None:
     module, name = item.module, item.name
     if name == TYPE:

@@ -11,6 +11,7 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.memory import total_memory
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
+from addnorm.models.ledger import check_unchanged
 from addnorm.nn.init import without_values
 from addnorm.runs.digests import check_digest, write_digests
 from addnorm.runs.recipe import Recipe
@@ -104,11 +105,12 @@ def load_into(model: nn.Module, file: Path) -> torch.dtype:
 def check_model(
     model: nn.Module, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
 ) -> None:
-    """Raise `InputError` unless the names and shapes of the weights match the recipe."""
+    """Raise `InputError` unless the model, but for its weights, is what the recipe builds."""
     with without_values():
-        expected = weights_of(_built(recipe, tokenizers, labels))
-    if problems := _differences(weights_of(model), expected):
+        built = _built(recipe, tokenizers, labels)
+    if problems := _differences(weights_of(model), weights_of(built)):
         raise InputError(f"the model is not that of its configuration {problems}")
+    check_unchanged(model, built)
 
 
 def _differences(found: Weights, expected: Weights) -> str:

@@ -6,9 +6,11 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from addnorm.convert.folder import is_hf_folder
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
+from addnorm.runs.generation_config import HUGGING_FACE_SEARCH
 from addnorm.runs.run import Run
 
 OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
@@ -46,15 +48,22 @@ def decoding_for(
         if beams == 1 == n_best:
             return GreedyConfig(rules=own.rules)
         if searched:
-            usual = own if isinstance(own, BeamConfig) else BeamConfig(rules=own.rules)
+            named = own != BeamConfig(rules=own.rules)
+            usual = own if isinstance(own, BeamConfig) and named else search_of(run)
             beams = max(n_best, usual.beams) if beams is None else beams
-            return replace(usual, beams=beams, n_best=n_best, **search)
+            return replace(usual, rules=own.rules, beams=beams, n_best=n_best, **search)
         if sampled or samples:
             usual = own if isinstance(own, SampleConfig) else SampleConfig(rules=own.rules)
             return replace(usual, seed=seed, **sampled)
     except ValidationError as error:
         raise _out_of_range(error) from error
     return own
+
+
+def search_of(run: Run) -> BeamConfig:
+    """The usual beam search: for a Hugging Face folder as its library searches."""
+    foreign = run.folder is not None and is_hf_folder(run.folder)
+    return HUGGING_FACE_SEARCH if foreign else BeamConfig()
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -90,18 +99,18 @@ def _rules(
 
 
 def _id_of(tokenizer: Tokenizer, token: str | int) -> int:
-    """The id of a token by its name, or else by its number.
+    """The id of a token by its number, or else by its name.
 
     Raises `InputError` with the nearest special token for one that the tokenizer does not have.
     """
-    if isinstance(token, str) and (found := tokenizer.id_of(token)) is not None:
-        return found
     if str(token).isdecimal() and int(token) < tokenizer.vocab_size:
         return int(token)
+    if isinstance(token, str) and (found := tokenizer.id_of(token)) is not None:
+        return found
     special = tokenizer.pieces(sorted(tokenizer.special_ids))
     raise InputError(
         f"forced_bos = {token}: the tokenizer has no such token.{nearest(str(token), special)} "
-        f"Valid: a token by name, or an id from 0 to {tokenizer.vocab_size - 1}."
+        f"Valid: an id from 0 to {tokenizer.vocab_size - 1}, or a token by name."
     )
 
 

@@ -27,6 +27,15 @@ BEAM = {
 SAMPLE = {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 """Our names of the keys for beam search and sampling; keys of the method not in use are ignored."""
 
+HUGGING_FACE_SEARCH = BeamConfig(
+    length_penalty=1.0,
+    normaliser="length",
+    early_stopping=False,
+    width="constant",
+    unfinished="ranked",
+)
+"""Beam search as transformers does it where nothing else is said, but for the number of beams."""
+
 _IDS = "bos_token_id eos_token_id pad_token_id decoder_start_token_id bad_words_ids"
 _IDLE = """
     _from_model_config assistant_confidence_threshold assistant_early_exit assistant_lookbehind
@@ -66,8 +75,8 @@ def decoding_of(folder: Path, writes: Literal["language", "translation"]) -> dic
 
     Without the file, settings in `config.json` are used, as in older folders. If beam search or
     sampling is configured, missing keys have the defaults of `transformers`; if neither is,
-    language models sample and translation models use beam search with our defaults and the folder's
-    rules. Unsupported keys are listed in one `NotFollowed` warning. Raises `InputError` naming a
+    language models sample, and translation models search with 5 beams as `transformers` does.
+    Unsupported keys are listed in one `NotFollowed` warning. Raises `InputError` naming a
     key with an invalid value.
     """
     own = (folder / FILE).exists()
@@ -127,18 +136,16 @@ def _decoding(
             raise InputError(f"{where}: {key} = {tree[key]!r} must be of type {kind.__name__}")
     beams, sampled = tree.get("num_beams", 1), tree.get("do_sample", False)
     if beams != 1:
-        theirs = {"length_penalty": 1.0, "early_stopping": False}
-        forms = {"normaliser": "length", "width": "constant", "unfinished": "ranked"}
-        return _built(BeamConfig, BEAM, tree, {**theirs, **forms, "rules": rules}, where)
+        return _built(BeamConfig, BEAM, tree, vars(HUGGING_FACE_SEARCH) | {"rules": rules}, where)
     if sampled:
         known = {key: value for key, value in tree.items() if (key, value) != ("top_k", 0)}
         usual = {"top_k": None if "top_k" in tree else 50, "rules": rules}
         return _built(SampleConfig, SAMPLE, known, usual, where)
     if "num_beams" in tree or "do_sample" in tree:
         return GreedyConfig(rules=rules)
-    if rules == NO_RULES:
-        return None
-    return SampleConfig(rules=rules) if writes == "language" else BeamConfig(rules=rules)
+    if writes == "translation":
+        return replace(HUGGING_FACE_SEARCH, rules=rules)
+    return None if rules == NO_RULES else SampleConfig(rules=rules)
 
 
 def _with_one_end(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -53,7 +53,7 @@ class LinearConfig:
     decay: Share = 1.0
     """The share of all steps, at the end, over which the rate falls."""
     floor: Share = 0.0
-    """The factor at the last step."""
+    """The factor at which the fall ends, one step after the last."""
 
     def factor(self, step: int, total: int) -> float:
         left = _left(step, total, min(self.decay, 1 - self.warmup / max(total, 1)))
@@ -68,7 +68,7 @@ class CosineConfig:
     warmup: NonNegativeInt = 0
     """Steps of linear rise from 0 to the peak rate."""
     floor: Share = 0.0
-    """The factor at the last step."""
+    """The factor at which the fall ends, one step after the last."""
 
     def factor(self, step: int, total: int) -> float:
         left = _left(step, total, 1 - self.warmup / max(total, 1))
@@ -89,7 +89,7 @@ class WarmupStableDecayConfig:
     decay: Share = 0.2
     """The share of all steps, at the end, over which the rate falls."""
     floor: Share = 0.0
-    """The factor at the last step."""
+    """The factor at which the fall ends, one step after the last."""
 
     def factor(self, step: int, total: int) -> float:
         left = _left(step, total, self.decay)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.contracts import build_core
+from tests.contracts import build_core, combined
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -48,16 +48,15 @@ def heads(n: int, seq: int) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("kv_heads", [4, 2])
-@pytest.mark.parametrize(("padded", "past"), [(False, 0), (True, 0), (True, 20), (False, 9)])
-def test_equals_the_eager_core(
-    position: str, name: str, kv_heads: int, padded: bool, past: int
-) -> None:
+@pytest.mark.parametrize(
+    ("position", "name", "kv_heads", "read"),
+    combined(POSITIONS, MASKS, ["4", "2"], ["all", "padded", "one", "cached", "padded and cached"]),
+)
+def test_equals_the_eager_core(position: str, name: str, kv_heads: str, read: str) -> None:
     torch.manual_seed(0)
+    padded, past = "padded" in read, {"one": 20, "cached": 9, "padded and cached": 9}.get(read, 0)
     ctx = context(MASKS[name], VALID if padded else None, past)
-    q, k, v = heads(4, SEQ - past), heads(kv_heads, SEQ), heads(kv_heads, SEQ)
+    q, k, v = heads(4, SEQ - past), heads(int(kv_heads), SEQ), heads(int(kv_heads), SEQ)
     scheme: Position = POSITIONS[position]()
     bias = scheme.score_bias(q, ctx)
     assert isinstance(bias, PairBias | None)

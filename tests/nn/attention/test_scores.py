@@ -1,6 +1,8 @@
 """Scores against plain loops in float64, and the effect of the scale."""
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.nn.attention import AttentionConfig, ScoreConfig
-from addnorm.nn.attention.core import EagerCore, EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.attention.core import EagerCore, EagerCoreConfig, SDPACore, SDPACoreConfig
 from addnorm.nn.attention.scores import (
     Additive,
     AdditiveConfig,
@@ -26,6 +28,7 @@ from addnorm.nn.attention.scores import (
     ScaledDotConfig,
     is_fused,
 )
+from addnorm.nn.masks import Causal
 from addnorm.nn.positions import NoPosition
 
 HEADS, WIDTH = 3, 4
@@ -133,3 +136,21 @@ def test_variance_of_the_scores_of_unit_normals(config: ScoreConfig, d: int) -> 
         assert variance == pytest.approx(expected[config.kind], rel=0.9 if loose else 0.15)
     else:
         assert 0.05 < variance < 4.0  # tanh bounds every term, whatever the width
+
+
+class Cubed(DotProduct):
+    def forward(self, q: Any, k: Any) -> Any:
+        return super().forward(q, k) ** 3
+
+
+@dataclass(frozen=True)
+class CubedConfig(ScaledDotConfig):
+    def build(self, n_heads: int, d_head: int) -> Cubed:
+        return Cubed(d_head**-0.5)
+
+
+def test_a_subclass_of_a_score_of_ours_is_computed_by_itself() -> None:
+    attention = AttentionConfig(n_heads=2, score=CubedConfig()).build(8, NoPosition(), True)
+    assert isinstance(attention.core, EagerCore)
+    with pytest.raises(ValueError, match="fused"):
+        SDPACore(Cubed(0.5))(*[torch.randn(1, 2, 3, 4)] * 3, Causal())

@@ -29,6 +29,7 @@ from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.positions.position import Bias
 from addnorm.nn.types import Keys, Mixed, Queries, Values
+from addnorm.parts import is_ours
 
 Weights = Float[Tensor, "batch heads q_seq kv_seq"]
 
@@ -126,6 +127,6 @@ class EagerCoreConfig:
 
 def fused(score: nn.Module) -> DotProduct:
     """Return `score` if fused kernels can compute it. Raises `ValueError` for any other score."""
-    if not isinstance(score, DotProduct) or score.softcap is not None:
+    if not isinstance(score, DotProduct) or not is_ours(type(score)) or score.softcap is not None:
         raise ValueError(NOT_FUSED)
     return score

@@ -13,7 +13,7 @@ from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.built import built_module
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.types import ExpandedKeys, Queries
-from addnorm.parts import Family
+from addnorm.parts import Family, is_ours
 
 Scores = Float[Tensor, "batch heads q_seq kv_seq"]
 
@@ -185,8 +185,8 @@ ScoreConfig = Annotated[
 
 
 def is_fused(score: ScoreConfig) -> bool:
-    """Whether torch's fused kernels compute this score."""
-    return isinstance(score, DotProductConfig) and score.fused
+    """Whether torch's fused kernels compute this score: a custom subclass may score otherwise."""
+    return is_ours(type(score)) and isinstance(score, DotProductConfig) and score.fused
 
 
 def is_plain_product(score: ScoreConfig) -> bool:
