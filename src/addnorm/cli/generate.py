@@ -148,8 +148,8 @@ def generate(
     prompt
         One text instead of files.
     json_lines
-        Write JSON lines: the number of the input, the text, its log-probability as score, and why
-        it ended.
+        Write JSON lines: the number of the input, the text, its score (the log-probability, of
+        beams divided by the length penalty), and why it ended.
     """
     from addnorm.cli.generated import as_json, as_lines
     from addnorm.cli.terminal import console

@@ -30,6 +30,10 @@ def plot(
 
     if not runs:
         raise InputError("plot needs a run folder: `addnorm plot runs/my`")
+    for run in runs:
+        if not run.is_dir():
+            raise InputError(f"{run}: no such run folder")
+    runs = tuple(dict.fromkeys(runs))
     file = out or (runs[0] if len(runs) == 1 else Path()) / "curves.png"
     check_picture(file)
     from addnorm.inspect.curves import Curves, training_picture

@@ -196,7 +196,7 @@ class Stack(nn.Module):
         return KVCache([mixer.new_cache() for mixer in self.mixers])
 
     def new_memory(self, size: int) -> KVCache:
-        """An empty segment memory: attention keeps its last `size` inputs (Transformer-XL).
+        """An empty segment memory: attention keeps its last `size` inputs, or those in its reach.
 
         Other mixers carry their own state from segment to segment.
         """

@@ -317,7 +317,7 @@ def first_in_reach(begin: Length, back: float) -> Length:
 
 
 def capacity(n: int, rows: int) -> int:
-    """Buffer capacity for `n` tokens per row: a power of two, so that buffers seldom grow."""
+    """Buffer capacity for `n` tokens per row: at least the next power of two, so growth is rare."""
     return max(MIN_SLOTS // max(rows, 1), 32, 1 << (n - 1).bit_length())
 
 

@@ -67,7 +67,7 @@ SCHEMES: dict[str, Scheme] = {
     "bert": Scheme(embedding=_truncated(0.02), matrix=_truncated(0.02), output=_truncated(0.02)),
     # The default of `nn.Linear` (He et al. 2015 with a = √5).
     "kaiming": Scheme(embedding=_normal(1.0), matrix=_kaiming, output=_kaiming),
-    # Every sublayer starts as the identity (after Zhang et al. 2019, Fixup, and modded-nanogpt).
+    # Every sublayer starts at zero (after Zhang et al. 2019, Fixup, and modded-nanogpt).
     "zero_output": Scheme(embedding=_by_width, matrix=_xavier, output=_zero),
 }
 

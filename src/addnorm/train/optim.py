@@ -50,17 +50,17 @@ class AdamWConfig:
 
 @config
 class MuonConfig:
-    """Muon (Jordan et al. 2024) for the matrices inside the stack, AdamW for all else."""
+    """Muon (Jordan et al. 2024) for linear layers inside the stack, AdamW for all else."""
 
     kind: Literal["muon"] = "muon"
     lr: PositiveFloat = 0.02
-    """The peak learning rate of the matrices inside the stack; all else takes `train.lr`."""
+    """The peak learning rate of linear layers inside the stack; all else takes `train.lr`."""
     momentum: Probability = 0.95
     """The decay of the running mean of gradients."""
     weight_decay: NonNegativeFloat = 0.05
     """The decoupled decay of these matrices, times the learning rate at each step."""
     adamw: AdamWConfig = AdamWConfig(weight_decay=0.0)
-    """The optimiser of embeddings, heads, biases and norm gains."""
+    """The optimiser of all else: embeddings, heads, other matrices, biases and norm gains."""
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         roles = roles_of(model)
@@ -121,7 +121,7 @@ class Roles:
     matrices: list[nn.Parameter]
     """Weights of linear layers inside the stacks."""
     tables: list[nn.Parameter]
-    """Embeddings and output heads."""
+    """All other matrices: embeddings, output heads, recurrent, convolution and score weights."""
     vectors: list[nn.Parameter]
     """Biases and norm gains."""
 

@@ -77,7 +77,7 @@ def plain_products(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Mixed:
-    """The same by plain matrix products, in the dtype of the queries."""
+    """The same by plain matrix products, the softmax in float32 at least."""
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
     k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
     allowed = allowed_of(mask, q, k)
@@ -90,7 +90,8 @@ def plain_products(
         scores = scores if bias is None else scores + bias.to(q.dtype)
         scores = scores if allowed is None else scores + _floor(allowed, q.dtype)
         # In float32, because a weight near one would round to one and have no gradient.
-        weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        weights = scores.softmax(-1, dtype=wide).to(q.dtype)
         mixed = F.dropout(weights, dropout) @ v
     if isinstance(mask, Dense | Tiled) and allowed is not None:  # some queries may be fully masked
         mixed = mixed.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
