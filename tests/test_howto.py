@@ -11,6 +11,7 @@ from tests.runs.tiny import ENGLISH, GERMAN, LINES, SENTENCES
 from tests.test_house import write_gpt2
 
 from addnorm.cli.main import status
+from addnorm.cli.terminal import console
 
 DOCS = Path(__file__).parent.parent / "docs"
 SLOW = {"export", "faster"}
@@ -95,6 +96,7 @@ def test_the_commands_of_a_page_print_what_it_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "_width", 200)  # it may be older than the variable
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     if page.stem == "fine_tune":
