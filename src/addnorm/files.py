@@ -1,4 +1,4 @@
-"""Files that are read whole, of a size that what they are for can have; the folder of caches."""
+"""Reading regular files up to a size limit, and the location of the cache folder."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Encoded examples in compact arrays: as many bytes a token as it needs, no Python numbers."""
+"""Encoded examples in compact arrays: two or four bytes a token instead of Python integers."""
 
 from array import array
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The order of an epoch: `random.shuffle`, number for number, several times as fast."""
+"""Shuffled epoch order: the same permutation as `random.shuffle`, in about half the time."""
 
 from collections.abc import Iterator
 from math import isqrt

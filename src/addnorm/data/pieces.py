@@ -1,4 +1,4 @@
-"""Long texts in pieces: their ids are exactly those of the whole, in bounded memory."""
+"""Tokenising long texts in pieces: the ids of the whole text, in bounded memory."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Two texts that a model reads as one: ids with the special tokens around them, and types."""
+"""Sentence pairs for cross-encoders: token ids with special tokens, and token types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Token arrays and tokenizers of large texts, kept on disk and mapped into memory from there.
+"""A disk cache of token arrays and tokenizers of large texts, memory-mapped when used.
 
 Each is under a digest of all that it is made of: the bytes of the text's files, every option, the
 tokenizer, our code and the versions of what it uses. At its end is a digest of its own bytes, which

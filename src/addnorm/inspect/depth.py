@@ -1,4 +1,4 @@
-"""Depth: how large the residual stream and the sublayers are by layer, and their gradients."""
+"""RMS of the residual stream and of sublayer outputs by layer, and their gradient norms."""
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.nn.blocks import Stack
 
 SUBLAYERS = ("attention", "cross_attention", "feedforward")
-"""The sublayers of a block by name; a mixer of another kind stands where attention does too."""
+"""The sublayers of a block by name; other mixers take the place of attention."""
 
 ByLayer = Mapping[str, list[float]]
-"""A figure for each layer, by what it is of: "stream", or the name of a sublayer."""
+"""A number for each layer, keyed by "stream" or the name of a sublayer."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def towers_of(model: Model) -> dict[str, Tower]:
 
 @dataclass(frozen=True)
 class LayerStates:
-    """What flowed through a stack: the stream before each layer and after the last, and outputs."""
+    """The residual stream before each layer and after the last, and the sublayer outputs."""
 
     stream: list[Tensor] = field(default_factory=list[Tensor])
     outputs: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
@@ -54,7 +54,7 @@ class LayerStates:
 
 @contextmanager
 def layer_states(model: Model) -> Generator[dict[str, LayerStates]]:
-    """Catch what flows through each stack in one pass, by its name.
+    """Record the residual stream and sublayer outputs of each stack in one forward pass.
 
     The output of a sublayer is that of attention (or of what stands there) and of the feed-forward
     itself, before the dropout or the norm that a placement may put behind it. What is caught keeps

@@ -1,4 +1,4 @@
-"""Distance: what positions and attention make of how far two tokens stand apart."""
+"""Position schemes and attention as functions of the distance between two tokens."""
 
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,7 +48,7 @@ class ByOffset:
 
 @dataclass
 class _Pass:
-    """What the embedding and one layer's attention were given in a pass."""
+    """The inputs of the embedding and of one layer's attention in a forward pass."""
 
     embedding: Context | None = None
     attention: Context | None = None
@@ -121,7 +121,7 @@ def _curves(tower: Tower, layer: int, seen: _Pass, stack: str) -> Iterator[ByOff
 def _turned(
     attention: SelfAttention, q: Queries, k: Keys, ctx: Context
 ) -> tuple[Float[Tensor, "query d_head"], Float[Tensor, "key d_head"]]:
-    """What positions make of queries and keys in the first head."""
+    """The effect of the position scheme on queries and keys of the first head."""
     q, k = attention.position.rotate(q, k, ctx)
     q, k = attention.position.rotate_all(q, k, ctx)
     return q[0, 0], k[0, 0]
@@ -130,6 +130,6 @@ def _turned(
 def cosines(
     one: Float[Tensor, "query width"], other: Float[Tensor, "key width"]
 ) -> Float[Tensor, "query key"]:
-    """The cosine of each of some vectors with each of others; 0 with a vector of zeros."""
+    """Pairwise cosine similarity of two sets of vectors; 0 for a zero vector."""
     one, other = (nn.functional.normalize(wide(x), dim=-1) for x in (one, other))
     return one @ other.mT

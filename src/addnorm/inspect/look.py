@@ -1,4 +1,4 @@
-"""Looking at a model with one text: its attention, positions, and sizes and gradients by layer."""
+"""Inspecting a model on one text: attention, positions, and RMS and gradients by layer."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from addnorm.runs.run import Run
 View = Literal["attention", "positions", "depth", "gradients"]
 VIEWS: tuple[View, ...] = ("attention", "positions", "depth", "gradients")
 MOST_TOKENS: Mapping[View, int] = {"attention": 100, "positions": 500}
-"""Longer texts make maps that nobody reads, and weights that fill the memory."""
+"""The longest text whose attention maps are readable and fit in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,13 @@ class AttentionMap:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What was seen of one text in a model; empty is what was not asked for, or is not there."""
+    """The results of inspecting a model on one text; what was not requested is empty."""
 
     run: str
     text: str
     reading: Reading
     mixer: str = "self-attention"
-    """What mixes the tokens of a layer."""
+    """The token mixer of a layer."""
     attention: tuple[AttentionMap, ...] = ()
     by_distance: tuple[ByOffset, ...] = ()
     positions: tuple[ByOffset, ...] = ()
@@ -57,7 +57,7 @@ class Look:
     notes: tuple[str, ...] = ()
 
     def numbers(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The results as JSON-compatible values."""
         maps = [
             {
                 "module": one.module,
@@ -91,7 +91,7 @@ def look(
     heads: Sequence[int] = (),
     views: Iterable[View] = VIEWS,
 ) -> Look:
-    """See one text through a model: one pass, watched from outside.
+    """Inspect a model on one text in a single forward pass.
 
     `target` is what an encoder–decoder writes, by default its own translation. `layers` and
     `heads`, from 0, are those whose attention is kept, by default all. Of the `views`, "attention"
@@ -148,7 +148,7 @@ def _check_length(reading: Reading, views: frozenset[View]) -> None:
 def _watch_attention(
     run: Run, views: frozenset[View], watching: ExitStack, notes: list[str]
 ) -> dict[str, Tensor]:
-    """Watch the attention where it is wanted; notes on layers that have none."""
+    """Record attention if requested, and add notes on layers without attention."""
     if not views & {"attention", "positions"}:
         return {}
     without = [

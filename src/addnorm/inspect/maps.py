@@ -1,4 +1,4 @@
-"""Maps of attention as boxes of a picture: a few large ones, or many small ones and their mean."""
+"""Layout of attention maps: a few large ones, or many small ones beside a large mean."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from addnorm.inspect.pictures import (
 )
 
 FEW = 6
-"""So many heads are drawn large, with their pieces; more are drawn small, and their mean large."""
+"""Up to this many heads are drawn large with token labels; otherwise only their mean is."""
 
 MOST = 16
-"""So many small maps are drawn beside and above one another; of more, some evenly chosen."""
+"""The most small maps in a row or column; if there are more, evenly spaced ones are chosen."""
 
 WIDTH = 16.5
-"""Inches that maps try not to exceed; those of a long text may."""
+"""The target width of maps in inches, which a long text may exceed."""
 
 CELL = (0.11, 0.34)
 """The least and the most inches of a cell in a large map."""
@@ -71,7 +71,7 @@ def boxes_of(maps: Sequence[AttentionMap], lettering: Lettering, share: float) -
 
 
 def omitted(maps: Sequence[AttentionMap]) -> str:
-    """What a table of small maps leaves out, in a sentence; empty where that is nothing."""
+    """A sentence on the layers and heads left out of a table of small maps, or an empty string."""
     layers, heads = len(maps), max(len(one.heads) for one in maps)
     if max(layers, heads) <= MOST:
         return ""
@@ -151,5 +151,5 @@ def _gap(n: int) -> int:
 
 
 def evenly(n: int) -> list[int]:
-    """The numbers up to `n`, or some that are evenly far apart, first and last with them."""
+    """Up to a maximum of evenly spaced indices below `n`, the first and the last among them."""
     return [*range(n)] if n <= MOST else [round(i * (n - 1) / (MOST - 1)) for i in range(MOST)]

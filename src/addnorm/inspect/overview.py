@@ -1,4 +1,4 @@
-"""The picture of a look: maps of attention, and below them figures by distance and by layer."""
+"""The picture of an inspection: attention maps above plots by distance and by layer."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,13 +35,13 @@ LINES = {
     "cross_attention": ("cross-attention", COLORS[2]),
     "feedforward": ("feed-forward", COLORS[1]),
 }
-"""The name and the colour of what has a figure for each layer."""
+"""The label and the colour of each quantity plotted by layer."""
 
 Plot = Callable[[Axes], None]
 
 
 def overview(seen: Look, path: Path | None = None) -> Figure:
-    """All that was seen, in one picture; `path` ends in .png, .pdf or .svg.
+    """Draw all results of an inspection in one picture; `path` ends in .png, .pdf or .svg.
 
     Raises `InputError` where there is nothing to draw.
     """
@@ -83,7 +83,7 @@ def _quoted(text: str, most: int = 70) -> str:
 
 
 def _draw_maps(part: SubFigure, columns: Sequence[Sequence[Box]], widths: Sequence[float]) -> None:
-    """Boxes in columns, and on the right the scale of them all."""
+    """Attention maps in columns, with their shared colour scale on the right."""
     places = part.subfigures(1, len(widths), squeeze=False, width_ratios=widths)[0]
     for place, column in zip(places, columns, strict=False):
         heights = [box.height for box in column]
@@ -107,7 +107,7 @@ def _draw_plots(part: SubFigure, rows: Sequence[Sequence[Plot]], across: int) ->
 
 
 def _plots(seen: Look, stack: str) -> list[Plot]:
-    """What is drawn of a stack below the maps, from left to right."""
+    """The plots of a stack below its attention maps, from left to right."""
     where = "" if stack == "stack" else f"{stack}: "
     found: list[Plot] = [
         partial(_by_offset, one=one, title=f"{where}{one.what}", log=one in seen.by_distance)

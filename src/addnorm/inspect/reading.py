@@ -1,4 +1,4 @@
-"""Reading: one text as a model reads it, and what the loss of it is."""
+"""Preparing one text for inspection: the inputs of the model, and the loss to differentiate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

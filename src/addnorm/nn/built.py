@@ -1,4 +1,4 @@
-"""What a part of someone's own has built, looked at before it stands in a model."""
+"""Checks on what a custom part builds: its type, its call signature and its output shape."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 def built(part: Any, made: Any, wanted: type[T], expected: str) -> T:
-    """`made`, which `part` built. Raises `InputError` with what is `expected` for another type.
+    """Return `made`, which `part` built; raise `InputError` saying what is `expected` otherwise.
 
-    Our own parts build what they should.
+    Built-in parts are not checked.
     """
     if not is_ours(type(part)) and not isinstance(made, wanted):
         what = "None" if made is None else type(made).__name__
@@ -27,10 +27,10 @@ def built(part: Any, made: Any, wanted: type[T], expected: str) -> T:
 def built_module(
     part: Any, made: Any, call: str, inputs: tuple[Any, ...], *shapes: tuple[int, ...]
 ) -> nn.Module:
-    """`made`, a module that is called as `call`, such as `norm(x, valid)`, and gives a shape.
+    """Return `made`, a module to be called as `call`, such as `norm(x, valid)`.
 
-    A module of someone's own is called once, on `inputs`: what it gives must have one of the
-    `shapes`. Raises `InputError` where it cannot be called so, or gives another shape.
+    A custom module is called once on `inputs`, and its output must have one of the `shapes`. Raises
+    `InputError` if it cannot be called this way or its output has another shape.
     """
     name = call.partition("(")[0]
     module = built(part, made, nn.Module, f"the {name} must be an nn.Module")
@@ -51,10 +51,10 @@ def built_module(
 
 
 def check_shape(part: Any, call: str, run: Callable[[], Any], *shapes: tuple[int, ...]) -> None:
-    """Raise `InputError` where a call gives something that is no tensor of one of these shapes.
+    """Raise `InputError` unless a call returns a tensor of one of these shapes.
 
-    It draws no number that others would draw. What goes wrong inside is a fault of the part that
-    shows itself where it is used, with its traceback.
+    The random state is restored. An exception raised inside the part is a bug of the part: it is
+    ignored here and surfaces with its traceback when the model runs.
     """
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""The decoding that a few options ask for, over the one that a run's recipe names."""
+"""Choosing a decoding configuration from options, on top of that of a run's recipe."""
 
 from collections.abc import Mapping
 from dataclasses import replace

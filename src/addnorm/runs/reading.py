@@ -1,4 +1,4 @@
-"""The data of a recipe in ids, with the tokenizers and labels that belong to them."""
+"""Reading and encoding the data of a recipe, with its tokenizers and labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from addnorm.train.progress import text_progress
 
 @dataclass(frozen=True)
 class EncodedData:
-    """Data in ids, and what they are numbered by.
+    """Encoded data, with the tokenizers and labels that define the ids.
 
     `corpus` has the examples themselves, which evaluation compares with; a language model's are in
     `encoded` alone.
@@ -63,7 +63,7 @@ def read_data(
 
 
 def _told(console: Console) -> tuple[Callable[[str], None], Show]:
-    """How a console is told a line, and how long works are shown on it."""
+    """Functions that print a line and show a progress bar on a console."""
     return partial(console.out, highlight=False), partial(text_progress, console)
 
 

@@ -1,4 +1,4 @@
-"""Warnings before training: what was asked for and will not be had, and what to do about it."""
+"""Warnings before training about settings that will disappoint, and what to do about them."""
 
 from collections import Counter
 from collections.abc import Iterator
