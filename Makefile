@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutants check docs translations bench build
+.PHONY: help setup demo test test-long test-slow mutants check docs translations bench build
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' Makefile | expand -t 20
@@ -19,12 +19,15 @@ demo: setup  ## train a small translator and watch it work
 	$(BIN)/addnorm demo
 
 test: setup  ## the fast tests, on two cores
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not long and not slow and not gpu"
+
+test-long: setup  ## the tests that take seconds each; CI runs them after the fast ones
+	$(BIN)/python -m pytest -n 2 -m "long and not slow and not gpu"
 
 test-slow: setup  ## the slow tests and those that need a GPU
 	$(BIN)/python -m pytest -m "slow or gpu"
 
-mutants: setup  ## do the fast tests see small mistakes? a fixed random 200, an hour or two, resumable
+mutants: setup  ## do the tests of CI see small mistakes? a fixed random 200, an hour or two, resumable
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/mutants.py
 
 check: setup  ## format, lint, types, import order

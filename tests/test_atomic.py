@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.atomic import atomic_directory, atomic_file, atomic_write, remove_partial
+from addnorm.errors import InputError
 
 
 def _names(folder: Path) -> list[str]:
@@ -49,6 +50,16 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path) -> None:
     assert (folder / "a.bin").read_text() == "old"
     assert _names(tmp_path) == ["out"]
     assert _names(folder) == ["a.bin"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_messages_name_the_folder_that_was_asked_for(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "run"
+    if there:
+        folder.mkdir()
+    with pytest.raises(InputError) as caught, atomic_directory(folder) as partial:
+        raise InputError(f"{partial / 'config.json'}: cannot be saved")
+    assert str(caught.value) == f"{folder / 'config.json'}: cannot be saved"
 
 
 def test_what_a_crash_left_is_not_exported(tmp_path: Path) -> None:

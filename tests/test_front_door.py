@@ -200,6 +200,7 @@ def test_type_checkers_see_what_is_there() -> None:
     assert seen == table | an._ALIASES
 
 
+@pytest.mark.long
 def test_functions_with_the_name_of_a_package_are_both(tmp_path: Path) -> None:
     script = """
 import inspect, sys
@@ -233,7 +234,10 @@ MISTAKES = {
     "an.train(an.DecoderConfig(), an.text(['x']), stpes=10)": "Did you mean 'steps'?",
     "an.train(an.DecoderConfig(), an.text(['x']), tokenizer='chra', steps=1)": "'char'?",
     "an.text(['x'], valid_fracton=0.1)": "Did you mean 'valid_fraction'?",
-    "an.load('gtp2')": "gtp2: not a run folder",
+    "an.load('gtp2')": "gtp2: not a run folder: nothing is there. Did you mean 'gpt2'?",
+    "an.presets.gpt2_smal()": "no preset is called 'gpt2_smal'. Did you mean 'gpt2_small'?",
+    "an.DecoderConfig(norm=an.RMSNormConfig)": "norm: RMSNormConfig is a class: write "
+    "RMSNormConfig() for its defaults",
     "an.load('gpt2').generate('x', temprature=1.0)": "Did you mean 'temperature'?",
     "an.load('gpt2').embed('x', pooling='men')": "Did you mean 'mean'?",
     "an.load('gpt2').export('out', to='ggfu')": "no such form. Did you mean 'gguf'?",
@@ -302,6 +306,7 @@ def gpt2(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_ten_lines_train_and_use_a_character_model(tmp_path: Path) -> None:
     assert len([line for line in CHARACTERS.splitlines() if line]) <= 10
     done = python(CHARACTERS.replace("steps=100", "steps=5"), tmp_path)

@@ -152,6 +152,7 @@ for page in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_python_of_every_page_runs(tmp_path: Path) -> None:
     """Each in a folder of its own, all in one process: most of the time would go to imports."""
@@ -170,6 +171,7 @@ def test_the_python_of_every_page_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("compiling", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_commands_in_the_readme_run(compiling: bool, tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def missing(expected: list[str], printed: str) -> str | None:
     return None
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_print_what_it_says(

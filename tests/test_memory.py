@@ -22,6 +22,7 @@ print(faults())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="other C libraries are left alone")
 def test_pages_are_kept() -> None:
     def faults(keep: str) -> int:

@@ -10,6 +10,7 @@ from docs import chinese, translations
 LINKED = "See [masks](masks.md), `eps = 1e-5`, $x^2$ and **all 3** of them."
 
 
+@pytest.mark.long
 def test_every_string_of_the_pages_is_in_chinese(tmp_path: Path) -> None:
     """`make translations` takes new strings into the catalogues and lists those to translate."""
     templates = translations.write_templates(tmp_path, "gettext_location=1")

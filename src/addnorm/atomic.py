@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from addnorm.errors import InputError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -90,7 +92,8 @@ def atomic_directory(
     shutil.rmtree(partial, ignore_errors=True)  # left by a crash
     partial.mkdir(parents=True)
     try:
-        yield partial
+        with _named_as(folder, partial):
+            yield partial
         for file in sorted(partial.rglob("*")):
             _sync(file)
         if merge:
@@ -102,6 +105,17 @@ def atomic_directory(
             shutil.rmtree(_old(folder), ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _named_as(folder: Path, partial: Path) -> Generator[None]:
+    """Let messages about the user's input name the folder that was asked for."""
+    try:
+        yield
+    except InputError as error:
+        if type(error) is not InputError or str(partial) not in str(error):
+            raise
+        raise InputError(str(error).replace(str(partial), str(folder))) from error
 
 
 def remove_partial(folder: Path, pattern: str) -> None:

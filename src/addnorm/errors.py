@@ -70,6 +70,7 @@ OTHER_NAMES = {
     "gpt": "decoder",
     "bert": "encoder",
     "seq2seq": "encoder_decoder",
+    "gate": "output",
 }
 """What people also call what has another name here."""
 

@@ -89,6 +89,9 @@ class Family:
         members = tuple(kinds.values())
 
         def validate(value: Any, ours: Callable[[Any], Any], info: Any) -> Any:
+            if isinstance(value, type):
+                name = value.__name__
+                raise ValueError(f"{name} is a class: write {name}() for its defaults")
             if isinstance(value, str):
                 value = {"kind": value}
             if isinstance(value, Mapping):

@@ -69,6 +69,7 @@ def once(implementation: Implementation, folder: Path, **options: object) -> flo
         return worker.round().units
 
 
+@pytest.mark.long
 def test_ours_trains_in_a_process_of_its_own(tmp_path: Path) -> None:
     ours = TRAINING[0].implementations[0]
     sizes = small(ours.build.keywords["sizes"])

@@ -28,6 +28,7 @@ def some(n: int, family: str) -> list[Cell]:
     return [cell for cell in chosen if not cell.refusal()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_sample_of_cells_is_as_defined(family: str) -> None:
     report = check(some(4, family))
@@ -79,6 +80,7 @@ def test_what_there_is_to_check() -> None:
         found("rotry")
 
 
+@pytest.mark.long
 def test_several_processes_find_the_same() -> None:
     refused = next(cell for cell in named("encoder/rotary/*/additive"))
     few = [refused, *some(3, "encoder"), "kernel/sdpa/one_query"]

@@ -91,6 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("strangers_parts", None)
 
 
+@pytest.mark.long
 def test_a_part_of_ones_own(addnorm: Command, folder: Path) -> None:
     code, out, err = addnorm(
         *("check", "--part", "strangers_parts:SineConfig", "--no-compile", "--sample", 2)

@@ -4,6 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import torch
+from tests.test_house import write_gpt2
+from torch.nn.functional import cross_entropy
+
+from addnorm import load as addnorm_load
+
 RunOf = Callable[[str], Path]
 Command = Callable[..., tuple[int, str, str]]
 
@@ -48,6 +55,29 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         code, out, err = addnorm("evaluate", run, *words)
         assert (code, out) == (2, "")
         assert expected in err
+
+
+def test_a_file_longer_than_a_model_of_others_reads_at_once(
+    tmp_path: Path, addnorm: Command
+) -> None:
+    """It is read in windows of the model's own length; other batching can be asked for."""
+    write_gpt2(tmp_path / "gpt2")
+    (tmp_path / "long.txt").write_text("To be, or not to be. " * 300)
+    text = ("--data.kind", "text", "--data.train", tmp_path / "long.txt", "--split", "valid")
+    data = (*text, "--data.valid", tmp_path / "long.txt")
+    run = addnorm_load(tmp_path / "gpt2")
+    longest = run.recipe.model.max_len
+    ids = run.tokenizers.source.encode("To be, or not to be. " * 300)
+    assert len(ids) > 3 * longest
+    loss = json.loads(addnorm("evaluate", tmp_path / "gpt2", *data)[1])["loss"]
+    row = torch.tensor([[run.tokenizers.source.bos_id, *ids, run.tokenizers.source.eos_ids[0]]])
+    inputs, targets = row[:, :-1].split(longest, 1), row[:, 1:].split(longest, 1)
+    with torch.no_grad():
+        logits = torch.cat([run.model(part) for part in inputs], 1)
+    expected = cross_entropy(logits[0], torch.cat([*targets], 1)[0])
+    assert loss == pytest.approx(float(expected), rel=1e-5)
+    code, _, err = addnorm("evaluate", tmp_path / "gpt2", *data, "--train.batching", "tokens")
+    assert code == 2, err
 
 
 def test_a_language_model_predicts_no_lines(

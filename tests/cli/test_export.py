@@ -43,6 +43,7 @@ def test_mistakes_are_one_message(run: Path, tmp_path: Path, addnorm: Command) -
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", ["hf", "ctranslate2", "onnx"])
 def test_a_full_disk_is_one_message_and_leaves_nothing(
     to: str, run: Path, disk: Path, addnorm: Command

@@ -28,6 +28,7 @@ def test_a_line_for_each_line(run_of: RunOf, tmp_path: Path, addnorm: Command) -
     assert set(rows[0]) == {"input", "text", "score", "finished"}
 
 
+@pytest.mark.long
 def test_line_breaks_do_not_break_lines(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     (tmp_path / "in.txt").write_text("To be\n" * 300)  # more than one group
     words = ("generate", run_of("language"), tmp_path / "in.txt", "--max-new-tokens", 30)
@@ -121,6 +122,7 @@ def test_options_of_a_search(run_of: RunOf, addnorm: Command) -> None:
     assert addnorm(*words, "--early-stopping", "false")[0] == 0
 
 
+@pytest.mark.long
 def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "addnorm", "generate", str(run_of("translation"))],
@@ -132,6 +134,7 @@ def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:
     assert done.stdout.count(b"\n") == 3
 
 
+@pytest.mark.long
 def test_compiled_it_writes_the_same(
     run_of: RunOf, addnorm: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +164,7 @@ def test_compiled_it_writes_the_same_of_many_lines(
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
 def test_weights_in_fewer_bits(weights: str, run_of: RunOf, addnorm: Command) -> None:
     words = ("generate", run_of("language"), "--prompt", "To be", "--beams", 1, "--json")

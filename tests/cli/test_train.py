@@ -50,6 +50,7 @@ def test_resume(tmp_path: Path, addnorm: Command) -> None:
     assert sorted(set(steps)) == [1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_the_hint_after_ctrl_c_goes_on_with_overrides_and_all(
     tmp_path: Path, addnorm: Command
 ) -> None:
@@ -75,6 +76,7 @@ def test_the_hint_after_ctrl_c_goes_on_with_overrides_and_all(
     assert json.loads((folder / "config.json").read_text())["recipe"]["train"]["lr"] == 3e-3
 
 
+@pytest.mark.long
 def test_two_processes_in_one_folder(tmp_path: Path, addnorm: Command) -> None:
     """The second is refused by name, and the first ends as if it had been alone."""
     recipe, folder = write_recipe(tmp_path, "language"), tmp_path / "r"

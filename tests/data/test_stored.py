@@ -399,6 +399,23 @@ def test_one_that_is_killed_leaves_no_answer_and_its_rest_is_removed(
     assert not rest.exists()
 
 
+def test_what_nobody_used_for_a_month_is_removed(play: Path, cache: Path) -> None:
+    data = TextConfig(train=play)
+    made(data)
+    made(data, WordConfig())
+    for file in cache.iterdir():
+        os.utime(file, (time.time() - 31 * 86_400,) * 2)
+    used = {file.name for file in cache.iterdir()}
+    made(data)  # a hit writes nothing, so nothing goes; what it used is new again
+    assert {file.name for file in cache.iterdir()} == used
+    made(data, BPEConfig(vocab_size=300))
+    left = {file.name for file in cache.iterdir()}
+    assert len(left & used) == 2
+    assert len(left - used) == 2
+    made(data)
+    assert {file.name for file in cache.iterdir()} == left
+
+
 # Two bytes or four
 
 

@@ -309,6 +309,7 @@ FOREIGN = {
 OTHERS = pytest.mark.parametrize("name", FOREIGN)
 
 
+@pytest.mark.long
 @OTHERS
 @settings(max_examples=300)
 @given(data=st.data())

@@ -25,6 +25,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_module, "read_recipe", read_short)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("to", [pytest.param("de", marks=pytest.mark.slow), "zh"])
 def test_a_short_demo_leaves_a_run_and_two_pictures(short: None, tmp_path: Path, to: str) -> None:
     said = StringIO()

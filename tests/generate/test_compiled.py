@@ -94,6 +94,7 @@ def assert_the_same(model: DecoderModel, tolerance: float = 1e-4) -> None:
         assert got_score == pytest.approx(score, abs=tolerance)
 
 
+@pytest.mark.long
 def test_it_writes_what_the_plain_step_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoder(**LLAMA, n_layers=1)
     assert_the_same(model)
@@ -177,6 +178,7 @@ def assert_several_are_the_same(plain: NextToken, compiled: NextToken, prompts: 
             )
 
 
+@pytest.mark.long
 def test_several_texts_and_beams_are_what_the_plain_step_writes() -> None:
     model = decoder(**LLAMA, n_layers=1)
     compiled = CompiledContinuation(model, several=True)
@@ -239,6 +241,7 @@ def assert_it_translates_the_same(model: EncoderDecoderModel, beams: int) -> Non
             assert [one.score for one in ours] == pytest.approx([one.score for one in theirs])
 
 
+@pytest.mark.long
 def test_beams_are_translated_as_the_plain_step_does() -> None:
     assert_it_translates_the_same(translator(n_layers=1), 3)
 

@@ -58,6 +58,7 @@ def test_activations_and_ties_are_part_of_the_name() -> None:
     assert len({fingerprint_of(model) for model in models}) == len(models)
 
 
+@pytest.mark.long
 def test_a_name_is_the_same_in_another_process() -> None:
     code = """
 from tests.generate.test_graphs import decoder, fingerprint_of, FeedForwardConfig

@@ -77,6 +77,7 @@ def test_the_cache_changes_nothing_in_an_encoder_decoder(position, rows, decodin
     assert scores(with_cache) == pytest.approx(scores(without), abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda p: p.kind)
 @settings(max_examples=3)
 @given(rows=ROWS, decoding=A_DECODING, seed=st.integers(0, 99))
@@ -94,6 +95,7 @@ def test_batch_mates_change_nothing(position, rows, decoding, seed) -> None:
         assert scores(together) == pytest.approx(scores(one_by_one), abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fields",
     [

@@ -135,4 +135,4 @@ def test_what_a_model_does_not_have_is_said(run_of: RunOf, tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"attention.core \(Silent\) does not show its weights"):
         look(silent, "To be", views=["attention"])
     with pytest.raises(InputError, match="run: nothing to draw; why"):
-        overview(Look(run="run", text="a", reading=seen.reading, notes=("why",)))
+        overview(Look(run="run", text="a", prepared=seen.prepared, notes=("why",)))

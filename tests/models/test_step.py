@@ -169,6 +169,7 @@ class _Step(nn.Module):
         return decoder_step(self.model, tokens, DecoderState(cache=cache, valid=valid), EVERY)[0]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("types_unchecked")
 @pytest.mark.parametrize("name", ["learned", "rotary, window"])
 def test_a_traced_step_serves_every_length(name: str) -> None:

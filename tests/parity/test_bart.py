@@ -70,6 +70,7 @@ def batch() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return theirs, {"source": ids, "target": target, "source_valid": valid}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
     theirs, loaded = made(tmp_path, **changes)

@@ -83,6 +83,7 @@ def config(family: str, **changes: Any) -> Any:
     return getattr(transformers, KINDS[family][1])(**small | ids | changes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
 def test_same_numbers_and_tokens(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
     theirs, loaded = made(KINDS[family][0], config(family, **changes), tmp_path)

@@ -68,6 +68,7 @@ def own_head(folder: Path) -> Any:
     return transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
     config = transformers.T5Config(**SMALL | changes)

@@ -91,6 +91,7 @@ def pair(folder: Path, **changes: Any) -> tuple[Any, LoadedModel]:
     return made("WhisperForConditionalGeneration", config, folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
     theirs, loaded = pair(tmp_path, **changes)

@@ -204,6 +204,7 @@ def test_images_of_other_channels_are_one_message(run: Run, tmp_path: Path) -> N
         evaluate_run(opened, "test")
 
 
+@pytest.mark.long
 def test_from_the_command_line(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     train = ["train", str(write(tmp_path)), "--train.epochs", "1", "--out", out]

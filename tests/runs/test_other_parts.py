@@ -48,6 +48,7 @@ def sliced(name: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "field"),
     combined(SLICES, CHANGES),

@@ -160,6 +160,7 @@ def test_a_saved_run_is_the_same_run(task: str, run_of: RunOf, tmp_path: Path) -
         run.save(tmp_path / "saved")
 
 
+@pytest.mark.long
 def test_every_command_opens_a_saved_run(run_of: RunOf, tmp_path: Path) -> None:
     run = Run.open(run_of("language")).save(tmp_path / "saved")
     addnorm = Path(sys.executable).parent / "addnorm"

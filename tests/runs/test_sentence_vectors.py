@@ -16,6 +16,7 @@ import addnorm
 from addnorm.errors import InputError
 from addnorm.runs.description import describe_run
 from addnorm.runs.sentence_vectors import FILE, POOLINGS, SentenceVectors
+from addnorm.runs.swap import SwapOptions, swap_run
 
 pytestmark = [pytest.mark.filterwarnings("default")]
 
@@ -208,3 +209,15 @@ def test_an_export_carries_the_modules_along(minilm: Path, tmp_path: Path) -> No
     assert_close(theirs(tmp_path / "out"), expected, rtol=1e-5, atol=2e-6)
     names = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
     assert names == ["1_Pooling", "2_Dense", "3_Normalize"]
+
+
+def test_a_saved_and_a_swapped_run_carry_them_too(minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    run = addnorm.load(with_dense(minilm, tmp_path / "from"))
+    run.save(tmp_path / "run")
+    assert_close(addnorm.load(tmp_path / "run").embed(TEXTS), run.embed(TEXTS), rtol=0, atol=0)
+    options, console = SwapOptions(sets=("norm.eps=1e-3",)), Console(file=io.StringIO())
+    swap_run(tmp_path / "run", tmp_path / "swapped", options, {}, console)
+    swapped = addnorm.load(tmp_path / "swapped").embed(TEXTS)
+    assert swapped.shape == run.embed(TEXTS).shape
+    assert_close(swapped.norm(dim=1), torch.ones(len(TEXTS)))

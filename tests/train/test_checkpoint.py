@@ -288,6 +288,7 @@ def killed(what: str, folder: Path, kills: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_of_saving(tmp_path: Path, kills: int) -> None:

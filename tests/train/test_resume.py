@@ -160,6 +160,7 @@ def test_without_a_checkpoint_the_journal_starts_anew(tmp_path: Path) -> None:
     assert [line["step"] for line in journal(tmp_path)] == list(range(1, 13))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_again_and_again_ends_bit_for_bit_the_same(tmp_path: Path, kills: int) -> None:

@@ -35,7 +35,7 @@ class Choices:
     early_stopping
         Beam search that ends as soon as enough texts have ended (true), when no other looks better
         (false), or when none can get better (never). As in the recipe where it is not given, or
-        else never.
+        else never. A language model then searches with beams instead of drawing.
     no_repeat_ngram
         Write no sequence of so many tokens twice, 0 for any; as in the recipe where it is not
         given, or else 0.

@@ -30,7 +30,7 @@ def new(family: str, file: Path) -> None:
         raise InputError(f"{file}: is there already: choose another name") from error
     module = file.stem
     command = next(line for line in text.splitlines() if line.startswith("addnorm check"))
-    print(f"{file}: a {family} to begin with. Next: {command}")
+    print(f"{file}: your own {family}, to begin with. Next: {command}")
     print(f"Its name in a recipe: {kind_in(text, module)}, with --import {file}")
 
 

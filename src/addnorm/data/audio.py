@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.data.reading import find
+from addnorm.data.text_files import find
 from addnorm.errors import InputError
 
 FLOOR = 1e-10

@@ -117,7 +117,9 @@ class TokensConfig:
 
     kind: Literal["tokens"] = "tokens"
     tokens: PositiveInt = 4096
-    """The most positions of a batch, padding included; of a pair the longer side counts."""
+    """The maximum number of positions in a batch, padding included; of a pair the longer side
+    counts.
+    """
     pad_to: PositiveInt = 1
     """Round the width of a batch up to a multiple of this, for fewer shapes."""
     max_len: Annotated[int, Field(ge=2)] | None = None
@@ -150,7 +152,7 @@ class TokensConfig:
 
 @runtime_checkable
 class BatchingPart(Protocol):
-    """A configuration of a way to make batches of someone's own.
+    """A configuration of a custom way to make batches.
 
     `build` gives a `Loader` for each split that is there. That of train takes the `seed`, and every
     epoch has the same number of batches.
@@ -167,6 +169,6 @@ BatchingConfig = Annotated[
 
 
 def build_loaders(batching: BatchingConfig, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-    """The loaders of a corpus. Raises `InputError` where someone's own builds none."""
+    """The loaders of a corpus. Raises `InputError` if a custom part builds none."""
     made = batching.build(corpus, seed)
     return built(batching, made, Loaders, "batching must give Loaders of addnorm.data.batching")

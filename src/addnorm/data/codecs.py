@@ -1,4 +1,4 @@
-"""Codecs: what turns text into ids and back below a `Tokenizer`, the library's or anyone's own."""
+"""Codecs: text to ids and back below a `Tokenizer`, with the tokenizers library or custom code."""
 
 import re
 import shutil
@@ -17,9 +17,9 @@ SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>")
 NO_CHARACTER = "a text holds half a surrogate pair, which is no character"
 
 PIECE = 2**16
-"""Characters of a long text that the library gets at once: it takes a hundred bytes for each."""
+"""Characters of a long text encoded at once: the library needs a hundred bytes for each."""
 AT_ONCE = 2**18
-"""Characters of all texts that the library gets at once."""
+"""Characters of all texts encoded at once."""
 BETWEEN_WORDS = re.compile(r"(?<=[^\W_])(?=[ \n][^\W_]|[^\w\s'])")
 """Where the byte-level expression of GPT-2 always divides: after a letter or a digit, before white
 space and another, or before a sign that begins no ending such as 's.
@@ -61,7 +61,7 @@ def whole_words(texts: Iterable[str]) -> Iterator[str]:
 
 @runtime_checkable
 class TrainedTokenizer(Protocol):
-    """A tokenizer of someone's own, trained: any object with these four.
+    """A trained custom tokenizer: any object with these four methods.
 
     Its ids are 0 to `vocab_size - 1`, all of them pieces of text: the special tokens are added
     around it. A text that it cannot read in full it reads as best it can, or refuses by an error.
@@ -81,13 +81,13 @@ class TrainedTokenizer(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write all that `load` of its configuration needs into an empty folder."""
+        """Write everything that its configuration's `load` needs into an empty folder."""
         ...
 
 
 @runtime_checkable
 class TokenizerPart(Protocol):
-    """A configuration of a tokenizer of someone's own.
+    """A configuration of a custom tokenizer.
 
     With a field `joint = False`, the source and the target of a translation get one each.
     """
@@ -97,7 +97,7 @@ class TokenizerPart(Protocol):
         ...
 
     def load(self, folder: Path) -> TrainedTokenizer:
-        """Read what `save` of a trained one wrote."""
+        """Read what `save` wrote."""
         ...
 
 
@@ -114,12 +114,12 @@ class LibraryCodec:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, special ones too: one more than the largest."""
+        """The number of ids with special ones: the largest plus one."""
         return 1 + max(self.inner.get_vocab().values(), default=-1)
 
     @cached_property
     def division(self) -> re.Pattern[str] | None:
-        """Where a text may be divided without a change to its ids; None where nobody knows."""
+        """Where a text may be cut without changing its ids; None if unknown."""
         added = self.inner.get_added_tokens_decoder()
         if self.inner.normalizer is not None or not all(one.special for one in added.values()):
             return None
@@ -134,7 +134,7 @@ class LibraryCodec:
                 return None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, on all cores, some at a time."""
+        """The ids of many texts, encoded in parallel in groups."""
         ids: list[list[int]] = [[] for _ in texts]
         waiting: list[tuple[int, str]] = []
         n = 0
@@ -165,20 +165,20 @@ class LibraryCodec:
         return self.inner.decode(list(ids))
 
     def alone(self, ids: Sequence[int]) -> list[str]:
-        """The text of each id by itself, special ones by their names."""
+        """The text of each id alone; special tokens by name."""
         return self.inner.decode_batch([[i] for i in ids], skip_special_tokens=False)
 
     def name(self, i: int) -> str | None:
-        """What the vocabulary calls an id; None where there is no such id."""
+        """The token of an id; None if there is no such id."""
         return self.inner.id_to_token(i)
 
     def id_of(self, token: str) -> int | None:
-        """The id that the vocabulary calls so; None where there is none."""
+        """The id of a token; None if it is not in the vocabulary."""
         return self.inner.token_to_id(token)
 
 
 class OwnCodec:
-    """A tokenizer of someone's own, its ids after those of the special tokens."""
+    """A custom tokenizer, whose ids come after those of the special tokens."""
 
     byte_ids: frozenset[int] = frozenset()
 
@@ -222,19 +222,19 @@ class OwnCodec:
         return self.own.decode([i - len(SPECIALS) for i in ids if i in known])
 
     def alone(self, ids: Sequence[int]) -> list[str]:
-        """The text of each id by itself, special ones by their names."""
+        """The text of each id alone; special tokens by name."""
         return [SPECIALS[i] if i in self.special_ids else self.decode([i]) for i in ids]
 
     def name(self, i: int) -> str | None:
-        """What people call an id; None where there is no such id."""
+        """The readable name of an id; None if there is no such id."""
         return self.alone([i])[0] if 0 <= i < self.vocab_size else None
 
     def id_of(self, token: str) -> int | None:
-        """The first id that people call so; None where there is none."""
+        """The first id of this name; None if there is none."""
         return next((i for i in range(self.vocab_size) if self.name(i) == token), None)
 
     def save(self, folder: Path) -> None:
-        """Let the tokenizer write itself into a folder of its own."""
+        """Save the tokenizer into its own folder."""
         if folder.is_dir():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)

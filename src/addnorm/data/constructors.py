@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 from addnorm.data.examples import Corpus, Example, Labelled, Pair, Tagged, Text
-from addnorm.data.reading import given
 from addnorm.data.rows import Row, assemble
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import Columns, Record, TableConfig
+from addnorm.data.text_files import given
 from addnorm.errors import InputError, nearest
 
 T = TypeVar("T")

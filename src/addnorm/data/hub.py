@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus
-from addnorm.data.reading import given
 from addnorm.data.rows import Row, assemble
 from addnorm.data.tables import Columns
+from addnorm.data.text_files import given
 from addnorm.errors import InputError, nearest
 
 

@@ -19,8 +19,8 @@ from addnorm.config import Probability, config
 from addnorm.data.batch import Batch, Loader, Loaders, chunks, dice
 from addnorm.data.encoding import Encoded, EncodedCorpus
 from addnorm.data.examples import Corpus, Image
-from addnorm.data.reading import find, given
 from addnorm.data.rows import Row, assemble
+from addnorm.data.text_files import find, given
 from addnorm.errors import InputError, nearest
 
 Array = NDArray[Any]
@@ -203,7 +203,7 @@ class ExamplesConfig:
     size: PositiveInt = 128
     """Images in a batch."""
     shift: NonNegativeInt = 0
-    """The most pixels by which training moves an image at random, along each axis."""
+    """The maximum random shift of a training image along each axis, in pixels."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
         """Build the loaders of an image corpus. Raises `InputError` for text."""

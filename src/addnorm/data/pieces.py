@@ -59,7 +59,7 @@ class _Way:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "_Way":
-        """By what the library's file says of it; nothing is known of someone's own."""
+        """The cuts of a tokenizer by its file; none are known for a custom one."""
         if not isinstance(tokenizer.codec, LibraryCodec):
             return cls()
         facts: dict[str, Any] = json.loads(tokenizer.inner.to_str())

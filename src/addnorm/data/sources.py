@@ -8,8 +8,8 @@ from typing import Literal
 
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
-from addnorm.data.reading import Files, given, lines_of
 from addnorm.data.rows import Row, assemble
+from addnorm.data.text_files import Files, given, lines_of
 from addnorm.errors import InputError
 
 

@@ -36,9 +36,9 @@ from addnorm.data.encoding import (
 )
 from addnorm.data.examples import Corpus, Report
 from addnorm.data.pieces import Advance
-from addnorm.data.reading import find, given
 from addnorm.data.sources import TextConfig
 from addnorm.data.tables import TableConfig
+from addnorm.data.text_files import find, given
 from addnorm.data.tokenizers import BPEConfig, CharConfig, Tokenizer, TokenizerConfig, WordConfig
 from addnorm.errors import InputError
 from addnorm.files import cache_folder
@@ -124,6 +124,7 @@ class TextStore:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             remove_abandoned(file.parent)
+            remove_unused(file.parent)
             with atomic_file(file, concurrent=True) as partial:
                 write(partial)
                 seal(partial)
@@ -183,7 +184,7 @@ def _version(package: str) -> str:
 
 
 def _facts(tokenizers: Tokenizers) -> list[Any] | None:
-    """All that ids depend on; None for a tokenizer of someone's own, whose code is not ours."""
+    """Everything that the ids depend on; None for a custom tokenizer, whose code is unknown."""
     both = dict.fromkeys((tokenizers.source, tokenizers.target))
     if not all(isinstance(one.codec, LibraryCodec) for one in both):
         return None
@@ -236,9 +237,13 @@ def is_whole(file: Path) -> bool:
         with file.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END) - SEAL
             stream.seek(max(size, 0))
-            return size >= 0 and digest(file, size) == stream.read().hex()
+            if size < 0 or digest(file, size) != stream.read().hex():
+                return False
     except OSError:
         return False
+    with suppress(OSError):
+        os.utime(file)  # used now, see `remove_unused`
+    return True
 
 
 def whole(file: Path) -> bytes | None:
@@ -250,13 +255,24 @@ def _write(file: Path, content: bytes) -> None:
     file.write_bytes(content)
 
 
+DAY = 86_400
+
+
 def remove_abandoned(folder: Path) -> None:
     """Remove what processes left behind that were killed a day ago or earlier as they wrote."""
     for left in folder.glob("tmp*"):
         with suppress(OSError):
             newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
-            if newest < time.time() - 86_400:
+            if newest < time.time() - DAY:
                 shutil.rmtree(left)
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove what no process has used for 30 days; it is made again when it is needed."""
+    for file in (*folder.glob("*.ids"), *folder.glob("*.tokenizer")):
+        with suppress(OSError):
+            if file.stat().st_mtime < time.time() - 30 * DAY:
+                file.unlink()
 
 
 # Token arrays: the ids of each split, the lengths of its texts in ids and in characters, and what

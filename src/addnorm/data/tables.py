@@ -20,9 +20,9 @@ from addnorm.data.examples import (
     Tagged,
     Text,
 )
-from addnorm.data.reading import find, given, lines_of, read_text
 from addnorm.data.rows import Row
 from addnorm.data.sources import RowFiles
+from addnorm.data.text_files import find, given, lines_of, read_text
 from addnorm.errors import InputError, nearest
 
 Record = Mapping[str, object]

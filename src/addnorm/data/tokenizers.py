@@ -66,7 +66,7 @@ class Tokenizer:
 
     @property
     def inner(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer. Raises `InputError` for a tokenizer of someone's own."""
+        """The library's tokenizer. Raises `InputError` for a custom tokenizer."""
         if isinstance(self.codec, OwnCodec):
             raise InputError(
                 f"the tokenizer is {self.codec.kind}, which only AddNorm knows: other libraries "
@@ -76,7 +76,7 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The number of ids, special ones too: one more than the largest."""
+        """The number of ids with special ones: the largest plus one."""
         return self.codec.vocab_size
 
     def encode(self, text: str) -> list[int]:
@@ -226,11 +226,11 @@ def _foreign_ids(path: Path) -> ForeignIds:
 
 
 OWN = "own_tokenizer"
-"""The one key of the `tokenizer.json` of someone's own tokenizer: its configuration."""
+"""The only key in the `tokenizer.json` of a custom tokenizer: its configuration."""
 
 
 def _own_table(path: Path) -> Any:
-    """The configuration of someone's own tokenizer, where the file speaks of one."""
+    """The configuration of a custom tokenizer, if the file has one."""
     try:
         text = read_file(path)
         found = json.loads(text) if OWN.encode() in text[:100] else None
@@ -252,7 +252,7 @@ def _load_own(path: Path, table: Any) -> Tokenizer:
 
 
 def train_tokenizer(config: "TokenizerConfig", texts: Iterable[str]) -> Tokenizer:
-    """The tokenizer that a configuration, ours or anyone's own, learns from texts."""
+    """Train the tokenizer of a built-in or custom configuration on texts."""
     made = config.train(texts)
     return made if isinstance(made, Tokenizer) else Tokenizer(OwnCodec(made, config))
 
@@ -307,7 +307,7 @@ class BPEConfig:
 
     kind: Literal["bpe"] = "bpe"
     vocab_size: Annotated[int, Field(ge=len(SPECIALS) + 256)] = 8000
-    """The most tokens that the vocabulary may have, special ones and the 256 bytes included."""
+    """The maximum size of the vocabulary, special tokens and the 256 bytes included."""
     min_frequency: PositiveInt = 2
     """How often a pair must occur in the training text to be merged."""
     joint: bool = True
@@ -357,7 +357,7 @@ class WordConfig:
 
     kind: Literal["word"] = "word"
     vocab_size: Annotated[int, Field(gt=len(SPECIALS))] = 30_000
-    """The most words that the vocabulary may have, special tokens included."""
+    """The maximum size of the vocabulary, special tokens included."""
     min_frequency: PositiveInt = 1
     """How often a word must occur in the training text to be known."""
     joint: bool = True

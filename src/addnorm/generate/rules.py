@@ -31,23 +31,23 @@ class RulesConfig:
     """
 
     max_new_tokens: PositiveInt | None = None
-    """The most tokens to write."""
+    """The maximum number of new tokens."""
     max_length: PositiveInt | None = None
-    """The most tokens that there may be, with those before."""
+    """The maximum length in tokens, prompt included."""
     min_new_tokens: NonNegativeInt = 0
-    """No end is written before so many tokens."""
+    """The minimum number of new tokens before an end."""
     min_length: NonNegativeInt = 0
-    """The same, with the tokens before."""
+    """The minimum length in tokens before an end, prompt included."""
     no_repeat_ngram_size: NonNegativeInt = 0
-    """No sequence of so many tokens is written twice (Paulus et al. 2018, §2.5); 0 for any."""
+    """No sequence of so many tokens is generated twice (Paulus et al. 2018, §2.5); 0 for any."""
     repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
     """Divides positive scores of tokens that are there already, and multiplies negative ones
     (Keskar et al. 2019, §4.1).
     """
     suppress_tokens: tuple[NonNegativeInt, ...] = ()
-    """Ids that are never written."""
+    """Ids that are never generated."""
     begin_suppress_tokens: tuple[NonNegativeInt, ...] = ()
-    """Ids that are not written first."""
+    """Ids that are not generated first."""
     forced_bos_token_id: NonNegativeInt | None = None
     """The id that comes first, after a single start token."""
     forced_eos_token_id: NonNegativeInt | None = None

@@ -14,7 +14,7 @@ from addnorm.errors import InputError
 from addnorm.inspect.capture import attention_weights
 from addnorm.inspect.depth import ByLayer, gradient_norms, layer_states, towers_of
 from addnorm.inspect.distance import ByOffset, position_curves
-from addnorm.inspect.reading import Reading, loss_of, read
+from addnorm.inspect.prepared_text import PreparedText, loss_of, prepare_text
 from addnorm.nn.attention.multihead import AttentionConfig, MultiHead
 from addnorm.parts import kind_of
 from addnorm.runs.run import Run
@@ -45,7 +45,7 @@ class Look:
 
     run: str
     text: str
-    reading: Reading
+    prepared: PreparedText
     mixer: str = "self-attention"
     """The token mixer of a layer."""
     attention: tuple[AttentionMap, ...] = ()
@@ -70,8 +70,8 @@ class Look:
         return {
             "run": self.run,
             "text": self.text,
-            "target": self.reading.said,
-            "tokens": {**self.reading.pieces},
+            "target": self.prepared.translation,
+            "tokens": {**self.prepared.pieces},
             "attention": maps,
             "attention_by_distance": [asdict(one) for one in self.by_distance],
             "positions": [asdict(one) for one in self.positions],
@@ -102,27 +102,27 @@ def look(
     long to be seen, and for a layer or head that is not there.
     """
     wanted, notes, mixer = frozenset(views), list[str](), run.recipe.model.attention
-    reading = read(run, text, target)
-    _check_length(reading, wanted)
+    prepared = prepare_text(run, text, target)
+    _check_length(prepared, wanted)
     asked = _asked_layers(run, layers)
     with ExitStack() as watching, torch.set_grad_enabled("gradients" in wanted):
         caught = _watch_attention(run, wanted, watching, notes)
         states = watching.enter_context(layer_states(run.model))
         with position_curves(run.model, asked) as curves:
-            outputs = run.model(*reading.inputs)
+            outputs = run.model(*prepared.inputs)
         gradients, of = dict[str, ByLayer](), ""
         if "gradients" in wanted:
-            loss, of = loss_of(run, reading, outputs)
+            loss, of = loss_of(run, prepared, outputs)
             gradients = {} if loss is None else gradient_norms(run.model, states, loss)
             notes += [of] if loss is None else []
     if "positions" in wanted and not curves:
         kind = kind_of(run.recipe.model.position)
         notes.append(f"positions of the kind {kind!r} do nothing by distance that can be drawn")
-    maps = _maps(caught, reading, layers, heads)
+    maps = _maps(caught, prepared, layers, heads)
     return Look(
         run=run.name if run.folder is None else run.folder.resolve().name,
         text=text,
-        reading=reading,
+        prepared=prepared,
         mixer="self-attention" if isinstance(mixer, AttentionConfig) else kind_of(mixer),
         attention=maps if "attention" in wanted else (),
         by_distance=_distances(run, maps) if "positions" in wanted else (),
@@ -134,8 +134,8 @@ def look(
     )
 
 
-def _check_length(reading: Reading, views: frozenset[View]) -> None:
-    longest = max(len(pieces) for pieces in reading.pieces.values())
+def _check_length(prepared: PreparedText, views: frozenset[View]) -> None:
+    longest = max(len(pieces) for pieces in prepared.pieces.values())
     for view, most in MOST_TOKENS.items():
         if view in views and longest > most:
             others = ", ".join(one for one in VIEWS if MOST_TOKENS.get(one, longest) >= longest)
@@ -195,7 +195,7 @@ def check_number(what: str, number: int, n: int) -> None:
 
 def _maps(
     caught: Mapping[str, Tensor],
-    reading: Reading,
+    prepared: PreparedText,
     layers: Sequence[int],
     heads: Sequence[int],
 ) -> tuple[AttentionMap, ...]:
@@ -209,10 +209,10 @@ def _maps(
         if place is None or (layers and int(place[2]) not in layers):
             continue
         stack, cross = place[1], place[3] is not None
-        rows = reading.produced if cross else reading.pieces[stack]
-        columns = reading.pieces["encoder"] if cross else rows
+        rows = prepared.produced if cross else prepared.pieces[stack]
+        columns = prepared.pieces["encoder"] if cross else rows
         if tuple(weights.shape[2:]) != (len(rows), len(columns)):
-            continue  # within someone's own mixer, of something other than the tokens
+            continue  # within a custom mixer, over something other than the tokens
         kept = tuple(head for head in heads or range(weights.shape[1]) if head < weights.shape[1])
         found.append(
             AttentionMap(

@@ -46,12 +46,12 @@ def overview(seen: Look, path: Path | None = None) -> Figure:
     Raises `InputError` where there is nothing to draw.
     """
     kinds = [[*some] for _, some in groupby(_sorted(seen), lambda one: (one.stack, one.cross))]
-    plots = [row for row in (_plots(seen, stack) for stack in seen.reading.pieces) if row]
+    plots = [row for row in (_plots(seen, stack) for stack in seen.prepared.pieces) if row]
     if not kinds and not plots:
         raise InputError("; ".join([f"{seen.run}: nothing to draw", *seen.notes]))
     title = f"{seen.run}: {_quoted(seen.text)}"
-    if seen.reading.said is not None:
-        title += f" → {_quoted(seen.reading.said)}"
+    if seen.prepared.translation is not None:
+        title += f" → {_quoted(seen.prepared.translation)}"
     notes = [*seen.notes, *dict.fromkeys(filter(None, map(omitted, kinds)))]
     pieces = [piece for one in seen.attention for piece in (*one.rows, *one.columns)]
     lettering = Lettering.of([title, *pieces, *notes])
@@ -140,8 +140,9 @@ def _by_offset(ax: Axes, one: ByOffset, title: str, *, log: bool) -> None:
     _named(ax, title, "tokens back" if back else "tokens ahead (left: back)")
     if log:
         log_scale(ax)
+    ax.locator_params(axis="x", integer=True)
     if n > 1:
-        ax.legend(framealpha=0.75, edgecolor="none", fontsize=6.5, labelcolor=INK)
+        _legend(ax)
 
 
 def _by_layer(ax: Axes, figures: ByLayer, title: str, mixer: str) -> None:
@@ -156,9 +157,24 @@ def _by_layer(ax: Axes, figures: ByLayer, title: str, mixer: str) -> None:
     ax.set_xlim(-0.7, max(map(len, figures.values())) - 1.3)
     ax.locator_params(axis="x", nbins=8, integer=True)
     _named(ax, title, "layer")
-    ax.legend(framealpha=0.75, edgecolor="none", fontsize=6.5, labelcolor=INK)
+    _legend(ax)
+
+
+def _legend(ax: Axes) -> None:
+    """Between the title and the curves, where it hides none of them."""
+    ax.legend(
+        loc="lower left",
+        bbox_to_anchor=(-0.02, 0.99),
+        ncols=4,
+        frameon=False,
+        fontsize=6.5,
+        labelcolor=INK,
+        handlelength=1.2,
+        columnspacing=1.0,
+        borderaxespad=0,
+    )
 
 
 def _named(ax: Axes, title: str, across: str) -> None:
-    ax.set_title(title, fontsize=9, color=INK, loc="left")
+    ax.set_title(title, fontsize=9, color=INK, loc="left", pad=18)
     ax.set_xlabel(across, fontsize=8, color=INK)

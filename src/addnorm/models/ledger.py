@@ -96,7 +96,9 @@ class Ledger:
         Raises `InputError` naming the module if it has another type.
         """
         if type(module) not in kinds:
-            raise self.refusal(module, TYPE, " or ".join(kind.__name__ for kind in kinds))
+            raise self.refusal(
+                module, TYPE, " or ".join(dict.fromkeys(kind.__name__ for kind in kinds))
+            )
         self._claimed.add((id(module), TYPE))
         return module  # pyright: ignore[reportReturnType]
 

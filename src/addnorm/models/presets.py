@@ -1,7 +1,10 @@
 """Published models as functions that return their configuration."""
 
 from dataclasses import replace
+from types import FunctionType
+from typing import Any
 
+from addnorm.errors import nearest
 from addnorm.models.decoder import DecoderConfig
 from addnorm.models.encoder import EncoderConfig
 from addnorm.models.encoder_decoder import EncoderDecoderConfig
@@ -24,6 +27,17 @@ from addnorm.nn.positions import (
     TransformerXLConfig,
 )
 from addnorm.nn.residuals import PreNormConfig
+
+
+def __getattr__(name: str) -> Any:
+    """Raise `AttributeError` with the nearest preset."""
+    hint = "" if name.startswith("_") else nearest(name, _presets())
+    raise AttributeError(f"no preset is called {name!r}.{hint}", name=name)
+
+
+def _presets() -> list[str]:
+    functions = {name for name, one in globals().items() if type(one) is FunctionType}
+    return sorted(name for name in functions if name[0] != "_")
 
 
 def bert_base() -> EncoderConfig:

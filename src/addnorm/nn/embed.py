@@ -157,7 +157,7 @@ def zero_padding(
 def build_embedding(
     embedding: AnyEmbeddingConfig, vocab_size: int, d_model: int, position: Position, dropout: float
 ) -> TokenEmbedding:
-    """The embedding of tokens. Raises `InputError` where someone's own builds none."""
+    """The embedding of tokens. Raises `InputError` if a custom part builds none."""
     made = embedding.build(vocab_size, d_model, position, dropout)
     expected = "the embedding must be an nn.Module with tokens and position"
     table = built(embedding, made, HasTable, expected)

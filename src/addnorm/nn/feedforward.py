@@ -178,7 +178,7 @@ DenseFeedForwardConfig = Annotated[
 
 
 def build_feedforward(feedforward: FeedForwardPart, d_model: int) -> nn.Module:
-    """The layer of this width. Raises `InputError` where someone's own builds none, or a norm."""
+    """The layer of this width. Raises `InputError` if a custom part builds none, or a norm."""
     x = torch.zeros(2, 3, d_model)
     made = built_module(feedforward, feedforward.build(d_model), "feedforward(x)", (x,), x.shape)
     if not is_ours(type(feedforward)) and "valid" in signature(made.forward).parameters:

@@ -375,7 +375,7 @@ POOLINGS = {"mean": _mean, "max": _max, "first": _first}
 
 
 def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:
-    """The head of these sizes. Raises `InputError` where someone's own builds none.
+    """The head of these sizes. Raises `InputError` if a custom part builds none.
 
     Without labels or a vocabulary it may give any number of features.
     """

@@ -39,7 +39,7 @@ MixerConfig = Annotated[
 def build_mixer(
     mixer: MixerConfig, d_model: int, position: Position, causal: bool, layer: int
 ) -> nn.Module:
-    """The mixer of a layer. Raises `InputError` where someone's own builds none."""
+    """The mixer of a layer. Raises `InputError` if a custom part builds none."""
     made = mixer.build(d_model, position, causal, layer)
     parts = built(mixer, made, Mixer, "the mixer must be an nn.Module with pattern and new_cache()")
     x = torch.zeros(2, 3, d_model)

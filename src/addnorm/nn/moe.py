@@ -132,9 +132,9 @@ class MixtureOfExpertsConfig:
 
     kind: Literal["moe"] = "moe"
     n_experts: Annotated[int, Field(ge=2)] = 8
-    """Feed-forward layers among which the router chooses."""
+    """The number of experts, from which the router chooses."""
     top_k: PositiveInt = 2
-    """Experts that every token takes."""
+    """The number of experts that each token is routed to."""
     expert: DenseFeedForwardConfig = GatedFeedForwardConfig()
     """The kind and width of one expert."""
     balance: NonNegativeFloat = 0.01

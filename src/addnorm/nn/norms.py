@@ -75,7 +75,7 @@ class RMSNorm(nn.Module):
 
 @config
 class RMSNormConfig:
-    """A norm without mean and bias."""
+    """RMSNorm: no mean and no bias."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"
     eps: PositiveFloat = 1e-6
@@ -105,7 +105,7 @@ class OffsetRMSNorm(nn.Module):
 
 @config
 class OffsetRMSNormConfig:
-    """RMSNorm whose gain is learned as its distance from one."""
+    """RMSNorm whose gain is stored as its difference from one."""
 
     kind: Literal["offset_rmsnorm"] = "offset_rmsnorm"
     eps: PositiveFloat = 1e-6
@@ -132,11 +132,11 @@ class ScaleNorm(nn.Module):
 
 @config
 class ScaleNormConfig:
-    """One length for all tokens."""
+    """ScaleNorm: all tokens have one learned length."""
 
     kind: Literal["scalenorm"] = "scalenorm"
     eps: PositiveFloat = 1e-5
-    """ε, the smallest length that is divided by."""
+    """ε, the smallest divisor."""
 
     def build(self, d_model: int) -> ScaleNorm:
         return ScaleNorm(d_model, eps=self.eps)
@@ -194,7 +194,7 @@ def _world_size() -> int:
 
 @config
 class BatchNormConfig:
-    """Statistics over the batch; `momentum` is the share of the newest in the running ones."""
+    """BatchNorm; `momentum` is the weight of the newest batch in the running statistics."""
 
     kind: Literal["batchnorm"] = "batchnorm"
     eps: PositiveFloat = 1e-5
@@ -227,11 +227,11 @@ class DynamicTanh(nn.Module):
 
 @config
 class DynamicTanhConfig:
-    """A norm without statistics; `alpha` is what α starts at."""
+    """Dynamic Tanh, without statistics; `alpha` is the initial value of α."""
 
     kind: Literal["dynamic_tanh"] = "dynamic_tanh"
     alpha: PositiveFloat = 0.5
-    """What α starts at."""
+    """The initial value of α."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -278,6 +278,6 @@ NormConfig = Annotated[
 
 
 def build_norm(norm: NormConfig, d_model: int) -> nn.Module:
-    """The norm of this width. Raises `InputError` where someone's own builds none."""
+    """The norm of this width. Raises `InputError` if a custom part builds none."""
     x = torch.zeros(2, 3, d_model)
     return built_module(norm, norm.build(d_model), "norm(x, valid)", (x, None), x.shape)

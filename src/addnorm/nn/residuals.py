@@ -56,7 +56,7 @@ class PostNormConfig:
         return PostNorm(build_norm(norm, d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
-        """What follows the last layer: nothing, for every sublayer already ends in a norm."""
+        """The final norm: none, since every sublayer already ends in a norm."""
         return NoNorm()
 
 
@@ -95,7 +95,7 @@ class PreNormConfig:
         return PreNorm(build_norm(norm, d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
-        """What follows the last layer: one norm, for the residual stream itself has none."""
+        """The final norm, since the residual stream itself is not normalised."""
         return build_norm(norm, d_model)
 
 
@@ -122,7 +122,7 @@ class SandwichNormConfig:
         return SandwichNorm(build_norm(norm, d_model), build_norm(norm, d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
-        """What follows the last layer: one norm, for the residual stream itself has none."""
+        """The final norm, since the residual stream itself is not normalised."""
         return build_norm(norm, d_model)
 
 
@@ -161,7 +161,7 @@ class DeepNormConfig:
         return DeepNorm(build_norm(norm, d_model), dropout, alpha=alpha, gain=beta)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
-        """What follows the last layer: nothing, for every sublayer already ends in a norm."""
+        """The final norm: none, since every sublayer already ends in a norm."""
         return NoNorm()
 
 
@@ -212,7 +212,7 @@ class ParallelConfig:
         return build_norm(norm, d_model) if self.norms == "one" else NoNorm()
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
-        """What follows the last layer: one norm, for the residual stream itself has none."""
+        """The final norm, since the residual stream itself is not normalised."""
         return build_norm(norm, d_model)
 
 
@@ -251,7 +251,7 @@ ResidualConfig = Annotated[
 def build_placement(
     placement: ResidualConfig, d_model: int, norm: NormConfig, dropout: float, depth: Depth
 ) -> nn.Module:
-    """The placement of a sublayer. Raises `InputError` where someone's own builds none."""
+    """The placement of a sublayer. Raises `InputError` if a custom part builds none."""
     x = torch.zeros(2, 3, d_model)
     made = placement.build(d_model, norm, dropout, depth)
     inputs = (x, nn.Identity(), None)
@@ -259,7 +259,7 @@ def build_placement(
 
 
 def build_final_norm(placement: ResidualConfig, d_model: int, norm: NormConfig) -> nn.Module:
-    """What follows the last layer. Raises `InputError` where someone's own builds no module."""
+    """The final norm. Raises `InputError` if a custom placement builds no module."""
     x = torch.zeros(2, 3, d_model)
     made = placement.build_final(d_model, norm)
     return built_module(placement, made, "build_final(x, valid)", (x, None), x.shape)

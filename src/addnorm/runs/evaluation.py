@@ -31,8 +31,8 @@ from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.runs import metrics
+from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.folder import Saved
-from addnorm.runs.reading import EncodedData, read_data
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of

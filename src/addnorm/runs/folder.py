@@ -85,7 +85,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
         return _foreign_settings(folder, overrides or {})
     if not is_run(folder):
         near = [file.parent.name for file in folder.parent.glob("*/config.json")]
-        raise InputError(f"{folder}: not a run folder: no config.json.{nearest(folder.name, near)}")
+        lacks = "no config.json" if folder.exists() else "nothing is there"
+        raise InputError(f"{folder}: not a run folder: {lacks}.{nearest(folder.name, near)}")
     match _read_json(file):
         case {"format": version, "recipe": dict(stored), **facts} if version == FORMAT:
             check_imports(folder, stored, facts.get("imports"))
@@ -121,6 +122,10 @@ def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
         writes = "language" if isinstance(shaped.model, DecoderConfig) else "translation"
         decoding = decoding_of(transformer_folder(folder), writes)
         tree |= {} if decoding is None else {"eval": {"decoding": decoding}}
+    files = overrides.get("data.kind") == "text" and overrides.get("data.unit", "file") == "file"
+    if files and isinstance(shaped.model, DecoderConfig):
+        windows = {"kind": "windows", "batch_size": 4, "seq_len": min(1024, shaped.model.max_len)}
+        tree["train"]["batching"] = windows  # whole files are longer than a model reads at once
     for name, value in overrides.items():
         set_field(tree, name, value)
     recipe = check_recipe(tree, _place(folder / "config.json", overrides))

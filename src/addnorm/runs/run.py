@@ -24,6 +24,7 @@ from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.folder import read_settings, write_settings
 from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.resuming import resume_command
+from addnorm.runs.sentence_vectors import copy_modules
 from addnorm.runs.types import (
     Classified,
     ClassifyOptions,
@@ -99,8 +100,6 @@ class Run:
         model = build_model(*saved)
         stored = load_into(model, folder / WEIGHTS)
         return cls(folder, *saved, model.to(device, dtype or stored).eval())
-
-    # Properties.
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())
@@ -396,5 +395,6 @@ class Run:
         check_model(self.model, self.recipe, self.text, self.labels)
         with atomic_directory(folder) as partial:
             write_settings(partial, self.recipe, self.text, self.labels)
+            copy_modules(self.folder, partial)
             save_model(partial, self.model)
         return replace(self, folder=folder)

@@ -26,12 +26,13 @@ from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.runs.build import build_model, save_model
 from addnorm.runs.changes import changed, with_depth
+from addnorm.runs.encoded_data import read_data
 from addnorm.runs.evaluation import Evaluator, Split
 from addnorm.runs.folder import Saved, write_settings
 from addnorm.runs.lock import LOCK, locked
-from addnorm.runs.reading import read_data
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
+from addnorm.runs.sentence_vectors import copy_modules
 from addnorm.train.precision import resolve_device
 from addnorm.train.progress import ProgressBar
 from addnorm.train.schedule import LinearConfig
@@ -176,6 +177,7 @@ def _swap(
             )
             figures |= _measured(data, {"recovered": new}, console)
         write_settings(partial, recipe, run.text, run.labels)
+        copy_modules(run.folder, partial)
         save_model(partial, new)
     return SwapReport(
         run=Run(out, recipe, run.text, run.labels, new.eval()),

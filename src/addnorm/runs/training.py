@@ -17,10 +17,10 @@ from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.digests import DIGESTS
+from addnorm.runs.encoded_data import read_data
 from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
 from addnorm.runs.lock import locked
-from addnorm.runs.reading import read_data
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run

@@ -14,7 +14,7 @@ from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.positions import NoPositionConfig
 from addnorm.parts import kind_of
-from addnorm.runs.reading import EncodedData
+from addnorm.runs.encoded_data import EncodedData
 from addnorm.runs.recipe import Recipe
 
 LONG = 2**20

@@ -60,7 +60,9 @@ class MuonConfig:
     weight_decay: NonNegativeFloat = 0.05
     """The decoupled decay of these matrices, times the learning rate at each step."""
     adamw: AdamWConfig = AdamWConfig(weight_decay=0.0)
-    """The optimiser of all else: embeddings, heads, other matrices, biases and norm gains."""
+    """The optimiser of all other weights: embeddings, heads, other matrices, biases and norm
+    gains.
+    """
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         roles = roles_of(model)

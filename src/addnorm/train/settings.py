@@ -16,7 +16,7 @@ from addnorm.train.schedule import LinearConfig, ScheduleConfig
 
 @config
 class TrainConfig:
-    """How long, in what batches, by which optimiser, and what is kept."""
+    """How long to train, in what batches, by which optimiser, and what is kept."""
 
     start: Path | None = None
     """A run folder or a Hugging Face folder whose weights training begins with."""

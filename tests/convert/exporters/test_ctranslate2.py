@@ -124,6 +124,7 @@ TRANSLATORS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parity
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_a_translator_scores_and_translates_as_ours_does(name: str, tmp_path: Path) -> None:

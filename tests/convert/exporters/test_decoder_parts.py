@@ -66,7 +66,6 @@ def test_the_facts_of_a_llama() -> None:
     assert _facts(_model()) == {
         "placement": "pre",
         "norm": "rmsnorm",
-        "eps": "one for all norms",
         "score": "scaled dot",
         "qk_norm": "none",
         "pattern": "full",
@@ -92,11 +91,6 @@ def test_the_facts_of_a_llama() -> None:
         ({"norm": ScaleNormConfig()}, "norm", "scalenorm"),
         ({"norm": LayerNormConfig(bias=False)}, "norm", "layernorm without bias"),
         ({"residual": PreNormConfig(first=False), "n_layers": 1}, "norm", "a mixture"),
-        (
-            {"attention": AttentionConfig(n_heads=4, qk_norm=RMSNormConfig(eps=0.1))},
-            "eps",
-            "several",
-        ),
         (
             {"attention": AttentionConfig(n_heads=4, qk_norm=LayerNormConfig())},
             "qk_norm",
@@ -213,4 +207,11 @@ def test_the_parts_of_a_block() -> None:
     assert attention_of(first) is first.attention
     names = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"]
     assert list(norms_of(first)) == names
-    assert eps_of(model, ledger) == {1e-6}
+    assert eps_of(model, ledger) == 1e-6
+
+
+def test_an_epsilon_unlike_the_others_is_named_with_its_layer() -> None:
+    model = _model(attention=AttentionConfig(n_heads=4, qk_norm=RMSNormConfig(eps=0.1)))
+    named = r"not attention_residual.norm.eps \(1e-06\) of layer 0 and attention.q_norm.eps \(0.1\)"
+    with pytest.raises(InputError, match=named):
+        eps_of(model, Ledger(model, "GGUF"))

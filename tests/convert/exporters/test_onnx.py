@@ -185,6 +185,7 @@ def _slow(names: Sequence[str], fast: str) -> list[Any]:
     return [pytest.param(name, marks=marks[name]) for name in names]
 
 
+@pytest.mark.long
 @pytest.mark.parity
 @pytest.mark.parametrize("name", _slow(list(DECODERS), "one layer"))
 def test_a_decoder_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
@@ -245,6 +246,7 @@ def test_prompts_in_parts_give_the_logits_of_the_whole(tmp_path: Path) -> None:
     torch.testing.assert_close(parts, whole["logits"], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parity
 def test_a_position_past_a_learned_table_is_refused_by_the_runtime(tmp_path: Path) -> None:
     """The graph has no message for it, but never reads past the table; padding takes no row."""
@@ -299,6 +301,7 @@ ENCODERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parity
 @pytest.mark.parametrize("name", _slow(list(ENCODERS), "hidden"))
 def test_an_encoder_gives_our_outputs(name: str, tmp_path: Path) -> None:
@@ -364,6 +367,7 @@ TRANSLATORS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parity
 @pytest.mark.parametrize("name", _slow(list(TRANSLATORS), "original"))
 def test_a_translator_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:

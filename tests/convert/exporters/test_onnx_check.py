@@ -16,6 +16,7 @@ CONFIG = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads
 pytestmark = pytest.mark.parity
 
 
+@pytest.mark.long
 def test_a_model_that_is_another_by_now_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")

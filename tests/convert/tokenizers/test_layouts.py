@@ -178,6 +178,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=100)
 @given(*[st.dictionaries(st.sampled_from(KEYS), values)] * 3)
 def test_any_settings_are_used_or_refused(tmp_path_factory, config, generation, said) -> None:

@@ -86,6 +86,7 @@ EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_numbers(kind: str, name: str) -> None:

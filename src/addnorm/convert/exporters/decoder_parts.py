@@ -65,7 +65,6 @@ def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
     leave_unused_position(embed.position, model.stack, ledger)
     return layers[0] | {
         "pattern": _pattern([attention_of(block) for block in blocks], ledger),
-        "eps": "one for all norms" if len(eps_of(model, ledger)) == 1 else "several",
         "embedding": _embedding(embed, ledger),
         "scale": _scale(embed, ledger),
         "head": _head(head, ledger),
@@ -303,10 +302,10 @@ def _pattern(attentions: list[SelfAttention], ledger: Ledger) -> str:
     return "a window in every second layer" if windows else "full"
 
 
-def eps_of(model: DecoderModel, ledger: Ledger) -> set[float]:
-    """The values of ε of all norms, except those of early exits."""
-    norms = (module for module in model.stack.modules() if isinstance(module, Norm))
-    return {ledger.take(norm, "eps") for norm in norms}
+def eps_of(model: DecoderModel, ledger: Ledger) -> float:
+    """The ε of all norms, except those of early exits. Raises `InputError` where it differs."""
+    norms = [module for module in model.stack.modules() if isinstance(module, Norm)]
+    return ledger.same(norms, "eps")
 
 
 def _embedding(embed: Embedding, ledger: Ledger) -> str:

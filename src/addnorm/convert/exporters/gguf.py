@@ -115,7 +115,7 @@ def _add_sizes(
     writer.add_head_count_kv(widths["k_proj"] // d_head)
     writer.add_key_length(d_head)
     writer.add_value_length(d_head)
-    [eps] = eps_of(model, ledger)
+    eps = eps_of(model, ledger)
     layer_norm = isinstance(model.stack.norm, LayerNorm)
     (writer.add_layer_norm_eps if layer_norm else writer.add_layer_norm_rms_eps)(eps)
     _add_positions(writer, attentions, ledger)

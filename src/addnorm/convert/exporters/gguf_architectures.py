@@ -17,7 +17,6 @@ Architecture = Mapping[str, tuple[str, ...]]
 ANY_BIAS = ("none", "qkv", "out", "all")
 PLAIN: Architecture = {
     "norm": ("rmsnorm",),
-    "eps": ("one for all norms",),
     "score": ("scaled dot",),
     "qk_norm": ("none",),
     "pattern": ("full",),

@@ -40,7 +40,7 @@ CoreConfig = Annotated[
 def build_core(
     core: CoreConfig, heads: HeadShape, score: nn.Module, dropout: float, layer: int
 ) -> nn.Module:
-    """The core of a layer. Raises `InputError` where someone's own builds none."""
+    """The core of a layer. Raises `InputError` if a custom part builds none."""
     q = torch.zeros(2, heads.n_heads, 3, heads.d_head)
     k = torch.zeros(2, heads.n_kv_heads, 3, heads.d_head)
     made = core.build(heads, score, dropout, layer)

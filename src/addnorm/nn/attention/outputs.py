@@ -72,7 +72,7 @@ OutputConfig = Annotated[GatedOutputConfig | OutputPart, Family("output", Output
 
 
 def build_output(output: OutputConfig, d_model: int, heads: HeadShape, layer: int) -> nn.Module:
-    """The operation of a layer. Raises `InputError` where someone's own builds none."""
+    """The operation of a layer. Raises `InputError` if a custom part builds none."""
     mixed, x = torch.zeros(2, heads.n_heads, 3, heads.d_head), torch.zeros(2, 3, d_model)
     made = output.build(d_model, heads, layer)
     return built_module(output, made, "output(heads, x)", (mixed, x), mixed.shape)

@@ -26,7 +26,7 @@ class WindowPatternConfig:
 
     kind: Literal["window"] = "window"
     size: PositiveInt
-    """Slots that a query sees, itself included: behind it in a decoder, on each side in an
+    """How many positions a query sees, itself included: backwards in a decoder, to each side in an
     encoder.
     """
 
@@ -78,5 +78,5 @@ PatternConfig = Annotated[
 
 
 def build_pattern(pattern: PatternConfig) -> Mask:
-    """The mask of a layer. Raises `InputError` where someone's own builds none."""
+    """The mask of a layer. Raises `InputError` if a custom part builds none."""
     return built(pattern, pattern.build(), Mask, "a pattern must be a Mask of addnorm.nn.masks")

@@ -203,7 +203,7 @@ def scale_of(score: ScoreConfig, d_head: int) -> float:
 
 
 def build_score(score: ScoreConfig, heads: HeadShape) -> nn.Module:
-    """The score of these heads. Raises `InputError` where someone's own builds none."""
+    """The score of these heads. Raises `InputError` if a custom part builds none."""
     n, d_head = heads.n_heads, heads.d_head
     q, k = torch.zeros(2, n, 3, d_head), torch.zeros(2, n, 4, d_head)
     return built_module(score, score.build(n, d_head), "score(q, k)", (q, k), (2, n, 3, 4))

@@ -118,7 +118,7 @@ def not_a_dot_product(kind: str, around: BuildContext) -> str | None:
 
 
 def build_position(config: PositionPart, sizes: BuildContext) -> Position:
-    """The scheme. Raises `InputError` where someone's own builds none."""
+    """The scheme. Raises `InputError` if a custom part builds none."""
     expected = "positions must be a Position of addnorm.nn.positions"
     position = built(config, config.build(sizes), Position, expected)
     if is_ours(type(config)):

@@ -47,7 +47,7 @@ Layout = Literal["half", "interleaved"]
 
 
 class Rotary(Position):
-    """`q ← R_p q`, `k ← R_p k` where `R_p` turns pair `i` by `p ω_i` (Su et al. 2021, §3.2.2).
+    """`q ← R_p q`, `k ← R_p k` where `R_p` rotates pair `i` by `p ω_i` (Su et al. 2021, §3.2.2).
 
     Turns the first `2 · len(frequencies)` features of a head and leaves the others. Angles are
     float64, their sines and cosines never below float32, whatever the model's type. `temperature`
@@ -132,9 +132,9 @@ class RotaryConfig:
     theta: Annotated[float, Field(gt=1.0)] = 10000.0
     """The base θ of the frequencies `θ^(-2i/width)`; LLaMA-3 has 500,000."""
     layout: Layout = "half"
-    """Which features turn together: one of each half, or neighbours."""
+    """Which features are rotated as a pair: one of each half, or neighbours."""
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """The share of every head that turns; GPT-J and GPT-NeoX leave the rest."""
+    """The share of each head's features that is rotated; below 1 in GPT-J and GPT-NeoX."""
     scaling: ScalingConfig | None = None
     """How frequencies are changed for longer texts; by default not."""
 

@@ -20,7 +20,7 @@ from addnorm.train.loss import loss_sum
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class PreparedText:
     """One text as a model's inputs.
 
     Attributes
@@ -31,7 +31,7 @@ class Reading:
         The tokens that each stack reads, as people read them.
     produced
         The token after each one that the decoder reads, where there is a source.
-    said
+    translation
         The translation, where there is one.
     targets
         What a model that writes was to say after each token, or None.
@@ -40,11 +40,11 @@ class Reading:
     inputs: tuple[Int[Tensor, "1 _"], ...]
     pieces: Mapping[str, tuple[str, ...]]
     produced: tuple[str, ...] = ()
-    said: str | None = None
+    translation: str | None = None
     targets: Int[Tensor, "1 _"] | None = None
 
 
-def read(run: Run, text: str, target: str | None = None) -> Reading:
+def prepare_text(run: Run, text: str, target: str | None = None) -> PreparedText:
     """The text as the run's model reads it, with its translation, by default the model's own.
 
     Raises `InputError` for a blank text, for one that is too long for the model, for a target that
@@ -54,7 +54,7 @@ def read(run: Run, text: str, target: str | None = None) -> Reading:
     if not text.strip():
         raise InputError("there is nothing to look at in a blank text: give a sentence")
     if isinstance(model, EncoderDecoderModel):
-        return _read_pair(run, model, text, target)
+        return _prepare_pair(run, model, text, target)
     if target is not None:
         raise InputError(
             f"{run.name}: only an encoder–decoder reads a target: leave {target!r} out"
@@ -63,7 +63,7 @@ def read(run: Run, text: str, target: str | None = None) -> Reading:
     positions_for(model.embed, 1, ids)
     tokens = torch.tensor([ids], device=run.device)
     writes = isinstance(model, DecoderModel)
-    return Reading(
+    return PreparedText(
         inputs=(tokens,),
         pieces={"stack": _pieces(tokenizers.source, ids)},
         targets=torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=IGNORE) if writes else None,
@@ -79,7 +79,9 @@ def _ids(run: Run, text: str) -> list[int]:
     return as_read("classification", tokenizer, [text])[0]
 
 
-def _read_pair(run: Run, model: EncoderDecoderModel, text: str, target: str | None) -> Reading:
+def _prepare_pair(
+    run: Run, model: EncoderDecoderModel, text: str, target: str | None
+) -> PreparedText:
     source, writer = run.tokenizers.source, run.tokenizers.target
     [ids] = as_read("translation", source, [text])
     positions_for(model.source_embed, 1, ids)
@@ -99,11 +101,11 @@ def _read_pair(run: Run, model: EncoderDecoderModel, text: str, target: str | No
         [said] = as_read("translation", writer, [target])
     written = [writer.bos_id, *said[:-1]]
     positions_for(model.target_embed, 1, written)
-    return Reading(
+    return PreparedText(
         inputs=tuple(torch.tensor([row], device=run.device) for row in (ids, written)),
         pieces={"encoder": _pieces(source, ids), "decoder": _pieces(writer, written)},
         produced=_pieces(writer, said),
-        said=target,
+        translation=target,
         targets=torch.tensor([said], device=run.device),
     )
 
@@ -114,7 +116,7 @@ def _pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, ...]:
 
 
 def loss_of(
-    run: Run, reading: Reading, outputs: Float[Tensor, "..."]
+    run: Run, prepared: PreparedText, outputs: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, ""] | None, str]:
     """What the gradient is taken of, and its name; None, and why, where there is nothing.
 
@@ -122,12 +124,12 @@ def loss_of(
     others, `-log p` of what they say themselves, tokens, tags, a class or labels; of numbers, their
     sum.
     """
-    if reading.targets is not None:
-        n = int((reading.targets != IGNORE).sum())
+    if prepared.targets is not None:
+        n = int((prepared.targets != IGNORE).sum())
         if not n:
             return None, "no gradient: a text of one token has no next token"
-        loss = loss_sum(outputs, reading.targets) / n
-        what = "text" if reading.said is None else "translation"
+        loss = loss_sum(outputs, prepared.targets) / n
+        what = "text" if prepared.translation is None else "translation"
         return loss, f"loss of the {what}, {float(loss.detach()):.2f} nats a token"
     task = task_of_head(run.recipe.model.head)
     if task == "regression":

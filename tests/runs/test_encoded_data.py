@@ -10,9 +10,9 @@ from tests.runs.tiny import quiet, said, train_tiny, write_recipe
 from addnorm.data import TextConfig, stored
 from addnorm.data.compact import Compact
 from addnorm.errors import InputError
+from addnorm.runs.encoded_data import read_data
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.folder import Saved
-from addnorm.runs.reading import read_data
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.resuming import resumed_recipe
 from addnorm.runs.run import Run

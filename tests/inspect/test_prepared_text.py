@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from addnorm.errors import InputError
-from addnorm.inspect.reading import loss_of, read
+from addnorm.inspect.prepared_text import loss_of, prepare_text
 from addnorm.runs.run import Run
 
 RunOf = Callable[[str], Path]
@@ -16,34 +16,34 @@ pytestmark = pytest.mark.usefixtures("types_unchecked")
 
 def test_a_text_to_continue(run_of: RunOf) -> None:
     run = Run.open(run_of("language"))
-    reading = read(run, "To be")
-    assert reading.pieces == {"stack": ("<bos>", "T", "o", " ", "b", "e")}
-    outputs = run.model(*reading.inputs)
-    loss, what = loss_of(run, reading, outputs)
-    expected = torch.nn.functional.cross_entropy(outputs[0, :-1], reading.inputs[0][0, 1:])
+    prepared = prepare_text(run, "To be")
+    assert prepared.pieces == {"stack": ("<bos>", "T", "o", " ", "b", "e")}
+    outputs = run.model(*prepared.inputs)
+    loss, what = loss_of(run, prepared, outputs)
+    expected = torch.nn.functional.cross_entropy(outputs[0, :-1], prepared.inputs[0][0, 1:])
     torch.testing.assert_close(loss, expected)
     assert what == f"loss of the text, {expected.item():.2f} nats a token"
 
 
 def test_a_pair_is_read_as_in_training(run_of: RunOf) -> None:
     run = Run.open(run_of("translation"))
-    reading = read(run, "a red cat", "eine rote katze")
-    assert reading.pieces["encoder"] == ("a", "red", "cat", "<eos>")
-    assert reading.pieces["decoder"] == ("<bos>", "eine", "rote", "katze")
-    assert reading.produced == ("eine", "rote", "katze", "<eos>")
-    outputs = run.model(*reading.inputs)
-    assert reading.targets is not None
-    loss, _ = loss_of(run, reading, outputs)
+    prepared = prepare_text(run, "a red cat", "eine rote katze")
+    assert prepared.pieces["encoder"] == ("a", "red", "cat", "<eos>")
+    assert prepared.pieces["decoder"] == ("<bos>", "eine", "rote", "katze")
+    assert prepared.produced == ("eine", "rote", "katze", "<eos>")
+    outputs = run.model(*prepared.inputs)
+    assert prepared.targets is not None
+    loss, _ = loss_of(run, prepared, outputs)
     torch.testing.assert_close(
-        loss, torch.nn.functional.cross_entropy(outputs[0], reading.targets[0])
+        loss, torch.nn.functional.cross_entropy(outputs[0], prepared.targets[0])
     )
 
 
 def test_without_a_target_it_is_the_translation(run_of: RunOf) -> None:
     run = Run.open(run_of("translation"))
-    reading = read(run, "a red cat")
-    assert reading.said == run.translate("a red cat")
-    assert reading.pieces["decoder"][1:] == reading.produced[:-1]
+    prepared = prepare_text(run, "a red cat")
+    assert prepared.translation == run.translate("a red cat")
+    assert prepared.pieces["decoder"][1:] == prepared.produced[:-1]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_what_judges_is_differentiated_at_its_own_answer(
     task: str, what: str, run_of: RunOf
 ) -> None:
     run = Run.open(run_of(task))
-    reading = read(run, "a fine day")
-    outputs = run.model(*reading.inputs)
-    loss, name = loss_of(run, reading, outputs)
+    prepared = prepare_text(run, "a fine day")
+    outputs = run.model(*prepared.inputs)
+    loss, name = loss_of(run, prepared, outputs)
     assert loss is not None
     assert name.startswith(what)
     if task == "classification":
@@ -76,10 +76,10 @@ def test_what_judges_is_differentiated_at_its_own_answer(
 def test_what_cannot_be_read(run_of: RunOf) -> None:
     run = Run.open(run_of("language"))
     with pytest.raises(InputError, match="blank text"):
-        read(run, " \n")
+        prepare_text(run, " \n")
     with pytest.raises(InputError, match="only an encoder–decoder reads a target"):
-        read(run, "To be", "Sein")
-    loss, why = loss_of(run, one := read(run, "T"), run.model(*one.inputs))
+        prepare_text(run, "To be", "Sein")
+    loss, why = loss_of(run, one := prepare_text(run, "T"), run.model(*one.inputs))
     assert loss is not None
     only = type(one)(inputs=(one.inputs[0][:, :1],), pieces={}, targets=torch.tensor([[-100]]))
     loss, why = loss_of(run, only, run.model(*only.inputs))

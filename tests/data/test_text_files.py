@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.data.reading import find, lines_of, read_text
+from addnorm.data.text_files import find, lines_of, read_text
 from addnorm.errors import InputError
 
 
