@@ -1,9 +1,10 @@
-"""Exceptions: user errors, diverging training, and interruption."""
+"""Exceptions: user errors, diverging training, and interruption.
+
+`import addnorm` reads this file, so what only a message needs is imported with the message.
+"""
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from functools import wraps
-from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar, get_args
 
 P = ParamSpec("P")
@@ -77,6 +78,8 @@ OTHER_NAMES = {
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string."""
+    from difflib import get_close_matches
+
     valid = list(valid)
     if name.lower() in FUNCTIONS:
         return ""
@@ -105,6 +108,8 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
 
 def _keywords(function: Callable[..., Any]) -> list[str]:
     """The argument names of a function, including those of `**options: Unpack[...]`."""
+    from inspect import Parameter, signature
+
     found: list[str] = []
     for name, parameter in signature(function).parameters.items():
         if parameter.kind is Parameter.VAR_KEYWORD:
