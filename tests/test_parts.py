@@ -25,7 +25,7 @@ from addnorm.nn.attention.patterns import PatternConfig
 from addnorm.nn.attention.scores import ScoreConfig
 from addnorm.nn.embed import AnyEmbeddingConfig
 from addnorm.nn.feedforward import DenseFeedForwardConfig
-from addnorm.nn.heads import AnyTokenHeadConfig, HeadConfig
+from addnorm.nn.heads import AnyTokenHeadConfig, DecoderHeadConfig, HeadConfig
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNorm, RMSNormConfig
@@ -284,7 +284,7 @@ FAMILIES = {
     "feedforward": [DenseFeedForwardConfig, AnyFeedForwardConfig],
     "placement": [ResidualConfig],
     "embedding": [AnyEmbeddingConfig],
-    "head": [HeadConfig, AnyTokenHeadConfig],
+    "head": [HeadConfig, AnyTokenHeadConfig, DecoderHeadConfig],
     "loss": [LossConfig],
     "schedule": [ScheduleConfig],
     "optimizer": [OptimizerConfig],
