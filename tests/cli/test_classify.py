@@ -80,3 +80,16 @@ def test_a_writer_is_refused(run_of: RunOf, tmp_path: Path, addnorm: Command) ->
     for task in ("language", "translation"):
         code, _, err = addnorm("classify", run_of(task), tmp_path / "in.txt")
         assert (code, "use `addnorm generate`" in err) == (2, True)
+
+
+def test_a_line_that_is_no_pair_costs_no_other(
+    run_of: RunOf, tmp_path: Path, addnorm: Command
+) -> None:
+    (tmp_path / "in.txt").write_text("good day\tx\nwet\tcold\nno tab here\nok\tyes\n")
+    words = ("classify", run_of("classification"), tmp_path / "in.txt", "--pairs")
+    code, out, err = addnorm(*words)
+    assert (code, len(out.splitlines())) == (2, 2)
+    assert "text 3: 0 tabs" in err
+    code, out, err = addnorm(*words, "--errors", "skip")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert "text 3: 0 tabs" in err

@@ -18,6 +18,8 @@ from addnorm.runs.description import describe_run
 from addnorm.runs.sentence_vectors import FILE, POOLINGS, SentenceVectors
 from addnorm.runs.swap import SwapOptions, swap_run
 
+ST = "sentence_transformers.models."
+
 pytestmark = [pytest.mark.filterwarnings("default")]
 
 TEXTS = [
@@ -140,10 +142,20 @@ def test_lower_case_and_a_prompt(minilm: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
-        ([{"type": "a.Transformer"}, {"type": "a.Poling"}], "module Poling .* mean 'Pooling'"),
-        ([{"type": "a.Pooling"}], "a text has a vector by Transformer, Pooling"),
-        ([{"type": "a.Transformer", "path": "../.."}], "outside the folder"),
-        ({"type": "a.Transformer"}, "not a list of modules"),
+        (
+            [
+                {"type": ST + "Transformer"},
+                {"type": ST + "Poling"},
+            ],
+            "module Poling .* mean 'Pooling'",
+        ),
+        (
+            [{"type": ST + "Pooling"}],
+            "a text has a vector by Transformer, Pooling",
+        ),
+        ([{"type": ST + "Transformer", "path": "../.."}], "outside the folder"),
+        ({"type": ST + "Transformer"}, "not a list of modules"),
+        ([{"type": "my.Transformer"}, {"type": "my.Pooling"}], "my.Transformer is code of its own"),
     ],
 )
 def test_what_is_not_followed_is_refused(modules: Any, message: str, tmp_path: Path) -> None:
@@ -153,7 +165,9 @@ def test_what_is_not_followed_is_refused(modules: Any, message: str, tmp_path: P
 
 
 def test_a_pooling_that_is_unknown(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text('[{"type": "Transformer"}, {"type": "Pooling", "path": "1"}]')
+    (tmp_path / FILE).write_text(
+        json.dumps([{"type": ST + "Transformer"}, {"type": ST + "Pooling", "path": "1"}])
+    )
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "config.json").write_text('{"pooling_mode": "median"}')
     with pytest.raises(InputError, match="pooling_mode = 'median' is not supported"):
@@ -221,3 +235,27 @@ def test_a_saved_and_a_swapped_run_carry_them_too(minilm: Path, tmp_path: Path) 
     swapped = addnorm.load(tmp_path / "swapped").embed(TEXTS)
     assert swapped.shape == run.embed(TEXTS).shape
     assert_close(swapped.norm(dim=1), torch.ones(len(TEXTS)))
+
+
+@pytest.mark.parametrize(
+    ("module", "change", "message"),
+    [
+        ("1_Pooling", {"include_prompt": False}, "include_prompt"),
+        ("3_Normalize", {"module_input_name": "token_embeddings"}, "module_input_name"),
+    ],
+)
+def test_settings_that_would_change_vectors_are_refused(
+    module: str, change: dict[str, Any], message: str, minilm: Path, tmp_path: Path
+) -> None:
+    folder = with_dense(minilm, tmp_path)
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    listed = json.loads((folder / FILE).read_text())
+    index = int(module[0])
+    place = folder / listed[index]["path"]
+    place.mkdir(exist_ok=True)
+    file = place / "config.json"
+    found = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps(found | change))
+    with pytest.raises(InputError, match=message):
+        SentenceVectors.of(folder)

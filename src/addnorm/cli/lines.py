@@ -194,10 +194,10 @@ def words_of(line: str) -> list[str]:
 
 
 def pair_of(line: str, number: int) -> tuple[str, str]:
-    """The two texts of a line. Raises `InputError` where it has not one tab between them."""
+    """The two texts of a line. Raises `TextError` where it has not one tab between them."""
     one, *others = line.split("\t")
     if len(others) != 1:
-        raise InputError(f"text {number}: {len(others)} tabs, and a pair is two texts with one tab")
+        raise TextError(f"text {number}: {len(others)} tabs, and a pair is two texts with one tab")
     return one, others[0]
 
 

@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
@@ -67,6 +68,10 @@ app.register_install_completion_command(
 
 def main() -> None:
     """Run the command given by the arguments, and exit with its status."""
+    for name in ("stdout", "stderr"):  # closed by who started us: messages are no answers
+        if getattr(sys, name) is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, nowhere)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # input is UTF-8, so output is too
     told = warnings.showwarning

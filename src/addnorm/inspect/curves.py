@@ -88,5 +88,7 @@ def training_picture(runs: Sequence[Curves], path: Path | None = None, title: st
         ax.spines[:].set_visible(False)
         ax.grid(color="#e4e9ee", lw=0.6)
     axes[2].set_xlabel("step", color=INK, fontsize=9)
-    axes[0].legend(frameon=False, fontsize=8, labelcolor=INK, prop=lettering.font(8))
+    legend = axes[0].legend(frameon=False, fontsize=8, labelcolor=INK, prop=lettering.font(8))
+    for text in legend.get_texts():  # a name may have dollars in it
+        text.set_parse_math(False)
     return finished(figure, title, lettering, path)

@@ -9,6 +9,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from addnorm.atomic import atomic_file
 from addnorm.errors import InputError
 
 try:
@@ -287,5 +288,9 @@ def finished(
         if path.suffix[1:].lower() not in kinds:
             raise InputError(f"Cannot draw {path}: end the name in .png, .pdf or .svg.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=160)
+        try:
+            with atomic_file(path) as partial:
+                figure.savefig(partial, dpi=160, format=path.suffix[1:].lower())
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}") from error
     return figure

@@ -121,7 +121,8 @@ def _own_keys(decoding: DecodingConfig) -> dict[str, Any]:
 
 def _is_left(key: str, value: Any) -> bool:
     if key == "bad_words_ids":  # single tokens are handled by the tokenizer, words are not
-        return any(len(word) != 1 for word in value)
+        words: list[Any] = value if isinstance(value, list) else [value]
+        return any(not isinstance(word, list) or len(word) != 1 for word in words)
     if key in KNOWN or value in (False, "", [], {}):
         return False
     return key not in NEUTRAL or value != NEUTRAL[key]

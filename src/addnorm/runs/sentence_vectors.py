@@ -106,7 +106,12 @@ class SentenceVectors:
             raise InputError(
                 f"{folder / FILE}: {', '.join(kinds)}: a text has a vector by Transformer, Pooling"
             )
-        poolings = _poolings(Settings.of(modules[1].path))
+        if foreign := [one.type for one in modules if not one.type.startswith(PACKAGE)]:
+            raise InputError(f"{folder / FILE}: {foreign[0]} is code of its own, which is not run")
+        pooling = Settings.of(modules[1].path)
+        if prompt := _prompt(folder):
+            pooling.expect("include_prompt", True)
+        poolings = _poolings(pooling)
         steps = tuple(STEPS[module.kind](module.path) for module in modules[2:])
         text = _text_file(modules[0].path)
         settings = Settings({}) if text is None else Settings.of(text.parent, text.name)
@@ -115,7 +120,7 @@ class SentenceVectors:
             steps,
             max_len=settings.optional_int("max_seq_length"),
             lowercase=settings.get("do_lower_case", False),
-            prompt=_prompt(folder),
+            prompt=prompt,
         )
 
     def texts(self, texts: Sequence[str]) -> list[str]:
@@ -151,9 +156,11 @@ def _known(folder: Path, kind: str) -> str:
     return kind
 
 
+PACKAGE = "sentence_transformers."
+
 TEXT_FILES = tuple(
     f"sentence_{name}_config.json"
-    for name in ("bert", "roberta", "distilbert", "camembert", "xlm-roberta")
+    for name in ("bert", "roberta", "distilbert", "camembert", "xlm-roberta", "xlnet", "albert")
 )
 """Where it stands how texts are read: under the first name today, under others before."""
 
@@ -211,6 +218,8 @@ def _prompt(folder: Path) -> str:
 
 def _normalise(folder: Path) -> Callable[[Vectors], Vectors]:
     """`x / ‖x‖`"""
+    if (folder / "config.json").is_file():
+        Settings.of(folder).expect("module_input_name", "sentence_embedding", None)
     return lambda x: F.normalize(x, dim=-1)
 
 

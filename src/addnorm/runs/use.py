@@ -294,8 +294,15 @@ def _hidden(
     """The final hidden states of the texts, and their context."""
     model, tokenizer = run.model, run.tokenizers.source
     task: Task = "classification"
-    if not isinstance(model, EncoderModel):
-        task = "language" if isinstance(model, DecoderModel) else "translation"
+    if isinstance(model, DecoderModel) and folder is None:
+        task = "language"
+    elif isinstance(model, EncoderDecoderModel):
+        task = "translation"
+        if folder is not None:
+            raise InputError(
+                f"{run.name}: its modules.json pools the decoder of an encoder–decoder, which is "
+                "not supported: choose a pooling, which is then that of the encoder"
+            )
     texts = texts if folder is None else folder.texts(texts)
     ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
     if folder is not None:
