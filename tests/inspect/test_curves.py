@@ -58,3 +58,32 @@ def test_a_picture_has_every_run_and_its_points(tmp_path: Path) -> None:
     assert len(labels) == 3
     assert len(rate.lines) == 2
     assert len(norm.lines) == 3
+
+
+@pytest.mark.parametrize("name", ["x$frac$", "_net", "lr$1e-3$_2"])
+def test_any_name_of_a_run_is_drawn_as_it_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = journal(tmp_path / name, steps(3))
+    figure = training_picture([Curves.of(folder)], tmp_path / "p.png")
+    [text] = figure.axes[0].get_legend().get_texts()
+    assert text.get_text().strip() == f"{name}, training"
+    assert not text.get_parse_math()
+    monkeypatch.chdir(folder)
+    assert Curves.of(Path()).name == name
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Figure, file: Path, **__: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "p.png").write_bytes(b"earlier")
+    curves = Curves.of(journal(tmp_path / "r", steps(3)))
+    monkeypatch.setattr(Figure, "savefig", full)
+    with pytest.raises(InputError, match=r"p\.png cannot be written: No space left"):
+        training_picture([curves], tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes() == b"earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.png", "r"]

@@ -32,7 +32,7 @@ class Curves:
         steps = {name: _points(lines, name) for name in MEASURES}
         if not steps["loss"][0]:
             raise InputError(f"{folder}: no step in {folder / 'metrics.jsonl'}: nothing to draw")
-        return cls(folder.name, steps, _points(lines, "valid_loss"))
+        return cls(folder.resolve().name, steps, _points(lines, "valid_loss"))
 
 
 def _points(lines: Sequence[Mapping[str, float]], name: str) -> Points:
@@ -71,6 +71,7 @@ def training_picture(runs: Sequence[Curves], path: Path | None = None, title: st
             if not alone:
                 ax.plot(steps, smoothed(values, width), color=color, lw=1.4)
         label = lettering.line(run.name)
+        label = f" {label}" if label.startswith("_") else label  # else it is left out of legends
         axes[0].plot([], [], color=color, label=f"{label}, training")
         if run.valid[0]:
             axes[0].plot(
