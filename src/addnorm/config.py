@@ -201,3 +201,10 @@ def _example(config: type) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing wrong in a file, after the field that it is in."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or "the file"
+    return f"{where}: {first['msg']}"

@@ -9,11 +9,11 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from addnorm.config import config
+from addnorm.config import config, first_problem
 from addnorm.errors import InputError
 from addnorm.files import read_file
 
@@ -70,9 +70,7 @@ def read_choices(file: Path) -> KernelChoices:
     try:
         return CHOICES.validate_json(read_file(file, 2**16))
     except ValidationError as error:
-        first: Any = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{file}: {where}: {first['msg']}") from error
+        raise InputError(f"{file}: {first_problem(error)}") from error
 
 
 def _given() -> KernelChoices | None:

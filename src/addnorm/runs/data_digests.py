@@ -14,6 +14,7 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.atomic import atomic_write
+from addnorm.config import first_problem
 from addnorm.data.compact import Compact, Encoded, Rows
 from addnorm.data.encoding import EncodedCorpus
 from addnorm.errors import InputError
@@ -110,4 +111,4 @@ def _read(file: Path) -> Splits:
     try:
         return DIGESTS.validate_json(read_file(file))
     except ValidationError as error:
-        raise InputError(f"{file}: damaged: {error.errors()[0]['msg']}") from error
+        raise InputError(f"{file}: damaged: {first_problem(error)}") from error

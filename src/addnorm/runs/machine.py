@@ -5,14 +5,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from addnorm.atomic import atomic_write
-from addnorm.config import config
+from addnorm.config import config, first_problem
 from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.nn.calibration import Calibration, Machine, this_machine
@@ -62,9 +61,7 @@ def _read(file: Path) -> TrainedOn:
     try:
         return TRAINED_ON.validate_json(read_file(file, 2**16))
     except ValidationError as error:
-        first: Any = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"{file}: {where}: {first['msg']}") from error
+        raise InputError(f"{file}: {first_problem(error)}") from error
 
 
 def _changes(before: Machine, now: Machine) -> Generator[str]:
