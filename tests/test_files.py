@@ -78,6 +78,7 @@ def test_every_command_answers_at_once(
     assert err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, addnorm: Command) -> None:
     recipe = write_recipe(tmp_path, "language")
     (tmp_path / "play.txt.gz").write_bytes(gzip.compress(bytes(2**27)))

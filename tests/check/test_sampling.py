@@ -17,6 +17,7 @@ def reached(some: list[Cell]) -> set[tuple[object, ...]]:
 EVERYTHING = reached(CELLS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_sample_of_300_has_everything_in_it(seed: int) -> None:
     start = process_time()

@@ -12,6 +12,7 @@ RunOf = Callable[[str], Path]
 Command = Callable[..., tuple[int, str, str]]
 
 
+@pytest.mark.long
 def test_a_line_for_each_line(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     (tmp_path / "a.txt").write_bytes(b"a red cat\r\n\nno cat")
     (tmp_path / "b.txt").write_text("\n")

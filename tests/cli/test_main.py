@@ -118,7 +118,11 @@ def test_help_says_what_the_options_do(name: str, addnorm: Command) -> None:
         (["generate", "none", "--beams", "five"], 'unable to convert "five" into int'),
         (["evaluate", "none", "--split", "tset"], '"valid", "test"'),
         (["classify", "none", "--jsn"], "Did you mean '--json'?"),
-        (["classify"], "--run requires an argument"),
+        (["classify"], "classify: RUN is missing. See `addnorm help classify`"),
+        (["look", "none"], "look: TEXT is missing"),
+        (["swap", "none"], "swap: --out is missing"),
+        (["swap", "none", "--out"], "--out requires an argument"),
+        (["schema", "recipe.json", "x"], "schema: unexpected: recipe.json x. See `addnorm help"),
         (["info", "none"], "not a run folder"),
     ],
 )

@@ -69,7 +69,7 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     run, out = run_of("language"), tmp_path / "out"
     for words, expected in [
         ([run, "--set", "nrom=rmsnorm", "--out", out], "Did you mean 'norm'?"),
-        ([run, "--set", "norm=rmsnorm"], "--out requires an argument"),
+        ([run, "--set", "norm=rmsnorm"], "swap: --out is missing"),
         ([run, "--sett", "norm=rmsnorm", "--out", out], "Did you mean '--set'?"),
         ([run, "--set", "norm=rmsnorm", "--out", run], "something is there already"),
         ([run, "--model.norm", "rmsnorm", "--out", out], "changed by --set norm=…"),

@@ -228,6 +228,7 @@ def test_pieces_are_readable() -> None:
     assert BPE.pieces([10**6]) == [""]
 
 
+@pytest.mark.long
 def test_a_line_of_ten_megabytes_has_an_encoding() -> None:
     assert len(CHAR.encode("the " * 2_500_000)) == 10_000_000
 

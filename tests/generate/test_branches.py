@@ -29,6 +29,7 @@ def begun(rows: int, branches: int, prefix: int) -> TranslationState:
     steps=st.integers(1, 12),
     seed=st.integers(0, 10**6),
 )
+@pytest.mark.long
 def test_each_branch_sees_its_ancestors_alone(
     rows: int, branches: int, prefix: int, steps: int, seed: int
 ) -> None:

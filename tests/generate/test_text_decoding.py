@@ -91,6 +91,7 @@ def test_a_character_that_never_completes_is_one_replacement(tokenizer) -> None:
     seed=st.integers(0, 99),
     stop=st.lists(st.sampled_from(["a", "b", "ab", " ", "e", "\n"]), max_size=2),
 )
+@pytest.mark.long
 def test_the_stream_is_the_text_of_generate_is_the_decoding(
     model, tokenizer, prompt, seed, stop
 ) -> None:

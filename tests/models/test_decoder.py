@@ -272,6 +272,7 @@ def test_a_row_of_padding_is_finite(name: str) -> None:
 @settings(max_examples=10)
 @every_family
 @given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), tail=st.integers(0, 3))
+@pytest.mark.long
 def test_a_packed_row_equals_each_document_alone(name: str, lengths: list[int], tail: int) -> None:
     model, rows = shared(name), sentences(lengths)
     ids = torch.cat([torch.full((n,), i) for i, n in enumerate([*lengths, tail])])[None]

@@ -69,6 +69,7 @@ def test_gpt2() -> None:
     assert count(xl, 50_257) == 1_557_611_200
 
 
+@pytest.mark.long
 def test_gpt3() -> None:
     """Brown et al. 2020, table 2.1: 175 B."""
     shape = {
@@ -102,6 +103,7 @@ def test_transformer_xl() -> None:
     assert count(presets.transformer_xl_base(), 267_735) == pytest.approx(151e6, rel=0.005)
 
 
+@pytest.mark.long
 def test_llama() -> None:
     seven = presets.llama_7b()
     assert count(seven, 32_000) == 6_738_415_616

@@ -12,7 +12,7 @@ from addnorm.convert.folder import load
 from addnorm.models import EncoderModel
 from addnorm.models.inputs import embedded
 
-pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.long, pytest.mark.parity, pytest.mark.filterwarnings("default")]
 
 TEXTS = (
     "A man is eating food.",

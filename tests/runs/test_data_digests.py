@@ -58,6 +58,14 @@ def test_other_training_data_are_refused_and_nothing_is_lost(task: str, tmp_path
     assert (run / DIGESTS).is_file()
 
 
+def test_a_label_that_the_run_has_not_says_that_the_data_changed(tmp_path: Path) -> None:
+    run = train_tiny(tmp_path, "classification")
+    change(tmp_path / "train.txt", "good a", "goood a")
+    with pytest.raises(InputError, match=r"unknown label 'goood'.*Did you mean 'good'") as raised:
+        go_on(run)
+    assert raised.value.__notes__ == ["a run goes on with the data that it began with"]
+
+
 def test_more_examples_are_counted(tmp_path: Path) -> None:
     run = train_tiny(tmp_path, "classification")
     with (tmp_path / "train.txt").open("a") as file:

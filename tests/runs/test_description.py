@@ -1,6 +1,7 @@
 """The output of `info` and `--dry-run`."""
 
 import io
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 from tests.runs.tiny import RECIPES, write_recipe
+from tests.test_house import write_gpt2
 
 from addnorm.errors import InputError
 from addnorm.runs.description import describe, expectation
@@ -39,6 +41,24 @@ def test_a_run_and_its_recipe(task: str, run_of: RunOf) -> None:
 
 def test_lists_are_no_markup(run_of: RunOf) -> None:
     assert 'train = ["train.en", "train.de"]' in shown(describe(run_of("translation")))
+
+
+def test_weights_of_a_hugging_face_folder_are_held_against_its_config(tmp_path: Path) -> None:
+    write_gpt2(tmp_path)
+    assert "fit config.json" in shown(describe(tmp_path))
+    config = json.loads((tmp_path / "config.json").read_text())
+    for change, problem in (
+        (
+            {"n_layer": config["n_layer"] + 1},
+            r"do not fit config.json: missing transformer\.h\.1\.",
+        ),
+        ({"n_inner": 12}, r"has shape \(\d+, 16\), expected \(12, 16\)"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(InputError, match=problem):
+            describe(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    assert "no model.safetensors" in shown(describe(tmp_path))
 
 
 def test_an_unfinished_run_and_a_half_written_journal(run_of: RunOf, tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from addnorm.runs.generation_config import FILE, decoding_of, keys_of
 BEAM = {"kind": "beam", "normaliser": "length", "width": "constant", "unfinished": "ranked"}
 
 
-def asked(folder: Path, keys: dict[str, Any], file: str = FILE, writes: Any = "language") -> Any:
+def asked(
+    folder: Path, keys: dict[str, Any], file: str = FILE, writes: Any = "language", size: int = 1000
+) -> Any:
     (folder / "config.json").write_text("{}")
     (folder / file).write_text(json.dumps(keys))
-    return decoding_of(folder, writes)
+    return decoding_of(folder, writes, size)
 
 
 def test_what_is_said_of_beams(tmp_path: Path) -> None:
@@ -53,6 +55,23 @@ def test_older_folders_say_it_in_their_config(tmp_path: Path) -> None:
     found = asked(tmp_path, keys, "config.json")
     assert (found["beams"], found["rules"]["forced_eos_token_id"]) == (3, 2)
     assert asked(tmp_path, {}) is None, "the file of its own counts, and no other"
+
+
+@pytest.mark.parametrize(
+    ("keys", "size", "named"),
+    [
+        ({"eos_token_id": 9}, 9, "eos_token_id = 9 (the vocabulary has 9)"),
+        ({"eos_token_id": [2, 50]}, 50, "eos_token_id = [2, 50] (the vocabulary has 50)"),
+        ({"bad_words_ids": [[3], [9]]}, 9, "bad_words_ids = [[3], [9]] (the vocabulary has 9)"),
+    ],
+)
+def test_tokens_that_the_vocabulary_lacks_are_named(
+    keys: dict[str, Any], size: int, named: str, tmp_path: Path
+) -> None:
+    with pytest.warns(NotFollowed) as told:
+        asked(tmp_path, keys, size=size)
+    assert [str(one.message).partition("not followed: ")[2] for one in told] == [named]
+    assert asked(tmp_path, keys, size=size + 1) is None
 
 
 RULES = RulesConfig(min_length=3, suppress_tokens=(4, 5), repetition_penalty=1.2)

@@ -29,6 +29,7 @@ SMALL: dict[str, Any] = {"d_model": 16, "n_layers": 1, "attention": AttentionCon
 PLAY = "To be, or not to be, that is the question. " * 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", RECIPES)
 def test_it_is_what_the_command_does(task: str, tmp_path: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, task))
@@ -69,6 +70,7 @@ def test_best_weights_and_averages_need_no_folder() -> None:
         assert run.recipe.train.save_every is None
 
 
+@pytest.mark.long
 def test_a_tokenizer_that_is_there_already(tmp_path: Path) -> None:
     first = train(DecoderConfig(**SMALL), text([PLAY]), tokenizer="char", steps=1, progress=False)
     for tokenizer in (first.tokenizers, first.tokenizers.source):

@@ -20,7 +20,7 @@ from addnorm.runs.swap import SwapOptions, swap_run
 
 ST = "sentence_transformers.models."
 
-pytestmark = [pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
 TEXTS = [
     "A man is eating food.",
@@ -405,6 +405,24 @@ def test_only_the_first_features_are_kept_where_a_folder_says_so(
     assert_close(run.embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
     run.save(tmp_path / "run")
     assert_close(addnorm.load(tmp_path / "run").embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+
+
+def test_no_text_has_vectors_of_the_same_width(minilm: Path, tmp_path: Path) -> None:
+    folder = with_dense(minilm, tmp_path)
+    run = addnorm.load(folder)
+    expected = run.embed(TEXTS).shape[1]
+    assert expected != WIDTH
+    assert run.embed([]).shape == (0, expected)
+    assert run.embed([], pooling="mean").shape == (0, WIDTH)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_length_that_leaves_no_room_for_text(length: int, minilm: Path, tmp_path: Path) -> None:
+    folder = with_modules(minilm, tmp_path, {"embedding_dimension": WIDTH})
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+    expected = rf"shortened to {length} tokens, and the special ones around a text are 2"
+    with pytest.raises(InputError, match=expected):
+        addnorm.load(folder).embed(TEXTS)
 
 
 def test_opts_vectors_have_the_width_of_its_table(minilm: Path, tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_grouped_heads_cost_something_and_it_is_said(gpt: Path, tmp_path: Path) 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", RECIPES)
 def test_every_task_recovers(task: str, run_of: RunOf, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -136,6 +137,7 @@ def test_layers(gpt: Path, tmp_path: Path) -> None:
     assert Run.open(tmp_path / "chosen").weights.keys() == chosen.run.weights.keys()
 
 
+@pytest.mark.long
 def test_layers_of_both_stacks(run_of: RunOf, tmp_path: Path) -> None:
     done = swapped(run_of("translation"), tmp_path / "both", layers=(0, 0))
     assert len(done.transfer.changed) == 2

@@ -57,6 +57,7 @@ def test_micro_batches_give_the_loss_and_gradient_of_the_big_batch(tmp_path: Pat
     torch.testing.assert_close(gradients(small), gradients(big), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()], ids=["adamw", "muon"])
 def test_twenty_steps_of_micro_batches_are_those_of_big_batches(tmp_path: Path, optimizer) -> None:
     settings = {"steps": 20, "save_every": 100, "optimizer": optimizer, "lr": 1e-3, "dropout": 0.0}
@@ -206,6 +207,7 @@ def test_rates_follow_the_schedule_each_from_its_own_peak(tmp_path: Path) -> Non
     assert [line["lr"] for line in journal(tmp_path)] == pytest.approx([0.005, 0.01, 0.01, 0.005])
 
 
+@pytest.mark.long
 def test_it_learns(tmp_path: Path) -> None:
     """The same 23 pairs again and again."""
     tiny.trainer(tmp_path, steps=120, save_every=1000, dropout=0.0).fit()

@@ -33,6 +33,7 @@ def random_scores(model: nn.Module) -> dict[str, float]:
         return {"loss": model.train()(**inputs).square().mean().item()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"ema": 0.9}], ids=["plain", "ema"])
 def test_validation_leaves_training_as_it_is(tmp_path: Path, settings) -> None:
     without = tiny.trainer(tmp_path / "without", **settings)
@@ -145,6 +146,7 @@ def test_what_needs_validation_is_refused_without_it(tmp_path: Path, settings) -
         tiny.trainer(tmp_path, **settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("average", "keep", "expected"), [(3, 1, 3), (2, 4, 4), (9, 1, 6)])
 def test_the_mean_of_the_last_checkpoints(tmp_path, average: int, keep: int, expected: int) -> None:
     """Kept for it even where `keep` is less; of fewer where there are no more."""

@@ -67,7 +67,7 @@ def embed(
         else:
             found.append(vector)
     if out is not None:
-        _write(out, torch.stack(found) if found else torch.empty(0, opened.recipe.model.d_model))
+        _write(out, torch.stack(found) if found else embed_texts(opened, [], pooling).cpu())
 
 
 def _write(out: Path, vectors: "Tensor") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from errno import ENOSPC
 from pathlib import Path
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 
 from addnorm import __version__
 from addnorm.errors import InputError, Interrupted, NonFiniteError, NotFollowed, nearest
@@ -104,7 +104,7 @@ def status(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (InputError, CycloptsError) as error:
-        return failed(error, 2)
+        return failed(_arguments_missing_or_left(error) or error, 2)
     except OSError as error:
         return failed(f"{_place(error)}{error.strerror or error}", 2)
     except NonFiniteError as error:
@@ -113,6 +113,20 @@ def status(words: Sequence[str]) -> int:
         return failed(error, 130)
     except KeyboardInterrupt:
         return 130
+
+
+def _arguments_missing_or_left(error: Exception) -> str:
+    """The message for an argument that a command lacks, or has no use for; empty for all else."""
+    match error:
+        case UnusedCliTokensError(unused_tokens=[*left]) if left:
+            problem = f"unexpected: {' '.join(left)}"
+        case MissingArgumentError(argument=one, keyword=None) if one is not None and not one.tokens:
+            positional = one.field_info.is_positional
+            problem = f"{one.name.lstrip('-').upper() if positional else one.name} is missing"
+        case _:
+            return ""
+    command = " ".join(error.command_chain or ())
+    return f"{command}: {problem}. See `addnorm help {command}`"
 
 
 def _place(error: OSError) -> str:

@@ -98,7 +98,8 @@ def load(
     """
     folder = transformer_folder(folder)
     family, spec, text = describe_folder(folder, pickled=pickled)
-    tensors = _read_tensors(family, spec, Weights.open(folder, pickled=pickled), folder)
+    weights = Weights.open(folder, pickled=pickled)
+    tensors = _read_tensors(_matched(family, spec, weights, folder), weights, folder)
     with without_values():
         new = build_untrained(spec if model is None else replace(spec, model=model))
     _check_shapes(new, tensors, folder)
@@ -106,6 +107,21 @@ def load(
         new, {name: one if dtype is None else one.to(dtype) for name, one in tensors.items()}
     )
     return LoadedModel(spec, new.eval(), text)
+
+
+def check_weights(folder: Path) -> None:
+    """Compare the weights of a Hugging Face folder with its `config.json`, as `load` does.
+
+    Names, types and shapes are compared without reading the weights, except for tied ones that
+    are stored twice. Raises `InputError` naming the tensors that do not fit.
+    """
+    folder = transformer_folder(folder)
+    family, spec, _ = describe_folder(folder)
+    weights = Weights.open(folder)
+    matched = _matched(family, spec, weights, folder)
+    with without_values():
+        new = build_untrained(spec)
+    _check_shapes(new, _read_tensors(matched, weights.without_values(), folder), folder)
 
 
 def save(
@@ -226,9 +242,10 @@ def _names_in(family: Family, weights: Weights, folder: Path) -> _Names:
     return _Names(actual, "" if has_prefix else family.prefix)
 
 
-def _read_tensors(
+def _matched(
     family: Family, spec: ModelSpec, weights: Weights, folder: Path
-) -> dict[str, Tensor]:
+) -> list[tuple[TensorMap, list[str]]]:
+    """Each map of the family with the tensors of the file that it reads."""
     maps = list(family.maps(spec))
     names = _names_in(family, weights, folder)
     expected_names = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
@@ -240,12 +257,7 @@ def _read_tensors(
     problems += [f"unexpected {names.actual[name]}" for name in sorted(unexpected)]
     if problems:
         raise _does_not_fit(folder, problems)
-    found: dict[str, Tensor] = {}
-    for one in maps:
-        found |= _read(
-            one, [names.actual[expected_names[name]] for name in one.theirs], weights, folder
-        )
-    return found
+    return [(one, [names.actual[expected_names[name]] for name in one.theirs]) for one in maps]
 
 
 def _drop_tied(
@@ -262,6 +274,15 @@ def _drop_tied(
                     f"{folder}: config.json ties {tied} to {same}, and they differ: "
                     "it should say tie_word_embeddings = false"
                 )
+
+
+def _read_tensors(
+    matched: Sequence[tuple[TensorMap, Sequence[str]]], weights: Weights, folder: Path
+) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for one, names in matched:
+        found |= _read(one, names, weights, folder)
+    return found
 
 
 def _read(

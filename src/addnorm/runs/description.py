@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from addnorm.convert.folder import hf_model_type
+from addnorm.convert.core.modules import transformer_folder
+from addnorm.convert.folder import check_weights, hf_model_type
+from addnorm.convert.weights.files import INDEX, SAFE
 from addnorm.models import EncoderConfig
 from addnorm.parts import kind_of
 from addnorm.runs.build import count_parameters
@@ -37,7 +39,10 @@ def describe(what: Path) -> RenderableType:
 
 
 def describe_run(folder: Path) -> RenderableType:
-    """Describe a run: its key facts, then its recipe."""
+    """Describe a run: its key facts, then its recipe.
+
+    Raises `InputError` for a Hugging Face folder whose weights do not fit its `config.json`.
+    """
     recipe, tokenizers, labels = read_settings(folder)
     foreign = hf_model_type(folder)
     rows = {"run" if foreign is None else "folder": str(folder)}
@@ -52,9 +57,19 @@ def describe_run(folder: Path) -> RenderableType:
         rows["labels"] = f"{len(labels)}: {', '.join(labels)}"
     if foreign is not None:
         rows["family"] = f"{foreign}, from Hugging Face"
+        rows["weights"] = _weights(folder)
         return Group(facts(rows), Text(), parts(recipe.model, "model", recipe.model.kind))
     rows |= progress(folder)
     return Group(facts(rows), Text(), parts(_as_decoded(recipe)))
+
+
+def _weights(folder: Path) -> str:
+    """What is known of the weights of a Hugging Face folder. Raises if they do not fit it."""
+    inner = transformer_folder(folder)
+    if not any((inner / name).exists() for name in (SAFE, INDEX)):
+        return f"no {SAFE}"
+    check_weights(folder)
+    return "fit config.json"
 
 
 def _task(recipe: Recipe) -> str:

@@ -125,7 +125,8 @@ def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
     }
     if not isinstance(shaped.model, EncoderConfig):
         writes = "language" if isinstance(shaped.model, DecoderConfig) else "translation"
-        decoding = decoding_of(transformer_folder(folder), writes)
+        vocab_size = shaped.target_vocab_size or shaped.vocab_size
+        decoding = decoding_of(transformer_folder(folder), writes, vocab_size)
         tree |= {} if decoding is None else {"eval": {"decoding": decoding}}
     files = overrides.get("data.kind") == "text" and overrides.get("data.unit", "file") == "file"
     if files and isinstance(shaped.model, DecoderConfig):

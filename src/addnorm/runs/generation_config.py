@@ -1,10 +1,10 @@
 """Converting the `generation_config.json` of a Hugging Face folder to a decoding configuration."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from warnings import warn
 
 from pydantic import TypeAdapter, ValidationError
@@ -80,13 +80,16 @@ NEUTRAL: dict[str, object] = {
 """Unsupported keys, with the value at which they have no effect."""
 
 
-def decoding_of(folder: Path, writes: Literal["language", "translation"]) -> dict[str, Any] | None:
+def decoding_of(
+    folder: Path, writes: Literal["language", "translation"], vocab_size: int
+) -> dict[str, Any] | None:
     """The decoding settings of a folder, as a recipe table; None if there are none.
 
     Without the file, settings in `config.json` are used, as in older folders. If beam search or
     sampling is configured, missing keys have the defaults of `transformers`; if neither is,
     language models sample, and translation models search with 5 beams as `transformers` does.
-    Unsupported keys are listed in one `NotFollowed` warning. Raises `InputError` naming a
+    Unsupported keys, and tokens outside the vocabulary that is written, are listed in one
+    `NotFollowed` warning. Raises `InputError` naming a
     key with an invalid value.
     """
     own = (folder / FILE).exists()
@@ -97,6 +100,11 @@ def decoding_of(folder: Path, writes: Literal["language", "translation"]) -> dic
     config = _decoding(tree, settings.where, writes)
     left = [key for key, value in tree.items() if _is_left(key, value)]
     left += _of_other_methods(tree, config)
+    left += [
+        f"{key} = {tree[key]} (the vocabulary has {vocab_size:,})"
+        for key in ("eos_token_id", "bad_words_ids")
+        if any(i >= vocab_size for i in _ids(tree.get(key)))
+    ]
     if left:
         warn(f"{settings.where}: not followed: {', '.join(left)}", NotFollowed, stacklevel=2)
     return None if config is None else json.loads(json.dumps(asdict(config)))
@@ -140,6 +148,15 @@ def _is_left(key: str, value: Any) -> bool:
     if key in KNOWN or value is False or value in ("", [], {}):
         return False
     return key not in NEUTRAL or value != NEUTRAL[key]
+
+
+def _ids(value: Any) -> Iterator[int]:
+    """All token ids in a value, however deep its lists."""
+    if isinstance(value, list):
+        for one in cast(list[Any], value):
+            yield from _ids(one)
+    elif type(value) is int:
+        yield value
 
 
 def _of_other_methods(tree: Mapping[str, Any], config: DecodingConfig | None) -> list[str]:

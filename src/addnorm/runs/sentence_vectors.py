@@ -147,9 +147,17 @@ class SentenceVectors:
         return [LOWERCASE.normalize_str(text) for text in whole] if self.lowercase else whole
 
     def shortened(self, ids: list[int], before: int, after: int) -> list[int]:
-        """Truncate the ids to the maximum length, keeping the special ones before and after."""
+        """Truncate the ids to the maximum length, keeping the special ones before and after.
+
+        Raises `InputError` if these alone are as long.
+        """
         if self.max_len is None or len(ids) <= self.max_len:
             return ids
+        if self.max_len <= before + after:
+            raise InputError(
+                f"{FILE}: texts are shortened to {self.max_len} tokens, and the special ones "
+                f"around a text are {before + after}: model_max_length or max_seq_length is too low"
+            )
         if self.keep_end:
             return ids[:before] + ids[before + len(ids) - self.max_len :]
         return ids[: self.max_len - after] + ids[len(ids) - after :]
@@ -160,6 +168,10 @@ class SentenceVectors:
         for step in self.steps:
             found = step(found)
         return found[..., : self.kept]
+
+    def n_features(self, d_model: int) -> int:
+        """The length of a vector that is pooled of hidden states of this width."""
+        return self.vectors(torch.zeros(1, 1, d_model), torch.ones(1, 1, dtype=torch.bool)).shape[1]
 
     def check_width(self, d_model: int) -> None:
         """Raise `InputError` where the pooling is for hidden states of another width."""

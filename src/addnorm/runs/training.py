@@ -55,7 +55,12 @@ class Prepared:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
         self.recipe = recipe
-        self.data = read_data(recipe, saved, corpus, console)
+        try:
+            self.data = read_data(recipe, saved, corpus, console)
+        except InputError as error:
+            if saved is not None:
+                error.add_note("a run goes on with the data that it began with")
+            raise
         self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
         self.learnt = None if saved or recipe.train.start else self.tokenizers
         self.encoded: EncodedCorpus = self.data.encoded

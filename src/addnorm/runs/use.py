@@ -269,7 +269,9 @@ def embed(
     check_choice("pooling", pooling or "mean", get_args(Pooling))
     folder = SentenceVectors.of(run.folder) if pooling is None else None
     if not texts:
-        return torch.empty(0, run.recipe.model.d_model, device=run.device)
+        d_model = run.recipe.model.d_model
+        n = d_model if folder is None else folder.n_features(d_model)
+        return torch.empty(0, n, device=run.device)
     found: list[Tensor] = []
     for start in range(0, len(texts), batch_size):
         x, ctx = _hidden(run, texts[start : start + batch_size], first + start, folder)

@@ -9,6 +9,8 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -76,6 +78,17 @@ class Weights(Mapping[str, Tensor]):
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of a tensor."""
         return self._stored[name].dtype
+
+    def without_values(self) -> "Weights":
+        """The same names, shapes and dtypes, without values (on the meta device)."""
+        return Weights(
+            {
+                name: replace(
+                    one, read=partial(torch.empty, one.shape, dtype=one.dtype, device="meta")
+                )
+                for name, one in self._stored.items()
+            }
+        )
 
     @property
     def nbytes(self) -> int:
