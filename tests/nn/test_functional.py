@@ -122,6 +122,25 @@ def test_squared_relu() -> None:
     assert_close(functional.squared_relu(x), torch.tensor([0.0, 0.0, 9.0]))
 
 
+def test_the_form_of_gelu_for_compilers_is_the_same_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-1e12, -1e4, 1e4, 1e12])])
+    exact = x.double().requires_grad_()
+    expected = torch.nn.functional.gelu(exact, approximate="tanh")
+    expected.sum().backward()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    x.requires_grad_()
+    found = functional.gelu_tanh(x)
+    found.sum().backward()
+    assert found.grad_fn is not None
+    assert "Gelu" not in found.grad_fn.name(), "the other form"
+    assert x.grad is not None
+    assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
+    assert exact.grad is not None
+    assert_close(x.grad, exact.grad.float(), rtol=1e-5, atol=1e-5)
+
+
 def test_quick_gelu_is_near_gelu() -> None:
     """Within 0.021, as far as the logistic curve is from the normal one (Hendrycks & Gimpel)."""
     x = torch.linspace(-6, 6, 1201, dtype=torch.float64)

@@ -316,6 +316,16 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_device("cuda")
 
 
+def in_a_process(program: str, *words: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    )
+
+
 COMPILED = """
 import sys; from pathlib import Path; from tests.train import tiny
 from addnorm.nn.moe import MixtureOfExpertsConfig; from addnorm.nn.norms import BatchNormConfig
@@ -330,18 +340,36 @@ for compile in (False, True):
 """
 
 
+ONE_GRAPH = """
+import sys; from pathlib import Path; import torch; from tests.train import tiny
+for model in ("translator", "decoder"):
+    for precision in ("float32", "bfloat16"):
+        trainer = tiny.trainer(
+            Path(sys.argv[1]), model, dropout=0.0, precision=precision, label_smoothing=0.1
+        )
+        torch._dynamo.reset()
+        whole = torch.compile(trainer.loss, fullgraph=True, backend="eager", dynamic=True)
+        for batch in trainer.batches.batches(0):
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+                found, expected = (f(batch.inputs, batch.targets) for f in (whole, trainer.loss))
+            rtol = 0.02 if precision == "bfloat16" else 1e-5
+            torch.testing.assert_close(found, expected, rtol=rtol, atol=0)
+"""
+
+
+@pytest.mark.long
+def test_a_step_is_compiled_as_one_graph(tmp_path: Path) -> None:
+    """A break in it costs more than compilation gains; `fullgraph` raises where it is."""
+    done = in_a_process(ONE_GRAPH, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("parts", ["plain", "experts", "batchnorm"])
 def test_compiled_it_trains_the_same(tmp_path: Path, parts: str) -> None:
     """In a process of its own: the run-time checks of types are not for compilers."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED, tmp_path, parts],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
-    )
+    done = in_a_process(COMPILED, tmp_path, parts)
     assert done.returncode == 0, done.stderr
     eagers, compileds = (journal(tmp_path / name) for name in ("False", "True"))
     for eager, compiled in zip(eagers, compileds, strict=True):

@@ -68,6 +68,6 @@ def valid_positions(
     embed: Input, valid: Bool[Tensor, "batch input_seq"] | None
 ) -> Bool[Tensor, "batch seq"] | None:
     """Map `valid`, the mask of the real inputs, to positions of the embedded sequence."""
-    if valid is None or isinstance(embed, TokenEmbedding | PatchEmbedding):
-        return valid
-    return embed.valid_positions(valid)
+    if valid is not None and isinstance(embed, LogMelEmbedding | SeriesEmbedding):
+        return embed.valid_positions(valid)
+    return valid

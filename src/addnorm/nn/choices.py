@@ -42,6 +42,9 @@ class KernelChoices:
     """Whether memory that a training step frees is kept for the next one."""
 
 
+DEFAULTS = KernelChoices()
+"""What holds without a measurement: on other devices, and where a graph is built."""
+
 CHOICES = TypeAdapter(KernelChoices)
 _current: KernelChoices | None = None
 

@@ -14,7 +14,7 @@ from addnorm.config import Probability, config
 from addnorm.errors import InputError
 from addnorm.nn.built import built_module
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.functional import quick_gelu, squared_relu
+from addnorm.nn.functional import gelu_tanh, quick_gelu, squared_relu
 from addnorm.nn.linear import Linear
 from addnorm.parts import Family, is_ours, kind_of
 
@@ -34,7 +34,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "squared_relu": squared_relu,
     "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_tanh": gelu_tanh,
     "quick_gelu": quick_gelu,
     "silu": F.silu,
     "mish": F.mish,

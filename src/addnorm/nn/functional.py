@@ -5,6 +5,7 @@ import math
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def scaled_dot_scores(
@@ -109,6 +110,22 @@ def soft_capped(x: Float[Tensor, "*shape"], cap: float | None) -> Float[Tensor, 
 def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """`max(x, 0)²` (So et al. 2021, Primer, §4)."""
     return torch.relu(x).square()
+
+
+def gelu_tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """`x (1 + tanh u) / 2 = x σ(2u)`, `u = √(2/π) (x + 0.044715 x³)` (Hendrycks & Gimpel 2016, §2).
+
+    On a CPU, a compiler makes of the logistic function a kernel four times as fast as of tanh.
+    """
+    if is_compiled_for_cpu(x):
+        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+    return F.gelu(x, approximate="tanh")
+
+
+def is_compiled_for_cpu(x: Tensor) -> bool:
+    """Whether `torch.compile` is tracing, for a CPU, and no graph for others is exported."""
+    compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return compiling and x.device.type == "cpu"
 
 
 def quick_gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

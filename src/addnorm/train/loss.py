@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from addnorm.config import config
 from addnorm.errors import InputError
-from addnorm.nn.choices import KernelChoices, choices
+from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.moe import MixtureOfExperts, load_balance
@@ -34,6 +34,14 @@ def cross_entropy_sum(
     §7). The sum rather than the mean, so that micro-batches of different sizes add up to the full
     batch.
     """
+    if torch.compiler.is_compiling():  # which fuses the definition itself
+        return F.cross_entropy(
+            _wide(logits).flatten(0, -2),
+            targets.flatten(),
+            ignore_index=IGNORED,
+            reduction="sum",
+            label_smoothing=label_smoothing,
+        )
     return _CrossEntropySum.apply(  # pyright: ignore[reportReturnType]
         logits.flatten(0, -2), targets.flatten(), label_smoothing
     )
@@ -135,7 +143,7 @@ def head_cross_entropy_sum(
     n_outputs = head.weight.shape[0]
     if torch.compiler.is_compiling():
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
-    measured = choices() if x.device.type == "cpu" else KernelChoices()
+    measured = choices() if x.device.type == "cpu" else DEFAULTS
     if targets.numel() * n_outputs <= measured.logits_at_once:
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
     learned = [p for p in head.parameters() if p.requires_grad]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.nn.attention.blocked import blocked_attention, use_blocked_attention
-from addnorm.nn.choices import KernelChoices, choices
+from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.types import Keys, Mixed, Queries, Values
 
@@ -92,11 +92,10 @@ def prefers_products(q: Queries, k: Keys) -> bool:
     """Whether plain products are faster than the fused kernel: few queries or short sequences."""
     if q.device.type != "cpu":
         return False
-    if torch.compiler.is_compiling():
-        few = type(q.shape[2]) is int and q.shape[2] <= KernelChoices().few_queries  # no symbol
-        return torch.compiler.is_exporting() and few
+    if torch.compiler.is_exporting():
+        return type(q.shape[2]) is int and q.shape[2] <= DEFAULTS.few_queries  # no symbol
     if q.dtype is torch.float32:
-        return q.shape[2] <= choices().few_queries
+        return not torch.compiler.is_compiling() and q.shape[2] <= choices().few_queries
     autocast = q.dtype is torch.bfloat16 and torch.is_autocast_enabled("cpu")
     return autocast and q.shape[2] > 1 and k.shape[2] <= choices().short_keys
 
