@@ -224,6 +224,14 @@ def test_leftovers_of_a_crash_are_removed_by_pattern(tmp_path: Path) -> None:
     assert _names(tmp_path) == [".other.partial", "step-3"]
 
 
+def test_numpys_words_for_a_full_disk_are_those_of_all_others(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as caught, atomic_file(tmp_path / "x"):
+        raise OSError("9600 requested and 312 written")
+    assert (caught.value.errno, caught.value.filename) == (ENOSPC, str(tmp_path / "x"))
+    with pytest.raises(OSError, match=r"^something else$"), atomic_file(tmp_path / "x"):
+        raise OSError("something else")
+
+
 def test_an_error_of_the_disk_names_the_path(tmp_path: Path) -> None:
     """Writing to an open file that finds no space names none itself."""
     for writes in (atomic_file, atomic_directory):

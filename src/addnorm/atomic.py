@@ -1,5 +1,6 @@
 """Atomic writes: a file or folder is replaced completely or not at all."""
 
+import errno
 import os
 import re
 import shutil
@@ -127,7 +128,9 @@ def _named_as(folder: Path, partial: Path) -> Generator[None]:
 def _name(error: OSError, partial: Path, path: Path) -> None:
     """Let an error of the disk name the path that was asked for, also where it names none."""
     if error.errno is None:
-        return
+        if not re.fullmatch(r"\d+ requested and \d+ written", str(error)):  # NumPy's words
+            return
+        error.errno, error.strerror = errno.ENOSPC, os.strerror(errno.ENOSPC)
     if error.filename is None or Path(error.filename).is_relative_to(partial):
         error.filename = str(path)
 

@@ -1,5 +1,8 @@
 """Dropout: rate, scale, and dependence on the generator only."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -59,3 +62,28 @@ def test_the_gradient_passes_where_the_value_does() -> None:
     y.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, y.detach())
+
+
+COMPILED = """
+import torch; from addnorm.nn.dropout import Dropout
+layer = Dropout(0.25).train()
+both = torch.compile(lambda x: (layer(x), layer(x)), fullgraph=True, backend="aot_eager")
+x = torch.ones(1001, 7, requires_grad=True)
+for _ in range(2):
+    torch.manual_seed(3)
+    first, second = both(x)
+    assert not torch.equal(first, second), "the compiler took two masks for one"
+    assert abs((first == 0).float().mean() - 0.25) < 0.03
+    (gradient,) = torch.autograd.grad(first.sum(), x)
+    assert torch.equal(gradient, first), "another mask on the way back"
+    print(first.sum().item(), second.sum().item())
+"""
+
+
+@pytest.mark.long
+def test_compiled_every_call_drops_anew_and_a_seed_repeats_it() -> None:
+    """In a process of its own: the run-time checks of types are not for compilers."""
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    once, again = done.stdout.splitlines()
+    assert once == again

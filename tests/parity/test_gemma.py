@@ -133,6 +133,9 @@ def test_the_older_keys_of_gemma_3(tmp_path: Path) -> None:
     assert load(tmp_path).spec == loaded.spec
     ids, _ = padded(prompts(64), left=False)
     check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+    changed(tmp_path, {"rope_scaling": {"type": "linear", "factor": 8.0}})
+    with pytest.raises(InputError, match=r"type = 'linear' is not supported.*name it rope_type"):
+        load(tmp_path)  # some versions of transformers pass over it, others do not
 
 
 def test_the_first_files_of_gemma_say_gelu_and_mean_its_approximation(tmp_path: Path) -> None:

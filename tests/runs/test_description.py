@@ -59,6 +59,8 @@ def test_weights_of_a_hugging_face_folder_are_held_against_its_config(tmp_path: 
             describe(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     assert "no model.safetensors" in shown(describe(tmp_path))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    assert "no model.safetensors, but pytorch_model.bin, a pickle" in shown(describe(tmp_path))
 
 
 def test_an_unfinished_run_and_a_half_written_journal(run_of: RunOf, tmp_path: Path) -> None:

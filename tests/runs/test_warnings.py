@@ -127,6 +127,23 @@ def write_labels(folder: Path, labels: list[str]) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["good"] * 30, "all training texts have the label 'good': there is nothing to learn"),
+        (
+            [f"text {i}" for i in range(30)],
+            "30 training texts have 30 different labels, such as 'text 0': is the column of labels",
+        ),
+        ([f"text {i % 15}" for i in range(30)], None),
+    ],
+)
+def test_labels_that_teach_nothing(labels: list[str], expected: str | None, tmp_path: Path) -> None:
+    found = [line for line in warned(write_labels(tmp_path, labels)) if "label" in line]
+    assert len(found) == (expected is not None)
+    assert expected is None or found[0].startswith(f"warning: {expected}")
+
+
+@pytest.mark.parametrize(
     ("labels", "is_warned"),
     [
         (["4.5", "3", "-1"] * 9, True),

@@ -344,16 +344,18 @@ ONE_GRAPH = """
 import sys; from pathlib import Path; import torch; from tests.train import tiny
 for model in ("translator", "decoder"):
     for precision in ("float32", "bfloat16"):
-        trainer = tiny.trainer(
-            Path(sys.argv[1]), model, dropout=0.0, precision=precision, label_smoothing=0.1
-        )
-        torch._dynamo.reset()
-        whole = torch.compile(trainer.loss, fullgraph=True, backend="eager", dynamic=True)
-        for batch in trainer.batches.batches(0):
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
-                found, expected = (f(batch.inputs, batch.targets) for f in (whole, trainer.loss))
-            rtol = 0.02 if precision == "bfloat16" else 1e-5
-            torch.testing.assert_close(found, expected, rtol=rtol, atol=0)
+        for dropout in (0.0, 0.2):
+            trainer = tiny.trainer(
+                Path(sys.argv[1]), model, dropout=dropout, precision=precision, label_smoothing=0.1
+            )
+            torch._dynamo.reset()
+            whole = torch.compile(trainer.loss, fullgraph=True, backend="eager", dynamic=True)
+            for batch in list(trainer.batches.batches(0))[:3]:
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+                    found = whole(batch.inputs, batch.targets)
+                    expected = trainer.loss(batch.inputs, batch.targets)
+                rtol = 0.5 if dropout else 0.02 if precision == "bfloat16" else 1e-5
+                torch.testing.assert_close(found, expected, rtol=rtol, atol=0)
 """
 
 

@@ -12,6 +12,7 @@ import tokenizers
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from addnorm.atomic import atomic_write
 from addnorm.config import config
 from addnorm.data.codecs import (
     SPACED,
@@ -144,9 +145,9 @@ class Tokenizer:
         if isinstance(self.codec, OwnCodec):
             self.codec.save(path.with_suffix(""))
             facts = {OWN: dump(self.codec.config)}
-            path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            atomic_write(path, json.dumps(facts, indent=1) + "\n")
             return
-        path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
+        atomic_write(path, self.inner.to_str(pretty=True))
         ids = path.with_suffix(".ids.json")
         if self.before is None or self.after is None:
             ids.unlink(missing_ok=True)
@@ -160,7 +161,7 @@ class Tokenizer:
             before=self.before,
             after=self.after,
         )
-        ids.write_text(json.dumps(asdict(known), indent=2) + "\n", encoding="utf-8")
+        atomic_write(ids, json.dumps(asdict(known), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":

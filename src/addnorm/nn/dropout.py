@@ -31,7 +31,25 @@ class Dropout(nn.Module):
 
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     """A random mask: `1 / (1 - p)` where `x` is kept, 0 where dropped; uses torch's generator."""
+    if torch.compiler.is_compiling():
+        return _mask_of_seed(x.detach(), p, torch.randint(2**62, (1,), device=x.device))
+    return _mask(x, p, None)
+
+
+@torch.library.custom_op("addnorm::keep_mask", mutates_args=())
+def _mask_of_seed(x: Tensor, p: float, seed: Tensor) -> Tensor:
+    """The mask of a seed: a pure function, which a compiler may compute again or only once."""
+    return _mask(x, p, torch.Generator().manual_seed(int(seed)))
+
+
+@_mask_of_seed.register_fake
+def _(x: Tensor, p: float, seed: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _mask(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     dropped = round(p * _LEVELS)
-    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
+    draws.random_(-(2**63), None, generator=generator)
     kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2
     return kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))

@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from addnorm.convert.core.modules import transformer_folder
 from addnorm.convert.folder import check_weights, hf_model_type
-from addnorm.convert.weights.files import INDEX, SAFE
+from addnorm.convert.weights.files import INDEX, PICKLED, SAFE
 from addnorm.models import EncoderConfig
 from addnorm.parts import kind_of
 from addnorm.runs.build import count_parameters
@@ -67,7 +67,10 @@ def _weights(folder: Path) -> str:
     """What is known of the weights of a Hugging Face folder. Raises if they do not fit it."""
     inner = transformer_folder(folder)
     if not any((inner / name).exists() for name in (SAFE, INDEX)):
-        return f"no {SAFE}"
+        pickled = (
+            f", but {PICKLED}, a pickle, which is not read" if (inner / PICKLED).exists() else ""
+        )
+        return f"no {SAFE}{pickled}"
     check_weights(folder)
     return "fit config.json"
 

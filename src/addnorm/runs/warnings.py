@@ -29,6 +29,7 @@ def warnings_for(
         *_vocabulary(recipe, learnt),
         *_positions(recipe),
         *_batches(recipe, train),
+        *_labels(data.corpus),
         *_numbers(recipe, data.corpus),
         *_single_lines(recipe, data),
     ]
@@ -113,6 +114,22 @@ def _too_large(train: Loader[Any]) -> str | None:
         case _:
             pass
     return None
+
+
+def _labels(corpus: Corpus | None) -> Iterator[str]:
+    """One label for all texts, or hardly any of them twice."""
+    if corpus is None or not isinstance(corpus.train[0], Labelled):
+        return
+    counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
+    if len(counts) == 1:
+        yield f"all training texts have the label {next(iter(counts))!r}: there is nothing to learn"
+    elif len(words := [one for one in counts if _number(one) is None]) > 20 and (
+        counts.total() < 2 * len(counts)
+    ):
+        yield (
+            f"{counts.total():,} training texts have {len(counts):,} different labels, such as "
+            f"{min(words, key=len)!r}: is the column of labels another one?"
+        )
 
 
 def _numbers(recipe: Recipe, corpus: Corpus | None) -> Iterator[str]:

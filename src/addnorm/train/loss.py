@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -140,21 +140,33 @@ def head_cross_entropy_sum(
     scales with the hidden states, not with the vocabulary, and no tensor as large as all logits is
     written to memory.
     """
-    n_outputs = head.weight.shape[0]
-    if torch.compiler.is_compiling():
-        return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
     measured = choices() if x.device.type == "cpu" else DEFAULTS
-    if targets.numel() * n_outputs <= measured.logits_at_once:
+    if targets.numel() * head.weight.shape[0] <= measured.logits_at_once:
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
+    return _in_groups(head, x, ctx, targets, label_smoothing, measured.logits_at_once)
+
+
+def _grouped_cross_entropy_sum(
+    head: TokenHead,
+    x: Tensor,
+    ctx: Context,
+    targets: Tensor,
+    label_smoothing: float,
+    logits_at_once: int,
+) -> Tensor:
+    """The same for a few rows at a time; compiled models leave their graph here."""
     learned = [p for p in head.parameters() if p.requires_grad]
     return _HeadCrossEntropySum.apply(  # pyright: ignore[reportReturnType]
         x.flatten(0, 1),
         targets.flatten(),
         lambda rows: head(rows[None], ctx)[0],
         label_smoothing,
-        max(1, measured.logits_at_once // n_outputs),
+        max(1, logits_at_once // head.weight.shape[0]),
         *learned,
     )
+
+
+_in_groups = cast("Callable[..., Tensor]", torch.compiler.disable(_grouped_cross_entropy_sum))
 
 
 def exits_cross_entropy_sum(

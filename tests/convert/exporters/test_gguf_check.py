@@ -54,6 +54,15 @@ def test_the_file_gives_the_logits_of_the_model(tmp_path: Path) -> None:
     torch.testing.assert_close(theirs.float(), ours, atol=1e-5, rtol=1e-5)
 
 
+def test_a_file_without_its_end_is_refused(tmp_path: Path) -> None:
+    """What a full disk leaves; the library that writes does not notice it."""
+    _export(_model(), tmp_path / "a.gguf")
+    whole = (tmp_path / "a.gguf").read_bytes()
+    (tmp_path / "a.gguf").write_bytes(whole[:-100])
+    with pytest.raises(InputError, match=r"a.gguf: its end is missing: is the disk full\?"):
+        GGUFFile(tmp_path / "a.gguf")
+
+
 @pytest.mark.parametrize("change", ["weight", "eps", "frequencies"])
 def test_a_model_that_is_another_by_now_is_refused(change: str, tmp_path: Path) -> None:
     model = _model()

@@ -43,7 +43,10 @@ class GGUFFile:
         from gguf import GGUFReader
         from gguf.quants import dequantize
 
-        reader: Any = GGUFReader(file)
+        try:
+            reader: Any = GGUFReader(file)
+        except ValueError as error:  # the library does not notice that a disk is full
+            raise InputError(f"{file}: its end is missing: is the disk full?") from error
         self.settings = {name: field.contents() for name, field in reader.fields.items()}
         self.architecture: str = self.settings["general.architecture"]
         self._raw = {tensor.name: tensor for tensor in reader.tensors}

@@ -180,6 +180,8 @@ def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
     if both is not None:
         both.check_all_read()
     if old is not None and old.tree:
+        if "rope_type" not in old.tree and "type" in old.tree:  # followed by some versions alone
+            raise old.refuse("type", "for layers of two types, name it rope_type")
         full = Settings((full.tree if full else {}) | old.tree, old.where)
     nothing = Settings({}, settings.where)
     for table in filter(None, (full, sliding)):
