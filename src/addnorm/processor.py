@@ -1,4 +1,4 @@
-"""The name of this machine's processor, for what is measured on it."""
+"""This machine's processor: its name, for what is measured on it, and its cores."""
 
 import os
 import platform
@@ -21,6 +21,12 @@ def processor() -> str:
     known = set(flags[1].split()) if flags else set[str]()
     vectors = [x for x in ("amx_tile", "avx512_bf16", "avx512f", "avx2") if x in known][:1]
     return ", ".join([name[1] if name else platform.machine(), *vectors, *limits])
+
+
+def cores() -> int:
+    """The number of cores available to this process."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    return len(usable) or os.cpu_count() or 1
 
 
 def file_name(text: str) -> str:

@@ -14,6 +14,7 @@ import torch
 from addnorm.nn import calibration
 from addnorm.nn.calibration import CALIBRATION, calibrate, calibrated, this_machine
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
+from addnorm.nn.linear import multiplies_bfloat16
 
 Cost = Callable[[KernelChoices], float]
 
@@ -42,6 +43,7 @@ def clock_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Cost], Callable[[], f
 
 SIDES: dict[str, tuple[Cost, Cost]] = {
     "product": (lambda c: 1 + (c.product == "onednn"), lambda c: 1 + (c.product == "torch")),
+    "bias": (lambda c: 1 + (c.bias == "fused"), lambda c: 1 + (c.bias == "torch")),
     "few_queries": (lambda c: 1 + (c.few_queries > 0), lambda c: 2 - (c.few_queries > 0)),
     "short_keys": (lambda c: 1 + (c.short_keys > 0), lambda c: 2 - (c.short_keys > 0)),
     "many_scores": (lambda c: 1 + (c.many_scores < UNLIMITED), lambda c: 1 + (c.many_scores > 1e9)),
@@ -49,6 +51,7 @@ SIDES: dict[str, tuple[Cost, Cost]] = {
 }
 EXPECTED: dict[str, tuple[Any, Any]] = {
     "product": ("torch", "onednn"),
+    "bias": ("torch", "fused" if multiplies_bfloat16 else "torch"),
     "few_queries": (0, 8),
     "short_keys": (0, 1024),
     "many_scores": (UNLIMITED, 2**22),
@@ -62,6 +65,18 @@ EXPECTED: dict[str, tuple[Any, Any]] = {
 def test_each_choice_can_fall_either_way(name: str, side: int, clock_of: Any) -> None:
     found = calibrate(this_machine(), clock_of(SIDES[name][side]))
     assert getattr(found.choices, name) == EXPECTED[name][side]
+
+
+@pytest.mark.long
+def test_where_bfloat16_is_emulated_nothing_of_it_is_measured(
+    clock_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("addnorm.nn.linear.multiplies_bfloat16", False)
+    found = calibrate(this_machine(), clock_of(SIDES["product"][1]))
+    assert found.choices == KernelChoices(
+        product="onednn", few_queries=0, short_keys=0, logits_at_once=2**22
+    )
+    assert not any("bfloat16" in what for what in found.figures)
 
 
 @pytest.mark.long

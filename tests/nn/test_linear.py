@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.nn import linear as module
+from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.linear import Linear, linear
 
 
@@ -88,3 +89,86 @@ def test_gradients_have_gradients() -> None:
 def test_wrong_widths_are_refused() -> None:
     with pytest.raises((RuntimeError, TypeError)):
         linear(torch.randn(2, 3), torch.randn(4, 5))
+
+
+needs_bfloat16 = pytest.mark.skipif(
+    not module.multiplies_bfloat16, reason="this processor multiplies no bfloat16"
+)
+
+
+@needs_bfloat16
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    d_in=st.integers(1, 40),
+    d_out=st.integers(1, 40),
+    autocast=st.booleans(),
+)
+def test_a_bias_within_the_product_is_that_of_torch(shape, d_in, d_out, autocast) -> None:
+    inputs = [torch.randn(*shape, d_in), torch.randn(d_out, d_in), torch.randn(d_out)]
+    given = inputs if autocast else [x.bfloat16() for x in inputs]
+    with use_choices(KernelChoices(bias="fused")), torch.autocast("cpu", enabled=autocast):
+        found = gradients(linear, *given)
+    assert [x.dtype for x in found] == [torch.bfloat16, *(x.dtype for x in given)]
+    with torch.autocast("cpu", enabled=autocast):
+        for got, want in zip(found, gradients(F.linear, *given), strict=True):
+            torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
+@needs_bfloat16
+def test_a_bias_is_fused_in_bfloat16_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    kernel = module._pointwise
+    monkeypatch.setattr(module, "_pointwise", lambda *a: (calls.append(a), kernel(*a))[1])
+    x, w, b = torch.randn(3, 4), torch.randn(2, 4), torch.randn(2)
+    whole = torch.randn(2, 12)
+    with use_choices(KernelChoices(bias="fused")):
+        linear(x, w, b)
+        with torch.autocast("cpu", dtype=torch.float16):
+            linear(x, w, b)
+        with torch.autocast("cpu"):
+            linear(x, w)
+            linear(x[:1], w, b)
+            linear(x, whole[:, :8:2], b)
+            assert linear(x.double(), w.double(), b.double()).dtype is torch.float64
+            assert not calls
+            linear(x, w, b)
+            assert len(calls) == 1
+            monkeypatch.setattr(module, "multiplies_bfloat16", False)
+            linear(x, w, b)  # as on a processor without such products, whatever a run began with
+    with torch.autocast("cpu"):
+        linear(x, w, b)
+    assert len(calls) == 1
+
+
+@needs_bfloat16
+@pytest.mark.long
+@pytest.mark.usefixtures("types_unchecked")
+def test_a_compiled_bias_is_added_after_the_product() -> None:
+    x, w, b = torch.randn(6, 8), torch.randn(5, 8), torch.randn(5)
+
+    def in_bfloat16(*inputs: Tensor) -> Tensor:
+        with torch.autocast("cpu"):
+            return F.gelu(linear(*inputs))
+
+    compiled = torch.compile(in_bfloat16, fullgraph=True, backend="aot_eager")
+    with use_choices(KernelChoices(bias="fused")):
+        found = gradients(compiled, x, w, b)
+    wide = gradients(lambda *t: F.gelu(F.linear(*t)), *(t.double() for t in (x, w, b)))
+    for got, want in zip(found, wide, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=5e-2, atol=5e-2)
+
+
+@needs_bfloat16
+def test_gradients_of_a_fused_bias_have_gradients() -> None:
+    x, w, b = (torch.randn(*n, requires_grad=True) for n in ((3, 4), (2, 4), (2,)))
+
+    def penalty(f) -> Tensor:
+        with torch.autocast("cpu"):
+            y = f(x, w, b).float()
+        (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        return g.square().sum()
+
+    with use_choices(KernelChoices(bias="fused")):
+        ours = torch.autograd.grad(penalty(linear), [x, w, b])
+    for got, want in zip(ours, torch.autograd.grad(penalty(F.linear), [x, w, b]), strict=True):
+        torch.testing.assert_close(got, want, rtol=5e-2, atol=5e-1)

@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 
-from addnorm.bench.implementation import Implementation, Round, Run, cores
+from addnorm.bench.implementation import Implementation, Round, Run
+from addnorm.nn.linear import multiplies_bfloat16
+from addnorm.processor import cores
 
 WIDTHS = (1024, 2048)
 """Matrix sizes that fit in the caches, and that do not."""
+EMULATED = (128,)
+"""For types that the processor has no products of, which take minutes otherwise."""
 READ_MIB = 512
 """Far more than any cache."""
 
@@ -26,7 +30,7 @@ def ceilings(
     torch.set_num_threads(cores())
     kinds = {"f32": ("f32", "f32 onednn"), "bf16": ("bf16",), "int8": ("int8",)}
     products = {
-        name: [(product(kind, width), width) for kind in found for width in widths]
+        name: [(product(kind, width), width) for kind in found for width in _sizes(name, widths)]
         for name, found in kinds.items()
     }
     memory = torch.ones(read_mib * 2**18)
@@ -41,6 +45,10 @@ def ceilings(
         return Round(time.perf_counter() - start, 1, found)
 
     return run
+
+
+def _sizes(name: str, widths: tuple[int, ...]) -> tuple[int, ...]:
+    return widths if name == "f32" or multiplies_bfloat16 else EMULATED
 
 
 def product(kind: str, width: int) -> Callable[[], object]:

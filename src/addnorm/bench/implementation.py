@@ -173,12 +173,6 @@ def _maxrss() -> float:
     return most / 2**20 if sys.platform == "darwin" else most / 1024
 
 
-def cores() -> int:
-    """The number of cores available to this process, and of threads for every implementation."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    return len(usable) or os.cpu_count() or 1
-
-
 def timed(
     step: Callable[[], object], units: float, *, at_least: float = 1.0, steps: int = 1
 ) -> Run:

@@ -8,7 +8,7 @@ import torch
 
 from addnorm.bench.benchmark import Benchmark, implementation
 from addnorm.bench.decoding import GPT2_VOCABULARY
-from addnorm.bench.implementation import Round, Run, cores, held_mib
+from addnorm.bench.implementation import Round, Run, held_mib
 from addnorm.bench.sizes import random_tokens
 from addnorm.bench.targets import Beside, Goal, Limit, Target
 from addnorm.generate import Continuation
@@ -16,6 +16,7 @@ from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.positions import RotaryConfig
+from addnorm.processor import cores
 
 LENGTHS = (1024, 4096, 16_384)
 WINDOW = 256

@@ -10,7 +10,7 @@ import addnorm
 from addnorm.bench.decoding import DecodingSizes, decoding
 from addnorm.bench.decoding import Precision as DecodingPrecision
 from addnorm.bench.fresh import started
-from addnorm.bench.implementation import Run, cores, timed
+from addnorm.bench.implementation import Run, timed
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.bench.training import Precision
 from addnorm.data.batching import Batch
@@ -35,6 +35,7 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.processor import cores
 from addnorm.quantize import with_weights
 from addnorm.train.settings import TrainConfig
 from addnorm.train.trainer import Trainer

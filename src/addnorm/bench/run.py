@@ -12,11 +12,11 @@ from pathlib import Path
 
 from addnorm.bench.benchmark import Benchmark
 from addnorm.bench.ceiling import MACHINE
-from addnorm.bench.implementation import Failed, Implementation, Worker, cores
+from addnorm.bench.implementation import Failed, Implementation, Worker
 from addnorm.bench.rounds import Outcome, alternate
 from addnorm.bench.targets import TargetResult
 from addnorm.errors import InputError
-from addnorm.processor import processor
+from addnorm.processor import cores, processor
 
 PACKAGES = (
     "addnorm",

@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from addnorm.bench.implementation import Run, cores, timed
+from addnorm.bench.implementation import Run, timed
+from addnorm.processor import cores
 
 Precision = Literal["float32", "bfloat16"]
 

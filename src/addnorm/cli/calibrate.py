@@ -6,7 +6,7 @@ def calibrate() -> None:
 
     It is measured once, on first use, and kept in the folder of caches (`ADDNORM_CACHE`) under
     processor, threads and versions; a run keeps what it began with. Keep the machine quiet for the
-    two seconds that it takes. Example: `addnorm calibrate`.
+    second that it takes. Example: `addnorm calibrate`.
     """
     from rich.console import Console
 

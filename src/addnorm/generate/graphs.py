@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import platform
 import re
-import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -23,18 +22,22 @@ from torch.utils._pytree import tree_leaves
 from addnorm.atomic import atomic_file
 from addnorm.errors import InputError
 from addnorm.files import cache_folder
+from addnorm.generate.row_products import (
+    has_compiler,
+    packed_weight,
+    place_row_products,
+    row_product,
+)
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.choices import choices
+from addnorm.nn.linear import onednn
 
 Graph = Callable[..., Tensor]
 
 PACKED = "packed"
 """The metadata key for the weights that a graph expects in oneDNN's packed layout."""
 
-ROWS = 16
-"""The number of rows that the packed layout is optimised for; it works for any number."""
-
-_linear_pointwise: Any = torch.ops.mkldnn._linear_pointwise
+_linear_pointwise = onednn()
 
 SETTINGS: dict[str, Any] = {
     # Weights are not embedded, so that the graph does not depend on their values.
@@ -67,7 +70,7 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     assert graph is not None, file
     packed = graph.get_metadata().get(PACKED, "").split()
     held = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
-    held |= {name: _packed(held[name]) for name in packed}
+    held |= {name: packed_weight(held[name]) for name in packed}
     graph.load_constants(held, False, True, True)  # by pointer, without a copy
     if choices().keep_pages:
         keep_freed_pages()  # every step allocates new logits
@@ -89,13 +92,17 @@ def product(
     """`x Wᵀ + b`: a loop over `W` for a single row, oneDNN's product for several.
 
     For a single row, an elementwise product and a sum, which the compiler fuses into one loop, read
-    the weights at nearly the full memory bandwidth, while torch's matrix product reaches half of it
-    or less (`benchmarks/results/bench-decode-*.json`).
+    the weights at nearly the full memory bandwidth on some processors, where torch's matrix product
+    reaches half of it (`row_products` measures which).
     """
     if x.numel() == x.shape[-1]:
         y = (x[..., None, :] * weight).sum(-1)
         return y if bias is None else y + bias
-    y = _linear_pointwise(x.flatten(0, -2), weight, bias, "none", [], "")
+    rows = x.flatten(0, -2)
+    if _linear_pointwise is not None:
+        y = _linear_pointwise(rows, weight, bias, "none", [], "")
+    else:  # a torch without oneDNN, as for Apple's processors
+        y = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
     return y.view(*x.shape[:-1], -1)
 
 
@@ -112,7 +119,7 @@ def _loaded(file: Path) -> Any:
 
 def _compile(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> bytes:
     """The graph as torch packages it."""
-    if not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+    if not has_compiler():
         raise InputError("compiling needs a C++ compiler: install g++, or run without compiling")
     from torch._inductor import aoti_compile_and_package
 
@@ -139,13 +146,16 @@ def _writing_to(folder: Path) -> Generator[None]:
 def _traced(
     module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]
 ) -> torch.export.ExportedProgram:
-    """Export the module, with every linear layer replaced by `product`."""
+    """Export the module, with every linear layer replaced by the product that is fastest."""
     program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
+    place_row_products(program)
     return program.run_decompositions({torch.ops.aten.linear.default: product})
 
 
 def _factors(program: torch.export.ExportedProgram) -> list[str]:
     """The weights that are used by oneDNN products only."""
+    if _linear_pointwise is None:
+        return []
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     return [
@@ -157,11 +167,6 @@ def _factors(program: torch.export.ExportedProgram) -> list[str]:
             user.target is _linear_pointwise.default and user.args[1] is node for user in node.users
         )
     ]
-
-
-def _packed(weight: Tensor) -> Tensor:
-    """A copy of the weight in oneDNN's packed layout; a third faster for 16 rows."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
 
 
 def _tensor(module: nn.Module, name: str) -> Tensor:
@@ -242,6 +247,7 @@ def _name_of(
 def _surroundings() -> Iterator[str]:
     yield f"{torch.__version__} {platform.machine()} {SETTINGS}"
     yield f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
+    yield f"rows by {[row_product(dtype) for dtype in (torch.float32, torch.bfloat16)]}"
     yield _code(Path(__file__).parents[1])
 
 

@@ -27,6 +27,11 @@ class KernelChoices:
 
     product: Literal["torch", "onednn"] = "torch"
     """The library that multiplies float32 matrices: torch's own choice (MKL), or oneDNN."""
+    bias: Literal["torch", "fused"] = "torch"
+    """Where products of bfloat16 get their bias: in a pass of torch's own, or within the product.
+
+    A compiler always adds it in the loop that follows the product.
+    """
     few_queries: NonNegativeInt = 8
     """Number of queries up to which float32 attention is computed by plain products."""
     short_keys: NonNegativeInt = 1024

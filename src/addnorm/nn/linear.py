@@ -18,6 +18,7 @@ def onednn() -> Any:
 
 
 _pointwise = onednn()
+multiplies_bfloat16 = _pointwise is not None and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class Linear(nn.Linear):
@@ -32,17 +33,44 @@ def linear(
     weight: Float[Tensor, "d_out d_in"],
     bias: Float[Tensor, " d_out"] | None = None,
 ) -> Float[Tensor, "*batch d_out"]:
-    """`x Wᵀ + b` (`F.linear`), by oneDNN for float32 on a CPU where that is faster (`choices`).
+    """`x Wᵀ + b` (`F.linear`), on a CPU by oneDNN where that is faster (`choices`).
 
     torch multiplies float32 by MKL, which is fastest on Intel's processors and uses half of the
     vector width on others: with AVX-512 on an AMD EPYC, oneDNN, which torch includes too, is twice
-    as fast forward and backward (`benchmarks/results/products.json`). The results differ only by
-    rounding. A single row is left to `F.linear`: no weight is used twice there.
+    as fast forward and backward (`benchmarks/results/products.json`). In bfloat16 torch copies
+    the bias to every row first; oneDNN can add it to sums in registers. The results differ
+    only by rounding. A single row is left to `F.linear`: no weight is used twice there.
     """
+    if _fuses_bias(x, weight, bias) and bias is not None:
+        if torch.compiler.is_compiling():
+            y = F.linear(x, weight)
+            return y + bias.to(y.dtype)  # a part of the loop that follows
+        factors = [t.bfloat16() for t in (_rows(x), weight, bias)]
+        return _BiasedProduct.apply(*factors).view(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     if _is_for_onednn(x, weight):
-        rows = x.reshape(-1, x.shape[-1])
-        return _Product.apply(rows, weight, bias).view(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        return _Product.apply(_rows(x), weight, bias).view(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     return F.linear(x, weight, bias)
+
+
+def _rows(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "rows d"]:
+    return x.reshape(-1, x.shape[-1])
+
+
+def _fuses_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether this is a bfloat16 product with a bias that torch would add in a pass of its own."""
+    dtypes = {t.dtype for t in (x, weight, bias) if t is not None}
+    if torch.is_autocast_enabled("cpu") and dtypes <= {torch.float32, torch.bfloat16}:
+        dtypes = {torch.get_autocast_dtype("cpu")}
+    return (
+        dtypes == {torch.bfloat16}
+        and bias is not None
+        and multiplies_bfloat16
+        and x.device.type == "cpu"
+        and x.numel() > x.shape[-1]
+        and _is_dense(weight)
+        and not torch.compiler.is_exporting()
+        and (torch.compiler.is_compiling() or choices().bias == "fused")
+    )
 
 
 def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
@@ -94,3 +122,23 @@ def _outer(dy: Float[Tensor, "n m"], x: Float[Tensor, "n k"]) -> Float[Tensor, "
     if dy.shape[1] > x.shape[1]:
         return _product(x.t(), dy.t()).t()
     return _product(dy.t(), x.t())
+
+
+class _BiasedProduct(torch.autograd.Function):
+    """`A Bᵀ + b` in bfloat16, with gradients by torch's products, which have no bias to add."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return _pointwise(a, b, bias, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        dy = grads[0]
+        needs_a, needs_b, needs_bias = ctx.needs_input_grad
+        return (
+            dy @ b if needs_a else None,
+            dy.t() @ a if needs_b else None,
+            dy.sum(0) if needs_bias else None,
+        )

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from addnorm.nn.attention import kernels
 from addnorm.nn.attention.kernels import dot_product_attention
+from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.masks import Causal, Dense, Full
 
 
@@ -50,3 +51,20 @@ def test_wider_values_go_through_the_blocked_way(monkeypatch: pytest.MonkeyPatch
         got = dot_product_attention(q, k, v, Full())
     assert got.shape == (1, 2, 16, 12)
     assert_close(got.double(), definition(q, k, v, None, 8**-0.5), rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("short_keys", [0, 1024])
+@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize("products", [False, True])
+def test_a_compiled_step_multiplies_short_texts_plainly(
+    short_keys: int, compiling: bool, products: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever eager attention was measured to be, where the processor has products of bfloat16."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    monkeypatch.setattr(kernels, "multiplies_bfloat16", products)
+    chosen = KernelChoices(short_keys=short_keys)
+    with use_choices(chosen), torch.autocast("cpu", torch.bfloat16):
+        for length in (256, 257):
+            q = torch.randn(1, 1, length, 4).bfloat16()
+            expected = short_keys > 0 or (compiling and products and length == 256)
+            assert kernels.prefers_products(q, q) == expected

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.bench.decoding import DecodingSizes, Precision, decoding
-from addnorm.bench.implementation import Run, cores, timed
+from addnorm.bench.implementation import Run, timed
+from addnorm.processor import cores
 
 FOLDER = "ctranslate2"
 

@@ -8,9 +8,10 @@ import torch
 
 from addnorm.bench.decoding import DecodingSizes, decoding
 from addnorm.bench.decoding import Precision as DecodingPrecision
-from addnorm.bench.implementation import Run, cores, timed
+from addnorm.bench.implementation import Run, timed
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.bench.training import Precision, training
+from addnorm.processor import cores
 
 
 def train_decoder(

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.bench.decoding import DecodingSizes, Precision, decoding
-from addnorm.bench.implementation import Run, cores
+from addnorm.bench.implementation import Run
+from addnorm.processor import cores
 
 FILE = "{}.gguf"
 

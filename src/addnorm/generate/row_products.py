@@ -1,0 +1,164 @@
+"""The product of a single row with a matrix in a compiled graph: by which library it is fastest.
+
+Such a product reads every weight once, so the memory's speed is the limit, and how near one comes
+to it depends on the processor: a loop of the compiler's, torch's product, or oneDNN's of a packed
+copy. It is measured where a graph is compiled first, and kept beside the graphs.
+"""
+
+import json
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from itertools import cycle
+from statistics import median
+from typing import Literal, cast, get_args
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+from addnorm.atomic import atomic_write
+from addnorm.files import cache_folder
+from addnorm.nn.calibration import this_machine
+from addnorm.nn.linear import multiplies_bfloat16, onednn
+from addnorm.processor import file_name
+
+RowProduct = Literal["loop", "torch", "onednn"]
+
+NOISE = 1.1
+"""How many times faster than a loop another product must be to be chosen."""
+
+LARGE = 2**20
+"""Smaller matrices stay loops, which the compiler runs together with what is around them."""
+
+ROWS = 16
+"""The number of rows that oneDNN's packed layout is made for; it works for any number."""
+
+_linear = torch.ops.aten.linear.default
+_pointwise = onednn()
+
+
+@cache
+def row_product(dtype: torch.dtype) -> RowProduct:
+    """The fastest product of a row with a matrix of this dtype; others than these two are loops."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return "loop"
+    machine = this_machine()
+    facts = (machine.processor, f"{machine.threads} threads", machine.torch, str(dtype)[6:])
+    file = cache_folder() / "kernels" / f"row-{file_name(' '.join(facts))}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(file.read_bytes())["choice"]
+        if kept in get_args(RowProduct):
+            return kept
+    if not has_compiler():
+        return "loop"
+    with warnings.catch_warnings():  # the compiler's own
+        warnings.simplefilter("ignore")
+        times = {name: measured(work) for name, work in candidates(dtype).items()}
+    found = choose(times)
+    facts = {"choice": found, "milliseconds": times}
+    with suppress(OSError):  # measured again next time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(file, json.dumps(facts, indent=1))
+    return found
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler."""
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+def choose(milliseconds: dict[str, float]) -> RowProduct:
+    """The fastest, but a loop unless another is faster beyond the noise."""
+    best = min(milliseconds, key=milliseconds.__getitem__)
+    gain = milliseconds["loop"] / milliseconds[best]
+    return cast(RowProduct, best) if gain > NOISE else "loop"
+
+
+def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
+    """Each product with its own matrices in turn, together larger than a cache."""
+    n, d_out, d_in = 2**26 // (2048 * 1024 * dtype.itemsize), 2048, 1024
+    x = torch.ones(1, d_in, dtype=dtype)
+    matrices = [torch.ones(d_out, d_in, dtype=dtype) for _ in range(n)]
+    works: dict[str, Callable[[], object]] = {
+        "loop": _in_turn(torch.compile(_loop, dynamic=False), x, matrices),
+        "torch": _in_turn(F.linear, x, matrices),
+    }
+    if _pointwise is not None and (dtype is torch.float32 or multiplies_bfloat16):
+        packed = [packed_weight(one) for one in matrices]
+        works["onednn"] = _in_turn(
+            lambda x, weight: _pointwise(x, weight, None, "none", [], ""), x, packed
+        )
+    return works
+
+
+def _loop(x: Tensor, weight: Tensor) -> Tensor:
+    return (x[..., None, :] * weight).sum(-1)
+
+
+def _in_turn(
+    product: Callable[[Tensor, Tensor], Tensor], x: Tensor, matrices: list[Tensor]
+) -> Callable[[], object]:
+    stream = cycle(matrices)
+    return lambda: product(x, next(stream))
+
+
+def measured(work: Callable[[], object]) -> float:
+    """The median milliseconds of a work, over about a tenth of a second after the first time."""
+    with torch.inference_mode():
+        work()
+        times: list[float] = []
+        while len(times) < 8 or sum(times) < 0.1:
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+    return round(1e3 * median(times), 4)
+
+
+def packed_weight(weight: Tensor) -> Tensor:
+    """A copy of a matrix in oneDNN's packed layout."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+
+
+def place_row_products(program: torch.export.ExportedProgram) -> None:
+    """Replace each linear layer on a single row by the product that is fastest for its weight.
+
+    Those that stay are loops, or products of several rows. Packed are only weights that nothing
+    else reads: a tied table would be in memory twice.
+    """
+    graph = program.graph_module.graph
+    for node in graph.find_nodes(op="call_function", target=_linear):
+        x, weight, *bias = node.args
+        if weight.op != "placeholder" or not _is_row(x.meta["val"]):
+            continue
+        if weight.meta["val"].numel() < LARGE:
+            continue
+        kind = row_product(weight.meta["val"].dtype)
+        alone = all(user.target is _linear for user in weight.users)
+        if kind == "loop" or (kind == "onednn" and not alone):
+            continue
+        with graph.inserting_before(node):
+            y = _placed(graph, kind, x, weight, bias[0] if bias else None)
+            y = graph.call_function(torch.ops.aten.view.default, (y, [*node.meta["val"].shape]))
+        node.replace_all_uses_with(y)
+        graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def _placed(
+    graph: fx.Graph, kind: RowProduct, x: fx.Node, weight: fx.Node, bias: fx.Node | None
+) -> fx.Node:
+    aten = torch.ops.aten
+    row = graph.call_function(aten.view.default, (x, [1, weight.meta["val"].shape[1]]))
+    if kind == "onednn":
+        return graph.call_function(_pointwise.default, (row, weight, bias, "none", [], ""))
+    y = graph.call_function(aten.mm.default, (row, graph.call_function(aten.t.default, (weight,))))
+    return y if bias is None else graph.call_function(aten.add.Tensor, (y, bias))
+
+
+def _is_row(x: Tensor) -> bool:
+    """Whether a tensor has a single row, of sizes that are no symbols."""
+    return all(type(size) is int and size == 1 for size in x.shape[:-1])

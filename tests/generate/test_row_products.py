@@ -1,0 +1,85 @@
+"""The product of a single row: the fastest is chosen and kept, and all are the same function."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from addnorm.generate import CompiledContinuation, GreedyConfig, generate, graphs, row_products
+from addnorm.generate.row_products import candidates, choose, measured, row_product
+from addnorm.models import DecoderConfig
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ({"loop": 1.0, "torch": 0.5, "onednn": 0.6}, "torch"),
+        ({"loop": 1.0, "torch": 0.7, "onednn": 0.6}, "onednn"),
+        ({"loop": 1.0, "torch": 0.95, "onednn": 2.0}, "loop"),
+        ({"loop": 1.0, "torch": 3.0}, "loop"),
+    ],
+)
+def test_the_fastest_beyond_the_noise_is_chosen(times: dict[str, float], expected: str) -> None:
+    assert choose(times) == expected
+
+
+def test_it_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    asked: list[torch.dtype] = []
+
+    def two(dtype: torch.dtype) -> dict[str, object]:
+        asked.append(dtype)
+        return {"loop": 2.0, "torch": 1.0}
+
+    monkeypatch.setattr(row_products, "candidates", two)
+    monkeypatch.setattr(row_products, "measured", lambda milliseconds: milliseconds)
+    fresh = row_product.__wrapped__
+    assert fresh(torch.float32) == fresh(torch.float32) == "torch"
+    assert asked == [torch.float32]
+    [file] = (tmp_path / "kernels").iterdir()
+    assert json.loads(file.read_text())["choice"] == "torch"
+    for damage in ("", "{}", '{"choice": "loops"}', "[]"):
+        file.write_text(damage)
+        assert fresh(torch.float32) == "torch"
+    assert len(asked) == 5
+    file.unlink()
+    monkeypatch.setattr(row_products, "has_compiler", lambda: False)
+    assert fresh(torch.float32) == "loop"
+    assert fresh(torch.float64) == fresh(torch.int8) == "loop"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_candidate_is_the_product() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        works = candidates(dtype)
+        assert "loop" in works
+        for work in works.values():
+            torch.testing.assert_close(work(), torch.full((1, 2048), 1024.0, dtype=dtype))
+            assert measured(work) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["loop", "torch", "onednn"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_graph_of_each_writes_the_same(
+    kind: str, tied: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    monkeypatch.setattr(row_products, "LARGE", 1)
+    for module in (graphs, row_products):
+        monkeypatch.setattr(module, "row_product", lambda dtype: kind)
+    packed: list[str] = []
+    factors = graphs._factors
+    monkeypatch.setattr(graphs, "_factors", lambda p: packed.extend(factors(p)) or factors(p))
+    torch.manual_seed(0)
+    config = DecoderConfig(d_model=32, n_layers=2, head={"kind": "token", "tied": tied})
+    model = config.build(vocab_size=60).eval()
+    plain = generate(model, [[1, 2, 3]], GreedyConfig(), max_new_tokens=12, eos_id=None)
+    compiled = CompiledContinuation(model)
+    found = generate(compiled, [[1, 2, 3]], GreedyConfig(), max_new_tokens=12, eos_id=None)
+    assert found[0][0].ids == plain[0][0].ids
+    table = [name for name in packed if "embed" in name]
+    assert bool(packed) == (kind == "onednn")
+    assert not table, "the table is read by the embedding too"
