@@ -10,6 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from laboratory import write_claims  # noqa: E402
 from manual import write_all  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
@@ -70,6 +71,8 @@ def setup(app: Sphinx) -> None:
 def write_generated(app: Sphinx) -> None:
     """What the pages include: references, and pictures, which are the same in both languages."""
     write_all(HERE / "_reference", commands)
+    if app.builder.name != "gettext":
+        write_claims(HERE / "claims", app.config.language)
     pictures = HERE / "_pictures"
     if app.builder.name != "gettext" and (app.config.language == "en" or not pictures.is_dir()):
         from pictures import draw_all

@@ -295,8 +295,23 @@ def other_kind(annotation: Any, usual: str | None) -> str | None:
 
 def commands_page(app: App) -> str:
     """Every command. Raises `ValueError` for one without an example, or an option unexplained."""
-    names = [name for name in app if not name.startswith("-")]
-    return "\n".join(line for name in names for line in command_lines(name, app[name]))
+    found = ((name, app[name]) for name in app if not name.startswith("-"))
+    return "\n".join(
+        line for name, command in found for line in command_or_group_lines(name, command)
+    )
+
+
+def command_or_group_lines(name: str, command: App) -> Iterator[str]:
+    """A command; or those of a group, such as `lab run`, below the sentence of the group."""
+    inner = [one for one in command if not one.startswith("-")]
+    if not inner:
+        yield from command_lines(name, command)
+        return
+    yield from (f"(command-{name})=", f"## addnorm {name}", "", command.help, "")
+    for one in inner:
+        yield from (
+            line.replace("## ", "### ", 1) for line in command_lines(f"{name} {one}", command[one])
+        )
 
 
 def command_lines(name: str, command: App) -> Iterator[str]:
@@ -310,7 +325,7 @@ def command_lines(name: str, command: App) -> Iterator[str]:
     arguments = [one for one in found if one.show]
     needed = [f"{one.name} …" for one in arguments if one.index is None and one.required]
     usage = [place(one) for one in arguments if one.index is not None] + needed
-    yield from (f"(command-{name})=", f"## addnorm {name}", "", about, "")
+    yield from (f"(command-{name.replace(' ', '-')})=", f"## addnorm {name}", "", about, "")
     yield from ("```console", f"$ {shown}", "```", "")
     usage += ["[OPTIONS]"] if any(one.index is None for one in arguments) else []
     yield from (f"Usage: `{' '.join(['addnorm', name, *usage])}`", "")

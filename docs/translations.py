@@ -45,7 +45,7 @@ def write_templates(folder: Path, *settings: str) -> dict[str, Catalog]:
     others = [page.name for page in HERE.glob("*.md") if page.stem not in pages]
     settings = (
         *settings,
-        f"exclude_patterns={','.join(['_build', '_reference', 'howto', *others])}",
+        f"exclude_patterns={','.join(['_build', '_reference', 'howto', 'claims', *others])}",
     )
     command = ["-q", "-b", "gettext", *(word for one in settings for word in ("-D", one))]
     quiet = ["-D", "suppress_warnings=toc,myst"]  # of links to the pages that are left out
@@ -93,7 +93,7 @@ def fill() -> None:
 
 
 NAMES = r"AddNorm|ViT|PatchTST|Whisper"
-SILENT = re.compile(rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm \w+$|^\\.*|\b(?:{NAMES})\b")
+SILENT = re.compile(rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm (?:lab )?\w+$|^\\.*|\b(?:{NAMES})\b")
 """Code, formulas, sources, commands and names, which are the same in every language."""
 
 

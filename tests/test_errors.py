@@ -60,3 +60,12 @@ def test_a_keyword_that_a_function_lacks() -> None:
     said = "area() has no argument widht. Did you mean 'width'? Valid: height, width."
     assert str(caught.value) == said
     assert (area.__name__, area.__doc__) == ("area", "An example.")
+
+
+def test_an_interruption_is_the_same_in_another_process() -> None:
+    import pickle
+
+    for error in (Interrupted(7), Interrupted(7, saved=3)):
+        error.add_note("go on")
+        found = pickle.loads(pickle.dumps(error))
+        assert (str(found), found.step, found.saved) == (str(error), error.step, error.saved)

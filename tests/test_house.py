@@ -58,6 +58,16 @@ UNMIRRORED = {
     "data/hub.py": "data/test_tables.py",
     "data/rows.py": "data/test_sources.py",
     "data/sentence_pairs.py": "parity/test_pairs.py",
+    "lab/claims/cache.py": "lab/claims/test_claims.py",
+    "lab/claims/distance.py": "lab/claims/test_claims.py",
+    "lab/claims/extrapolation.py": "lab/claims/test_claims.py",
+    "lab/claims/heads.py": "lab/claims/test_claims.py",
+    "lab/claims/norms.py": "lab/claims/test_claims.py",
+    "lab/claims/residuals.py": "lab/claims/test_claims.py",
+    "lab/claims/rmsnorm.py": "lab/claims/test_claims.py",
+    "lab/claims/score_scale.py": "lab/claims/test_claims.py",
+    "lab/claims/warmup.py": "lab/claims/test_claims.py",
+    "lab/claims/word_order.py": "lab/claims/test_claims.py",
     "runs/types.py": "runs/test_run.py",
 }
 """Modules without a test module of their own, and the one through which they are tested."""

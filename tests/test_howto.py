@@ -42,6 +42,7 @@ OPTIONS = {
     "--train.steps 2000": "--train.steps 6",
     "--train.steps 3000": "--train.steps 8",
     "--recover 100": "--recover 2",
+    "--seeds 3": "--seeds 2",
 }
 
 

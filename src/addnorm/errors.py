@@ -44,6 +44,10 @@ class Interrupted(Exception):
             else f"stopped after step {step}, which is saved"
         )
 
+    def __reduce__(self) -> tuple[type["Interrupted"], tuple[int, int]]:
+        """Be the same in another process, where the message alone would make no error."""
+        return Interrupted, (self.step, self.saved)
+
 
 _FUNCTIONS = """
     celu elu gelu_10 gelu_accurate gelu_fast glu hardshrink hardsigmoid hardswish hardtanh laplace

@@ -52,8 +52,8 @@ def test_micro_batches_give_the_loss_and_gradient_of_the_big_batch(tmp_path: Pat
     group = list(small.batches.batches(0))
     [whole] = tiny.Merged(tiny.batches(model), len(group)).batches(0)
     assert len({batch.n_tokens for batch in group}) > 1, "ragged"
-    loss = sum(small.backward(batch, whole.n_tokens) for batch in group)
-    assert loss == pytest.approx(big.backward(whole, whole.n_tokens), rel=1e-6)
+    loss = sum(small.backward(batch, whole.n_tokens).item() for batch in group)
+    assert loss == pytest.approx(big.backward(whole, whole.n_tokens).item(), rel=1e-6)
     torch.testing.assert_close(gradients(small), gradients(big), rtol=1e-6, atol=1e-6)
 
 
@@ -116,7 +116,7 @@ def balances(trainer: Trainer, batch) -> dict[str, Tensor]:
 def test_the_loss_has_the_load_of_every_mixture(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, parts=experts(0.3), dropout=0.0)
     batch = next(b for b in trainer.batches.batches(0) if len(b.inputs) == 4)
-    found = trainer.backward(batch, batch.n_tokens)
+    found = trainer.backward(batch, batch.n_tokens).item()
     ours = gradients(trainer)
     trainer.model.zero_grad()
     parts = balances(trainer, batch)
@@ -132,8 +132,8 @@ def test_micro_batches_weigh_their_loads_by_their_tokens(tmp_path: Path) -> None
     trainer = tiny.trainer(tmp_path, parts=experts(0.3), dropout=0.0)
     a, b, *_ = trainer.batches.batches(0)
     n_tokens = a.n_tokens + b.n_tokens
-    found = sum(trainer.backward(batch, n_tokens) for batch in (a, b))
-    alone = [trainer.backward(batch, batch.n_tokens) * batch.n_tokens for batch in (a, b)]
+    found = sum(trainer.backward(batch, n_tokens).item() for batch in (a, b))
+    alone = [trainer.backward(one, one.n_tokens).item() * one.n_tokens for one in (a, b)]
     assert found == pytest.approx(sum(alone) / n_tokens, rel=1e-6)
 
 

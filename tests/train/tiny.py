@@ -16,10 +16,10 @@ from addnorm.data.encoding import Encoded, EncodedCorpus
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.train.average import weights_of
-from addnorm.train.checkpoint import load_checkpoint
+from addnorm.train.checkpoint import load_checkpoint, random_state
 from addnorm.train.optim import optimizer_tensors
 from addnorm.train.settings import TrainConfig
-from addnorm.train.trainer import Listener, Trainer, Validation, random_state
+from addnorm.train.trainer import Listener, Trainer, Validation
 
 VOCAB = 13
 ModelName = Literal["translator", "decoder"]

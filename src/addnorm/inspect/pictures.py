@@ -13,6 +13,7 @@ from addnorm.atomic import atomic_file
 from addnorm.errors import InputError
 
 try:
+    from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize, PowerNorm
@@ -290,7 +291,10 @@ def finished(
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with atomic_file(path) as partial:
-                figure.savefig(partial, dpi=160, format=path.suffix[1:].lower())
+                kind = path.suffix[1:].lower()
+                metadata = {"Date": None} if kind == "svg" else None
+                with rc_context({"svg.hashsalt": path.name}):  # the same picture, the same bytes
+                    figure.savefig(partial, dpi=160, format=kind, metadata=metadata)
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}") from error
     return figure

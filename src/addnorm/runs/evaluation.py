@@ -43,10 +43,14 @@ Split = Literal["valid", "test"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores by name, and the predictions by the index of the example in the split."""
+    """The scores by name, and the predictions by the index of the example in the split.
+
+    `batches` has the summed loss of each batch, and its number of targets.
+    """
 
     scores: dict[str, float]
     predictions: dict[int, str]
+    batches: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,20 @@ class Evaluator:
         """Evaluate the split; translate only the first `n_translated` examples if given."""
         model.eval()
         with torch.inference_mode():
-            loss, n_tokens, outputs = self._run(model)
-        scores = {"loss": loss / max(n_tokens, 1)}
+            batches, outputs = self._run(model)
+        loss = sum(summed for summed, _ in batches)
+        scores = {"loss": loss / max(sum(n for _, n in batches), 1)}
+        found = self._scored(model, scores, loss, outputs, n_translated)
+        return replace(found, batches=tuple(batches))
+
+    def _scored(
+        self,
+        model: Model,
+        scores: dict[str, float],
+        loss: float,
+        outputs: dict[int, list[Any]],
+        n_translated: int | None,
+    ) -> Evaluation:
         if self.characters is not None:
             return Evaluation(scores | self._language(loss, scores["loss"], self.characters), {})
         match self.examples[0]:
@@ -107,22 +123,21 @@ class Evaluator:
             case Text():
                 raise AssertionError("texts are counted in characters")
 
-    def _run(self, model: Model) -> tuple[float, int, dict[int, list[Any]]]:
-        """The summed loss, the number of targets, and the model's predictions by example.
+    def _run(self, model: Model) -> tuple[list[tuple[float, int]], dict[int, list[Any]]]:
+        """The summed loss and number of targets of each batch, and the predictions by example.
 
         A prediction is the best label, whether each label is present, or a number.
         """
         device = next(model.parameters()).device
-        total, n_tokens = 0.0, 0
+        batches: list[tuple[float, int]] = []
         outputs: dict[int, list[Any]] = {}
         for batch in self.loader.batches():
             batch = batch.to(device)
             logits = model(**batch.inputs)
-            total += loss_sum(logits, batch.targets).item()
-            n_tokens += batch.n_tokens
+            batches.append((loss_sum(logits, batch.targets).item(), batch.n_tokens))
             if self.labels:
                 outputs.update(_answers(logits, batch))
-        return total, n_tokens, dict(sorted(outputs.items()))
+        return batches, dict(sorted(outputs.items()))
 
     def _language(self, total: float, loss: float, characters: Ids) -> dict[str, float]:
         if isinstance(self.loader, Buckets):
@@ -232,13 +247,17 @@ def evaluate_on(
     other = None if data is None else corpus_of(data)
     if other is not None and not (other.valid or other.test):
         other = replace(other, test=other.train, reports={})
-    found = _data_of(run, other)
-    splits = found.encoded.splits
+    found = data_of(run, other)
+    chosen = usual_split(found)
+    return evaluated(run, chosen if split is None else cast(Split, split), found).scores
+
+
+def usual_split(data: EncodedData) -> Split:
+    """The split to evaluate on: test, or else valid. Raises `InputError` if there is neither."""
+    splits = data.encoded.splits
     if not (splits["valid"] or splits["test"]):
         raise InputError("the data have no test and no validation split: name some to evaluate")
-    if split is None:
-        split = "test" if splits["test"] or not splits["valid"] else "valid"
-    return _evaluated(run, cast(Split, split), found).scores
+    return "test" if splits["test"] else "valid"
 
 
 def evaluate_run(
@@ -257,17 +276,19 @@ def evaluation_of(
     predictions. Skipped examples are reported on the `console`. Raises `InputError` if the data
     have no such split.
     """
-    return _evaluated(run, split, _data_of(run, corpus, console), console)
+    return evaluated(run, split, data_of(run, corpus, console), console)
 
 
-def _data_of(run: Run, corpus: Corpus | None, console: Console | None = None) -> EncodedData:
+def data_of(run: Run, corpus: Corpus | None = None, console: Console | None = None) -> EncodedData:
+    """The encoded data of a run, or `corpus` encoded as they are."""
     saved = Saved(run.recipe, run.text, run.labels)
     return read_data(run.recipe, saved, corpus or run.corpus, console)
 
 
-def _evaluated(
+def evaluated(
     run: Run, split: Split, data: EncodedData, console: Console | None = None
 ) -> Evaluation:
+    """Evaluate a run on a split of encoded data (see `evaluation_of`)."""
     loaders = build_loaders(run.recipe.train.batching, data.encoded)
     evaluator = Evaluator.of(split, data, loaders, run.recipe.eval)
     if evaluator is None:
@@ -280,4 +301,5 @@ def _evaluated(
     predictions = found.predictions and {
         i: found.predictions.get(i, "") for i in range(len(evaluator.examples))
     }
-    return Evaluation({"examples": len(evaluator.encoded), **found.scores}, predictions)
+    scores = {"examples": len(evaluator.encoded), **found.scores}
+    return replace(found, scores=scores, predictions=predictions)

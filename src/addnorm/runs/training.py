@@ -139,12 +139,14 @@ def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "token
     return sum(len(getattr(one, side)) for one in used)
 
 
-def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Run:
+def train_run(
+    recipe: Recipe, folder: Path, *, resume: bool, console: Console, until: int | None = None
+) -> Run:
     """Train a recipe in `folder`, or resume the run there; return the finished run.
 
-    Raises `InputError` if the folder holds a run and `resume` is false, if the recipe is for a
-    different run, or if another process writes there; `Interrupted` and `NonFiniteError` as in
-    training.
+    With `until`, training pauses after that step, to be resumed. Raises `InputError` if the folder
+    holds a run and `resume` is false, if the recipe is for a different run, or if another process
+    writes there; `Interrupted` and `NonFiniteError` as in training.
     """
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
@@ -159,11 +161,11 @@ def train_run(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -
         else:
             prepared.write_changes(folder, saved)
         console.out(f"{count(prepared.model):,} parameters · {folder}", highlight=False)
-        return fit(prepared, folder, console)
+        return fit(prepared, folder, console, until)
 
 
-def fit(prepared: Prepared, folder: Path, console: Console) -> Run:
-    """Train in `folder`, from its newest checkpoint if any; return the finished run.
+def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = None) -> Run:
+    """Train in `folder`, from its newest checkpoint if any; return the finished or paused run.
 
     Raises `Interrupted` and `NonFiniteError` as in training.
     """
@@ -183,8 +185,9 @@ def fit(prepared: Prepared, folder: Path, console: Console) -> Run:
         )
         for problem in trainer.resume():
             console.out(f"passed over: {problem}", highlight=False)
-        trainer.fit()
-        patiently(lambda: save_model(folder, run.model), "the model", bar.say)
+        trainer.fit(until)
+        if trainer.finished():
+            patiently(lambda: save_model(folder, run.model), "the model", bar.say)
     run.model.eval()
     return run
 

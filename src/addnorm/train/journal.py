@@ -67,5 +67,7 @@ def read_journal(file: Path) -> Iterator[dict[str, float]]:
             figures = json.loads(line)
         except ValueError:
             continue
-        if isinstance(figures, dict) and all(isinstance(v, int | float) for v in figures.values()):
+        if not isinstance(figures, dict) or "step" not in figures:
+            continue
+        if all(isinstance(value, int | float) for value in figures.values()):
             yield figures

@@ -140,8 +140,10 @@ def head_cross_entropy_sum(
     scales with the hidden states, not with the vocabulary, and no tensor as large as all logits is
     written to memory.
     """
-    measured = choices() if x.device.type == "cpu" else DEFAULTS
-    if targets.numel() * head.weight.shape[0] <= measured.logits_at_once:
+    on_cpu = x.device.type == "cpu"
+    measured = choices() if on_cpu else DEFAULTS
+    in_one = torch.compiler.is_compiling() and not on_cpu
+    if in_one or targets.numel() * head.weight.shape[0] <= measured.logits_at_once:
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
     return _in_groups(head, x, ctx, targets, label_smoothing, measured.logits_at_once)
 
@@ -154,7 +156,7 @@ def _grouped_cross_entropy_sum(
     label_smoothing: float,
     logits_at_once: int,
 ) -> Tensor:
-    """The same for a few rows at a time; compiled models leave their graph here."""
+    """Cross-entropy for a few rows at a time; on a CPU a compiled model leaves its graph here."""
     learned = [p for p in head.parameters() if p.requires_grad]
     return _HeadCrossEntropySum.apply(  # pyright: ignore[reportReturnType]
         x.flatten(0, 1),

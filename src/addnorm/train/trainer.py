@@ -24,6 +24,8 @@ from addnorm.train.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     load_weights,
+    random_state,
+    restore_random_state,
     save_checkpoint,
     save_weights,
 )
@@ -148,22 +150,25 @@ class Trainer:
 
     # The loop.
 
-    def fit(self) -> None:
+    def fit(self, until: int | None = None) -> None:
         """Train to the last step, then load the run's final weights into the model.
 
-        Raises `Interrupted` after Ctrl-C or SIGTERM, once everything is saved; `NonFiniteError`;
-        and `InputError` if memory or the disk is full, stating what has been saved.
+        With `until`, pause after that step, once it is saved. Raises `Interrupted` after Ctrl-C or
+        SIGTERM, once everything is saved; `NonFiniteError`; and `InputError` if memory or the disk
+        is full, stating what has been saved.
         """
         with stop_requests(self.stopping) as stop, self.saying_what_is_saved():
-            while not self.finished():
+            while not (self.finished() or self.paused(until)):
                 self.update(self.next_group())
                 self.validate_if_due()
                 stopping = bool(stop)  # read once: a signal after `save` waits for the next step
-                if stopping or self.finished() or self.due(self.config.save_every):
+                ending = stopping or self.finished() or self.paused(until)
+                if ending or self.due(self.config.save_every):
                     self.save()
                 if stopping and not self.finished():
                     raise Interrupted(self.state.step)
-        self.take_final_weights()
+        if self.finished():
+            self.take_final_weights()
 
     def stopping(self) -> None:
         """Explain what the first Ctrl-C does, and what a second one would do."""
@@ -194,9 +199,8 @@ class Trainer:
         assert group, "an epoch has fewer batches than its length says"
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
-        loss = 0.0
-        for batch in group:
-            loss += self.backward(batch.to(self.device), n_tokens)
+        losses = [self.backward(batch.to(self.device), n_tokens) for batch in group]
+        loss = sum(torch.stack(losses).tolist())  # the device is waited for once
         norm = self.clip(loss)
         self.set_rates(self.state.step + 1)
         for optimizer in self.optimizers:
@@ -208,7 +212,7 @@ class Trainer:
         self.advance(len(group))
         self.report(loss, norm, n_tokens)
 
-    def backward(self, batch: Batch, n_tokens: int) -> float:
+    def backward(self, batch: Batch, n_tokens: int) -> Tensor:
         """Accumulate the gradient of a micro-batch; return its share of the loss per token.
 
         The loss includes the load-balancing loss of mixtures of experts, computed per micro-batch
@@ -220,7 +224,7 @@ class Trainer:
             loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, batch.inputs)
             loss = loss / max(n_tokens, 1)
         self.scaler.scale(loss).backward()
-        return loss.item()
+        return loss.detach()
 
     def loss(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of one micro-batch, summed over its targets."""
@@ -282,6 +286,9 @@ class Trainer:
         patience = self.config.patience
         tired = patience is not None and self.state.validations_since_best >= patience
         return tired or self.state.step >= self.total_steps
+
+    def paused(self, until: int | None) -> bool:
+        return until is not None and self.state.step >= until
 
     def due(self, every: int | None) -> bool:
         """Whether an action is due that runs every `every` steps, or every epoch if None."""
@@ -385,16 +392,3 @@ class Trainer:
             final = self.average.weights
         if final is not None:
             copy_into(self.model, final)
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random generators, which dropout uses."""
-    state = {"cpu": torch.get_rng_state()}
-    return state | {"cuda": torch.cuda.get_rng_state()} if device.type == "cuda" else state
-
-
-def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Restore a state from `random_state`."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,80 @@
+"""Do the verdicts of a study hold? Two recipes that are the same, and two that differ by design.
+
+`python benchmarks/false_alarms.py` trains a small recipe with many seeds, and one whose learning
+rate is a planted change, then draws 200 studies of five seeds from them: how often the same recipe
+is called different from itself, and how often the planted difference is found, beside the power
+that is predicted for it.
+"""
+
+import json
+import random
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from addnorm.lab.ablation import Options, run_study, workers
+from addnorm.lab.statistics import differences, effect_size, power_of
+from addnorm.lab.studies import Design, study_of
+
+RECIPE = """
+[data]
+kind = "text"
+train = "{text}"
+valid_fraction = 0.1
+[tokenizer]
+kind = "char"
+[model]
+kind = "decoder"
+d_model = 32
+n_layers = 2
+attention = {{ n_heads = 2 }}
+residual = {{ kind = "pre" }}
+[train]
+steps = 120
+batching = {{ kind = "windows", batch_size = 8, seq_len = 32 }}
+"""
+POOL, STUDIES, SEEDS = 60, 200, 5
+RATES = ("3e-3", "2.7e-3")
+RESULTS = Path(__file__).parent / "results" / "false_alarms.json"
+
+
+def main() -> None:
+    """Train the pool, draw the studies, and write the figures."""
+    text = Path(__file__).parents[1] / "README.md"
+    with TemporaryDirectory() as made:
+        file = Path(made) / "small.toml"
+        file.write_text(RECIPE.format(text=text), encoding="utf-8")
+        design = Design(vary={"train.lr": list(RATES)}, seeds=POOL)
+        study = study_of(file, Path(made) / "study", design)
+        summary = run_study(study, Options(), workers(Options(), 1), Console(stderr=True))
+    same, planted = (row.values for row in summary.rows)
+    chance = random.Random(0)
+    alarms, found = 0, 0
+    for _ in range(STUDIES):
+        seeds = chance.sample(sorted(same), 2 * SEEDS)
+        one, other = ([same[seed] for seed in part] for part in (seeds[:SEEDS], seeds[SEEDS:]))
+        alarms += differences([(one, other)])[0].verdict != "undecided"
+        paired = seeds[:SEEDS]
+        sides = ([planted[seed] for seed in paired], [same[seed] for seed in paired])
+        found += differences([sides])[0].verdict == "higher"
+    effect = effect_size([planted[seed] - same[seed] for seed in same])
+    figures = {
+        "command": "python benchmarks/false_alarms.py",
+        "date": date.today().isoformat(),
+        "studies": STUDIES,
+        "seeds_each": SEEDS,
+        "pool": POOL,
+        "false_alarms": alarms / STUDIES,
+        "planted": f"train.lr {RATES[1]} instead of {RATES[0]}",
+        "planted_effect": round(effect, 3),
+        "found": found / STUDIES,
+        "predicted_power": round(power_of(abs(effect), SEEDS), 3),
+    }
+    RESULTS.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

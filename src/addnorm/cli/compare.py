@@ -1,0 +1,39 @@
+"""`addnorm compare`: runs side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from addnorm.cli.imports import Imports, import_named
+
+
+def compare(
+    *runs: Annotated[Path, Parameter(show_default=False)],
+    out: Path | None = None,
+    imports: Imports = (),
+) -> None:
+    """Show runs side by side: what differs in their recipes, what they cost and what they reached.
+
+    Example: `addnorm compare runs/a runs/b --out comparison`.
+
+    Parameters
+    ----------
+    runs
+        Run folders of the same task, finished or not.
+    out
+        A folder for the table as Markdown and JSON, and the learning curves as PNG and SVG; by
+        default the table is only printed.
+    """
+    from rich.console import Console
+
+    from addnorm.cli.terminal import console
+    from addnorm.lab.comparison import compare as compare_runs
+    from addnorm.lab.comparison import comparison_table, write_comparison
+
+    import_named(imports)
+    found = compare_runs(runs)
+    Console(highlight=False).print(comparison_table(found))
+    if out is not None:
+        for file in write_comparison(found, out):
+            console.out(str(file), highlight=False)

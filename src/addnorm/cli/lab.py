@@ -1,0 +1,149 @@
+"""`addnorm lab`: claims of the tutorials, settled by experiment."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from addnorm.errors import InputError
+
+lab = App(name="lab", help="Measure ten claims that tutorials repeat, and say which of them hold.")
+
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+FOLDER = Path("lab")
+
+
+@lab.command(name="list")
+def list_claims(*, out: Path = FOLDER) -> None:
+    """List the claims, and the verdicts of those that are measured.
+
+    Example: `addnorm lab list`.
+
+    Parameters
+    ----------
+    out
+        The folder with the figures.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from addnorm.lab.claim_report import findings_of
+    from addnorm.lab.claims import CLAIMS, claim_called
+    from addnorm.lab.claims.claim import verdict
+    from addnorm.lab.laboratory import measured
+
+    table = Table("claim", "what it is about", "data", "verdict")
+    for name in CLAIMS:
+        claim = claim_called(name)
+        found = [(one.task, verdict(findings_of(claim, one))) for one in measured(out, name)]
+        for task, word in found or [("", "not measured")]:
+            table.add_row(name, claim.title.en, task, word)
+    Console(highlight=False).print(table)
+
+
+@lab.command
+def run(
+    *claims: str,
+    quick: Flag = False,
+    full: Flag = False,
+    night: Flag = False,
+    out: Path = FOLDER,
+    processes: int | None = None,
+    root: Annotated[Path | None, Parameter(name="--data.root")] = None,
+) -> None:
+    """Measure claims, write their report, and go on where an earlier one was stopped.
+
+    Example: `addnorm lab run all --quick`.
+
+    Parameters
+    ----------
+    claims
+        Names as `addnorm lab list` shows them, or all.
+    quick
+        Three seeds of small models, all claims in about ten minutes; the default.
+    full
+        Five seeds and more steps, lengths and layers: about two and a half hours on two cores.
+    night
+        The same with the longest and the deepest models: about eight hours.
+    out
+        The folder of figures and report.
+    processes
+        How many cells run at once; by default as many as there are cores.
+    root
+        A folder with `tinyshakespeare/input.txt`, for what claims say of natural language.
+    """
+    from addnorm.cli.terminal import console
+    from addnorm.lab.ablation import Options, workers
+    from addnorm.lab.claim_report import write_claims_report
+    from addnorm.lab.laboratory import jobs_of, run_with_progress
+
+    sizes = [size for size, given in (("quick", quick), ("full", full), ("night", night)) if given]
+    if len(sizes) > 1:
+        raise InputError(f"--{sizes[0]} and --{sizes[1]}: one of them")
+    if not claims:
+        raise InputError("run what? Claims as `addnorm lab list` names them, or all")
+    size: Literal["quick", "full", "night"] = "full" if full else "night" if night else "quick"
+    jobs = jobs_of(claims, size, root)
+    run_with_progress(jobs, out, workers(Options(processes=processes), threads=1), console)
+    for file in write_claims_report(out):
+        console.out(str(file), highlight=False)
+
+
+@lab.command
+def report(*, out: Path = FOLDER) -> None:
+    """Write the report again from the figures that are kept.
+
+    Example: `addnorm lab report --out lab`.
+
+    Parameters
+    ----------
+    out
+        The folder of figures and report.
+    """
+    from addnorm.cli.terminal import console
+    from addnorm.lab.claim_report import write_claims_report
+    from addnorm.lab.laboratory import has_figures
+
+    if not has_figures(out):
+        raise InputError(f"{out}: no figures of claims; addnorm lab run all --quick makes them")
+    for file in write_claims_report(out):
+        console.out(str(file), highlight=False)
+
+
+@lab.command
+def speedrun(
+    board: str,
+    recipe: Path | None = None,
+    *,
+    seeds: int = 3,
+    out: Path = Path("speedruns"),
+    root: Annotated[Path, Parameter(name="--data.root")],
+) -> None:
+    """Time how long a recipe takes from nothing to a stated figure, beside the record.
+
+    Example: `addnorm lab speedrun shakespeare-1.88 my.toml --data.root data`.
+
+    Parameters
+    ----------
+    board
+        What is to be reached: shakespeare-1.88 and shakespeare-1.58 nats, multi30k-41 BLEU,
+        digits-99 percent; shakespeare alone is both of its own.
+    recipe
+        A recipe on the board's data; by default the record runs against the one before it.
+    seeds
+        How many runs each recipe has, in turn.
+    out
+        The folder of recipes, runs and times.
+    root
+        The folder with the data.
+    """
+    from rich.console import Console
+
+    from addnorm.cli.terminal import console
+    from addnorm.lab.speedrun import boards_of
+    from addnorm.lab.speedrun import speedrun as run_board
+
+    if seeds < 1:
+        raise InputError(f"--seeds {seeds}: at least one")
+    for name in boards_of(board):
+        Console(highlight=False).print(run_board(name, recipe, seeds, root, out, console))

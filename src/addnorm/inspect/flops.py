@@ -1,0 +1,25 @@
+"""The floating-point operations of a model, counted product by product."""
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from addnorm.data.batch import Batch
+from addnorm.nn.choices import KernelChoices, use_choices
+
+
+def forward_flops(model: nn.Module, batch: Batch) -> int:
+    """The FLOP of all matrix products of a forward pass, two for each multiplication and sum.
+
+    Counted by torch, on one batch of real data; norms, activations and softmax are left out, as is
+    usual (Kaplan et al. 2020, §2.1). Attention counts as its products over all pairs, masked or
+    not. A training step has about three times as many.
+    """
+    training = model.training
+    counter = FlopCounterMode(display=False)
+    plain = KernelChoices(product="torch", bias="torch", few_queries=0)
+    with torch.no_grad(), use_choices(plain), sdpa_kernel(SDPBackend.MATH), counter:
+        model.eval()(**batch.inputs)
+    model.train(training)
+    return counter.get_total_flops()

@@ -1,0 +1,122 @@
+"""One cell of a study: a variant trained with one seed, in a process of its own.
+
+What a cell is told and what it answers are plain values, so that they can be sent to another
+machine and written as JSON.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from addnorm.atomic import atomic_write
+from addnorm.errors import InputError
+from addnorm.files import read_file
+
+FIGURES = "figures.json"
+"""What a finished cell measured."""
+
+MOST = 2**30
+
+State = Literal["finished", "diverged", "paused"]
+"""Trained to its end; stopped by a number that is not finite; stopped before its end, for now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A cell to train: its recipe as a tree, its folder, and all else that decides its result.
+
+    Paths in the recipe are relative to `directory`. `until` is the step at which it pauses, for
+    now; None for its last one.
+    """
+
+    recipe: dict[str, Any]
+    folder: str
+    directory: str
+    threads: int
+    kernels: dict[str, Any]
+    imports: tuple[str, ...] = ()
+    until: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a cell measured on `split`: `scores` by name, and what it cost.
+
+    `values` has those of single examples where a score is their mean, and `loss` and `targets` of
+    batches; `texts` has translations and their references. `seconds` is the time in which it was
+    trained, breaks left out.
+    """
+
+    state: State
+    split: Literal["valid", "test"]
+    scores: dict[str, float]
+    steps: int
+    tokens: int
+    seconds: float
+    parameters: int = 0
+    problem: str = ""
+    values: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+
+FIGURES_OF = TypeAdapter(Figures)
+
+
+def run_cell(job: Job) -> Figures:
+    """Train the cell, or go on where it was, and measure it; a finished one is only read.
+
+    Raises `InputError` for what is wrong with its recipe or data.
+    """
+    folder = Path(job.folder)
+    file = folder / (FIGURES if job.until is None else f"figures-{job.until}.json")
+    for one in (file, folder / FIGURES):
+        if (kept := read_figures(one)) is not None:
+            return kept
+    os.chdir(job.directory)
+    prepare_process(job.threads, job.imports)
+    from addnorm.lab.training import train_cell
+
+    found = train_cell(job)
+    ended = found.state != "paused"
+    write_figures(folder / FIGURES if ended else file, found)
+    if ended:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return found
+
+
+def read_figures(file: Path) -> Figures | None:
+    """The figures of a cell; None where there are none, or the file is damaged."""
+    try:
+        return FIGURES_OF.validate_json(read_file(file, MOST))
+    except (OSError, ValidationError, InputError):
+        return None
+
+
+def write_figures(file: Path, found: Figures) -> None:
+    """Write the figures of a cell."""
+    tree = FIGURES_OF.dump_python(found, mode="json")
+    atomic_write(file, json.dumps(tree, ensure_ascii=False))
+
+
+_prepared: list[int] = []
+
+
+def prepare_process(threads: int, imports: tuple[str, ...]) -> None:
+    """Give this process its threads, and import the parts of a person's own, once."""
+    if _prepared:
+        return
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    import torch
+
+    torch.set_num_threads(threads)
+    if imports:
+        from addnorm.runs.imports import import_parts
+
+        import_parts(imports)
+    _prepared.append(threads)

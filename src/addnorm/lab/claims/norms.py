@@ -1,0 +1,148 @@
+"""Claim 4: layer norm beats batch norm as lengths vary, and bears four times the learning rate."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from addnorm.lab.claims.claim import (
+    Both,
+    Claim,
+    Finding,
+    Panel,
+    Point,
+    Results,
+    Row,
+    Settings,
+    Size,
+    at_least,
+)
+from addnorm.lab.claims.learning import BATCH, Course, decoder, learn, loss_of
+from addnorm.lab.claims.tasks import text_of, unequal_texts
+from addnorm.lab.statistics import mean_interval
+
+NORMS, RATED = ("layernorm", "rmsnorm", "batchnorm"), ("layernorm", "batchnorm")
+SPREADS = {"quick": (0.0, 0.9), "full": (0.0, 0.5, 0.9), "night": (0.0, 0.25, 0.5, 0.75, 0.95)}
+STEPS = {"quick": 120, "full": 400, "night": 1000}
+POWERS = {"quick": range(0, 13, 2), "full": range(13), "night": range(17)}
+SLOWEST = 1e-3
+WORST_SPREAD, MEAN_LENGTH = 0.9, 24
+
+
+def cells(size: Size, task: str) -> Sequence[Settings]:
+    """Each norm at each spread of lengths, and at each learning rate."""
+    base = {"task": task, "steps": STEPS[size]}
+    spreads = [{**base, "norm": one, "spread": s} for one in NORMS for s in SPREADS[size]]
+    rates = [SLOWEST * 2 ** (power / 2) for power in POWERS[size]]
+    return spreads + [{**base, "norm": one, "rate": rate} for one in RATED for rate in rates]
+
+
+def measure(settings: Settings, seed: int) -> Iterable[Row]:
+    """Train on texts of unequal lengths; the loss on new ones."""
+    text, name = text_of(settings["task"]), settings["norm"]
+    spread, rate = settings.get("spread", WORST_SPREAD), settings.get("rate")
+    model = decoder(text.vocab, seed, norm={"kind": name})
+    learn(
+        model,
+        lambda generator: unequal_texts(generator, text, BATCH, MEAN_LENGTH, spread),
+        Course(settings["steps"], rate or 5e-3),
+        seed,
+    )
+    model.eval()
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(7)
+        loss = loss_of(model, unequal_texts(generator, text, 256, MEAN_LENGTH, spread)).item()
+    loss = min(loss, 20.0) if loss == loss else 20.0
+    yield Row("spread" if rate is None else "rate", name, spread if rate is None else rate, loss)
+
+
+def judge(results: Results) -> Sequence[Finding]:
+    """The rule as code."""
+    widest = results.xs("spread")[-1]
+    worse = results.difference(
+        Point("spread", "batchnorm", widest), Point("spread", "layernorm", widest)
+    )
+    even = results.difference(Point("spread", "batchnorm", 0.0), Point("spread", "layernorm", 0.0))
+    return [at_least(worse, 0.0, _with(WORSE, even.mean)), four_times(results)]
+
+
+def four_times(results: Results) -> Finding:
+    """Whether the largest rates differ by four: known to a step of the sweep, and below its end."""
+    rates = [float(rate) for rate in results.xs("rate")]
+    ours, theirs = (largest_rates(results, name) for name in RATED)
+    if rates[-1] in (*ours.values(), *theirs.values()):
+        return Finding("undecided", ENDLESS)
+    found = mean_interval([ours[seed] / theirs[seed] for seed in ours])
+    step = rates[1] / rates[0]
+    low, high = min(found.low, found.mean / step), max(found.high, found.mean * step)
+    return at_least(replace(found, low=low, high=high), 4.0, RATIO)
+
+
+def _with(text: Both, even: float) -> Both:
+    return Both(*(one.replace("EVEN", f"{even:.3g}") for one in text))
+
+
+def largest_rates(results: Results, name: str) -> dict[int, float]:
+    """For each seed, the largest rate whose loss is within a tenth of the norm's best."""
+    rates = results.xs("rate", name)
+    by_rate = {rate: results.values[Point("rate", name, rate)] for rate in rates}
+    seeds = by_rate[rates[0]]
+    best = {seed: min(losses[seed] for losses in by_rate.values()) for seed in seeds}
+    return {
+        seed: max(float(rate) for rate in rates if by_rate[rate][seed] <= 1.1 * best[seed])
+        for seed in seeds
+    }
+
+
+WORSE = Both(
+    "At very unequal lengths batch norm is {mean} nats worse than layer norm ({low} to {high}); at "
+    "equal lengths EVEN.",
+    "长度极不相等时，批归一化比层归一化差 {mean} 纳特（{low} 至 {high}）；长度相等时为 EVEN。",
+)
+RATIO = Both(
+    "The largest learning rate that layer norm bears is {mean} times that of batch norm ({low} to "
+    "{high}; claimed are {limit}).",
+    "层归一化能承受的最大学习率是批归一化的 {mean} 倍（{low} 至 {high}；论断为 {limit} 倍）。",
+)
+ENDLESS = Both(
+    "A norm bears the largest learning rate that was tried, so nothing is known of their ratio.",
+    "有一种归一化能承受所试的最大学习率，因此无从得知二者之比。",
+)
+CLAIM = Claim(
+    title=Both("Layer norm, batch norm and unequal lengths", "层归一化、批归一化与不等长序列"),
+    said=Both(
+        'Layer norm suits sequences of varying length better than batch norm, and "allows four '
+        'times the learning rate" (no such figure is in the paper that it is ascribed to).',
+        "层归一化比批归一化更适合变长序列，并且“允许四倍的学习率”（被引用的论文中并无此数字）。",
+    ),
+    literature=Both(
+        "Shen et al. (2020) find batch norm clearly worse in translation, as statistics vary much "
+        "from batch to batch.",
+        "Shen 等（2020）发现批归一化在翻译中明显更差，因为统计量在批与批之间波动很大。",
+    ),
+    predicted=Both("Batch norm is worse; no factor of four.", "批归一化更差；没有四倍之说。"),
+    rule=Both(
+        "Decoders of texts with 24 tokens on average. The claim holds if batch "
+        "norm is worse at the widest spread of lengths, and the largest rate of layer norm within "
+        "a tenth of its best loss is at least four times that of batch norm, "
+        "known to within a step of the sweep.",
+        "解码器，文本平均 24 个词元。若在长度最不等时批归一化更差，"
+        "且层归一化在其最优损失一成之内的最大学习率至少是批归一化的四倍，则论断成立。",
+    ),
+    panels={
+        "spread": Panel(
+            Both("spread of lengths, of their mean", "长度的离散程度（相对均值）"),
+            Both("loss, nats", "损失（纳特）"),
+        ),
+        "rate": Panel(
+            Both("learning rate", "学习率"),
+            Both("loss, nats", "损失（纳特）"),
+            log_x=True,
+            log_y=True,
+        ),
+    },
+    cells=cells,
+    measure=measure,
+    judge=judge,
+    natural=True,
+)

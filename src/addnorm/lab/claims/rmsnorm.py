@@ -1,0 +1,116 @@
+"""Claim 9: RMSNorm is as good as LayerNorm and cheaper."""
+
+import time
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import torch
+from torch import nn
+
+from addnorm.lab.claims.claim import (
+    Both,
+    Claim,
+    Finding,
+    Panel,
+    Point,
+    Results,
+    Row,
+    Settings,
+    Size,
+    at_most,
+)
+from addnorm.lab.claims.learning import BATCH, Course, decoder, learn_text, loss_of, loss_on_new
+from addnorm.lab.claims.tasks import Examples, Text, next_tokens, text_of
+
+NORMS = ("layernorm", "rmsnorm")
+STEPS = {"quick": 300, "full": 2000, "night": 8000}
+TIMED = {"quick": 20, "full": 60, "night": 200}
+WIDTHS, LENGTH, LIMIT = (64, 256), 32, 0.02
+
+
+def cells(size: Size, task: str) -> Sequence[Settings]:
+    """Each norm trained, and both timed in turn."""
+    trained = [{"task": task, "norm": one, "steps": STEPS[size]} for one in NORMS]
+    return [
+        *trained,
+        *({"task": task, "d": d, "timed": TIMED[size], "alone": True} for d in WIDTHS),
+    ]
+
+
+def measure(settings: Settings, seed: int) -> Iterable[Row]:
+    """The loss after equal steps; or the time of a step of both, taken in turn."""
+    text = text_of(settings["task"])
+    if "timed" in settings:
+        yield from _timed(text, settings["d"], settings["timed"], seed)
+        return
+    model = decoder(text.vocab, seed, norm={"kind": settings["norm"]})
+    learn_text(model, settings["task"], LENGTH, Course(settings["steps"]), seed)
+    loss = loss_on_new(model, settings["task"], 256, LENGTH)
+    yield Row("loss", "loss", settings["norm"], loss)
+
+
+def _timed(text: Text, d: int, repeats: int, seed: int) -> Iterable[Row]:
+    models = {name: decoder(text.vocab, seed, d_model=d, norm={"kind": name}) for name in NORMS}
+    examples = next_tokens(text.draw(torch.Generator().manual_seed(seed), BATCH, LENGTH + 1))
+    taken: dict[str, list[float]] = {name: [] for name in NORMS}
+    for _ in range(repeats + 2):
+        for name, model in models.items():
+            taken[name].append(_step(model, examples))
+    for name in NORMS:
+        yield Row("time", name, d, 1000 * median(taken[name][2:]))
+
+
+def _step(model: nn.Module, examples: Examples) -> float:
+    begun = time.perf_counter()
+    loss_of(model, examples).backward()
+    model.zero_grad()
+    return time.perf_counter() - begun
+
+
+def judge(results: Results) -> Sequence[Finding]:
+    """The rule as code."""
+    worse = results.difference(Point("loss", "loss", "rmsnorm"), Point("loss", "loss", "layernorm"))
+    widest = results.xs("time")[-1]
+    ratio = results.ratio(Point("time", "rmsnorm", widest), Point("time", "layernorm", widest))
+    return [at_most(worse, LIMIT, WORSE), at_most(ratio, 1.0, TIME)]
+
+
+WORSE = Both(
+    "After equal steps RMSNorm's loss is {mean} nats above LayerNorm's ({low} to {high}; equal is "
+    "up to {limit}).",
+    "相同步数后，RMSNorm 的损失比 LayerNorm 高 {mean} 纳特（{low} 至 {high}；不超过 {limit} "
+    "视为相等）。",
+)
+TIME = Both(
+    "A step with RMSNorm takes {mean} of the time at the greatest width ({low} to {high}; cheaper "
+    "is below {limit}).",
+    "在最大宽度下，使用 RMSNorm 的一步用时为 {mean}（{low} 至 {high}；低于 {limit} 视为更省）。",
+)
+CLAIM = Claim(
+    title=Both("RMSNorm beside LayerNorm", "RMSNorm 与 LayerNorm"),
+    said=Both(
+        "RMSNorm is as good as LayerNorm and cheaper, by 7 % to 64 % (Zhang & Sennrich 2019).",
+        "RMSNorm 与 LayerNorm 同样好，而且更省，省 7 % 至 64 %（Zhang 与 Sennrich 2019）。",
+    ),
+    literature=Both(
+        "Zhang & Sennrich (2019) measured unfused norms in recurrent and Transformer models; with "
+        "fused kernels little of the difference is left.",
+        "Zhang 与 Sennrich（2019）在循环与 Transformer 模型中测量了未融合的归一化；"
+        "使用融合内核后差异所剩无几。",
+    ),
+    predicted=Both("As good; hardly cheaper.", "同样好；几乎不更省。"),
+    rule=Both(
+        f"Decoders of width 64, equal steps. The claim holds if RMSNorm is at most {LIMIT} nats "
+        "worse and forward and backward take less time, both norms taken in turn in one process.",
+        f"宽度 64 的解码器，步数相同。若 RMSNorm 最多差 {LIMIT} 纳特，且其一步用时更少"
+        "（同一进程内交替测量），则论断成立。",
+    ),
+    panels={
+        "loss": Panel(Both("norm", "归一化"), Both("loss, nats", "损失（纳特）")),
+        "time": Panel(Both("width", "宽度"), Both("a step, ms", "一步用时（毫秒）"), True),
+    },
+    cells=cells,
+    measure=measure,
+    judge=judge,
+    natural=True,
+)

@@ -1,0 +1,173 @@
+"""What the models of the claims learn: data that is made, and natural language where there is some.
+
+All draw from a generator, so that a seed decides them.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from addnorm.data.text_files import read_text
+from addnorm.errors import InputError
+
+IGNORED = -100
+"""The target of a place that is not scored."""
+
+
+class Examples(NamedTuple):
+    """Tokens, the target of each place, and which places are no padding."""
+
+    tokens: Int[Tensor, "batch seq"]
+    targets: Int[Tensor, "batch seq"]
+    valid: Bool[Tensor, "batch seq"] | None = None
+
+
+@runtime_checkable
+class Text(Protocol):
+    """A source of texts of any length."""
+
+    vocab: int
+
+    def draw(
+        self, generator: torch.Generator, n: int, length: int, *, test: bool = False
+    ) -> Int[Tensor, "n length"]:
+        """Draw texts; those for tests never overlap with the others."""
+        ...
+
+
+class Chain:
+    """A random Markov chain of order two over eight tokens: the two latest decide the next.
+
+    What is best possible is 1.25 nats a token; who sees the latest alone reaches 1.90, who sees
+    none 2.04.
+    """
+
+    vocab = 8
+
+    def __init__(self) -> None:
+        of_chain = torch.Generator().manual_seed(0)
+        likely = torch.randn(self.vocab**2, self.vocab, generator=of_chain) * 2
+        self.cumulative = likely.softmax(-1).cumsum(-1)
+
+    def draw(
+        self, generator: torch.Generator, n: int, length: int, *, test: bool = False
+    ) -> Int[Tensor, "n length"]:
+        del test  # new ones each time
+        chance = torch.rand(n, length, 1, generator=generator)
+        tokens = torch.randint(self.vocab, (n, length), generator=generator)
+        for i in range(2, length):
+            pair = tokens[:, i - 2] * self.vocab + tokens[:, i - 1]
+            next_one = (self.cumulative[pair] < chance[:, i]).sum(-1)
+            tokens[:, i] = next_one.clamp(max=self.vocab - 1)
+        return tokens
+
+
+class Characters:
+    """The characters of a text file; its last tenth is for tests."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, text = file, read_text(file)
+        alphabet = sorted(set(text))
+        self.vocab = len(alphabet)
+        number = {character: i for i, character in enumerate(alphabet)}
+        self.tokens = torch.tensor([number[character] for character in text])
+
+    def draw(
+        self, generator: torch.Generator, n: int, length: int, *, test: bool = False
+    ) -> Int[Tensor, "n length"]:
+        cut = len(self.tokens) * 9 // 10
+        part = self.tokens[cut:] if test else self.tokens[:cut]
+        if len(part) < length:
+            raise InputError(f"{self.file}: too short: {length} characters in a row are needed")
+        starts = torch.randint(len(part) - length + 1, (n, 1), generator=generator)
+        return part[starts + torch.arange(length)]
+
+
+MADE = "chain"
+"""The name of the task that makes its own data."""
+
+
+@cache
+def text_of(task: str) -> Text:
+    """The texts of a task: `chain`, or a file."""
+    return Chain() if task == MADE else Characters(Path(task))
+
+
+def next_tokens(tokens: Int[Tensor, "batch length"]) -> Examples:
+    """The task of a language model."""
+    return Examples(tokens[:, :-1], tokens[:, 1:])
+
+
+def in_order(generator: torch.Generator, n: int, length: int, *, causal: bool) -> Examples:
+    """Among noise stand tokens 2 and 3: the answer is 1 where 2 comes first, else 0.
+
+    It is given where a last or, for encoders, a first token of its own asks for it.
+    """
+    tokens = torch.randint(5, 13, (n, length), generator=generator)
+    places = torch.rand(n, length, generator=generator).topk(2).indices
+    tokens.scatter_(1, places, torch.tensor([2, 3]).expand(n, 2))
+    answer = (places[:, 0] < places[:, 1]).long()
+    asks = torch.full((n, 1), 4)
+    tokens = torch.cat((tokens, asks) if causal else (asks, tokens), 1)
+    return _asked(tokens, answer, -1 if causal else 0)
+
+
+def remembered(generator: torch.Generator, n: int, distance: int) -> Examples:
+    """Copy the first of eight symbols after `distance` tokens of noise."""
+    answer = torch.randint(8, (n,), generator=generator)
+    noise = torch.randint(8, 16, (n, distance), generator=generator)
+    asks = torch.full((n, 1), 16)
+    return _asked(torch.cat((answer[:, None], noise, asks), 1), answer, -1)
+
+
+def recalled(generator: torch.Generator, n: int, distance: int) -> Examples:
+    """Associative recall: four keys with a value each, noise, and a key whose value is asked."""
+    keys = torch.rand(n, 8, generator=generator).topk(4).indices
+    values = torch.randint(8, 16, (n, 4), generator=generator)
+    pairs = torch.stack((keys, values), 2).flatten(1)
+    noise = torch.randint(16, 24, (n, max(0, distance - 8)), generator=generator)
+    which = torch.randint(4, (n, 1), generator=generator)
+    answer = values.gather(1, which)[:, 0]
+    return _asked(torch.cat((pairs, noise, keys.gather(1, which)), 1), answer, -1)
+
+
+def added(generator: torch.Generator, n: int, distance: int) -> Examples:
+    """The adding problem with digits: two of them are marked, the answer is their sum modulo ten.
+
+    One stands in the first tenth, the other in the last half.
+    """
+    digits = torch.randint(10, (n, distance), generator=generator)
+    early = torch.randint(max(1, distance // 10), (n,), generator=generator)
+    late = torch.randint(distance // 2, distance, (n,), generator=generator)
+    rows = torch.arange(n)
+    answer = (digits[rows, early] + digits[rows, late]) % 10
+    digits[rows, early] += 10
+    digits[rows, late] += 10
+    return _asked(torch.cat((digits, torch.full((n, 1), 20)), 1), answer, -1)
+
+
+def _asked(tokens: Tensor, answer: Tensor, place: int) -> Examples:
+    targets = torch.full_like(tokens, IGNORED)
+    targets[:, place] = answer
+    return Examples(tokens, targets)
+
+
+def unequal_texts(
+    generator: torch.Generator, text: Text, n: int, mean_length: int, spread: float
+) -> Examples:
+    """The task of a language model on texts of unequal lengths, which are padded.
+
+    Lengths are uniform between `1 - spread` and `1 + spread` times their mean.
+    """
+    longest = round(mean_length * (1 + spread))
+    least = max(3, round(mean_length * (1 - spread)))
+    lengths = torch.randint(least, longest + 1, (n, 1), generator=generator)
+    tokens, targets, _ = next_tokens(text.draw(generator, n, longest + 1))
+    valid = torch.arange(longest) < lengths
+    return Examples(
+        tokens.where(valid, torch.tensor(0)), targets.where(valid, torch.tensor(IGNORED)), valid
+    )

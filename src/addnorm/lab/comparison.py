@@ -1,0 +1,211 @@
+"""Runs side by side: what differs in their recipes, what they cost, and what they reached."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from addnorm.atomic import atomic_write
+from addnorm.errors import InputError
+from addnorm.inspect.curves import Curves, distinct_names, training_picture
+from addnorm.lab.matching import flops_per_token
+from addnorm.runs.build import count_parameters
+from addnorm.runs.differences import differences
+from addnorm.runs.folder import is_run, read_settings
+from addnorm.runs.recipe import Recipe, task_of
+from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
+from addnorm.runs.training import Prepared
+from addnorm.train.journal import read_journal
+
+TEXTS = ("comparison.md", "comparison.json")
+PICTURES = ("curves.png", "curves.svg")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a run. `seconds` is from its first file to its last step, breaks included.
+
+    `flops` is that of a forward pass for each token, None where the data are not at hand; `best`
+    and `last` are validation scores by name, `best` of the metric that selects the weights.
+    """
+
+    name: str
+    folder: str
+    parameters: int
+    flops: float | None
+    steps: int
+    tokens: int
+    seconds: float | None
+    last_loss: float | None
+    metric: str
+    best: float | None
+    best_step: int | None
+    last: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Runs and the fields of their recipes that differ, with the value of each run."""
+
+    runs: Sequence[Facts]
+    fields: Mapping[str, Sequence[Any]]
+
+
+def compare(folders: Sequence[Path]) -> Comparison:
+    """Compare runs, finished or not. Raises `InputError` for a folder that is none.
+
+    Runs of different tasks are not comparable, and refused.
+    """
+    unique = list({folder.resolve(): folder for folder in folders}.values())
+    if len(unique) < 2:
+        raise InputError("compare needs two runs or more: `addnorm compare runs/a runs/b`")
+    for folder in unique:
+        if not is_run(folder):
+            lacks = "no config.json" if folder.exists() else "nothing is there"
+            raise InputError(f"{folder}: not a run folder: {lacks}")
+    saved = [read_settings(folder) for folder in unique]
+    tasks = {task_of(one.recipe): folder for one, folder in zip(saved, unique, strict=True)}
+    if len(tasks) > 1:
+        (one, here), (other, there), *_ = tasks.items()
+        raise InputError(f"{here} is for {one}, {there} for {other}: nothing to compare")
+    names = distinct_names(unique)
+    facts = [_facts(folder, name) for folder, name in zip(unique, names, strict=True)]
+    return Comparison(runs=facts, fields=_fields([one.recipe for one in saved]))
+
+
+def _fields(recipes: Sequence[Recipe]) -> dict[str, list[Any]]:
+    """The fields in which any recipe differs from the first, with the value of each."""
+    first, found = recipes[0], dict[str, list[Any]]()
+    for index, recipe in enumerate(recipes):
+        for name, (old, new) in differences(first, recipe).items():
+            found.setdefault(name, [old] * len(recipes))[index] = new
+    return found
+
+
+def _facts(folder: Path, name: str) -> Facts:
+    recipe, tokenizers, labels = read_settings(folder)
+    lines = list(read_journal(folder / "metrics.jsonl"))
+    steps = {line["step"]: line for line in lines if "loss" in line}
+    checks = {line["step"]: line for line in lines if "valid_loss" in line}
+    metric = recipe.eval.metric or MEASURED[task_of(recipe)][0]
+    scores = {int(step): line[f"valid_{metric}"] for step, line in checks.items()}
+    pick = min if metric in LOWER_IS_BETTER else max
+    best = pick(scores, key=scores.__getitem__) if scores else None
+    last = list(checks.values())[-1] if checks else {}
+    return Facts(
+        name=name,
+        folder=str(folder),
+        parameters=count_parameters(recipe, tokenizers, labels),
+        flops=_flops(recipe),
+        steps=int(max(steps, default=0)),
+        tokens=int(sum(line.get("tokens", 0) for line in steps.values())),
+        seconds=_seconds(folder),
+        last_loss=steps[max(steps)]["loss"] if steps else None,
+        metric=metric,
+        best=None if best is None else scores[best],
+        best_step=best,
+        last={k.removeprefix("valid_"): v for k, v in last.items() if k.startswith("valid_")},
+    )
+
+
+def _flops(recipe: Recipe) -> float | None:
+    try:
+        return flops_per_token(recipe, Prepared(recipe))
+    except InputError:  # its data are elsewhere
+        return None
+
+
+def _seconds(folder: Path) -> float | None:
+    """From the first file of a run to its last step; of a cell of a study, without breaks."""
+    times = folder / "seconds.json"
+    if times.is_file():
+        return float(sum(json.loads(times.read_text("utf-8"))))
+    first, last = folder / "machine.json", folder / "metrics.jsonl"
+    if not (first.is_file() and last.is_file()):
+        return None
+    return max(0.0, last.stat().st_mtime - first.stat().st_mtime)
+
+
+def rows(found: Comparison) -> list[tuple[str, list[str]]]:
+    """The table: what a row is about, and a cell for each run."""
+    runs = found.runs
+    metric = runs[0].metric
+    facts: list[tuple[str, list[str]]] = [
+        *((name, [_value(one) for one in values]) for name, values in found.fields.items()),
+        ("parameters", [f"{run.parameters:,}" for run in runs]),
+        ("FLOP per token", [_number(run.flops) for run in runs]),
+        ("steps", [f"{run.steps:,}" for run in runs]),
+        ("tokens seen", [f"{run.tokens:,}" for run in runs]),
+        ("time", [_duration(run.seconds) for run in runs]),
+        ("training loss", [_score(run.last_loss) for run in runs]),
+        (f"best {metric}", [_best(run) for run in runs]),
+    ]
+    names = dict.fromkeys(name for run in runs for name in run.last)
+    facts += [(f"last {name}", [_score(run.last.get(name)) for run in runs]) for name in names]
+    return facts
+
+
+def _value(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _score(value: float | None) -> str:
+    return "–" if value is None else f"{value:.5g}"
+
+
+def _best(run: Facts) -> str:
+    return "–" if run.best is None else f"{run.best:.5g} (step {run.best_step:,})"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def comparison_table(found: Comparison) -> Table:
+    """The table for a terminal."""
+    table = Table("", *(escape(run.name) for run in found.runs))
+    for index, (name, cells) in enumerate(rows(found)):
+        table.add_row(name, *cells, end_section=index + 1 == len(found.fields))
+    return table
+
+
+def comparison_markdown(found: Comparison) -> str:
+    """The table as Markdown."""
+    lines = [["", *(run.name for run in found.runs)], ["---", *("---:" for _ in found.runs)]]
+    lines += [[name, *cells] for name, cells in rows(found)]
+    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def write_comparison(found: Comparison, out: Path) -> list[Path]:
+    """Write the table as Markdown and JSON, and the learning curves as PNG and SVG.
+
+    Returns the paths; there are no pictures where a run has no steps.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    atomic_write(out / TEXTS[0], comparison_markdown(found))
+    tree = json.dumps(asdict(found), indent=1, ensure_ascii=False, default=str)
+    atomic_write(out / TEXTS[1], tree)
+    written = [out / name for name in TEXTS]
+    try:
+        curves = [Curves.of(Path(run.folder), run.name) for run in found.runs]
+    except InputError:
+        return written
+    for name in PICTURES:
+        training_picture(curves, out / name)
+    return [*written, *(out / name for name in PICTURES)]

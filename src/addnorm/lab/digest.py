@@ -1,0 +1,108 @@
+"""The digest of all that decides the result of a cell, by which a study knows what it has done."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+
+from addnorm.data.text_files import ROOT
+from addnorm.nn.choices import CHOICES, KernelChoices
+from addnorm.processor import processor
+from addnorm.runs.digests import digest
+
+
+def cell_digest(
+    recipe: Mapping[str, Any], threads: int, kernels: KernelChoices, imports: Sequence[str] = ()
+) -> str:
+    """Sixteen hexadecimal digits of recipe, seed, data, code, threads, kernels and processor."""
+    facts = {
+        "recipe": recipe,
+        "data": {str(file): digest_of_file(file) for file in files_in(recipe.get("data") or {})},
+        "start": _start(recipe),
+        "code": code_digest(),
+        "imports": {name: _module(name) for name in imports},
+        "torch": torch.__version__,
+        "threads": threads,
+        "kernels": CHOICES.dump_python(kernels, mode="json"),
+        "processor": processor(),
+    }
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
+    return xxhash.xxh3_64(text.encode()).hexdigest()
+
+
+def digest_of_file(file: Path) -> str:
+    """The digest of a file, computed once as long as its size and time are the same."""
+    facts = file.stat()
+    return _digest(file, facts.st_size, facts.st_mtime_ns)
+
+
+@cache
+def _digest(file: Path, size: int, time: int) -> str:
+    del size, time
+    return digest(file)
+
+
+def files_in(data: Mapping[str, Any]) -> Iterator[Path]:
+    """The files that a recipe's data name, where training looks for them, in order."""
+    root = Path(data.get("root") or os.environ.get(ROOT, ""))
+    for key, value in data.items():
+        if key not in ("kind", "root"):
+            yield from _named(value, root, folders=key == FOLDERS)
+
+
+FOLDERS = "path"
+"""The field of data that may name a folder: a dataset that was saved there."""
+
+
+def _named(value: Any, root: Path, *, folders: bool) -> Iterator[Path]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _named(one, root, folders=folders)
+    elif isinstance(value, str) and value and "\n" not in value and len(value) < MOST_LETTERS:
+        path = root / value
+        if path.is_file():
+            yield path
+        elif folders and path.is_dir():
+            yield from sorted(file for file in path.rglob("*") if file.is_file())
+
+
+MOST_LETTERS = 4096
+"""The longest path there is."""
+
+
+def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """The weights that training begins with."""
+    start = recipe.get("train", {}).get("start")
+    folder = Path(start) if isinstance(start, str) else None
+    files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else []
+    return {file.name: digest_of_file(file) for file in files}
+
+
+def _module(name: str) -> str:
+    """The digest of a file or module with parts of a person's own."""
+    path = Path(name)
+    if not path.is_file():
+        found = find_spec(name)
+        path = Path(found.origin) if found and found.origin else path
+    return digest_of_file(path) if path.is_file() else ""
+
+
+@cache
+def code_digest() -> str:
+    """The version of AddNorm, and the digest of its modules, for a copy that somebody works on."""
+    here = Path(__file__).parent
+    total = xxhash.xxh3_64()
+    for file in sorted(here.parent.rglob("*.py")):
+        part = file.relative_to(here.parent).parts[0]
+        if part not in ("bench", "cli", "demo", "lab") or file == here / "training.py":
+            total.update(file.read_bytes())
+    return f"{version('addnorm')} {total.hexdigest()}"

@@ -1,0 +1,91 @@
+"""Making variants cost the same: as many parameters, or operations a token, as the first."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from addnorm.errors import InputError
+from addnorm.inspect.flops import forward_flops
+from addnorm.lab.grid import Reader, Variant
+from addnorm.runs.build import build_model, count_parameters
+from addnorm.runs.recipe import Recipe
+from addnorm.runs.training import Prepared
+
+Match = Literal["parameters", "flops"]
+Cost = Callable[[Recipe], float]
+"""What a recipe's model costs."""
+
+TOLERANCE = 0.02
+"""How far from the first a variant may be."""
+
+LARGEST = 2**20
+STEP = 8
+"""Widths are multiples of this where one is near enough; processors like them."""
+
+FIELD = "model.feedforward.d_ff"
+
+
+def matched(read: Reader, variants: list[Variant], cost: Cost, field: str = FIELD) -> list[Variant]:
+    """The variants with `field` changed so that each costs within 2 % of the first.
+
+    A variant that no width of at least one makes equal is refused, with its reason.
+    """
+    first = variants[0].recipe
+    assert first is not None
+    target = cost(first)
+    return [variants[0], *(_matched(read, one, cost, target, field) for one in variants[1:])]
+
+
+def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
+    """The cost of a recipe's model, with the vocabulary and the data of the first variant."""
+    first = variants[0].recipe
+    assert first is not None
+    prepared = Prepared(first)
+    if match == "parameters":
+        return lambda recipe: count_parameters(recipe, prepared.tokenizers, prepared.labels)
+    return lambda recipe: flops_per_token(recipe, prepared)
+
+
+def flops_per_token(recipe: Recipe, prepared: Prepared) -> float:
+    """The FLOP of a forward pass for each token that a model learns from, on the first batch."""
+    batch = next(iter(prepared.loaders.train.batches(0)))
+    model = build_model(recipe, prepared.tokenizers, prepared.labels)
+    return forward_flops(model, batch) / max(batch.n_tokens, 1)
+
+
+def _matched(read: Reader, variant: Variant, cost: Cost, target: float, field: str) -> Variant:
+    if variant.recipe is None or _near(cost(variant.recipe), target):
+        return variant
+    if field in variant.fields:
+        reason = f"{field} varies, so it cannot be adjusted: name another field with --match-by"
+        return replace(variant, recipe=None, refused=reason)
+    try:
+        width = _width(lambda n: cost(read({**variant.fields, field: str(n)})), target)
+    except InputError as error:
+        reason = f"cannot be matched by {field}: {error}"
+        return replace(variant, recipe=None, refused=reason)
+    adjusted = {field: str(width)}
+    return replace(variant, recipe=read({**variant.fields, **adjusted}), adjusted=adjusted)
+
+
+def _near(value: float, target: float) -> bool:
+    return abs(value - target) <= TOLERANCE * target
+
+
+def _width(cost_of: Callable[[int], float], target: float) -> int:
+    """The width whose cost is nearest the target, a multiple of eight if that is near enough."""
+    small, large = 1, 2
+    while cost_of(large) < target:
+        small, large = large, 2 * large
+        if large > LARGEST:
+            raise InputError(f"even {LARGEST:,} costs less")
+    while large - small > 1:
+        middle = (small + large) // 2
+        small, large = (middle, large) if cost_of(middle) < target else (small, middle)
+    rounded = [max(STEP, n // STEP * STEP) for n in (large, large + STEP - 1)]
+    found: Mapping[int, float] = {n: cost_of(n) for n in (*rounded, small, large)}
+    near = [n for n in found if _near(found[n], target)]
+    if not near:
+        nearest = min(found, key=lambda n: abs(found[n] - target))
+        raise InputError(f"at {nearest} it costs {found[nearest]:,.0f}, wanted {target:,.0f} ± 2 %")
+    return near[0]

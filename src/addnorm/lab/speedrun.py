@@ -1,0 +1,157 @@
+"""Speed runs: how long a recipe takes from nothing to a stated figure, beside the record."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from statistics import fmean, median
+
+from rich.console import Console
+from rich.table import Table
+
+from addnorm.atomic import atomic_write
+from addnorm.errors import InputError, nearest
+from addnorm.processor import file_name, processor
+from addnorm.runs.evaluation import Split, data_of, evaluated
+from addnorm.runs.recipe import read_recipe
+from addnorm.runs.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """A figure to reach on a split of some data: the first recipe there is the record."""
+
+    split: Split
+    metric: str
+    target: float
+    lower_is_better: bool = False
+
+    def reached(self, figure: float) -> bool:
+        """Whether a figure is as good as the target."""
+        return figure <= self.target if self.lower_is_better else figure >= self.target
+
+
+BOARDS: Mapping[str, Board] = {
+    "shakespeare-1.88": Board(split="valid", metric="loss", target=1.88, lower_is_better=True),
+    "shakespeare-1.58": Board(split="valid", metric="loss", target=1.58, lower_is_better=True),
+    "multi30k-41": Board(split="test", metric="bleu", target=41.0),
+    "digits-99": Board(split="test", metric="accuracy", target=99.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Time:
+    """One run of a recipe: the seconds of its whole process, and the figure that it reached."""
+
+    recipe: str
+    seed: int
+    seconds: float
+    figure: float
+
+
+def boards_of(name: str) -> list[str]:
+    """A board, or all of one kind of data, such as `shakespeare`.
+
+    Raises `InputError` with the nearest name if there is none.
+    """
+    found = [board for board in BOARDS if board == name or board.startswith(f"{name}-")]
+    if not found:
+        valid = [*dict.fromkeys(board.partition("-")[0] for board in BOARDS), *BOARDS]
+        raise InputError(f"no board is called {name!r}.{nearest(name, valid)}")
+    return found
+
+
+def record(board: str, *, before: bool = False) -> str:
+    """The recipe that holds a record, or held it before."""
+    file = files("addnorm.lab") / "records" / f"{board}{'-before' if before else ''}.toml"
+    return file.read_text("utf-8")
+
+
+def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]:
+    """The recipes to time: the record and the one before, or a new one and the record.
+
+    All are written into `folder`, beside the times. Raises `InputError` for a recipe that breaks
+    the rules.
+    """
+    texts = {"record": record(board)}
+    if recipe is None:
+        texts["the record before"] = record(board, before=True)
+    else:
+        check_rules(board, recipe)
+        texts = {f"{recipe.stem} (yours)": recipe.read_text("utf-8"), **texts}
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Path] = {}
+    for name, text in texts.items():
+        found[name] = folder / f"{file_name(name)}.toml"
+        atomic_write(found[name], text)
+    return found
+
+
+def check_rules(board: str, recipe: Path) -> None:
+    """Raise `InputError` for other data or another tokenizer than the record's, or a head start.
+
+    The loss of another tokenizer is that of other tokens.
+    """
+    theirs = read_recipe(recipe, {}, import_parts=True)
+    if theirs.train.start is not None:
+        raise InputError(f"{recipe}: train.start: a speed run begins from nothing")
+    with as_file(files("addnorm.lab") / "records" / f"{board}.toml") as file:
+        ours = read_recipe(file, {})
+    for table in ("data", "tokenizer"):
+        if getattr(theirs, table) != getattr(ours, table):
+            raise InputError(f"{recipe}: [{table}] has to be that of the board {board}")
+
+
+def time_recipe(
+    board: str, name: str, recipe: Path, seed: int, root: Path, console: Console
+) -> Time:
+    """Train a recipe in a process of its own, then measure it; only the first is timed."""
+    run = recipe.with_suffix("") / f"seed-{seed}"
+    command = [sys.executable, "-m", "addnorm", "train", str(recipe), "--out", str(run)]
+    fields = ["--data.root", str(root), "--train.seed", str(seed)]
+    console.out(f"{board}: {name}, seed {seed}", highlight=False)
+    begun = time.perf_counter()
+    done = subprocess.run([*command, *fields], stderr=subprocess.PIPE, text=True, check=False)
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        raise InputError(f"{recipe}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    trained = Run.open(run)
+    scores = evaluated(trained, BOARDS[board].split, data_of(trained)).scores
+    return Time(recipe=name, seed=seed, seconds=seconds, figure=scores[BOARDS[board].metric])
+
+
+def speedrun(
+    board: str, recipe: Path | None, seeds: int, root: Path, out: Path, console: Console
+) -> Table:
+    """Time the recipes of a board in turn, seed by seed; keep and show their times."""
+    folder = out / f"{board}-{file_name(processor())}"
+    recipes = contenders(board, recipe, folder)
+    found: list[Time] = []
+    for seed in range(1, seeds + 1):
+        for name, file in recipes.items():
+            found.append(time_recipe(board, name, file, seed, root, console))
+            kept = {"board": asdict(BOARDS[board]), "runs": [asdict(one) for one in found]}
+            atomic_write(folder / "times.json", json.dumps({"on": processor(), **kept}, indent=1))
+    return times_table(board, found)
+
+
+def times_table(board: str, found: Sequence[Time]) -> Table:
+    """Each recipe with its median time, its figures and whether each seed reached the target."""
+    goal = BOARDS[board]
+    sign = "≤" if goal.lower_is_better else "≥"
+    table = Table("recipe", "seconds", "each", f"{goal.metric} {sign} {goal.target:g}", "reached")
+    for name in dict.fromkeys(one.recipe for one in found):
+        some = [one for one in found if one.recipe == name]
+        reached = sum(goal.reached(one.figure) for one in some)
+        table.add_row(
+            name,
+            f"{median(one.seconds for one in some):,.1f}",
+            " ".join(f"{one.seconds:,.1f}" for one in some),
+            f"{fmean(one.figure for one in some):.4g}",
+            f"{reached} of {len(some)}",
+        )
+    return table

@@ -1,0 +1,211 @@
+"""Statistics of comparisons: paired differences, intervals, corrections, and how many seeds decide.
+
+Variants are compared with the same seeds and the same data, so their differences are paired: what
+a seed does to both cancels out.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from addnorm.errors import InputError
+
+try:
+    from scipy import stats
+except ImportError as error:
+    raise InputError("Comparisons need scipy: pip install 'addnorm[lab]'.") from error
+
+LEVEL = 0.95
+"""The confidence of every interval."""
+
+POWER = 0.8
+"""The probability with which `seeds_to_decide` seeds would find a difference of the size seen."""
+
+MOST_SEEDS = 10_000
+"""More seeds than these are "no number of seeds"."""
+
+Verdict = Literal["higher", "lower", "equal", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """An estimate with the interval that covers the true value in 95 of 100 studies."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How a variant differs from the first one in a metric, with the same seeds.
+
+    `effect` is the mean difference in units of its standard deviation (Cohen's d of paired samples;
+    Cohen 1988, §2.3.5), infinite for a difference that does not vary. `p` is that of the paired
+    t-test (Student 1908), `adjusted` the same corrected for all comparisons of a study.
+    """
+
+    interval: Interval
+    effect: float
+    p: float
+    adjusted: float
+    verdict: Verdict
+    needed: int | None
+    """The seeds that would decide it, if the difference is what it seems; None if none would."""
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean with its 95 % interval, `mean ± t(n - 1) · s / √n`; infinite for a single value.
+
+    Raises `ValueError` if there are no values.
+    """
+    if not values:
+        raise ValueError("no values, no mean")
+    mean, n = float(np.mean(values)), len(values)
+    if n == 1:
+        return Interval(mean=mean, low=-math.inf, high=math.inf, n=1)
+    error = float(stats.sem(values))
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
+    return Interval(mean=mean, low=mean - reach, high=mean + reach, n=n)
+
+
+def differences(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Difference]:
+    """Compare the values of each variant with those of the first, seed by seed.
+
+    A pair is the values of a variant and those of the first one with the same seeds. All pairs
+    together are one family of tests, corrected by Holm. Raises `ValueError` for values of different
+    lengths, or none.
+    """
+    all_of = [[a - b for a, b in zip(ours, first, strict=True)] for ours, first in pairs]
+    ps = [_p(one) for one in all_of]
+    return [
+        _difference(one, p, adjusted, len(pairs))
+        for one, p, adjusted in zip(all_of, ps, holm(ps), strict=True)
+    ]
+
+
+def _p(values: Sequence[float]) -> float:
+    """The p-value of the t-test that the mean is zero; 1 where nothing can be tested."""
+    if len(values) < 2 or not any(values) or not np.all(np.isfinite(values)):
+        return 1.0
+    if not _spread(values):
+        return 0.0  # the same difference with every seed
+    found: Any = stats.ttest_1samp(values, 0.0)
+    return float(found.pvalue)
+
+
+def _difference(values: Sequence[float], p: float, adjusted: float, n_tests: int) -> Difference:
+    interval = mean_interval(values)
+    if len(values) > 1 and not any(values):
+        verdict: Verdict = "equal"
+    elif adjusted < 1 - LEVEL:
+        verdict = "higher" if interval.mean > 0 else "lower"
+    else:
+        verdict = "undecided"
+    return Difference(
+        interval=interval,
+        effect=effect_size(values),
+        p=p,
+        adjusted=adjusted,
+        verdict=verdict,
+        needed=seeds_to_decide(values, n_tests) if verdict == "undecided" else None,
+    )
+
+
+def effect_size(values: Sequence[float]) -> float:
+    """The mean in units of the standard deviation; not a number for fewer than two values."""
+    if len(values) < 2:
+        return math.nan
+    mean, spread = float(np.mean(values)), _spread(values)
+    if spread:
+        return mean / spread
+    return math.copysign(math.inf, mean) if mean else 0.0
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation; zero for values that differ by rounding only."""
+    if np.ptp(values) <= 1e-12 * np.max(np.abs(values)):
+        return 0.0
+    return float(np.std(values, ddof=1))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """The p-values adjusted so that all tests together err in 5 of 100 studies (Holm 1979).
+
+    `max over smaller p of min(1, (m - rank) p)`, rank from zero; scipy has no function of it.
+    """
+    adjusted, largest = [1.0] * len(ps), 0.0
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+        largest = max(largest, min(1.0, (len(ps) - rank) * ps[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def seeds_to_decide(values: Sequence[float], n_tests: int = 1) -> int | None:
+    """The least number of seeds whose t-test finds this effect in 80 of 100 studies.
+
+    By the noncentral t distribution with `effect · √n`, at 5 % divided by the number of tests. None
+    if the effect is zero or unknown, or more than 10,000 seeds were needed.
+    """
+    effect = abs(effect_size(values))
+    if not 0 < effect < math.inf:
+        return None
+    few, enough = 1, 2
+    while power_of(effect, enough, n_tests) < POWER:  # upwards: far above, the tail is not computed
+        few, enough = enough, 2 * enough
+        if few > MOST_SEEDS:
+            return None
+    while enough - few > 1:
+        n = (few + enough) // 2
+        few, enough = (few, n) if power_of(effect, n, n_tests) >= POWER else (n, enough)
+    return enough if enough <= MOST_SEEDS else None
+
+
+def power_of(effect: float, n: int, n_tests: int = 1) -> float:
+    """The probability that a t-test of `n` seeds finds a true effect of this size."""
+    limit = stats.t.ppf(1 - (1 - LEVEL) / 2 / n_tests, n - 1)
+    shift = effect * math.sqrt(n)
+    return float(stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift))
+
+
+def bootstrap_interval(
+    ours: NDArray[np.float64],
+    first: NDArray[np.float64],
+    weights: NDArray[np.float64] | None = None,
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """The difference of two means over the same examples, with its bootstrap interval.
+
+    Examples are drawn again with replacement, the same for both sides (Efron & Tibshirani 1993,
+    §13.3, percentiles). With `weights`, such as tokens, the means are weighted by them. Raises
+    `ValueError` for different numbers of examples, or none.
+    """
+    if ours.shape != first.shape or not ours.size:
+        raise ValueError(f"{ours.size} examples cannot be paired with {first.size}")
+    weights = np.ones_like(ours) if weights is None else weights
+    difference = ours - first
+    mean = float(np.average(difference, weights=weights))
+    if ours.size == 1:
+        return Interval(mean=mean, low=-math.inf, high=math.inf, n=1)
+
+    def weighted(index: NDArray[np.int64], axis: int = -1) -> NDArray[np.float64]:
+        drawn = weights[index]
+        return (difference[index] * drawn).sum(axis) / drawn.sum(axis)
+
+    found = stats.bootstrap(
+        (np.arange(ours.size),),
+        weighted,
+        n_resamples=resamples,
+        batch=max(1, 2**22 // ours.size),
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(mean=mean, low=float(found.low), high=float(found.high), n=ours.size)

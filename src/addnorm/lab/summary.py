@@ -1,0 +1,170 @@
+"""What the figures of a study say: each variant beside the first, with intervals and a verdict."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from addnorm.lab.cell import Figures
+from addnorm.lab.statistics import (
+    Difference,
+    Interval,
+    bootstrap_interval,
+    differences,
+    mean_interval,
+)
+from addnorm.lab.studies import Study
+
+BLEU_SAMPLES = 1000
+"""How often sacrebleu draws the sentences again."""
+
+BySeed = Mapping[int, Figures]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A variant with its figures, and how it differs from the first.
+
+    `values` are the scores of its seeds; `diverged` is how many seeds met a number that is not
+    finite, `missing` how many are not finished or were dropped. `examples` is the difference by
+    bootstrap over test examples, the mean over seeds; `bleu_p` the p-value of sacrebleu's paired
+    bootstrap, of the first seed.
+    """
+
+    name: str
+    values: Mapping[int, float]
+    mean: Interval | None
+    difference: Difference | None
+    examples: Interval | None
+    bleu_p: float | None
+    diverged: int
+    missing: int
+    parameters: int
+    tokens: int
+    seconds: float
+    refused: str = ""
+    dropped: str = ""
+    adjusted: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A row for each variant, and the splits on which they were measured: one, as a rule."""
+
+    rows: Sequence[Row]
+    metric: str
+    lower_is_better: bool
+    splits: Sequence[str]
+    n_seeds: int
+
+    def better(self, row: Row) -> bool | None:
+        """Whether a variant is better than the first; None if that is undecided."""
+        verdict = row.difference.verdict if row.difference is not None else "undecided"
+        if verdict not in ("higher", "lower"):
+            return None
+        return (verdict == "lower") == self.lower_is_better
+
+
+def summarise(study: Study, dropped: Mapping[int, str] | None = None) -> Summary:
+    """Compare all variants with the first over the seeds that both have finished."""
+    figures = study.figures()
+    scores = {
+        i: {s: f.scores[study.metric] for s, f in found.items() if study.metric in f.scores}
+        for i, found in figures.items()
+    }
+    compared = [i for i in scores if i and len(scores[i].keys() & scores[0].keys()) > 0]
+    pairs = [_paired(scores[i], scores[0]) for i in compared]
+    found = dict(zip(compared, differences(pairs), strict=True))
+    rows = [
+        _row(study, i, scores[i], figures[i], figures[0], found.get(i), (dropped or {}).get(i, ""))
+        for i in figures
+    ]
+    splits = {one.split for several in figures.values() for one in several.values() if one.scores}
+    return Summary(
+        rows=rows,
+        metric=study.metric,
+        lower_is_better=study.lower_is_better,
+        splits=sorted(splits),
+        n_seeds=len(study.settings.seeds),
+    )
+
+
+def _paired(
+    ours: Mapping[int, float], first: Mapping[int, float]
+) -> tuple[list[float], list[float]]:
+    common = [seed for seed in first if seed in ours]
+    return [ours[seed] for seed in common], [first[seed] for seed in common]
+
+
+def _row(
+    study: Study,
+    index: int,
+    scores: Mapping[int, float],
+    figures: BySeed,
+    first: BySeed,
+    difference: Difference | None,
+    dropped: str,
+) -> Row:
+    variant = study.variants[index]
+    finished = [one for one in figures.values() if one.state == "finished"]
+    expected = 0 if variant.recipe is None else len(study.settings.seeds)
+    common = sorted(scores.keys() & {s for s, one in first.items() if one.scores})
+    compared = bool(index and common)
+    return Row(
+        name=variant.name,
+        values=dict(sorted(scores.items())),
+        mean=mean_interval(list(scores.values())) if scores else None,
+        difference=difference,
+        examples=_over_examples(study.metric, figures, first, common) if compared else None,
+        bleu_p=_bleu_p(figures[common[0]], first[common[0]])
+        if compared and study.metric == "bleu"
+        else None,
+        diverged=sum(one.state == "diverged" for one in figures.values()),
+        missing=expected - len(figures),
+        parameters=finished[0].parameters if finished else 0,
+        tokens=finished[0].tokens if finished else 0,
+        seconds=median(one.seconds for one in finished) if finished else 0.0,
+        refused=variant.refused,
+        dropped=dropped,
+        adjusted=variant.adjusted,
+    )
+
+
+def _over_examples(
+    metric: str, ours: BySeed, first: BySeed, common: Sequence[int]
+) -> Interval | None:
+    """The difference with its interval over examples; None where the score is no mean of them."""
+    sides = [[side[seed].values for seed in common] for side in (ours, first)]
+    if not all(metric in values for side in sides for values in side):
+        return None
+    lengths = {len(values[metric]) for side in sides for values in side}
+    if len(lengths) > 1 or not lengths.isdisjoint({0}):
+        return None
+    mine, theirs = (np.mean([values[metric] for values in side], axis=0) for side in sides)
+    if metric != "loss":
+        return bootstrap_interval(mine, theirs)
+    targets = [np.array(values["targets"]) for side in sides for values in side]
+    if not all(np.array_equal(targets[0], one) for one in targets):
+        return None  # other batches, or another tokenizer
+    weights = targets[0]
+    return bootstrap_interval(mine / weights, theirs / weights, weights)
+
+
+def _bleu_p(ours: Figures, first: Figures) -> float | None:
+    """The p-value that BLEU differs, by sacrebleu's paired bootstrap (Koehn 2004)."""
+    if not ours.texts or len(ours.texts) != len(first.texts):
+        return None
+    if ours.texts == first.texts:
+        return 1.0  # where sacrebleu finds all of its samples at the edge
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.significance import PairedTest
+
+    references = [reference for _, reference in first.texts]
+    sides = {"first": first.texts, "ours": ours.texts}
+    systems: Any = [(name, [text for text, _ in texts]) for name, texts in sides.items()]
+    test = PairedTest(systems, {"BLEU": BLEU(references=[references])}, None, "bs", BLEU_SAMPLES)
+    results: Any = test()[1]
+    found = results["BLEU"][1].p_value
+    return None if found is None else float(found)

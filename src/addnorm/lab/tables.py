@@ -1,0 +1,138 @@
+"""`addnorm.lab.study`: a study from Python, and its results as rows for other libraries."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, TypedDict, Unpack
+
+from rich.console import Console
+
+from addnorm.errors import InputError, known_keywords
+from addnorm.lab.ablation import Options, run_study, workers
+from addnorm.lab.grid import toml_value
+from addnorm.lab.matching import FIELD, Match
+from addnorm.lab.report import markdown, write_report
+from addnorm.lab.studies import RESULTS, Design, study_of
+from addnorm.lab.summary import Summary
+from addnorm.runs.recipe import Recipe
+
+
+class StudyOptions(TypedDict, total=False):
+    """The other options of `addnorm ablate`; `progress` shows a bar, as is usual."""
+
+    metric: str | None
+    match: Match | None
+    match_by: str
+    threads: int
+    imports: Sequence[str]
+    progress: bool
+    halving: bool
+    processes: int | None
+    scheduler: str | None
+
+
+@dataclass(frozen=True, repr=False)
+class StudyTable:
+    """The results of a study.
+
+    Attributes
+    ----------
+    cells
+        A dictionary for each variant and seed: `variant`, `seed`, `state`, scores, `parameters`,
+        `tokens`, `seconds`. `pandas.DataFrame(table.cells)` and `polars.DataFrame(table.cells)`
+        take it as it is.
+    variants
+        A dictionary for each variant: mean, interval, difference to the first, effect, p, verdict.
+    text
+        The report as Markdown, which notebooks show.
+    folder
+        Where the runs, the report and the pictures are.
+    """
+
+    cells: Sequence[Mapping[str, Any]]
+    variants: Sequence[Mapping[str, Any]]
+    text: str
+    folder: Path
+
+    def __repr__(self) -> str:
+        n, cells = len(self.variants), len(self.cells)
+        return f"<StudyTable of {n} variants, {cells} cells: {self.folder}>"
+
+    def _repr_markdown_(self) -> str:
+        return self.text
+
+
+@known_keywords
+def study(
+    recipe: str | PathLike[str] | Recipe,
+    *,
+    vary: Mapping[str, Sequence[Any]],
+    seeds: int = 3,
+    folder: str | PathLike[str] | None = None,
+    **options: Unpack[StudyOptions],
+) -> StudyTable:
+    """Train every combination of some values with several seeds, and compare them with the first.
+
+    `vary` has the values of each field, as text in a recipe, as numbers, or as configurations:
+    `{"model.norm": [LayerNormConfig(), "rmsnorm"]}`. The study is kept in `folder`, by default a
+    new temporary one; called again with the same folder, what is finished is not trained again.
+    Cells are trained in other processes, so a script calls this below `if __name__ ==
+    "__main__":`. Parts of your own are named by their files in `imports`. Raises `InputError` as
+    `addnorm ablate` does.
+    """
+    source = recipe if isinstance(recipe, Recipe) else Path(recipe)
+    design = Design(
+        vary={name: [toml_value(value) for value in values] for name, values in vary.items()},
+        seeds=seeds,
+        metric=options.get("metric"),
+        match=options.get("match"),
+        match_by=options.get("match_by", FIELD),
+        threads=options.get("threads", 1),
+        imports=tuple(options.get("imports", ())),
+    )
+    chosen = Options(
+        halving=options.get("halving", False),
+        processes=options.get("processes"),
+        scheduler=options.get("scheduler"),
+    )
+    at_once = workers(chosen, design.threads)
+    made = study_of(source, Path(folder or mkdtemp(prefix="study-")), design)
+    for variant in made.variants:
+        if variant.refused:
+            raise InputError(f"{variant.name}: {variant.refused}")
+    console = Console(stderr=True, quiet=not options.get("progress", True))
+    summary = run_study(made, chosen, at_once, console)
+    write_report(made, summary)
+    lines = (made.folder / RESULTS).read_text("utf-8").splitlines()
+    cells = [json.loads(line) for line in lines]
+    text = markdown(made, summary, "en", [])
+    return StudyTable(cells, variant_rows(summary), text, made.folder)
+
+
+def variant_rows(summary: Summary) -> list[dict[str, Any]]:
+    """A flat dictionary for each variant; None stands for what there is not."""
+    rows: list[dict[str, Any]] = []
+    for row in summary.rows:
+        found, mean = row.difference, row.mean
+        rows.append(
+            {
+                "variant": row.name,
+                "seeds": len(row.values),
+                summary.metric: None if mean is None else mean.mean,
+                "low": None if mean is None else mean.low,
+                "high": None if mean is None else mean.high,
+                "difference": None if found is None else found.interval.mean,
+                "difference_low": None if found is None else found.interval.low,
+                "difference_high": None if found is None else found.interval.high,
+                "effect": None if found is None else found.effect,
+                "p": None if found is None else found.adjusted,
+                "verdict": None if found is None else found.verdict,
+                "better": summary.better(row),
+                "parameters": row.parameters,
+                "seconds": row.seconds,
+            }
+        )
+    return rows

@@ -1,0 +1,123 @@
+"""Training and measuring one cell of a study, in the process that was made for it."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+
+from addnorm.atomic import atomic_write
+from addnorm.data.examples import (
+    Example,
+    Image,
+    Labelled,
+    Pair,
+    Scored,
+    labels_of,
+    target_text,
+)
+from addnorm.errors import NonFiniteError
+from addnorm.lab.cell import Figures, Job
+from addnorm.nn.choices import KernelChoices, use_choices
+from addnorm.runs.evaluation import Evaluation, data_of, evaluated, usual_split
+from addnorm.runs.recipe import check_recipe
+from addnorm.runs.run import Run
+from addnorm.runs.training import count, train_run
+from addnorm.train.journal import read_journal
+
+LOG = "train.log"
+TIMES = "seconds.json"
+"""How long each stretch of training took, apart from what has to be equal to the bit."""
+TIMES_OF = TypeAdapter(list[float])
+
+
+def train_cell(job: Job) -> Figures:
+    """Train a cell to its end, or to where it pauses, and measure it on its test split.
+
+    Without one, on its validation split. Raises `InputError` for what is wrong with its recipe or
+    data.
+    """
+    folder = Path(job.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe = check_recipe(job.recipe, lambda path: ".".join(path) or "recipe", from_file=True)
+    with (folder / LOG).open("a", encoding="utf-8") as log:
+        console = Console(file=log, width=100)
+        with use_choices(KernelChoices(**job.kernels)):
+            begun = time.perf_counter()
+            try:
+                run = train_run(recipe, folder, resume=True, console=console, until=job.until)
+            except NonFiniteError as error:
+                spent = _cost(folder, time.perf_counter() - begun)
+                return Figures(
+                    state="diverged", split="valid", scores={}, problem=str(error), **spent
+                )
+            spent = _cost(folder, time.perf_counter() - begun)
+            return _measured(run, spent, paused=not (folder / "model.safetensors").is_file())
+
+
+def _cost(folder: Path, seconds: float) -> dict[str, Any]:
+    """The steps, tokens and seconds of all stretches of training so far."""
+    file = folder / TIMES
+    times = [*_times(file), round(seconds, 3)]
+    atomic_write(file, json.dumps(times))
+    steps = [line for line in read_journal(folder / "metrics.jsonl") if "loss" in line]
+    return {
+        "steps": int(steps[-1]["step"]) if steps else 0,
+        "tokens": int(sum(line["tokens"] for line in steps)),
+        "seconds": sum(times),
+    }
+
+
+def _times(file: Path) -> list[float]:
+    """The seconds of earlier stretches; none where the file is missing or damaged."""
+    try:
+        return TIMES_OF.validate_json(file.read_bytes())
+    except (OSError, ValidationError):
+        return []
+
+
+def _measured(run: Run, cost: dict[str, Any], *, paused: bool) -> Figures:
+    data = data_of(run)
+    split = "valid" if paused and data.encoded.splits["valid"] else usual_split(data)
+    found = evaluated(run, split, data)
+    examples = data.corpus.splits[split] if data.corpus is not None else ()
+    return Figures(
+        state="paused" if paused else "finished",
+        split=split,
+        scores={name: float(score) for name, score in found.scores.items()},
+        parameters=count(run.model),
+        values=values_of(found, examples),
+        texts=texts_of(found, examples),
+        **cost,
+    )
+
+
+def values_of(found: Evaluation, examples: Sequence[Example]) -> dict[str, list[float]]:
+    """The values of single examples whose mean is a score; of a loss, sums and targets by batch."""
+    values = {
+        "loss": [loss for loss, _ in found.batches],
+        "targets": [float(n) for _, n in found.batches],
+    }
+    pairs = [(answer, examples[i]) for i, answer in found.predictions.items() if examples]
+    if pairs and isinstance(pairs[0][1], Labelled | Image):
+        values["accuracy"] = [100.0 * ([answer] == list(labels_of(one))) for answer, one in pairs]
+    if pairs and isinstance(pairs[0][1], Scored):
+        values["mse"] = [_error(answer, one) for answer, one in pairs]
+    return values
+
+
+def _error(answer: str, one: Example) -> float:
+    assert isinstance(one, Scored)
+    numbers = [float(number) for number in answer.split(",")] if answer else []
+    wrong = [(a - b) ** 2 for a, b in zip(numbers, one.values, strict=False)]
+    return sum(wrong) / max(len(wrong), 1)
+
+
+def texts_of(found: Evaluation, examples: Sequence[Example]) -> list[tuple[str, str]]:
+    """Each translation with its reference, for BLEU."""
+    if not (examples and isinstance(examples[0], Pair)):
+        return []
+    return [(answer, target_text(examples[i])) for i, answer in found.predictions.items()]

@@ -1,0 +1,69 @@
+"""Runs side by side: what differs, what they cost, and what they reached."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.lab.small import small_study
+from tests.lab.test_executor import Here
+
+from addnorm.errors import InputError
+from addnorm.lab.comparison import compare, comparison_markdown, rows, write_comparison
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs that differ in their norm."""
+    study = small_study(tmp_path_factory.mktemp("runs"), seeds=1)
+    study.run(Here, 1)
+    return [cell.folder for cell in study.cells]
+
+
+@pytest.mark.long
+def test_what_differs_and_what_it_came_to(runs: list[Path], tmp_path: Path) -> None:
+    found = compare([*runs, runs[0]])
+    assert len(found.runs) == 2  # the same folder is one run
+    assert found.fields.keys() >= {"model.norm.kind"}
+    assert found.fields["model.norm.kind"] == ["layernorm", "rmsnorm"]
+    first = found.runs[0]
+    lines = [json.loads(x) for x in (runs[0] / "metrics.jsonl").read_text().splitlines()]
+    losses = [line for line in lines if "loss" in line]
+    assert first.steps == losses[-1]["step"] == 8
+    assert first.tokens == sum(line["tokens"] for line in losses)
+    assert first.last_loss == losses[-1]["loss"]
+    valid = [line["valid_loss"] for line in lines if "valid_loss" in line]
+    assert first.best == min(valid)
+    assert first.last["loss"] == valid[-1]
+    assert first.seconds is not None
+    assert first.flops == found.runs[1].flops
+    table = dict(rows(found))
+    assert table["model.norm.kind"] == ["layernorm", "rmsnorm"]
+    assert comparison_markdown(found).count("\n") == len(table) + 2
+    written = write_comparison(found, tmp_path / "out")
+    assert {file.name for file in written} == {
+        "comparison.md",
+        "comparison.json",
+        "curves.png",
+        "curves.svg",
+    }
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["runs"][0]["steps"] == 8
+
+
+@pytest.mark.long
+def test_data_that_have_gone_leave_a_dash(runs: list[Path], tmp_path: Path) -> None:
+    for name, run in zip("ab", runs, strict=True):
+        shutil.copytree(run, tmp_path / name)
+        file = tmp_path / name / "config.json"
+        file.write_text(file.read_text().replace("text.txt", "gone.txt"))
+    found = compare([tmp_path / "a", tmp_path / "b"])
+    assert dict(rows(found))["FLOP per token"] == ["–", "–"]
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="two runs or more"):
+        compare([tmp_path])
+    with pytest.raises(InputError, match="nothing is there"):
+        compare([tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(InputError, match=r"no config\.json"):
+        compare([tmp_path, tmp_path / "b"])

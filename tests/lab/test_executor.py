@@ -1,0 +1,184 @@
+"""Executors: every job is done once and its result arrives, also when a process is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addnorm.errors import InputError
+from addnorm.lab.executor import TRIES, outcomes, processes
+
+
+def doubled(n: int) -> int:
+    return 2 * n
+
+
+def killed_once(file: str) -> str:
+    """Kill this process by surprise, the first time."""
+    path = Path(file)
+    if path.name.startswith("kill") and not path.exists():
+        path.write_text("here")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.name
+
+
+def killed_always(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuses(n: int) -> int:
+    if n == 2:
+        raise InputError("two is refused")
+    return n
+
+
+class Here:
+    """An executor that does the work at once."""
+
+    def __init__(self) -> None:
+        self.most = self.now = 0
+
+    def submit(self, fn: Any, /, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def test_every_job_arrives_with_its_number() -> None:
+    found = dict(outcomes(Here, doubled, [5, 6, 7], at_once=2))
+    assert found == {0: 10, 1: 12, 2: 14}
+    assert dict(outcomes(Here, doubled, [], at_once=2)) == {}
+
+
+def test_what_a_job_raises_is_raised() -> None:
+    with pytest.raises(InputError, match="two is refused"):
+        dict(outcomes(Here, refuses, [1, 2, 3], at_once=1))
+
+
+@pytest.mark.long
+def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
+    names = ["a", "kill-one", "b", "kill-two", "c"]
+    with processes(2) as make:
+        jobs = [str(tmp_path / name) for name in names]
+        found = dict(outcomes(make, killed_once, jobs, at_once=2))
+    assert [found[i] for i in range(5)] == names
+
+
+@pytest.mark.long
+def test_a_job_that_kills_its_process_each_time_is_given_up() -> None:
+    message = f"lost its process {TRIES} times"
+    with processes(1) as make, pytest.raises(InputError, match=message):
+        dict(outcomes(make, killed_always, [0], at_once=1))
+
+
+ORPHAN = """
+import os, sys, time
+from addnorm.lab.executor import processes
+def work(file):
+    open(file, "w").write(str(os.getpid()))
+    time.sleep(60)
+if __name__ == "__main__":
+    with processes(1) as make:
+        make().submit(work, sys.argv[1])
+        time.sleep(60)
+"""
+
+
+@pytest.mark.long
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    script, file = tmp_path / "orphan.py", tmp_path / "pid"
+    script.write_text(ORPHAN)
+    parent = subprocess.Popen([sys.executable, str(script), str(file)])
+    deadline = time.monotonic() + 30
+    while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    child = int(file.read_text())
+    parent.kill()
+    parent.wait()
+    while _alive(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _alive(child)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
+    except OSError:
+        return False
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_survives_the_loss_of_a_worker(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    from addnorm.lab.executor import cluster
+
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+    ) as local:
+        jobs = [str(tmp_path / name) for name in ("a", "kill-one", "b", "c")]
+        with cluster(local.scheduler_address) as make:
+            found = dict(outcomes(make, killed_once, jobs, at_once=8))
+    assert [found[i] for i in range(4)] == ["a", "kill-one", "b", "c"]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_no_scheduler_is_one_message() -> None:
+    pytest.importorskip("distributed")
+    from addnorm.lab.executor import cluster
+
+    with (
+        pytest.raises(InputError, match="no scheduler answers there"),
+        cluster("tcp://127.0.0.1:1"),
+    ):
+        pass
+
+
+STOPPED = """
+import os, sys, time
+from pathlib import Path
+from addnorm.lab.executor import outcomes, processes
+folder = Path(sys.argv[1])
+if __name__ == "__mp_main__":
+    (folder / f"starts-{os.getpid()}").touch()
+    time.sleep(float(sys.argv[2]))
+def work(name):
+    (folder / name).touch()
+    time.sleep(100)
+if __name__ == "__main__":
+    try:
+        with processes(2) as make:
+            dict(outcomes(make, work, ["one", "two"], at_once=2))
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("seconds", "awaited"), [(0, "one"), (3, "starts-*")])
+def test_ctrl_c_ends_jobs_that_run_and_those_that_are_to_begin(
+    seconds: int, awaited: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    command = [sys.executable, str(script), str(tmp_path), str(seconds)]
+    parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not [*tmp_path.glob(awaited)] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    begun = time.monotonic()
+    os.killpg(parent.pid, signal.SIGINT)
+    _, err = parent.communicate(timeout=90)
+    assert (parent.returncode, err) == (130, "")
+    assert time.monotonic() - begun < 60
+    assert not (seconds and (tmp_path / "one").exists())

@@ -1,0 +1,56 @@
+"""Halving: only what is decided to be worse is dropped, and the first is never dropped."""
+
+from pathlib import Path
+
+import pytest
+from tests.lab.small import recipe_file, small_study
+from tests.lab.test_executor import Here
+from tests.lab.test_summary import figures
+
+from addnorm.errors import InputError
+from addnorm.lab.halving import clearly_worse, halve
+from addnorm.lab.studies import Design, Study, study_of
+
+
+def found(study: Study, *rows: list[float]) -> dict:
+    return {
+        v: {s: figures(x, state="paused") for s, x in enumerate(row, start=1)}
+        for v, row in enumerate(rows)
+    }
+
+
+def test_the_clearly_worse_are_dropped(tmp_path: Path) -> None:
+    study = small_study(tmp_path, "layernorm", "rmsnorm", "none", seeds=4)
+    best, open_, worse = [1.0, 1.1, 1.2, 1.3], [1.1, 1.0, 1.3, 1.2], [2.0, 2.1, 2.21, 2.3]
+    dropped = clearly_worse(study, found(study, best, open_, worse), until=4)
+    assert list(dropped) == [2]
+    assert dropped[2].startswith("loss +1.0")
+    assert "after 4 steps beside norm=layernorm" in dropped[2]
+    assert clearly_worse(study, found(study, worse, best, worse), until=4).keys() == {2}
+    assert clearly_worse(study, found(study, best[:1], open_[:1], worse[:1]), until=4) == {}
+    assert clearly_worse(study, {}, until=4) == {}
+
+
+def test_epochs_have_no_quarter(tmp_path: Path) -> None:
+    file = recipe_file(tmp_path)
+    file.write_text(file.read_text().replace("steps = 8", "epochs = 2"))
+    design = Design(vary={"model.norm": ["layernorm", "rmsnorm"]})
+    study = study_of(file, tmp_path / "study", design)
+    with pytest.raises(InputError, match=r"give train\.steps"):
+        halve(study, Here, 1, lambda *_: None)
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.long
+def test_a_dropped_variant_is_reported_and_the_others_end(tmp_path: Path) -> None:
+    vary = {"train.lr": ["0.01", "1e-7"]}
+    file = recipe_file(tmp_path, steps=24)
+    three = {"train.lr": [*vary["train.lr"], "0.02"]}
+    study = study_of(file, tmp_path / "study", Design(vary=three, seeds=3))
+    dropped = halve(study, Here, 1, lambda *_: None)
+    assert list(dropped) == [1]
+    cells = [cell for cell in study.cells if cell.variant not in dropped]
+    study.run(Here, 1, cells=cells)
+    kept = study.figures()
+    assert [len(kept[i]) for i in range(3)] == [3, 0, 3]
+    assert all(one.steps == 24 for one in kept[0].values())

@@ -1,0 +1,182 @@
+"""Running claims: every cell once, whatever happens in between, and only what is missing."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from addnorm.errors import InputError
+from addnorm.lab import laboratory
+from addnorm.lab.claims import CLAIMS, claim_called
+from addnorm.lab.claims.claim import SEEDS
+from addnorm.lab.laboratory import (
+    Job,
+    digest_of,
+    has_figures,
+    jobs_of,
+    lines_of,
+    measured,
+    run_claims,
+    run_job,
+)
+
+REACH = Job(claim="distance", size="quick", task="chain", settings={"reach": "convolution"}, seed=1)
+
+
+def nobody(done: int, total: int, name: str) -> None:
+    pass
+
+
+def test_all_is_every_claim_with_every_seed() -> None:
+    jobs = jobs_of(["all"], "quick")
+    assert {job.claim for job in jobs} == {*CLAIMS}
+    assert {job.seed for job in jobs} == {*range(1, SEEDS["quick"] + 1)}
+    assert {job.task for job in jobs} == {"chain"}
+    assert len({digest_of(job) for job in jobs}) == len(jobs)
+
+
+def test_natural_language_is_added_where_a_claim_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "tinyshakespeare" / "input.txt"
+    with pytest.raises(InputError, match="no such file"):
+        jobs_of(["heads"], "quick", tmp_path)
+    file.parent.mkdir()
+    file.write_text("to be or not to be, that is the question " * 40, "utf-8")
+    jobs = jobs_of(["all"], "quick", tmp_path)
+    natural = {job.claim for job in jobs if job.task == "tinyshakespeare"}
+    assert natural == {name for name in CLAIMS if claim_called(name).natural}
+    assert len(natural) == 6
+    [one] = [job for job in jobs if job.task != "chain" and job.settings.get("heads") == 1][:1]
+    before = digest_of(one)
+    file.write_text("another text " * 100, "utf-8")
+    assert digest_of(one) != before
+
+
+def test_a_name_that_is_no_claim_is_refused() -> None:
+    with pytest.raises(InputError, match="Did you mean 'heads'"):
+        jobs_of(["head"], "quick")
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 2}, {"size": "full"}, {"settings": {"reach": "other"}}], ids=str
+)
+def test_what_decides_a_cell_changes_its_digest(change: dict[str, Any]) -> None:
+    assert digest_of(replace(REACH, **change)) != digest_of(REACH)
+    assert digest_of(replace(REACH)) == digest_of(REACH)
+
+
+def test_rows_are_plain_and_equal_again() -> None:
+    assert run_job(REACH) == [("reach", "convolution", 2, 5.0)]
+
+
+@pytest.mark.long
+def test_a_second_run_measures_only_what_is_missing(tmp_path: Path) -> None:
+    jobs = [replace(REACH, seed=seed) for seed in (1, 2)]
+    run_claims(jobs, tmp_path, 1, nobody)
+    kept = (tmp_path / "distance.jsonl").read_text("utf-8")
+    assert [line["seed"] for line in lines_of(tmp_path, "distance")] == [1, 2]
+    told: list[tuple[int, int, str]] = []
+    run_claims([*jobs, replace(REACH, seed=3)], tmp_path, 1, lambda *one: told.append(one))
+    assert told == [(3, 3, "distance")]
+    assert (tmp_path / "distance.jsonl").read_text("utf-8").startswith(kept)
+
+
+@pytest.mark.long
+def test_a_line_that_was_cut_short_is_measured_again(tmp_path: Path) -> None:
+    jobs = [replace(REACH, seed=seed) for seed in (1, 2)]
+    run_claims(jobs, tmp_path, 1, nobody)
+    file = tmp_path / "distance.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    run_claims(jobs, tmp_path, 1, nobody)
+    assert [line["seed"] for line in lines_of(tmp_path, "distance")] == [1, 2]
+
+
+def test_nothing_is_run_beside_what_measures_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, int]] = []
+
+    def pretend(make: Any, work: Any, jobs: Any, n: int) -> list:
+        made.append((len(jobs), n))
+        return [(i, []) for i in range(len(jobs))]
+
+    monkeypatch.setattr(laboratory, "outcomes", pretend)
+    jobs = jobs_of(["rmsnorm"], "quick")
+    run_claims(jobs, tmp_path, 2, nobody)
+    alone = sum(bool(job.settings.get("alone")) for job in jobs)
+    assert made == [(len(jobs) - alone, 2), (alone, 1)]
+
+
+def keep(folder: Path, jobs: list[Job], value: float) -> None:
+    for job in jobs:
+        laboratory._keep(folder, job, [("loss", "loss", job.settings.get("norm", "x"), value)])
+
+
+def test_figures_are_those_of_the_largest_complete_size_and_the_latest(tmp_path: Path) -> None:
+    assert measured(tmp_path, "rmsnorm") == []
+    assert not has_figures(tmp_path)
+    some, *others = jobs_of(["rmsnorm"], "full")
+    keep(tmp_path, [some], 2.0)
+    [one] = measured(tmp_path, "rmsnorm")
+    assert (one.size, one.n_seeds, one.left) == ("full", 1, len(others))
+    keep(tmp_path, jobs_of(["rmsnorm"], "quick"), 1.0)
+    [one] = measured(tmp_path, "rmsnorm")
+    assert (one.size, one.task, one.n_seeds, one.left) == ("quick", "chain", 3, 0)
+    keep(tmp_path, [some, *others], 3.0)
+    [one] = measured(tmp_path, "rmsnorm")
+    assert (one.size, one.n_seeds, one.left) == ("full", 5, 0)
+    assert one.results.mean("loss", "loss", "rmsnorm").mean == 3.0
+
+
+def test_a_file_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "tinyshakespeare" / "input.txt"
+    file.parent.mkdir()
+    file.write_text("to be or not to be " * 40, "utf-8")
+    keep(tmp_path, jobs_of(["rmsnorm"], "quick", tmp_path), 1.0)
+    text = (tmp_path / "rmsnorm.jsonl").read_text("utf-8")
+    assert str(tmp_path) not in text
+    assert [one.task for one in measured(tmp_path, "rmsnorm")] == ["chain", "tinyshakespeare"]
+    assert all(one.left == 0 for one in measured(tmp_path, "rmsnorm"))
+    assert json.loads(text.splitlines()[0])["machine"] == laboratory.machine()
+
+
+def test_being_stopped_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from addnorm.lab.laboratory import run_with_progress
+
+    said: list[str] = []
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    from contextlib import nullcontext
+
+    bar = SimpleNamespace(add_task=lambda *_, **__: 0, update=lambda *_, **__: None)
+    monkeypatch.setattr(laboratory, "run_claims", stopped)
+    monkeypatch.setattr(laboratory, "progress_bar", lambda _: nullcontext(bar))
+    with pytest.raises(KeyboardInterrupt):
+        run_with_progress([REACH], tmp_path, 1, SimpleNamespace(out=said.append))  # type: ignore
+    assert "the same command goes on" in said[0]
+
+
+@pytest.mark.parametrize("line", [b"{}", b"5", b"\xff\xfe", b'{"digest": "a"}'])
+def test_a_line_that_is_none_is_passed_over(line: bytes, tmp_path: Path) -> None:
+    keep(tmp_path, jobs_of(["rmsnorm"], "quick"), 1.0)
+    file = tmp_path / "rmsnorm.jsonl"
+    file.write_bytes(line + b"\n" + file.read_bytes())
+    [one] = measured(tmp_path, "rmsnorm")
+    assert one.left == 0
+
+
+def test_a_claim_that_is_named_twice_is_measured_once() -> None:
+    assert jobs_of(["heads", "heads"], "quick") == jobs_of(["heads"], "quick")
+
+
+def test_one_kind_of_data_does_not_wait_for_the_other(tmp_path: Path) -> None:
+    file = tmp_path / "tinyshakespeare" / "input.txt"
+    file.parent.mkdir()
+    file.write_text("to be or not to be " * 40, "utf-8")
+    jobs = jobs_of(["rmsnorm"], "quick", tmp_path)
+    keep(tmp_path, jobs[:-1], 1.0)
+    assert [one.left for one in measured(tmp_path, "rmsnorm")] == [0, 1]

@@ -1,0 +1,163 @@
+"""Intervals, tests and corrections against scipy's own functions, tables and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from addnorm.lab.statistics import (
+    bootstrap_interval,
+    differences,
+    effect_size,
+    holm,
+    mean_interval,
+    power_of,
+    seeds_to_decide,
+)
+
+numbers = st.integers(-(10**6), 10**6).map(lambda n: n / 1000)
+
+
+@given(st.lists(numbers, min_size=2, max_size=9, unique=True))
+def test_an_interval_is_that_of_students_t(values: list[float]) -> None:
+    found = mean_interval(values)
+    low, high = stats.t.interval(
+        0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values)
+    )
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-9, abs=1e-9)
+
+
+def test_one_value_has_no_interval_and_none_no_mean() -> None:
+    found = mean_interval([2.0])
+    assert (found.mean, found.low, found.high) == (2.0, -math.inf, math.inf)
+    with pytest.raises(ValueError, match="no values"):
+        mean_interval([])
+
+
+def test_holm_is_that_of_the_paper() -> None:
+    """The step-down procedure by hand: reject while p is at most 0.05 / (m - rank)."""
+    ps = [0.01, 0.04, 0.03, 0.005]
+    assert holm(ps) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_rejects_what_the_step_down_procedure_rejects(ps: list[float]) -> None:
+    adjusted = holm(ps)
+    rejected, order = set(), sorted(range(len(ps)), key=lambda i: ps[i])
+    for rank, index in enumerate(order):
+        if ps[index] * (len(ps) - rank) > 0.05:
+            break
+        rejected.add(index)
+    assert {i for i, p in enumerate(adjusted) if p <= 0.05} == rejected
+    assert all(a >= p for a, p in zip(adjusted, ps, strict=True))
+
+
+@pytest.mark.parametrize(("effect", "n"), [(0.5, 34), (0.8, 15), (0.2, 199), (1.2, 8)])
+def test_the_power_is_that_of_the_tables(effect: float, n: int) -> None:
+    """Paired t-test, two-sided 5 %, power 0.8, as G*Power and Cohen's tables have it."""
+    assert power_of(effect, n) >= 0.8 > power_of(effect, n - 1)
+    values = np.array([-1.0, 0.0, 1.0]) + effect  # standard deviation one
+    assert seeds_to_decide(list(values)) == n
+
+
+def test_what_no_number_of_seeds_decides() -> None:
+    assert seeds_to_decide([0.0, 0.0, 0.0]) is None
+    assert seeds_to_decide([1.0]) is None
+    assert seeds_to_decide([1.0, 1.0]) is None  # decided already
+    assert seeds_to_decide([-100.0, 100.001]) is None
+    few = seeds_to_decide([0.5, 1.5, 1.0], n_tests=1)
+    more = seeds_to_decide([0.5, 1.5, 1.0], n_tests=10)
+    assert few is not None
+    assert more is not None
+    assert few < more
+
+
+def test_the_power_that_is_promised_is_had() -> None:
+    rng = np.random.default_rng(5)
+    n = seeds_to_decide([0.2, 1.2, 0.7, 1.9])
+    assert n is not None
+    effect = effect_size([0.2, 1.2, 0.7, 1.9])
+    samples = rng.normal(effect, 1.0, size=(2000, n))
+    found = np.mean([stats.ttest_1samp(one, 0).pvalue < 0.05 for one in samples])
+    assert 0.78 < found < 0.9
+
+
+@pytest.mark.parametrize("n_variants", [1, 3])
+def test_false_alarms_are_at_most_six_in_a_hundred(n_variants: int) -> None:
+    """Studies of variants that do not differ: any verdict in any comparison is a false alarm."""
+    rng = np.random.default_rng(11)
+    alarms = 0
+    for _ in range(400):
+        first = rng.normal(size=5)
+        pairs = [(list(rng.normal(size=5)), list(first)) for _ in range(n_variants)]
+        alarms += any(one.verdict != "undecided" for one in differences(pairs))
+    assert alarms / 400 <= 0.06
+
+
+def test_verdicts() -> None:
+    higher, lower, equal, open_, single = differences(
+        [
+            ([2.0, 2.1, 2.05, 1.95, 2.02], [1.0, 1.0, 1.0, 1.0, 1.0]),
+            ([0.0, 0.1, 0.05, -0.05, 0.02], [1.0, 1.0, 1.0, 1.0, 1.0]),
+            ([1.0, 2.0], [1.0, 2.0]),
+            ([1.0, 2.0, 3.0], [1.1, 1.9, 3.2]),
+            ([1.0], [2.0]),
+        ]
+    )
+    assert [one.verdict for one in (higher, lower, equal, open_, single)] == [
+        "higher",
+        "lower",
+        "equal",
+        "undecided",
+        "undecided",
+    ]
+    assert higher.needed is None
+    assert open_.needed is not None
+    assert single.interval.low == -math.inf
+    assert single.p == 1.0
+    assert math.isnan(single.effect)
+
+
+def test_a_difference_that_never_varies_is_decided() -> None:
+    [found] = differences([([2.0, 3.0, 4.0], [1.0, 2.0, 3.0])])
+    assert (found.verdict, found.p, found.effect) == ("higher", 0.0, math.inf)
+
+
+def test_sides_of_different_lengths_are_no_pairs() -> None:
+    with pytest.raises(ValueError, match=r"shorter|longer|argument"):
+        differences([([1.0], [1.0, 2.0])])
+
+
+def test_the_bootstrap_covers_the_true_difference() -> None:
+    rng = np.random.default_rng(7)
+    hits = 0
+    for index in range(100):
+        first = rng.normal(size=80)
+        ours = first + rng.normal(0.1, 0.5, size=80)
+        found = bootstrap_interval(ours, first, resamples=300, seed=index)
+        hits += found.low <= 0.1 <= found.high
+    assert hits >= 88
+
+
+def test_the_bootstrap_weighs_and_repeats_itself() -> None:
+    ours, first = np.array([1.0, 2.0, 5.0]), np.array([0.0, 0.0, 0.0])
+    weights = np.array([1.0, 1.0, 2.0])
+    found = bootstrap_interval(ours, first, weights)
+    assert found.mean == pytest.approx(13 / 4)
+    assert found == bootstrap_interval(ours, first, weights)
+    assert 1.0 <= found.low < found.mean < found.high <= 5.0
+    assert bootstrap_interval(ours[:1], first[:1]).high == math.inf
+    for wrong in (np.array([1.0]), np.array([])):
+        with pytest.raises(ValueError, match="cannot be paired"):
+            bootstrap_interval(wrong, first[:0] if not wrong.size else first)
+
+
+def test_a_score_that_is_no_number_hides_no_other() -> None:
+    good = ([1.0, 1.1, 1.2, 1.15], [0.0, 0.0, 0.0, 0.0])
+    found = differences([good, ([math.nan, 1.0, 1.0, 1.0], [0.0] * 4)])
+    assert [one.verdict for one in found] == ["higher", "undecided"]

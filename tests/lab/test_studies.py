@@ -1,0 +1,165 @@
+"""Studies: cells are recognised by what decides them, go on where they were, and end equal."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.lab.small import recipe_file, small_study
+from tests.lab.test_executor import Here
+
+from addnorm.errors import InputError
+from addnorm.lab.cell import FIGURES
+from addnorm.lab.executor import processes
+from addnorm.lab.studies import Design, read_settings, seeded, study_of
+
+
+def lines(folder: Path) -> list[dict]:
+    """The results without the time that they took."""
+    found = (folder / "results.jsonl").read_text("utf-8").splitlines()
+    return [{k: v for k, v in json.loads(one).items() if k != "seconds"} for one in found]
+
+
+@pytest.mark.long
+def test_a_second_run_changes_and_reruns_nothing(tmp_path: Path) -> None:
+    study = small_study(tmp_path)
+    study.run(Here, 1)
+    found = lines(study.folder)
+    assert [one["variant"] for one in found] == ["norm=layernorm", "norm=rmsnorm"] * 2
+    assert [one["seed"] for one in found] == [1, 1, 2, 2]
+    assert len({one["loss"] for one in found}) == 4
+    times = {file: file.stat().st_mtime_ns for file in study.folder.glob("cells/*/*")}
+    again = small_study(tmp_path)
+    again.run(Here, 1)
+    assert {file: file.stat().st_mtime_ns for file in study.folder.glob("cells/*/*")} == times
+    assert lines(study.folder) == found
+    assert not [*study.folder.glob("cells/*/checkpoints")]
+
+
+@pytest.mark.long
+def test_processes_and_order_change_no_bit(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "text.txt").write_text("", "utf-8")
+    found = []
+    for name, n in (("a", 1), ("b", 2)):
+        study = small_study(tmp_path / name)
+        cells = study.cells if n == 1 else study.cells[::-1]
+        with processes(n) as make:
+            study.run(make, n, cells=cells)
+        found.append([{**one, "digest": ""} for one in lines(study.folder)])
+        weights = [(cell.folder / "model.safetensors").read_bytes() for cell in study.cells]
+        found.append(weights)
+    assert found[0] == found[2]
+    assert found[1] == found[3]
+
+
+STUDY = """
+import sys
+from pathlib import Path
+from tests.lab.small import small_study
+from addnorm.lab.executor import processes
+if __name__ == "__main__":
+    study = small_study(Path(sys.argv[1]), seeds=2, steps=40)
+    with processes(2) as make:
+        study.run(make, 2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_ten_times_it_ends_equal(tmp_path: Path) -> None:
+    for name in ("killed", "whole"):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}.py").write_text(STUDY)
+    chance = random.Random(3)
+    command = [sys.executable, str(tmp_path / "killed.py")]
+    here = Path(__file__).parents[2]
+    for _ in range(10):
+        process = subprocess.Popen([*command, str(tmp_path / "killed")], cwd=here)
+        time.sleep(chance.uniform(3, 9))
+        process.kill()
+        process.wait()
+    for name in ("killed", "whole"):
+        subprocess.run([*command, str(tmp_path / name)], cwd=here, check=True)
+    killed, whole = (
+        [{**one, "digest": ""} for one in lines(tmp_path / name / "study")]
+        for name in ("killed", "whole")
+    )
+    assert killed == whole
+    assert len(whole) == 4
+
+
+def test_a_digest_is_of_all_that_decides(tmp_path: Path) -> None:
+    study = small_study(tmp_path)
+    digests = [cell.digest for cell in study.cells]
+    assert len({*digests}) == 4
+    assert [cell.digest for cell in small_study(tmp_path).cells] == digests
+    threads = replace(study.settings, threads=2)
+    kernels = replace(study.settings, kernels=replace(study.settings.kernels, few_queries=3))
+    text = tmp_path / "text.txt"
+    for settings in (threads, kernels):
+        other = replace(study, settings=settings)
+        assert not {cell.digest for cell in other.cells} & {*digests}
+    longer = small_study(tmp_path, steps=9)
+    assert not {cell.digest for cell in longer.cells} & {*digests}
+    small_study(tmp_path)
+    text.write_text(text.read_text("utf-8") + "more\n", "utf-8")
+    read = study_of(tmp_path / "small.toml", tmp_path / "other", Design(vary=study.settings.vary))
+    assert not {cell.digest for cell in read.cells} & {*digests}
+
+
+def test_wrong_designs(tmp_path: Path) -> None:
+    file, out = recipe_file(tmp_path), tmp_path / "out"
+    norms = {"model.norm": ["layernorm", "rmsnorm"]}
+    with pytest.raises(InputError, match=r"--metric blue: .*Valid: loss"):
+        study_of(file, out, Design(vary=norms, metric="blue"))
+    with pytest.raises(InputError, match="at least one"):
+        study_of(file, out, Design(vary=norms, seeds=0))
+    with pytest.raises(InputError, match="nothing is left to compare norm=layernorm with"):
+        study_of(file, out, Design(vary={"model.norm": ["layernorm", "rmsnrom"]}))
+    with pytest.raises(InputError, match="nothing is left to compare"):
+        study_of(file, out, Design(vary={"model.norm": ["layernorm"]}))
+    out.mkdir()
+    (out / "letter.txt").write_text("mine")
+    with pytest.raises(InputError, match="no study, and not empty"):
+        study_of(file, out, Design(vary=norms))
+    (out / "study.json").write_text("{")
+    with pytest.raises(InputError, match=r"study\.json"):
+        read_settings(out)
+    assert read_settings(tmp_path / "nowhere") is None
+
+
+def test_a_seed_is_the_recipes_and_the_next(tmp_path: Path) -> None:
+    study = small_study(tmp_path, seeds=3)
+    assert study.settings.seeds == (1, 2, 3)
+    assert [cell.seed for cell in study.cells] == [1, 1, 2, 2, 3, 3]
+    first = study.variants[0].recipe
+    assert first is not None
+    assert seeded(first, 9).train.seed == 9
+
+
+@pytest.mark.long
+def test_a_cell_whose_numbers_overflow_is_counted(tmp_path: Path) -> None:
+    vary = {"train.lr": ["0.01", "1e30"]}
+    study = study_of(recipe_file(tmp_path), tmp_path / "study", Design(vary=vary, seeds=1))
+    found = study.run(Here, 1)
+    assert found[0][1].state == "finished"
+    assert found[1][1].state == "diverged"
+    assert "not finite" in found[1][1].problem or "overflows" in found[1][1].problem
+    assert lines(study.folder)[1]["state"] == "diverged"
+    assert (study.cells[1].folder / FIGURES).is_file()
+
+
+def test_another_grid_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    study = small_study(tmp_path)
+    study.write_settings()
+    design = Design(vary={"model.d_model": ["16", "32"]})
+    with pytest.raises(InputError, match=r"a study of model\.norm is there: give another --out"):
+        study_of(recipe_file(tmp_path), study.folder, design)
+    more = Design(vary={"model.norm": ["layernorm", "rmsnorm", "scalenorm"]}, seeds=3)
+    assert len(study_of(recipe_file(tmp_path), study.folder, more).variants) == 3

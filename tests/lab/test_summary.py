@@ -1,0 +1,124 @@
+"""Summaries: pairs by seed, examples drawn again, and what is missing is counted."""
+
+import numpy as np
+import pytest
+from tests.lab.small import small_study
+
+from addnorm.lab.cell import FIGURES, Figures, write_figures
+from addnorm.lab.statistics import bootstrap_interval
+from addnorm.lab.studies import Study
+from addnorm.lab.summary import summarise
+
+
+def put(study: Study, values: dict[tuple[int, int], Figures]) -> None:
+    """Write figures for cells, by variant and seed."""
+    for cell in study.cells:
+        if (cell.variant, cell.seed) in values:
+            cell.folder.mkdir(parents=True, exist_ok=True)
+            write_figures(cell.folder / FIGURES, values[cell.variant, cell.seed])
+
+
+def figures(loss: float | None, **more) -> Figures:
+    facts = {"state": "finished", "steps": 8, "tokens": 99, "seconds": 2.0, "parameters": 5}
+    facts["scores"] = {} if loss is None else {"loss": loss}
+    return Figures(split="valid", **{**facts, **more})
+
+
+def test_variants_are_compared_seed_by_seed(tmp_path) -> None:
+    study = small_study(tmp_path, "layernorm", "rmsnorm", "none", seeds=4)
+    losses = {
+        0: [2.0, 3.0, 4.0, 5.0],
+        1: [1.9, 2.9, 3.95, 4.9],  # better with every seed, though the seeds differ more
+        2: [2.0, 3.1, 3.9, 5.0],
+    }
+    put(study, {(v, s + 1): figures(x) for v, row in losses.items() for s, x in enumerate(row)})
+    found = summarise(study)
+    first, better, open_ = found.rows
+    assert first.difference is None
+    assert better.difference is not None
+    assert better.difference.interval.mean == pytest.approx(-0.0875)
+    assert found.better(better) is True
+    assert found.better(open_) is None
+    assert found.lower_is_better
+    assert (found.splits, found.n_seeds) == (["valid"], 4)
+
+
+def test_what_is_missing_or_diverged_is_counted(tmp_path) -> None:
+    study = small_study(tmp_path, seeds=4)
+    broken = figures(None, state="diverged", problem="step 3: the loss is nan")
+    put(
+        study,
+        {(0, s): figures(float(s)) for s in (1, 2, 3)}
+        | {(1, 1): figures(1.5), (1, 2): broken, (1, 4): figures(9.0)},
+    )
+    first, other = summarise(study).rows
+    assert (first.missing, first.diverged) == (1, 0)
+    assert (other.missing, other.diverged) == (1, 1)
+    assert other.difference is not None
+    assert other.difference.interval.n == 1  # seed 1 alone is in both
+    assert other.mean is not None
+    assert other.mean.n == 2
+
+
+def test_nothing_measured_is_no_error(tmp_path) -> None:
+    rows = summarise(small_study(tmp_path)).rows
+    assert all(row.mean is None and row.difference is None for row in rows)
+    assert [row.missing for row in rows] == [2, 2]
+
+
+def test_batches_are_drawn_again_weighted_by_their_targets(tmp_path) -> None:
+    study = small_study(tmp_path, seeds=1)
+    targets = [10.0, 20.0, 30.0]
+    ours, first = [11.0, 19.0, 33.0], [12.0, 24.0, 33.0]
+    put(
+        study,
+        {
+            (0, 1): figures(1.0, values={"loss": first, "targets": targets}),
+            (1, 1): figures(1.0, values={"loss": ours, "targets": targets}),
+        },
+    )
+    row = summarise(study).rows[1]
+    w = np.array(targets)
+    assert row.examples == bootstrap_interval(np.array(ours) / w, np.array(first) / w, w)
+    assert row.examples is not None
+    assert row.examples.mean == pytest.approx(-6 / 60)
+    put(study, {(1, 1): figures(1.0, values={"loss": ours[:2], "targets": targets[:2]})})
+    assert summarise(study).rows[1].examples is None
+    put(study, {(1, 1): figures(1.0, values={"loss": ours, "targets": targets[::-1]})})
+    assert summarise(study).rows[1].examples is None
+
+
+def test_bleu_is_drawn_again_by_sacrebleu(tmp_path) -> None:
+    from dataclasses import replace
+
+    study = small_study(tmp_path, seeds=1)
+    study = replace(study, settings=replace(study.settings, metric="bleu"))
+    references = [f"the house number {n} is large and red" for n in range(30)]
+    good = [(text, text) for text in references]
+    bad = [("a house is small", text) for text in references]
+    scores = {"bleu": 50.0}
+    put(
+        study,
+        {
+            (0, 1): figures(None, scores=scores, texts=bad),
+            (1, 1): figures(None, scores=scores, texts=good),
+        },
+    )
+    row = summarise(study).rows[1]
+    assert row.bleu_p is not None
+    assert row.bleu_p < 0.01
+    put(study, {(1, 1): figures(None, scores=scores, texts=bad)})
+    assert summarise(study).rows[1].bleu_p == 1.0
+    half = [good[i] if i % 2 else bad[i] for i in range(30)]
+    other = [bad[i] if i % 2 else good[i] for i in range(30)]
+    put(
+        study,
+        {
+            (0, 1): figures(None, scores=scores, texts=half),
+            (1, 1): figures(None, scores=scores, texts=other),
+        },
+    )
+    row = summarise(study).rows[1]
+    assert row.bleu_p is not None
+    assert row.bleu_p > 0.1
+    assert not summarise(study).lower_is_better
