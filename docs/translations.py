@@ -93,7 +93,9 @@ def fill() -> None:
 
 
 NAMES = r"AddNorm|ViT|PatchTST|Whisper"
-SILENT = re.compile(rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm (?:lab )?\w+$|^\\.*|\b(?:{NAMES})\b")
+SILENT = re.compile(
+    rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm (?:lab )?\w+$|^\\.*|\b(?:{NAMES})\b"
+)
 """Code, formulas, sources, commands and names, which are the same in every language."""
 
 

@@ -53,7 +53,10 @@ def test_as_many_seeds_as_fit(tmp_path: Path) -> None:
     assert "budget: 2 of 5 seeds fit into 2m" in told.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert len(within_budget(study, costs, Options(budget="2m"), 2, told).settings.seeds) == 4
     assert within_budget(study, costs, Options(), 1, told) is study
-    assert within_budget(study, costs, Options(budget="1h"), 1, told).settings.seeds == study.settings.seeds
+    assert (
+        within_budget(study, costs, Options(budget="1h"), 1, told).settings.seeds
+        == study.settings.seeds
+    )
     with pytest.raises(InputError, match=r"one seed of all variants takes about 60 seconds"):
         within_budget(study, costs, Options(budget="30s"), 1, told)
 
