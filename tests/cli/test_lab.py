@@ -21,7 +21,7 @@ WRONG = [
     (["run"], "run what?"),
     (["run", "extrapolatoin"], "Did you mean 'extrapolation'?"),
     (["run", "all", "--quick", "--full"], "--quick and --full: one of them"),
-    (["run", "heads", "--data.root", "{folder}"], "no such file"),
+    (["run", "heads", "--data.root", "{folder}"], "tinyshakespeare/input.txt"),
     (["run", "heads", "--processes", "999"], "this machine has"),
     (["report", "--out", "{folder}"], "no figures of claims"),
     (["speedrun", "shakespear", "--data.root", "{folder}"], "Did you mean 'shakespeare'?"),

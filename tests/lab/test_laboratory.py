@@ -1,5 +1,6 @@
 """Running claims: every cell once, whatever happens in between, and only what is missing."""
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_all_is_every_claim_with_every_seed() -> None:
 
 def test_natural_language_is_added_where_a_claim_has_it(tmp_path: Path) -> None:
     file = tmp_path / "tinyshakespeare" / "input.txt"
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match=r"neither .*input\.txt nor .*train\.de\.gz"):
         jobs_of(["heads"], "quick", tmp_path)
     file.parent.mkdir()
     file.write_text("to be or not to be, that is the question " * 40, "utf-8")
@@ -48,6 +49,11 @@ def test_natural_language_is_added_where_a_claim_has_it(tmp_path: Path) -> None:
     natural = {job.claim for job in jobs if job.task == "tinyshakespeare"}
     assert natural == {name for name in CLAIMS if claim_called(name).natural}
     assert len(natural) == 6
+    captions = tmp_path / "multi30k" / "train.de.gz"
+    captions.parent.mkdir()
+    captions.write_bytes(gzip.compress(b"zwei Hunde im Schnee\n" * 40))
+    both = {job.task for job in jobs_of(["heads"], "quick", tmp_path)}
+    assert both == {"chain", "tinyshakespeare", "multi30k"}
     [one] = [job for job in jobs if job.task != "chain" and job.settings.get("heads") == 1][:1]
     before = digest_of(one)
     file.write_text("another text " * 100, "utf-8")

@@ -152,6 +152,7 @@ def test_a_cell_whose_numbers_overflow_is_counted(tmp_path: Path) -> None:
     assert found[1][1].state == "diverged"
     assert "not finite" in found[1][1].problem or "overflows" in found[1][1].problem
     assert lines(study.folder)[1]["state"] == "diverged"
+    assert found[1][1].parameters == found[0][1].parameters > 0
     assert (study.cells[1].folder / FIGURES).is_file()
 
 

@@ -60,6 +60,20 @@ def test_what_is_missing_or_diverged_is_counted(tmp_path) -> None:
     assert other.mean.n == 2
 
 
+def test_what_was_dropped_has_its_cost(tmp_path) -> None:
+    study = small_study(tmp_path, seeds=1)
+    folder = study.cells[1].folder
+    folder.mkdir(parents=True)
+    for steps in (4, 16):
+        paused = figures(1.0, state="paused", steps=steps, tokens=10 * steps)
+        write_figures(folder / f"figures-{steps}.json", paused)
+    put(study, {(0, 1): figures(1.0)})
+    dropped = summarise(study, {1: "worse"}).rows[1]
+    assert (dropped.parameters, dropped.tokens, dropped.seconds) == (5, 160, 2.0)
+    assert dropped.missing == 1
+    assert dropped.mean is None
+
+
 def test_nothing_measured_is_no_error(tmp_path) -> None:
     rows = summarise(small_study(tmp_path)).rows
     assert all(row.mean is None and row.difference is None for row in rows)

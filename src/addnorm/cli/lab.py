@@ -70,7 +70,8 @@ def run(
     processes
         How many cells run at once; by default as many as there are cores.
     root
-        A folder with `tinyshakespeare/input.txt`, for what claims say of natural language.
+        A folder with `tinyshakespeare/input.txt` or `multi30k/train.de.gz`: six claims are then
+        measured on the characters of each as well.
     """
     from addnorm.cli.terminal import console
     from addnorm.lab.ablation import Options, workers

@@ -111,10 +111,12 @@ def workers(options: Options, threads: int) -> int:
     here = cores()
     most = max(1, here // threads)
     wanted = most if options.processes is None else options.processes
-    if threads > here or wanted > most:
+    if threads > here:
+        raise InputError(f"--threads {threads}: this machine has {here} cores")
+    if wanted > most:
+        each = f" of {threads} threads each" if threads > 1 else ""
         raise InputError(
-            f"--processes {wanted} of {threads} threads each: this machine has {here} cores, so "
-            f"at most {most} with --threads {min(threads, here)}"
+            f"--processes {wanted}{each}: this machine has {here} cores, so at most {most}"
         )
     return wanted
 

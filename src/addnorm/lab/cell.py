@@ -97,6 +97,13 @@ def read_figures(file: Path) -> Figures | None:
         return None
 
 
+def last_figures(folder: Path) -> Figures | None:
+    """The figures of a cell's end, or else of where it paused last; None where there are none."""
+    paused = (read_figures(file) for file in folder.glob("figures-*.json"))
+    known = sorted((one for one in paused if one is not None), key=lambda one: one.steps)
+    return read_figures(folder / FIGURES) or (known[-1] if known else None)
+
+
 def write_figures(file: Path, found: Figures) -> None:
     """Write the figures of a cell."""
     tree = FIGURES_OF.dump_python(found, mode="json")

@@ -20,8 +20,8 @@ from addnorm.lab.claims.tasks import MADE
 from addnorm.lab.executor import outcomes, processes
 from addnorm.processor import processor
 
-SHAKESPEARE = "tinyshakespeare/input.txt"
-"""The natural language, below the root of the data."""
+NATURAL = ("tinyshakespeare/input.txt", "multi30k/train.de.gz")
+"""The natural language, below the root of the data: plays, and German captions of pictures."""
 
 ALONE = "alone"
 """The mark of a cell that measures time, beside which nothing else may run."""
@@ -42,18 +42,16 @@ class Job:
 
 
 def jobs_of(names: Sequence[str], size: Size, root: Path | None = None) -> list[Job]:
-    """All cells of some claims, seed by seed; with data below `root`, on Shakespeare as well.
+    """All cells of some claims, seed by seed; with data below `root`, on natural language as well.
 
-    Raises `InputError` for a claim that does not exist, or where that file is missing.
+    Raises `InputError` for a claim that does not exist, or where there is no such data.
     """
     names = CLAIMS if "all" in names else tuple(dict.fromkeys(names))
-    file = None if root is None else root / SHAKESPEARE
-    if file is not None and not file.is_file():
-        raise InputError(f"{file}: no such file, which --data.root is for")
+    files = [] if root is None else natural_files(root)
     found: list[Job] = []
     for name in names:
         claim = claim_called(name)
-        tasks = [MADE, *([str(file)] if file is not None and claim.natural else [])]
+        tasks = [MADE, *(map(str, files) if claim.natural else ())]
         found += [
             Job(claim=name, size=size, task=named(task), settings=settings, seed=seed)
             for task in tasks
@@ -61,6 +59,14 @@ def jobs_of(names: Sequence[str], size: Size, root: Path | None = None) -> list[
             for settings in claim.cells(size, task)
         ]
     return found
+
+
+def natural_files(root: Path) -> list[Path]:
+    """The natural language that is below `root`. Raises `InputError` if there is none."""
+    files = [root / name for name in NATURAL]
+    if not any(file.is_file() for file in files):
+        raise InputError(f"--data.root: neither {files[0]} nor {files[1]} is there")
+    return [file for file in files if file.is_file()]
 
 
 def named(task: str) -> str:

@@ -13,7 +13,7 @@ from addnorm.atomic import atomic_write
 from addnorm.config import config, first_problem
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
-from addnorm.lab.cell import FIGURES, Figures, Job, read_figures, run_cell
+from addnorm.lab.cell import FIGURES, Figures, Job, last_figures, read_figures, run_cell
 from addnorm.lab.digest import cell_digest
 from addnorm.lab.executor import Executor, outcomes
 from addnorm.lab.grid import Fields, Variant, reader_of, variants_of, without_twins
@@ -106,6 +106,14 @@ class Study:
         for cell in self.cells:
             if cell.digest in ended:
                 found[cell.variant][cell.seed] = ended[cell.digest]
+        return found
+
+    def trained(self) -> dict[int, list[Figures]]:
+        """What each variant's cells measured last: finished, diverged, or paused and dropped."""
+        found: dict[int, list[Figures]] = {i: [] for i in range(len(self.variants))}
+        for cell in self.cells:
+            if (figures := last_figures(cell.folder)) is not None:
+                found[cell.variant].append(figures)
         return found
 
     def _ended(self) -> dict[str, Figures]:

@@ -30,7 +30,8 @@ class Row:
     `values` are the scores of its seeds; `diverged` is how many seeds met a number that is not
     finite, `missing` how many are not finished or were dropped. `examples` is the difference by
     bootstrap over test examples, the mean over seeds; `bleu_p` the p-value of sacrebleu's paired
-    bootstrap, of the first seed.
+    bootstrap, of the first seed. `parameters`, `tokens` and `seconds` are those of finished seeds,
+    or, without any, of what was trained.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Summary:
 
 def summarise(study: Study, dropped: Mapping[int, str] | None = None) -> Summary:
     """Compare all variants with the first over the seeds that both have finished."""
-    figures = study.figures()
+    figures, trained = study.figures(), study.trained()
     scores = {
         i: {s: f.scores[study.metric] for s, f in found.items() if study.metric in f.scores}
         for i, found in figures.items()
@@ -78,7 +79,16 @@ def summarise(study: Study, dropped: Mapping[int, str] | None = None) -> Summary
     pairs = [_paired(scores[i], scores[0]) for i in compared]
     found = dict(zip(compared, differences(pairs), strict=True))
     rows = [
-        _row(study, i, scores[i], figures[i], figures[0], found.get(i), (dropped or {}).get(i, ""))
+        _row(
+            study,
+            i,
+            scores[i],
+            figures[i],
+            trained[i],
+            figures[0],
+            found.get(i),
+            (dropped or {}).get(i, ""),
+        )
         for i in figures
     ]
     splits = {one.split for several in figures.values() for one in several.values() if one.scores}
@@ -103,12 +113,13 @@ def _row(
     index: int,
     scores: Mapping[int, float],
     figures: BySeed,
+    trained: Sequence[Figures],
     first: BySeed,
     difference: Difference | None,
     dropped: str,
 ) -> Row:
     variant = study.variants[index]
-    finished = [one for one in figures.values() if one.state == "finished"]
+    ended = [one for one in trained if one.state == "finished"] or trained
     expected = 0 if variant.recipe is None else len(study.settings.seeds)
     common = sorted(scores.keys() & {s for s, one in first.items() if one.scores})
     compared = bool(index and common)
@@ -123,9 +134,9 @@ def _row(
         else None,
         diverged=sum(one.state == "diverged" for one in figures.values()),
         missing=expected - len(figures),
-        parameters=finished[0].parameters if finished else 0,
-        tokens=finished[0].tokens if finished else 0,
-        seconds=median(one.seconds for one in finished) if finished else 0.0,
+        parameters=ended[0].parameters if ended else 0,
+        tokens=ended[0].tokens if ended else 0,
+        seconds=median(one.seconds for one in ended) if ended else 0.0,
         refused=variant.refused,
         dropped=dropped,
         adjusted=variant.adjusted,

@@ -22,7 +22,9 @@ from addnorm.data.examples import (
 from addnorm.errors import NonFiniteError
 from addnorm.lab.cell import Figures, Job
 from addnorm.nn.choices import KernelChoices, use_choices
+from addnorm.runs.build import count_parameters
 from addnorm.runs.evaluation import Evaluation, data_of, evaluated, usual_split
+from addnorm.runs.folder import read_settings
 from addnorm.runs.recipe import check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import count, train_run
@@ -52,7 +54,12 @@ def train_cell(job: Job) -> Figures:
             except NonFiniteError as error:
                 spent = _cost(folder, time.perf_counter() - begun)
                 return Figures(
-                    state="diverged", split="valid", scores={}, problem=str(error), **spent
+                    state="diverged",
+                    split="valid",
+                    scores={},
+                    parameters=count_parameters(*read_settings(folder)),
+                    problem=str(error),
+                    **spent,
                 )
             spent = _cost(folder, time.perf_counter() - begun)
             return _measured(run, spent, paused=not (folder / "model.safetensors").is_file())

@@ -97,6 +97,21 @@ def text_of(task: str) -> Text:
     return Chain() if task == MADE else Characters(Path(task))
 
 
+@cache
+def halfway(task: str) -> float:
+    """Between the loss of who knows how frequent tokens are, and who knows which follow which."""
+    text = text_of(task)
+    drawn = text.draw(torch.Generator().manual_seed(1), 2000, 64)
+    follows = torch.zeros(text.vocab, text.vocab, dtype=torch.double)
+    ones = torch.ones(drawn[:, 1:].numel(), dtype=torch.double)
+    follows.index_put_((drawn[:, :-1].flatten(), drawn[:, 1:].flatten()), ones, accumulate=True)
+    follows /= follows.sum()
+    alone = -torch.special.xlogy(follows.sum(0), follows.sum(0)).sum().item()
+    before = -torch.special.xlogy(follows.sum(1), follows.sum(1)).sum().item()
+    both = -torch.special.xlogy(follows, follows).sum().item()
+    return (alone + both - before) / 2
+
+
 def next_tokens(tokens: Int[Tensor, "batch length"]) -> Examples:
     """The task of a language model."""
     return Examples(tokens[:, :-1], tokens[:, 1:])

@@ -1,7 +1,7 @@
 """Claim 3: post-norm needs warm-up, pre-norm does not, DeepNorm trains where post-norm fails."""
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from math import log10
 from statistics import fmean
 
 import torch
@@ -19,21 +19,24 @@ from addnorm.lab.claims.claim import (
     at_least,
     at_most,
 )
-from addnorm.lab.claims.learning import Course, decoder, learn_text
-from addnorm.lab.claims.tasks import text_of
+from addnorm.lab.claims.learning import Course, decoder, gradient_of, learn_text, loss_of
+from addnorm.lab.claims.tasks import halfway, next_tokens, text_of
 
 PLACEMENTS = ("post", "pre", "sandwich", "deepnorm")
 QUICK = [("post", True), ("post", False), ("pre", True), ("pre", False), ("deepnorm", False)]
 WORST = 10.0
 DEPTHS = {"quick": (12,), "full": (6, 18, 50), "night": (6, 18, 50, 100, 200)}
+UNTRAINED = {"quick": (12, 100), "full": (6, 50, 200, 1000), "night": (6, 50, 200, 1000)}
 STEPS = {"quick": 400, "full": 400, "night": 800}
 LENGTH, SEQUENCES, LR, LIMIT = 32, 16, 1e-3, 0.2
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Every placement and depth, with warm-up over a third of the steps and without."""
-    return [
-        {"task": task, "placement": kind, "depth": n, "warmup": warm, "steps": STEPS[size]}
+    """Each placement and depth, with warm-up over a third of the steps, without, and untrained."""
+    base = {"task": task}
+    untrained = [{**base, "placement": k, "depth": n} for n in UNTRAINED[size] for k in PLACEMENTS]
+    return untrained + [
+        {**base, "placement": kind, "depth": n, "warmup": warm, "steps": STEPS[size]}
         for n in DEPTHS[size]
         for kind in PLACEMENTS
         for warm in (True, False)
@@ -43,7 +46,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
     """Train, and see whether it learned much more than how frequent each token is."""
-    text, steps = text_of(settings["task"]), settings["steps"]
+    text = text_of(settings["task"])
     model = decoder(
         text.vocab,
         seed,
@@ -53,27 +56,19 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
         feedforward={"kind": "mlp", "d_ff": 64},
         residual={"kind": settings["placement"]},
     )
+    if "steps" not in settings:
+        drawn = text.draw(torch.Generator().manual_seed(seed), SEQUENCES, LENGTH + 1)
+        loss_of(model, next_tokens(drawn)).backward()
+        first, last = (gradient_of(model.stack.blocks[i]) for i in (0, -1))
+        yield Row("gradient", settings["placement"], settings["depth"], log10(first / last))
+        return
+    steps = settings["steps"]
     course = Course(steps, LR, warmup=steps // 3 if settings["warmup"] else 0, falls=False)
     losses = learn_text(model, settings["task"], LENGTH, course, seed, SEQUENCES)
     last = min(fmean(losses[-10:]), WORST) if len(losses) == steps else WORST
     series = settings["placement"] + (", warm-up" if settings["warmup"] else "")
     yield Row("failed", series, settings["depth"], float(last > halfway(settings["task"])))
     yield Row("loss", series, settings["depth"], last)
-
-
-@cache
-def halfway(task: str) -> float:
-    """Between the loss of who knows how frequent tokens are, and who knows which follow which."""
-    text = text_of(task)
-    drawn = text.draw(torch.Generator().manual_seed(1), 2000, 64)
-    follows = torch.zeros(text.vocab, text.vocab, dtype=torch.double)
-    ones = torch.ones(drawn[:, 1:].numel(), dtype=torch.double)
-    follows.index_put_((drawn[:, :-1].flatten(), drawn[:, 1:].flatten()), ones, accumulate=True)
-    follows /= follows.sum()
-    alone = -torch.special.xlogy(follows.sum(0), follows.sum(0)).sum().item()
-    before = -torch.special.xlogy(follows.sum(1), follows.sum(1)).sum().item()
-    both = -torch.special.xlogy(follows, follows).sum().item()
-    return (alone + both - before) / 2
 
 
 def judge(results: Results) -> Sequence[Finding]:
@@ -136,6 +131,14 @@ CLAIM = Claim(
         "failed": Panel(Both("layers", "层数"), Both("share of failed seeds", "失败种子的比例")),
         "loss": Panel(
             Both("layers", "层数"), Both("last training loss, nats", "最后的训练损失（纳特）")
+        ),
+        "gradient": Panel(
+            Both("layers", "层数"),
+            Both(
+                "untrained: log₁₀ of first layer's gradient over last's",
+                "未训练：首末层梯度之比的 log₁₀",
+            ),
+            log_x=True,
         ),
     },
     cells=cells,
