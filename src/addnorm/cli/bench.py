@@ -36,6 +36,7 @@ def bench(
     from addnorm.bench.benchmarks import named
     from addnorm.bench.run import bench as run
     from addnorm.cli.terminal import console
+    from addnorm.nn.calibration import calibrated
 
     chosen = named(benchmarks)
     shown = Console(highlight=False)
@@ -44,6 +45,8 @@ def bench(
         for benchmark in chosen:
             print(f"{benchmark.name:{width}}  {benchmark.description}")
         return
+    if calibrated(again=True).disturbed:
+        console.out("other work takes the processor: ratios will spread, kernels stay as they are")
     for benchmark in chosen:
         with console.status(benchmark.name) as status:
             result = run(

@@ -6,13 +6,15 @@ copy. It is measured where a graph is compiled first, and kept beside the graphs
 """
 
 import json
+import math
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import cycle
+from pathlib import Path
 from statistics import median
 from typing import Literal, cast, get_args
 
@@ -22,14 +24,21 @@ from torch.nn import functional as F
 
 from addnorm.atomic import atomic_write
 from addnorm.files import cache_folder
-from addnorm.nn.calibration import this_machine
+from addnorm.nn.calibration import (
+    HOUR,
+    gain,
+    involuntary_switches,
+    rounds_of,
+    this_machine,
+    was_disturbed,
+)
 from addnorm.nn.linear import multiplies_bfloat16, onednn
 from addnorm.processor import file_name
 
 RowProduct = Literal["loop", "torch", "onednn"]
 
 NOISE = 1.1
-"""How many times faster than a loop another product must be to be chosen."""
+"""How many times faster than a loop another product must be, in most rounds, to be chosen."""
 
 LARGE = 2**20
 """Smaller matrices stay loops, which the compiler runs together with what is around them."""
@@ -49,21 +58,30 @@ def row_product(dtype: torch.dtype) -> RowProduct:
     machine = this_machine()
     facts = (machine.processor, f"{machine.threads} threads", machine.torch, str(dtype)[6:])
     file = cache_folder() / "kernels" / f"row-{file_name(' '.join(facts))}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads(file.read_bytes())["choice"]
-        if kept in get_args(RowProduct):
-            return kept
+    if (kept := _kept(file)) is not None:
+        return kept
     if not has_compiler():
         return "loop"
     with warnings.catch_warnings():  # the compiler's own
         warnings.simplefilter("ignore")
-        times = {name: measured(work) for name, work in candidates(dtype).items()}
-    found = choose(times)
-    facts = {"choice": found, "milliseconds": times}
+        times, disturbed = measured(candidates(dtype))
+    found = "loop" if disturbed else choose(times)
+    milliseconds = {name: round(1e3 * median(seconds), 4) for name, seconds in times.items()}
+    facts = {"choice": found, "milliseconds": milliseconds, "disturbed": disturbed}
     with suppress(OSError):  # measured again next time
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, json.dumps(facts, indent=1))
     return found
+
+
+def _kept(file: Path) -> RowProduct | None:
+    """The choice in a file, unless it is damaged, or other work disturbed it an hour ago."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(file.read_bytes())
+        recent = time.time() - file.stat().st_mtime < HOUR
+        if kept["choice"] in get_args(RowProduct) and (recent or not kept["disturbed"]):
+            return kept["choice"]
+    return None
 
 
 def has_compiler() -> bool:
@@ -71,11 +89,11 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
-def choose(milliseconds: dict[str, float]) -> RowProduct:
-    """The fastest, but a loop unless another is faster beyond the noise."""
-    best = min(milliseconds, key=milliseconds.__getitem__)
-    gain = milliseconds["loop"] / milliseconds[best]
-    return cast(RowProduct, best) if gain > NOISE else "loop"
+def choose(seconds: Mapping[str, Sequence[float]]) -> RowProduct:
+    """The fastest by rounds in turn, but a loop unless another is faster beyond the noise."""
+    gains = {name: gain(seconds["loop"], times) for name, times in seconds.items()}
+    best = max(gains, key=gains.__getitem__)
+    return cast(RowProduct, best) if gains[best] > NOISE else "loop"
 
 
 def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
@@ -106,16 +124,14 @@ def _in_turn(
     return lambda: product(x, next(stream))
 
 
-def measured(work: Callable[[], object]) -> float:
-    """The median milliseconds of a work, over about a tenth of a second after the first time."""
+def measured(works: Mapping[str, Callable[[], object]]) -> tuple[dict[str, list[float]], bool]:
+    """The seconds of works in turn, and whether other work disturbed them."""
     with torch.inference_mode():
-        work()
-        times: list[float] = []
-        while len(times) < 8 or sum(times) < 0.1:
-            start = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - start)
-    return round(1e3 * median(times), 4)
+        for work in works.values():
+            work()  # compiles
+        start, switches = time.perf_counter(), involuntary_switches()
+        times = rounds_of(works, time.perf_counter, until=math.inf)
+        return times, was_disturbed(switches, time.perf_counter() - start)
 
 
 def packed_weight(weight: Tensor) -> Tensor:

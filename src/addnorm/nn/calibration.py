@@ -127,14 +127,14 @@ def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration
         times = rounds_of(works, clock, until=start + LIMIT)
         figures[what] = {name: round(1e3 * median(one), 3) for name, one in times.items()}
         own, *others = times
-        gains = {name: _gain(times[own], times[name]) for name in others}
+        gains = {name: gain(times[own], times[name]) for name in others}
         best = max(gains, key=gains.__getitem__, default=own)
         return best if gains.get(best, 0.0) > NOISE else own
 
     try:
         with torch.random.fork_rng(devices=[]), use_choices(KernelChoices()), _plain_state():
             chosen = _chosen(fastest)
-        disturbed = involuntary_switches() - switches > SWITCHES * (clock() - start)
+        disturbed = was_disturbed(switches, clock() - start)
     except TimeoutError:
         disturbed = True
     return Calibration(
@@ -190,6 +190,11 @@ def involuntary_switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
+def was_disturbed(switches: int, seconds: float) -> bool:
+    """Whether other work took the processor since it had been taken `switches` times."""
+    return involuntary_switches() - switches > SWITCHES * seconds
+
+
 def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str, list[float]]:
     """The seconds of each in rounds, in turn for `SECONDS`, `ROUNDS` at least, after a first.
 
@@ -210,8 +215,8 @@ def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str
     return {name: found[1:] for name, found in times.items()}
 
 
-def _gain(own: Sequence[float], other: Sequence[float]) -> float:
-    """How many times faster the other is than torch's own, in its best round and in most rounds.
+def gain(own: Sequence[float], other: Sequence[float]) -> float:
+    """How many times faster the other is than one's own, in its best round and in most rounds.
 
     The best rounds are those that nothing disturbed; three rounds of four must agree.
     """
