@@ -1,9 +1,9 @@
 """Do the verdicts of a study hold? Two recipes that are the same, and two that differ by design.
 
 `python benchmarks/false_alarms.py` trains a small recipe with many seeds, and one whose learning
-rate is a planted change, then draws 200 studies of five seeds from them: how often the same recipe
-is called different from itself, and how often the planted difference is found, beside the power
-that is predicted for it.
+rate is a planted change, then draws 200 studies of two, three and five seeds each: how often the
+same recipe is called different from itself, and how often the planted difference is found, beside
+the power that is predicted for it.
 """
 
 import json
@@ -35,7 +35,7 @@ residual = {{ kind = "pre" }}
 steps = 120
 batching = {{ kind = "windows", batch_size = 8, seq_len = 32 }}
 """
-POOL, STUDIES, SEEDS = 60, 200, 5
+POOL, STUDIES, SEEDS = 60, 200, (2, 3, 5)
 RATES = ("3e-3", "2.7e-3")
 RESULTS = Path(__file__).parent / "results" / "false_alarms.json"
 
@@ -51,26 +51,25 @@ def main() -> None:
         summary = run_study(study, Options(), workers(Options(), 1), Console(stderr=True))
     same, planted = (row.values for row in summary.rows)
     chance = random.Random(0)
-    alarms, found = 0, 0
-    for _ in range(STUDIES):
-        seeds = chance.sample(sorted(same), 2 * SEEDS)
-        one, other = ([same[seed] for seed in part] for part in (seeds[:SEEDS], seeds[SEEDS:]))
-        alarms += differences([(one, other)])[0].verdict != "undecided"
-        paired = seeds[:SEEDS]
-        sides = ([planted[seed] for seed in paired], [same[seed] for seed in paired])
-        found += differences([sides])[0].verdict == "higher"
     effect = effect_size([planted[seed] - same[seed] for seed in same])
+    alarms, found = 0, dict.fromkeys(SEEDS, 0)
+    for _ in range(STUDIES):
+        for n in SEEDS:
+            seeds = chance.sample(sorted(same), 2 * n)
+            one, other = ([same[seed] for seed in part] for part in (seeds[:n], seeds[n:]))
+            alarms += differences([(one, other)])[0].verdict != "undecided"
+            sides = ([planted[seed] for seed in seeds[:n]], one)
+            found[n] += differences([sides])[0].verdict == "higher"
     figures = {
         "command": "python benchmarks/false_alarms.py",
         "date": date.today().isoformat(),
         "studies": STUDIES,
-        "seeds_each": SEEDS,
         "pool": POOL,
-        "false_alarms": alarms / STUDIES,
+        "false_alarms": round(alarms / STUDIES / len(SEEDS), 4),
         "planted": f"train.lr {RATES[1]} instead of {RATES[0]}",
         "planted_effect": round(effect, 3),
-        "found": found / STUDIES,
-        "predicted_power": round(power_of(abs(effect), SEEDS), 3),
+        "found": {n: found[n] / STUDIES for n in SEEDS},
+        "predicted_power": {n: round(power_of(abs(effect), n), 3) for n in SEEDS},
     }
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(figures, indent=1))

@@ -6,8 +6,14 @@ from pathlib import Path
 import pytest
 
 from addnorm.lab import laboratory
-from addnorm.lab.claim_report import claim_page, overview, picture_name, write_claims_report
-from addnorm.lab.claims.claim import Row
+from addnorm.lab.claim_report import (
+    claim_page,
+    overview,
+    picture_name,
+    table,
+    write_claims_report,
+)
+from addnorm.lab.claims.claim import Both, Panel, Results, Row
 from addnorm.lab.laboratory import jobs_of, measured
 
 
@@ -85,3 +91,12 @@ def test_all_files_are_written_and_the_page_needs_no_other(folder: Path) -> None
 def test_pictures_of_natural_language_have_names_of_their_own() -> None:
     assert picture_name("heads", "chain") == "heads"
     assert picture_name("heads", "tinyshakespeare") == "heads-tinyshakespeare"
+
+
+def test_a_table_of_many_places_has_some_of_them() -> None:
+    rows = [(1, Row("loss", "loss", x, 1.0)) for x in range(1, 33)]
+    panel = Panel(Both("layer", ""), Both("loss", ""))
+    head = table(Results(rows), "loss", panel, "en")[2]
+    assert head == "| layer | 1 | 5 | 9 | 13 | 17 | 20 | 24 | 28 | 32 |"
+    head = table(Results(rows[:13]), "loss", panel, "en")[2]
+    assert head.count("|") == 13 + 2

@@ -65,6 +65,14 @@ def test_the_power_is_that_of_the_tables(effect: float, n: int) -> None:
     assert seeds_to_decide(list(values)) == n
 
 
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 30])
+def test_the_power_of_a_large_effect_is_a_number(n: int) -> None:
+    powers = [power_of(effect, n) for effect in np.linspace(0, 30, 500)]
+    assert np.all(np.isfinite(powers))
+    assert np.all(np.diff(powers) >= -1e-9)
+    assert power_of(-3.0, n) == pytest.approx(power_of(3.0, n))
+
+
 def test_what_no_number_of_seeds_decides() -> None:
     assert seeds_to_decide([0.0, 0.0, 0.0]) is None
     assert seeds_to_decide([1.0]) is None

@@ -22,6 +22,9 @@ LINKS = re.compile(r"\[([^]]*)\]\([^)]*\.md\)")
 MOST_TICKS = 8
 """More places than these are not all named below the axis."""
 
+MOST_COLUMNS, FEW_COLUMNS = 13, 9
+"""A table has a column for each place up to so many; of more, so many of them."""
+
 SUFFIX: Mapping[Language, str] = {"en": ".md", "zh": ".zh-CN.md"}
 
 
@@ -133,9 +136,17 @@ def _machines(several: Iterable[Measured]) -> str:
     return " · ".join(dict.fromkeys(machine for one in several for machine in one.machines))
 
 
+def _columns(xs: Sequence[float | str]) -> Sequence[float | str]:
+    """All places, or, where a table would be too wide, some from the first to the last."""
+    if len(xs) <= MOST_COLUMNS:
+        return xs
+    last = len(xs) - 1
+    return [xs[round(i * last / (FEW_COLUMNS - 1))] for i in range(FEW_COLUMNS)]
+
+
 def table(results: Results, key: str, panel: Panel, language: Language) -> list[str]:
     """A panel as a table: series down, places across; mean and half the 95 % interval."""
-    xs = results.xs(key)
+    xs = _columns(results.xs(key))
     lines = [
         f"*{_of(panel.y, language)}*",
         "",

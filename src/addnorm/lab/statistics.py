@@ -170,7 +170,7 @@ def power_of(effect: float, n: int, n_tests: int = 1) -> float:
     """The probability that a t-test of `n` seeds finds a true effect of this size."""
     limit = stats.t.ppf(1 - (1 - LEVEL) / 2 / n_tests, n - 1)
     shift = effect * math.sqrt(n)
-    return float(stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift))
+    return float(sum(stats.nct.sf(limit, n - 1, sign * shift) for sign in (1, -1)))
 
 
 def bootstrap_interval(
