@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from addnorm.config import config
 from addnorm.nn.built import built_module
 from addnorm.nn.functional import batch_norm, moments, scale_norm
+from addnorm.nn.rms_norm import rms_norm
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
 
@@ -70,7 +71,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
 
     def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+        return rms_norm(x, self.weight.to(x.dtype), self.eps)
 
 
 @config
@@ -100,7 +101,7 @@ class OffsetRMSNorm(nn.Module):
     def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
         wide = x if x.dtype == torch.float64 else x.float()
         gain = 1.0 + self.weight.to(wide.dtype)
-        return F.rms_norm(wide, gain.shape, gain, self.eps).to(x.dtype)
+        return rms_norm(wide, gain, self.eps).to(x.dtype)
 
 
 @config
