@@ -13,7 +13,7 @@ import torch
 
 from addnorm.nn import calibration
 from addnorm.nn.calibration import CALIBRATION, calibrate, calibrated, this_machine
-from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
+from addnorm.nn.choices import DEFAULTS, UNLIMITED, KernelChoices, choices, use_choices
 from addnorm.nn.linear import multiplies_bfloat16
 
 Cost = Callable[[KernelChoices], float]
@@ -192,3 +192,27 @@ def test_a_folder_that_cannot_be_written_to_is_no_problem(
     (tmp_path / "kernels").write_text("a file")
     assert calibrated().choices.few_queries == 4
     assert json.dumps(counted) == "[0]"
+
+
+def test_the_callers_modes_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Fake tensors, hooks on what is saved, and counted operations are the caller's alone."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    saved: list[torch.Tensor] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t)
+    counter = FlopCounterMode(display=False)
+    with FakeTensorMode(), counter, hooks:
+        found = calibrated(again=True)
+    assert not saved
+    assert not counter.get_total_flops()
+    assert all(ms > 0.01 for times in found.figures.values() for ms in times.values())
+
+
+def test_a_compiler_that_comes_first_gets_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with use_choices(None):
+        assert choices() is DEFAULTS

@@ -172,3 +172,26 @@ def test_gradients_of_a_fused_bias_have_gradients() -> None:
         ours = torch.autograd.grad(penalty(linear), [x, w, b])
     for got, want in zip(ours, torch.autograd.grad(penalty(F.linear), [x, w, b]), strict=True):
         torch.testing.assert_close(got, want, rtol=5e-2, atol=5e-1)
+
+
+@pytest.mark.parametrize("chosen", [KernelChoices(product="onednn"), KernelChoices(bias="fused")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bias_of_any_layout_is_added(chosen: KernelChoices, dtype: torch.dtype) -> None:
+    x, weight = torch.ones(2, 3, dtype=dtype), torch.zeros(4, 3, dtype=dtype)
+    numbers = torch.arange(8.0).to(dtype)
+    for bias in (numbers[::2], numbers[:1].expand(4), numbers.view(4, 2)[:, 1]):
+        with use_choices(chosen):
+            found = linear(x, weight, bias)
+        assert torch.equal(found, F.linear(x, weight, bias))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_transforms_go_through_every_choice() -> None:
+    x, weight = torch.randn(5, 4, 3), torch.randn(6, 3)
+    with use_choices(KernelChoices(product="onednn")):
+        rows = torch.func.vmap(lambda one: linear(one, weight))(x)
+        slope = torch.func.grad(lambda w: linear(x, w).square().sum())(weight)
+        _, tangent = torch.func.jvp(lambda w: linear(x, w), (weight,), (weight,))
+    torch.testing.assert_close(rows, F.linear(x, weight))
+    torch.testing.assert_close(tangent, F.linear(x, weight))
+    assert slope.shape == weight.shape

@@ -7,6 +7,7 @@ torch's own kernel is used unless another is faster beyond the noise.
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import date
 from functools import partial
@@ -101,12 +102,26 @@ def calibrated(*, again: bool = False) -> Calibration:
             recent = time.time() - file.stat().st_mtime < HOUR
             if kept.machine == machine and (recent or not kept.disturbed):
                 return kept
-    found = calibrate(machine)
+    found = _apart(machine)
     if file is not None:
         with suppress(OSError):  # measured again next time
             file.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(file, json.dumps(CALIBRATION.dump_python(found, mode="json"), indent=1))
     return found
+
+
+def _apart(machine: Machine) -> Calibration:
+    """Calibrate in a thread of its own, which has none of the caller's modes, hooks or transforms.
+
+    Fake tensors would be timed as if they were numbers.
+    """
+
+    def measure() -> Calibration:
+        torch.set_num_threads(machine.threads)
+        return calibrate(machine)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(measure).result()
 
 
 def _file(machine: Machine) -> Path | None:

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from torch.autograd import forward_ad
 
 from addnorm.config import config, first_problem
 from addnorm.errors import InputError
@@ -55,8 +57,13 @@ _current: KernelChoices | None = None
 
 
 def choices() -> KernelChoices:
-    """The choices in force; measured on first use where nobody gave any."""
+    """The choices in force; measured on first use where nobody gave any.
+
+    A compiler that traces a model before anything was measured gets the defaults.
+    """
     global _current
+    if _current is None and torch.compiler.is_compiling():
+        return DEFAULTS
     if _current is None:
         _current = _given() or _measured()
     return _current
@@ -71,6 +78,14 @@ def use_choices(chosen: KernelChoices | None) -> Generator[None]:
         yield
     finally:
         _current = before
+
+
+def transformed() -> bool:
+    """Whether `torch.func` or forward mode is at work, of which only torch's kernels know."""
+    return (
+        torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+        or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
+    )
 
 
 def read_choices(file: Path) -> KernelChoices:

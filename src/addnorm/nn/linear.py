@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.nn.choices import choices
+from addnorm.nn.choices import choices, transformed
 
 
 def onednn() -> Any:
@@ -47,7 +47,7 @@ def linear(
             return y + bias.to(y.dtype)  # a part of the loop that follows
         factors = [t.bfloat16() for t in (_rows(x), weight, bias)]
         return _BiasedProduct.apply(*factors).view(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-    if _is_for_onednn(x, weight):
+    if _is_for_onednn(x, weight, bias):
         return _Product.apply(_rows(x), weight, bias).view(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     return F.linear(x, weight, bias)
 
@@ -69,11 +69,12 @@ def _fuses_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and x.numel() > x.shape[-1]
         and _is_dense(weight)
         and not torch.compiler.is_exporting()
-        and (torch.compiler.is_compiling() or choices().bias == "fused")
+        and bias.shape == weight.shape[:1]
+        and (torch.compiler.is_compiling() or (not transformed() and choices().bias == "fused"))
     )
 
 
-def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
+def _is_for_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return (
         x.dtype is torch.float32
         and weight.dtype is torch.float32
@@ -81,7 +82,9 @@ def _is_for_onednn(x: Tensor, weight: Tensor) -> bool:
         and _is_dense(weight)
         and x.numel() > x.shape[-1]
         and not torch.is_autocast_enabled("cpu")
+        and (bias is None or bias.shape == weight.shape[:1])
         and not torch.compiler.is_compiling()
+        and not transformed()
         and _pointwise is not None
         and choices().product == "onednn"
     )
@@ -99,7 +102,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(a, b)
         a, b = (t if _is_dense(t) else t.contiguous() for t in (a, b))
-        return _pointwise(a, b, bias, "none", [], "")
+        return _pointwise(a, b, None if bias is None else bias.contiguous(), "none", [], "")
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -130,7 +133,7 @@ class _BiasedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
-        return _pointwise(a, b, bias, "none", [], "")
+        return _pointwise(a, b, bias.contiguous(), "none", [], "")
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

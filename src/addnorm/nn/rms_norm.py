@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
+
+from addnorm.nn.choices import transformed
 
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
@@ -35,15 +36,7 @@ def _differentiated_on_cpu(x: Tensor, weight: Tensor) -> bool:
         and x.dtype == weight.dtype
         and x.dtype in (torch.float32, torch.float64)
         and not torch.compiler.is_compiling()
-        and not _transformed()
-    )
-
-
-def _transformed() -> bool:
-    """Whether `torch.func` or forward mode is at work, of which torch's own kernel knows."""
-    return (
-        torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
-        or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
+        and not transformed()
     )
 
 

@@ -50,7 +50,10 @@ def kernels_of(folder: Path, console: Console) -> Generator[None]:
             console.out(f"{folder}: {change}: equal up to rounding", highlight=False)
         kernels = began.kernels
     else:
-        kernels = EARLIER if checkpoints_in(folder / "checkpoints") else choices()
+        resumed = bool(checkpoints_in(folder / "checkpoints"))
+        if resumed:
+            console.out(f"{file}: missing: with torch's kernels from here on: equal up to rounding")
+        kernels = EARLIER if resumed else choices()
         found = TRAINED_ON.dump_python(TrainedOn(machine=here, kernels=kernels), mode="json")
         atomic_write(file, json.dumps(found, indent=1))
     with use_choices(kernels):
