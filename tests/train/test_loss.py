@@ -312,3 +312,12 @@ class OfAWidth:
 def test_what_is_no_loss_is_told_so() -> None:
     with pytest.raises(InputError, match=r"OfAWidth is no loss: AddNorm calls build\(\)"):
         TrainConfig(steps=1, loss=OfAWidth())  # type: ignore[arg-type]
+
+
+def test_a_target_outside_the_vocabulary_is_refused_in_groups_too() -> None:
+    from addnorm.train.loss import _loss_and_gradient
+
+    logits = torch.zeros(2, 5)
+    for wrong in (-1, 5):
+        with pytest.raises((IndexError, RuntimeError), match="out of"):
+            _loss_and_gradient(logits, torch.tensor([1, wrong]), 0.0)

@@ -305,7 +305,7 @@ def _loss_and_gradient(
     few rows at a time keeps them in the CPU cache, computes each exponential once, and allocates no
     tensor as large as the logits except the gradient (`benchmarks/results/parts.json`).
     """
-    chosen = targets.clamp(min=0)[:, None]
+    chosen = targets.where(targets != IGNORED, 0)[:, None]  # other negative ones are refused
     counted = (targets != IGNORED)[:, None]
     losses, grad = list[Tensor](), torch.empty_like(logits)
     parts = (_chunks(t, logits) for t in (logits, chosen, counted, grad))
