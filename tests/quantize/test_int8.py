@@ -12,6 +12,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.quantize import quantize_int8
+from addnorm.quantize.activations import RoundedByRow
 from addnorm.quantize.int8 import Int8Matrix, int8_product, rounded
 
 
@@ -43,7 +44,7 @@ def test_rows_of_all_sizes_survive_in_products() -> None:
     d_in = 64
     x = torch.randn(5, d_in) * 10.0 ** torch.arange(-2.0, 3.0)[:, None]
     weight = torch.randn(7, d_in) * 10.0 ** torch.arange(-3.0, 4.0)[:, None]
-    found, want = Int8Matrix(weight).times(x), x @ weight.t()
+    found, want = RoundedByRow()(x, Int8Matrix(weight)), x @ weight.t()
     off = x.norm(dim=1)[:, None] * weight.norm(dim=1)
     assert ((found - want).abs() <= 0.02 * off).all()
 
@@ -111,7 +112,7 @@ def test_a_replaced_module_must_be_known_whole(path: str, says: str) -> None:
     model = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2)).build(9)
     model.get_submodule(path).extra = 2.0  # pyright: ignore[reportArgumentType]
     before = [type(module) for module in model.modules()]
-    with pytest.raises(InputError, match=f"int8 cannot hold {says}"):
+    with pytest.raises(InputError, match=f"quantisation cannot hold {says}"):
         quantize_int8(model)
     assert [type(module) for module in model.modules()] == before
 
@@ -129,9 +130,10 @@ def test_one_row_of_a_graph_keeps_its_own_type() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.matrix = Int8Matrix(torch.randn(7, 5))
+            self.activations = RoundedByRow()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.matrix.times(x)
+            return self.activations(x, self.matrix)
 
     module, x = Times(), torch.randn(1, 5)
     exact = x @ (module.matrix.values * module.matrix.scale[:, None]).T

@@ -37,6 +37,7 @@ COMMANDS = (
     "look",
     "export",
     "swap",
+    "quantize",
     "new",
     "parts",
     "schema",

@@ -1,9 +1,24 @@
-"""Weight quantisation, which saves memory and memory bandwidth."""
+"""Quantisation: weights in fewer bits, which saves memory and memory bandwidth."""
 
 from typing import Literal
 
 from addnorm.models import Model
-from addnorm.quantize.int8 import quantize_int8
+from addnorm.quantize.activations import (
+    ActivationsConfig,
+    DynamicConfig,
+    StaticConfig,
+    WeightsOnlyConfig,
+)
+from addnorm.quantize.model import (
+    Int4Config,
+    Int8Config,
+    QuantizationConfig,
+    dequantize,
+    is_calibrated,
+    is_quantized,
+    quantize,
+    quantize_int8,
+)
 
 Weights = Literal["bfloat16", "int8"]
 """The dtypes to which weights can be converted."""
@@ -14,4 +29,19 @@ def with_weights(model: Model, kind: Weights) -> Model:
     return model.bfloat16() if kind == "bfloat16" else quantize_int8(model)
 
 
-__all__ = ["Weights", "quantize_int8", "with_weights"]
+__all__ = [
+    "ActivationsConfig",
+    "DynamicConfig",
+    "Int4Config",
+    "Int8Config",
+    "QuantizationConfig",
+    "StaticConfig",
+    "Weights",
+    "WeightsOnlyConfig",
+    "dequantize",
+    "is_calibrated",
+    "is_quantized",
+    "quantize",
+    "quantize_int8",
+    "with_weights",
+]

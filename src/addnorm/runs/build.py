@@ -13,7 +13,9 @@ from addnorm.memory import total_memory
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
 from addnorm.models.ledger import check_unchanged
 from addnorm.nn.init import without_values
+from addnorm.quantize.model import laid_out
 from addnorm.runs.digests import check_digest, write_digests
+from addnorm.runs.quantized import Quantization
 from addnorm.runs.recipe import Recipe
 from addnorm.train.average import Weights, copy_into, weights_of
 from addnorm.train.checkpoint import load_weights, save_weights
@@ -105,11 +107,17 @@ def load_into(model: nn.Module, file: Path) -> torch.dtype:
 
 
 def check_model(
-    model: nn.Module, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
+    model: nn.Module,
+    recipe: Recipe,
+    tokenizers: Tokenizers | None,
+    labels: Sequence[str],
+    quantization: Quantization | None = None,
 ) -> None:
     """Raise `InputError` unless the model, but for its weights, is what the recipe builds."""
     with without_values():
         built = _built(recipe, tokenizers, labels)
+        if quantization is not None:
+            built = laid_out(built, quantization.scheme, quantization.kept)
     if problems := _differences(weights_of(model), weights_of(built)):
         raise InputError(f"the model is not that of its configuration {problems}")
     check_unchanged(model, built)

@@ -16,7 +16,13 @@ from addnorm.errors import InputError
 from addnorm.files import read_file
 
 DIGESTS = "digests.json"
-FILES = ("config.json", "labels.json", "model.safetensors", "*tokenizer.json")
+FILES = (
+    "config.json",
+    "labels.json",
+    "quantization.json",
+    "model.safetensors",
+    "*tokenizer.json",
+)
 """The files that are read when opening a run."""
 
 

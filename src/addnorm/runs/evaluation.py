@@ -303,3 +303,25 @@ def evaluated(
     }
     scores = {"examples": len(evaluator.encoded), **found.scores}
     return replace(found, scores=scores, predictions=predictions)
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """The data of a run, to measure models on a split and to train them further."""
+
+    loaders: Loaders
+    evaluator: Evaluator | None
+    valid_examples: int
+
+    @classmethod
+    def of(cls, run: Run, split: Split) -> "EvaluationData":
+        """Read the data of a run; there is no evaluator where they lack the split."""
+        recipe, data = run.recipe, data_of(run)
+        loaders = build_loaders(recipe.train.batching, data.encoded, recipe.train.seed)
+        evaluator = Evaluator.of(split, data, loaders, recipe.eval)
+        return cls(loaders, evaluator, recipe.eval.valid_examples)
+
+    def scores(self, model: Model) -> dict[str, float]:
+        """The scores on the split, as in validation."""
+        assert self.evaluator is not None
+        return self.evaluator.evaluate(model, self.valid_examples).scores

@@ -1,7 +1,7 @@
 """Run: a trained model with its tokenizers and labels; loading, using and saving it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Literal, Unpack, overload
@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.atomic import atomic_directory
 from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.folder import load as load_hf
 from addnorm.data import Corpus, DataConfig, ImagesConfig
@@ -19,12 +18,12 @@ from addnorm.data.examples import Task
 from addnorm.errors import InputError, known_keywords
 from addnorm.generate import DecodingConfig
 from addnorm.models import Model
-from addnorm.runs.build import WEIGHTS, build_model, check_model, load_into, save_model
+from addnorm.runs.build import WEIGHTS, build_model, load_into
 from addnorm.runs.devices import device_named, dtype_named
-from addnorm.runs.folder import read_settings, write_settings
+from addnorm.runs.folder import read_settings
+from addnorm.runs.quantized import Quantization, check_float, laid_out_as, read_quantization
 from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.resuming import resume_command
-from addnorm.runs.sentence_vectors import copy_modules
 from addnorm.runs.types import (
     Classified,
     ClassifyOptions,
@@ -62,6 +61,8 @@ class Run:
         The model itself, an `nn.Module`.
     corpus
         The data, where they were given in Python and are in no file.
+    quantization
+        How its model was quantised, if it was.
     """
 
     folder: Path | None
@@ -70,6 +71,7 @@ class Run:
     labels: tuple[str, ...]
     model: Model
     corpus: Corpus | None = None
+    quantization: Quantization | None = None
 
     @classmethod
     @known_keywords
@@ -97,9 +99,11 @@ class Run:
         if not (folder / WEIGHTS).is_file():
             command = resume_command(folder, saved.recipe)
             raise InputError(f"{folder}: training has not finished: go on with `{command}`")
-        model = build_model(*saved)
+        quantization = read_quantization(folder)
+        model = laid_out_as(build_model(*saved), quantization, folder)
         stored = load_into(model, folder / WEIGHTS)
-        return cls(folder, *saved, model.to(device, dtype or stored).eval())
+        run = cls(folder, *saved, model.to(device).eval(), quantization=quantization)
+        return run if quantization and not dtype else run.to(dtype=dtype or stored)
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())
@@ -147,6 +151,7 @@ class Run:
         if device is not None:
             self.model.to(device_named(device))
         if dtype is not None:
+            check_float(self, "has another dtype")
             self.model.to(dtype_named(dtype))
         return self
 
@@ -389,12 +394,6 @@ class Run:
         Data passed in Python are not saved. Raises `InputError` if the folder is not empty, or if
         the model no longer matches its configuration.
         """
-        folder = path_of(folder)
-        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise InputError(f"{folder}: is there already: save in a new folder")
-        check_model(self.model, self.recipe, self.text, self.labels)
-        with atomic_directory(folder) as partial:
-            write_settings(partial, self.recipe, self.text, self.labels)
-            copy_modules(self.folder, partial)
-            save_model(partial, self.model)
-        return replace(self, folder=folder)
+        from addnorm.runs.saving import save_run
+
+        return save_run(self, path_of(folder))

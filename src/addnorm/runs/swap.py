@@ -21,14 +21,12 @@ from addnorm.convert.transfer.model import (
     layer_counts,
     transfer_weights,
 )
-from addnorm.data.batching import Loaders, build_loaders
 from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.runs.build import build_model, save_model
 from addnorm.runs.changes import changed, with_depth
-from addnorm.runs.encoded_data import read_data
-from addnorm.runs.evaluation import Evaluator, Split
-from addnorm.runs.folder import Saved, write_settings
+from addnorm.runs.evaluation import EvaluationData, Split
+from addnorm.runs.folder import write_settings
 from addnorm.runs.lock import LOCK, locked
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
@@ -110,28 +108,6 @@ def part_of(name: str) -> str:
     """The part that a weight belongs to, without the layer: `decoder.attention.q_proj`."""
     part, _, last = re.sub(r"\.(blocks\.\d+|experts\.\d+)", "", name).rpartition(".")
     return part if last in ("weight", "bias") else f"{part}.{last}"
-
-
-@dataclass(frozen=True)
-class _EvaluationData:
-    """The data of a run, for evaluation and training."""
-
-    loaders: Loaders
-    evaluator: Evaluator | None
-    valid_examples: int
-
-    @classmethod
-    def of(cls, run: Run, split: Split) -> "_EvaluationData":
-        recipe = run.recipe
-        data = read_data(recipe, Saved(recipe, run.text, run.labels))
-        loaders = build_loaders(recipe.train.batching, data.encoded, recipe.train.seed)
-        evaluator = Evaluator.of(split, data, loaders, recipe.eval)
-        return cls(loaders, evaluator, recipe.eval.valid_examples)
-
-    def scores(self, model: Model) -> dict[str, float]:
-        """The scores on the split, as in validation."""
-        assert self.evaluator is not None
-        return self.evaluator.evaluate(model, self.valid_examples).scores
 
 
 def swap_run(
@@ -281,10 +257,10 @@ def _check_teacher(options: SwapOptions, report: TransferReport) -> None:
 
 def _data(
     run: Run, options: SwapOptions, *, given: bool
-) -> tuple[_EvaluationData | None, str | None]:
+) -> tuple[EvaluationData | None, str | None]:
     """The data for evaluation and training, or the reason why there are none, if optional."""
     try:
-        data = _EvaluationData.of(run, options.split)
+        data = EvaluationData.of(run, options.split)
     except InputError as error:
         if options.recover or given:
             raise
@@ -295,7 +271,7 @@ def _data(
 
 
 def _measured(
-    data: _EvaluationData | None, models: Mapping[str, Model], console: Console
+    data: EvaluationData | None, models: Mapping[str, Model], console: Console
 ) -> dict[str, Mapping[str, float]]:
     """Evaluate each model, printing the scores."""
     if data is None or data.evaluator is None:
@@ -311,7 +287,7 @@ def _measured(
 def _train(
     model: Model,
     config: TrainConfig,
-    data: _EvaluationData,
+    data: EvaluationData,
     folder: Path,
     teacher: Model | None,
     console: Console,

@@ -1,0 +1,252 @@
+"""`addnorm quantize`: keep a model's weights in fewer bits, and measure what that costs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.plot import check_picture
+from addnorm.errors import InputError
+
+if TYPE_CHECKING:
+    from addnorm.quantize import QuantizationConfig
+    from addnorm.runs.quantization import QuantizationReport, QuantizeOptions
+
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """How weights and inputs are rounded.
+
+    Parameters
+    ----------
+    to
+        How many bits a weight has.
+    weights_only
+        int8: leave the inputs of products as they are.
+    dynamic
+        int8: round each token's input by its own largest number. The default.
+    static
+        int8: round all inputs of a layer by one scale, calibrated on the run's training data.
+    range
+        What a static scale holds: the largest input seen (minmax), 99.99 % of their sizes
+        (percentile), or as many as give the least squared error (mse).
+    smoothing
+        int8: how much of the inputs' outliers moves into the weights (SmoothQuant's α, such as
+        0.5); calibrated too.
+    rounding
+        int4: to the nearest, by torchao's HQQ, or by GPTQ, which is calibrated too.
+    group_size
+        int4: how many neighbours share a scale: 32, 64, 128 or 256.
+    """
+
+    to: Literal["int8", "int4"] = "int8"
+    weights_only: Flag = False
+    dynamic: Flag = False
+    static: Flag = False
+    range: Literal["minmax", "percentile", "mse"] | None = None
+    smoothing: float | None = None
+    rounding: Literal["nearest", "hqq", "gptq"] | None = None
+    group_size: Literal[32, 64, 128, 256] | None = None
+
+    def config(self) -> "QuantizationConfig":
+        """The configuration that these say. Raises `InputError` where they contradict."""
+        from addnorm.quantize import (
+            DynamicConfig,
+            Int4Config,
+            Int8Config,
+            StaticConfig,
+            WeightsOnlyConfig,
+        )
+
+        self._check()
+        if self.to == "int4":
+            return Int4Config(rounding=self.rounding or "nearest", group_size=self.group_size or 32)
+        activations = DynamicConfig()
+        if self.weights_only:
+            activations = WeightsOnlyConfig()
+        elif self.static:
+            activations = StaticConfig(range=self.range or "minmax")
+        return Int8Config(activations=activations, smoothing=self.smoothing)
+
+    def _check(self) -> None:
+        inputs = {
+            "--weights-only": self.weights_only,
+            "--dynamic": self.dynamic,
+            "--static": self.static,
+        }
+        int8 = inputs | {
+            "--range": self.range is not None,
+            "--smoothing": self.smoothing is not None,
+        }
+        int4 = {
+            "--rounding": self.rounding is not None,
+            "--group-size": self.group_size is not None,
+        }
+        strange = [name for name, said in (int4 if self.to == "int8" else int8).items() if said]
+        if strange:
+            other = "int4" if self.to == "int8" else "int8"
+            raise InputError(f"{strange[0]} is for --to {other}, and this is --to {self.to}")
+        if len(chosen := [name for name, said in inputs.items() if said]) > 1:
+            raise InputError(f"{' and '.join(chosen)} are alternatives: give one of them")
+        if self.range is not None and not self.static:
+            raise InputError(f"--range {self.range} is that of --static: give both")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What the model is calibrated and measured on.
+
+    Parameters
+    ----------
+    calibrate
+        How many training examples a calibrated scheme sees.
+    keep
+        Layers to leave as they are, by name; `*` stands for anything, as in `"*.down_proj"`.
+    keep_worst
+        Leave so many more as they are: those that raise the loss most when they alone are rounded.
+    split
+        Which part of the data to measure on.
+    """
+
+    calibrate: int = 128
+    keep: Annotated[
+        tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
+    ] = ()
+    keep_worst: int = 0
+    split: Literal["valid", "test"] = "valid"
+
+    def options(self, scheme: "QuantizationConfig") -> "QuantizeOptions":
+        """The same for the library. Raises `InputError` for a number out of range."""
+        from addnorm.runs.quantization import QuantizeOptions
+
+        if self.calibrate < 1:
+            raise InputError(f"--calibrate {self.calibrate}: give at least one example")
+        if self.keep_worst < 0:
+            raise InputError(f"--keep-worst {self.keep_worst}: give a number of layers")
+        return QuantizeOptions(
+            scheme=scheme,
+            calibrate=self.calibrate,
+            keep=self.keep,
+            keep_worst=self.keep_worst,
+            split=self.split,
+        )
+
+
+INT8 = Scheme()
+USUAL = Calibration()
+
+
+def quantize(
+    run: Path,
+    *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    out: Path | None = None,
+    scheme: Scheme = INT8,
+    calibration: Calibration = USUAL,
+    sweep: Flag = False,
+    plot: Path | None = None,
+    imports: Imports = (),
+) -> None:
+    """Keep the weights of a model in 8 or 4 bits, and print size, speed and scores beside before.
+
+    The folder that it writes opens in every command that uses a model. Any field of the recipe can
+    be given after the run, as `--data.kind text --data.train FILE`.
+    Example: `addnorm quantize runs/my --to int8 --static --calibrate 128 --out runs/my-int8`.
+
+    Parameters
+    ----------
+    run
+        A run folder, or a Hugging Face folder.
+    overrides
+        Fields to replace, as `--table.field value`.
+    out
+        The run folder to write; not needed for a sweep.
+    sweep
+        Measure every scheme and write no folder.
+    plot
+        A picture of size, loss and speed by scheme: .png, .svg or .pdf.
+    """
+    from addnorm.cli.fields import fields_given
+    from addnorm.cli.terminal import console
+    from addnorm.runs.quantization import SWEEP, quantize_run, sweep_run
+
+    options = [f"--{name}" for name in OPTIONS]
+    fields = fields_given(overrides, options)
+    if plot is not None:
+        check_picture(plot)
+    if (out is None) != sweep:
+        raise InputError(
+            "a sweep writes no folder: leave --out away" if sweep else "--out is missing: a folder"
+        )
+    import_named(imports)
+    if sweep and scheme != INT8:
+        raise InputError("a sweep measures every scheme: leave the options of one away")
+    chosen = calibration.options(scheme.config())
+    if out is None:
+        report = sweep_run(run, SWEEP, chosen, fields, console)
+    else:
+        report = quantize_run(run, out, chosen, fields, console)
+    _print(report)
+    if plot is not None:
+        from addnorm.inspect.compression import compression_picture
+
+        compression_picture(report.models, plot)
+        console.out(str(plot), highlight=False)
+    if out is not None:
+        console.out(f"Next: addnorm info {out}", highlight=False)
+
+
+OPTIONS = (
+    "to",
+    "weights-only",
+    "dynamic",
+    "static",
+    "range",
+    "smoothing",
+    "rounding",
+    "group-size",
+    "calibrate",
+    "keep",
+    "keep-worst",
+    "split",
+    "out",
+    "sweep",
+    "plot",
+    "import",
+)
+
+
+def _print(report: "QuantizationReport") -> None:
+    """Print a row for each model, and what stayed as it was."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    table = Table(box=None, pad_edge=False)
+    before = next(iter(report.models.values()))
+    scores = [name for name in before.scores if name != "examples"]
+    for name in ("", "MB", "of before", *scores, *(f"tokens/s, {n}" for n in before.speeds)):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name, one in report.models.items():
+        table.add_row(
+            name,
+            f"{one.n_bytes / 1e6:,.2f}",
+            f"{one.n_bytes / before.n_bytes:.3f}",
+            *(f"{one.scores[score]:.4f}" for score in scores),
+            *(f"{speed:,.0f}" for speed in one.speeds.values()),
+        )
+    if report.sensitivity:
+        worst = list(report.sensitivity.items())[:10]
+        console.print("rise of the loss if that layer alone is rounded, nats a target:")
+        for name, rise in worst:
+            console.print(f"  {rise:+.6f}  {name}", soft_wrap=True)
+    if report.kept:
+        console.print(f"kept as before: {', '.join(report.kept)}", soft_wrap=True)
+    if report.unmeasured is not None:
+        console.print(f"no scores: {report.unmeasured}", soft_wrap=True)
+    console.print(table)

@@ -1,0 +1,73 @@
+"""Layers with a quantised matrix in place of a weight: linear, embedding and token head."""
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from addnorm.nn.context import Context
+from addnorm.nn.functional import soft_capped
+from addnorm.nn.heads import TokenHead
+from addnorm.quantize.activations import Matrix
+
+
+class QuantizedLinear(nn.Module):
+    """`(x / m) Ŵᵀ + b`: a linear layer with a quantised weight.
+
+    `m` divides each feature of the input, and its column of the weight was multiplied by it before
+    (`smoothing` in `quantize.statistics`); None divides by nothing.
+    """
+
+    smoothing: Tensor | None
+
+    def __init__(
+        self,
+        matrix: Matrix,
+        activations: nn.Module,
+        bias: nn.Parameter | None,
+        smoothing: Float[Tensor, " d_in"] | None = None,
+    ) -> None:
+        super().__init__()
+        self.matrix = matrix
+        self.activations = activations
+        self.bias = bias
+        self.register_buffer("smoothing", smoothing)
+
+    def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        x = x if self.smoothing is None else x / self.smoothing.to(x.dtype)
+        y = self.activations(x, self.matrix)
+        return y if self.bias is None else y + self.bias
+
+
+class QuantizedEmbedding(nn.Module):
+    """Row `t` of a quantised table for token `t`."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__()
+        self.matrix = matrix
+
+    @property
+    def num_embeddings(self) -> int:
+        return self.matrix.values.shape[0]
+
+    def forward(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
+        return self.matrix.rows(tokens)
+
+
+class QuantizedTokenHead(nn.Module):
+    """`TokenHead` with a quantised weight."""
+
+    def __init__(self, matrix: Matrix, activations: nn.Module, head: TokenHead) -> None:
+        super().__init__()
+        self.matrix = matrix
+        self.activations = activations
+        self.bias = head.bias
+        self.transform = head.transform
+        self.scale = head.scale
+        self.softcap = head.softcap
+
+    def forward(
+        self, x: Float[Tensor, "batch seq d_model"], ctx: Context
+    ) -> Float[Tensor, "batch seq vocab"]:
+        x = x if self.transform is None else self.transform(x)
+        x = x if self.scale == 1.0 else x * self.scale
+        y = self.activations(x, self.matrix)
+        return soft_capped(y if self.bias is None else y + self.bias, self.softcap)

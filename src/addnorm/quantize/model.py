@@ -1,0 +1,311 @@
+"""Quantising a whole model, and the schemes for it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from addnorm.config import config
+from addnorm.errors import InputError, nearest
+from addnorm.models import Model
+from addnorm.models.ledger import Ledger
+from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.embed import Embedding
+from addnorm.nn.feedforward import FeedForward, GatedFeedForward
+from addnorm.nn.heads import TokenHead
+from addnorm.nn.linear import Linear
+from addnorm.quantize.activations import (
+    ActivationsConfig,
+    DynamicConfig,
+    Matrix,
+    StaticConfig,
+    WeightsOnlyConfig,
+)
+from addnorm.quantize.int4 import Int4Matrix
+from addnorm.quantize.int8 import Int8Matrix
+from addnorm.quantize.layers import QuantizedEmbedding, QuantizedLinear, QuantizedTokenHead
+from addnorm.quantize.rounding import Groups, Rounding, round_gptq, round_hqq, round_nearest
+from addnorm.quantize.statistics import (
+    Inputs,
+    InputStatistics,
+    count_sizes,
+    observe,
+    range_of,
+    smoothing_of,
+)
+
+MAPS = (MultiHead, FeedForward, GatedFeedForward)
+"""The modules whose linear layers are quantised."""
+
+
+@config
+class Int8Config:
+    """Eight bits a weight, with a scale for each output: a quarter of float32."""
+
+    kind: Literal["int8"] = "int8"
+    activations: ActivationsConfig = DynamicConfig()
+    """What happens to the inputs of the products."""
+    smoothing: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """How much of the inputs' outliers moves into the weights (SmoothQuant's α, such as 0.5); by
+    default nothing.
+    """
+
+    def __post_init__(self) -> None:
+        if self.smoothing is not None and isinstance(self.activations, WeightsOnlyConfig):
+            raise ValueError("smoothing eases the rounding of inputs, and weights_only rounds none")
+
+
+@config
+class Int4Config:
+    """Four bits a weight, with a scale for each group of neighbours; inputs are not rounded."""
+
+    kind: Literal["int4"] = "int4"
+    group_size: Literal[32, 64, 128, 256] = 32
+    """How many neighbours in a row share a scale."""
+    rounding: Rounding = "nearest"
+    """To the nearest, by torchao's HQQ, or by GPTQ, which is calibrated on real data."""
+
+
+QuantizationConfig = Annotated[Int8Config | Int4Config, Field(discriminator="kind")]
+"""How many bits weights have, and what happens to inputs."""
+
+
+def quantize(
+    model: Model,
+    scheme: QuantizationConfig,
+    batches: Sequence[Inputs] = (),
+    *,
+    keep: Sequence[str] = (),
+) -> Model:
+    """Quantise the matrices of `model` in place, and return it; it can no longer be trained.
+
+    Quantised are the linear layers of attention and feed-forward, the token embedding and the head.
+    Those whose names match one of `keep` (`*` stands for anything) stay as they are, as do all
+    other modules. `batches` are the model's inputs to calibrate on (`is_calibrated`), without
+    padding. Raises `InputError`, without changing anything, where they are missing or reach no
+    layer, for a pattern that matches nothing, and where a module to replace is not exactly a
+    built-in one.
+    """
+    check_replaceable(model)
+    kept = names_matching(model, keep)
+    if not is_calibrated(scheme):
+        return _replaced(model, scheme, _Facts(), kept)
+    if not batches:
+        raise InputError("this scheme is calibrated: give it examples of the model's data")
+    return _replaced(model, scheme, _calibrated(model, scheme, batches, kept), kept)
+
+
+def quantize_int8(model: Model) -> Model:
+    """Quantise the matrices of `model` to int8, in place, for a quarter of the memory; return it.
+
+    `quantize(model, Int8Config())`: inputs are rounded row by row while the model runs.
+    """
+    return quantize(model, Int8Config())
+
+
+def is_calibrated(scheme: QuantizationConfig) -> bool:
+    """Whether a scheme depends on the inputs of layers."""
+    if isinstance(scheme, Int4Config):
+        return scheme.rounding == "gptq"
+    return isinstance(scheme.activations, StaticConfig) or scheme.smoothing is not None
+
+
+def laid_out(model: Model, scheme: QuantizationConfig, kept: Sequence[str]) -> Model:
+    """Give a model the layers that quantising gives it, in place, to load their numbers into."""
+    plain = Int4Config(group_size=scheme.group_size) if isinstance(scheme, Int4Config) else scheme
+    facts = _Facts()
+    if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
+        smoothed = _smoothed_layers(model, frozenset(kept))
+        facts.smoothing = {name: torch.ones(one.weight.shape[1]) for name, one in smoothed.items()}
+    return _replaced(model, plain, facts, frozenset(kept))
+
+
+@dataclass
+class _Facts:
+    """What a calibration found of each layer, by name."""
+
+    statistics: dict[str, InputStatistics] = field(default_factory=dict)
+    smoothing: dict[str, Tensor] = field(default_factory=dict)
+    ranges: dict[str, float] = field(default_factory=dict)
+
+
+def _calibrated(
+    model: Model, scheme: QuantizationConfig, batches: Sequence[Inputs], kept: frozenset[str]
+) -> _Facts:
+    layers = {name: one for name, one in products_of(model).items() if name not in kept}
+    facts = _Facts()
+    facts.statistics = observe(model, layers, batches, grams=isinstance(scheme, Int4Config))
+    if unseen := layers.keys() - facts.statistics.keys():
+        raise InputError(
+            f"nothing reached {min(unseen)} in these {len(batches)} examples: calibrate on more, "
+            f"or keep it as it is (keep {min(unseen)})"
+        )
+    if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
+        facts.smoothing = {
+            name: smoothing_of(one.weight, facts.statistics[name].largest, scheme.smoothing)
+            for name, one in _smoothed_layers(model, kept).items()
+        }
+    if isinstance(scheme, Int8Config) and isinstance(scheme.activations, StaticConfig):
+        count_sizes(model, layers, batches, facts.statistics, facts.smoothing)
+        static = scheme.activations
+        facts.ranges = {name: range_of(static, one) for name, one in facts.statistics.items()}
+    return facts
+
+
+# Which layers.
+
+
+def _places(model: Model) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
+    """The name, parent, attribute and module of everything that is quantised; tables last."""
+    tables = []
+    for path, module in model.named_modules():
+        for name, part in module.named_children():
+            place = (f"{path}.{name}".strip("."), module, name, part)
+            if isinstance(module, Embedding) and part is module.tokens:
+                tables.append(place)
+            elif isinstance(part, TokenHead) or (
+                isinstance(module, MAPS) and isinstance(part, nn.Linear)
+            ):
+                yield place
+    yield from tables
+
+
+def _is_map(module: nn.Module, part: nn.Module) -> bool:
+    return isinstance(module, MAPS) and isinstance(part, nn.Linear)
+
+
+def products_of(model: Model) -> dict[str, nn.Module]:
+    """The linear layers and heads that are quantised, by name."""
+    return {name: one for name, _, _, one in _places(model) if not isinstance(one, nn.Embedding)}
+
+
+def _smoothed_layers(model: Model, kept: frozenset[str]) -> dict[str, nn.Linear]:
+    """The layers whose weight is their own, so that its columns may be changed."""
+    found = products_of(model).items()
+    return {name: one for name, one in found if isinstance(one, nn.Linear) and name not in kept}
+
+
+def names_matching(model: Model, patterns: Sequence[str]) -> frozenset[str]:
+    """The names of the layers to keep. Raises `InputError` for a pattern that matches none."""
+    names = [name for name, *_ in _places(model)]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(
+                f"keep {pattern!r} matches no layer that is quantised.{nearest(pattern, names)}"
+            )
+    return frozenset(n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns))
+
+
+def check_replaceable(model: Model) -> None:
+    """Raise `InputError` unless every module to be replaced is exactly a built-in one."""
+    if is_quantized(model):
+        raise InputError("the model is quantised already: take the one that it was made of")
+    ledger = Ledger(model, "quantisation")
+    places = list(_places(model))
+    for _, _, _, part in places:
+        if isinstance(part, TokenHead):
+            _claim_head(ledger, part)
+        elif isinstance(part, nn.Embedding):
+            ledger.table(part)
+        else:
+            ledger.linear(part)
+        ledger.close(part)
+    if not places:
+        raise InputError("nothing to quantise: this model has no linear layer that is known")
+
+
+def _claim_head(ledger: Ledger, head: TokenHead) -> None:
+    ledger.module(head, TokenHead)
+    for name in ("weight", "bias", "scale", "softcap"):
+        ledger.take(head, name)
+    if head.transform is not None:
+        ledger.leave_all(head.transform, because="the new head has it as it is")
+
+
+# Replacing them.
+
+
+def _replaced(
+    model: Model, scheme: QuantizationConfig, facts: _Facts, kept: frozenset[str]
+) -> Model:
+    matrices: dict[int, Matrix] = {}  # tied weights share a matrix
+    activations = scheme.activations if isinstance(scheme, Int8Config) else WeightsOnlyConfig()
+    for name, parent, attribute, part in list(_places(model)):
+        if name in kept:
+            continue
+        weight: Tensor = part.weight  # pyright: ignore[reportAssignmentType]
+        smoothing = facts.smoothing.get(name)
+        wanted = weight if smoothing is None else weight * smoothing
+        if id(weight) not in matrices:
+            matrices[id(weight)] = _matrix(wanted, scheme, facts.statistics.get(name))
+        matrix = matrices[id(weight)]
+        setattr(parent, attribute, _layer(part, matrix, activations, facts, name))
+    return model.requires_grad_(False)
+
+
+def _matrix(
+    weight: Tensor, scheme: QuantizationConfig, statistics: InputStatistics | None
+) -> Matrix:
+    if isinstance(scheme, Int8Config):
+        return Int8Matrix(weight)
+    if scheme.rounding == "gptq" and statistics is not None:
+        assert statistics.gram is not None
+        groups = round_gptq(weight, statistics.gram, scheme.group_size)
+    else:
+        by: Callable[..., Groups] = round_hqq if scheme.rounding == "hqq" else round_nearest
+        groups = by(weight, scheme.group_size)
+    return Int4Matrix(groups, weight.shape[1])
+
+
+def _layer(
+    part: nn.Module, matrix: Matrix, activations: ActivationsConfig, facts: _Facts, name: str
+) -> nn.Module:
+    if isinstance(part, nn.Embedding):
+        return QuantizedEmbedding(matrix)
+    inputs = activations.build(facts.ranges.get(name))
+    if isinstance(part, TokenHead):
+        return QuantizedTokenHead(matrix, inputs, part)
+    assert isinstance(part, nn.Linear)
+    return QuantizedLinear(matrix, inputs, part.bias, facts.smoothing.get(name))
+
+
+def is_quantized(model: nn.Module) -> bool:
+    """Whether any layer of a model is quantised."""
+    kinds = (QuantizedLinear, QuantizedEmbedding, QuantizedTokenHead)
+    return any(isinstance(module, kinds) for module in model.modules())
+
+
+def dequantize(model: Model) -> Model:
+    """Replace quantised layers by plain ones with the same numbers, in place; return the model."""
+    weights: dict[int, nn.Parameter] = {}  # a shared matrix becomes a tied weight
+
+    def weight_of(matrix: Matrix) -> nn.Parameter:
+        return weights.setdefault(id(matrix), nn.Parameter(matrix.dequantized(), False))
+
+    for module in list(model.modules()):
+        for name, part in module.named_children():
+            if isinstance(part, QuantizedLinear | QuantizedEmbedding | QuantizedTokenHead):
+                setattr(module, name, _plain(part, weight_of(part.matrix)))
+    return model
+
+
+def _plain(part: nn.Module, weight: nn.Parameter) -> nn.Module:
+    d_out, d_in = weight.shape
+    if isinstance(part, QuantizedEmbedding):
+        return nn.Embedding(d_out, d_in, _weight=weight, _freeze=True)
+    if isinstance(part, QuantizedTokenHead):
+        head = TokenHead(
+            d_in, d_out, transform=part.transform, scale=part.scale, softcap=part.softcap
+        )
+        head.weight, head.bias = weight, part.bias
+        return head
+    assert isinstance(part, QuantizedLinear)
+    linear = Linear(d_in, d_out, bias=False)
+    smoothed = weight if part.smoothing is None else nn.Parameter(weight / part.smoothing, False)
+    linear.weight = smoothed
+    linear.register_parameter("bias", part.bias)
+    return linear

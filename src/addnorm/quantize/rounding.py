@@ -1,0 +1,142 @@
+"""Rounding a matrix to four bits: to the nearest, or with what is known of weights and inputs."""
+
+import logging
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from addnorm.errors import InputError
+from addnorm.quantize.int4 import LEAST, MOST, Groups
+
+Rounding = Literal["nearest", "hqq", "gptq"]
+"""The ways to round to four bits."""
+
+DAMPING = 0.01
+"""What GPTQ adds to the diagonal, as a share of its mean (Frantar et al. 2023, §3.3)."""
+
+
+def round_nearest(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Groups:
+    """Round each weight to the nearest multiple of its group's scale.
+
+    The weight of largest size becomes -8 exactly: `s = w_largest / -8`, of either sign.
+    """
+    grouped = _grouped(weight.detach().float(), group_size)
+    return _rounded(grouped, _scale_of(grouped))
+
+
+def round_hqq(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Groups:
+    """Round with scales that lessen the error, large weights counting less; by torchao.
+
+    Half-quadratic quantisation (Badri & Shaji 2023). Raises `InputError` without torchao.
+    """
+    choose = _torchao_hqq()
+    wide = _grouped(weight.detach().float(), group_size).flatten(1)
+    _, scale = choose(wide, [1, group_size], LEAST, MOST)
+    return _rounded(wide.unflatten(1, (-1, group_size)), scale.view(len(wide), -1, 1))
+
+
+def _torchao_hqq() -> Callable[..., tuple[Tensor, Tensor]]:
+    try:
+        with _silent():
+            from torchao.quantization.quant_primitives import (
+                _choose_qparams_and_quantize_scale_only_hqq as choose,  # pyright: ignore[reportPrivateUsage]
+            )
+    except ImportError as error:
+        raise InputError(
+            'rounding = "hqq" is done by torchao: pip install "addnorm[compression]", '
+            'or choose "nearest" or "gptq"'
+        ) from error
+    return choose
+
+
+@contextmanager
+def _silent() -> Generator[None]:
+    """Without torchao's words on kernels that are not for this machine."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def round_gptq(
+    weight: Float[Tensor, "d_out d_in"], gram: Float[Tensor, "d_in d_in"], group_size: int
+) -> Groups:
+    """Round column by column; later columns make up for the error of earlier ones on the inputs.
+
+    Lessens `‖(W - Ŵ) X‖²` (Frantar et al. 2023, algorithm 1), given `gram = X Xᵀ`, in float64. A
+    matrix that the nearest rounding serves better (by that measure) has the nearest.
+    """
+    plain = round_nearest(weight, group_size)
+    wide = _grouped(weight.detach().double(), group_size).flatten(1)
+    width = wide.shape[1]
+    known = F.pad(gram.double(), (0, width - len(gram), 0, width - len(gram)))
+    found = _compensated(wide, _inverse_factor(known), group_size)
+    if output_error(found, wide, known) < output_error(plain, wide, known):
+        return found
+    return plain
+
+
+def output_error(
+    groups: Groups, weight: Float[Tensor, "d_out width"], gram: Float[Tensor, "width width"]
+) -> float:
+    """`‖(W - Ŵ) X‖² = tr((W - Ŵ) G (W - Ŵ)ᵀ)` with `G = X Xᵀ`."""
+    values = groups.values.double().unflatten(1, (groups.scale.shape[1], -1))
+    error = weight - (values * groups.scale.double()[..., None]).flatten(1)
+    return float(((error @ gram) * error).sum())
+
+
+def _inverse_factor(gram: Float[Tensor, "width width"]) -> Float[Tensor, "width width"]:
+    """The upper Cholesky factor of `(G + λ I)⁻¹`; features that are always zero stand alone."""
+    damped = gram.clone()
+    diagonal = damped.diagonal()
+    spread = DAMPING * diagonal.mean()
+    diagonal += spread if spread > 0 else 1.0
+    return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
+
+
+def _compensated(
+    weight: Float[Tensor, "d_out width"], factor: Float[Tensor, "width width"], group_size: int
+) -> Groups:
+    left = weight.clone()
+    values, scales = [], []
+    for start in range(0, left.shape[1], group_size):
+        here = slice(start, start + group_size)
+        scale = _scale_of(left[:, None, here])[:, 0].double()
+        errors = torch.zeros_like(left[:, here])
+        for j in range(group_size):
+            column = left[:, start + j]
+            whole = (column / scale[:, 0]).round().clamp(LEAST, MOST)
+            errors[:, j] = (column - whole * scale[:, 0]) / factor[start + j, start + j]
+            left[:, here] -= errors[:, j, None] * factor[start + j, here]
+            values.append(whole)
+        scales.append(scale)
+        left[:, here.stop :] -= errors @ factor[here, here.stop :]
+    return Groups(torch.stack(values, 1).to(torch.int8), torch.cat(scales, 1).bfloat16())
+
+
+def _grouped(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Float[Tensor, "o g n"]:
+    """The groups of each row, the last filled up with zeros."""
+    return F.pad(weight, (0, -weight.shape[1] % group_size)).unflatten(1, (-1, group_size))
+
+
+def _scale_of(grouped: Float[Tensor, "o g n"]) -> Float[Tensor, "o g 1"]:
+    """The scale by which the weight of largest size is -8; one where all are zero."""
+    largest = grouped.gather(-1, grouped.abs().argmax(-1, keepdim=True))
+    scale = (largest / LEAST).bfloat16().to(grouped.dtype)
+    return torch.where(scale == 0, 1.0, scale)
+
+
+def _rounded(grouped: Float[Tensor, "o g n"], scale: Float[Tensor, "o g 1"]) -> Groups:
+    scale = scale.bfloat16()
+    whole = (grouped / scale.to(grouped.dtype)).round().clamp(LEAST, MOST)
+    return Groups(whole.flatten(1).to(torch.int8), scale[..., 0])

@@ -1,0 +1,265 @@
+"""Quantising a run: calibrate on its data, measure before and after, and write a folder."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from addnorm.atomic import atomic_directory
+from addnorm.data.batch import Batch, Loader
+from addnorm.errors import InputError
+from addnorm.models import Model
+from addnorm.quantize import (
+    Int4Config,
+    Int8Config,
+    QuantizationConfig,
+    StaticConfig,
+    WeightsOnlyConfig,
+    is_calibrated,
+    quantize,
+)
+from addnorm.quantize.model import check_replaceable, names_matching, products_of
+from addnorm.runs.evaluation import EvaluationData, Split
+from addnorm.runs.lock import LOCK, locked
+from addnorm.runs.quantized import Quantization, check_float
+from addnorm.runs.run import Run
+from addnorm.runs.saving import write_run
+from addnorm.runs.writing_speed import writing_speeds
+from addnorm.train.average import weights_of
+from addnorm.train.loss import loss_sum
+
+FLOAT = "float32"
+"""The name of the model before, in reports."""
+
+SENSITIVITY_EXAMPLES = 16
+"""How many of the calibration's examples the layers are compared on."""
+
+
+SWEEP: dict[str, QuantizationConfig] = {
+    "int8 weights only": Int8Config(activations=WeightsOnlyConfig()),
+    "int8 dynamic": Int8Config(),
+    "int8 dynamic, smoothed": Int8Config(smoothing=0.5),
+    "int8 static, minmax": Int8Config(activations=StaticConfig()),
+    "int8 static, percentile": Int8Config(activations=StaticConfig(range="percentile")),
+    "int8 static, mse": Int8Config(activations=StaticConfig(range="mse")),
+    "int8 static, mse, smoothed": Int8Config(activations=StaticConfig(range="mse"), smoothing=0.5),
+    "int4 nearest": Int4Config(),
+    "int4 GPTQ": Int4Config(rounding="gptq"),
+    "int4 nearest, groups of 128": Int4Config(group_size=128),
+    "int4 GPTQ, groups of 128": Int4Config(rounding="gptq", group_size=128),
+}
+"""The schemes of a sweep."""
+
+if find_spec("torchao") is not None:
+    SWEEP["int4 HQQ"] = Int4Config(rounding="hqq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions:
+    """How to quantise a run, and on what to measure it."""
+
+    scheme: QuantizationConfig
+    calibrate: int = 128
+    """The number of training examples to calibrate on."""
+    keep: tuple[str, ...] = ()
+    """Patterns of the names of layers to leave as they are."""
+    keep_worst: int = 0
+    """Leave so many more as they are: those that raise the loss most."""
+    split: Split = "valid"
+    """What to measure on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A model's size, scores and speed."""
+
+    n_bytes: int
+    scores: Mapping[str, float]
+    speeds: Mapping[int, float]
+    """Tokens (of an encoder, texts) a second by the number of texts at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationReport:
+    """What was measured of a model before and after, by name."""
+
+    models: Mapping[str, Measured]
+    kept: tuple[str, ...] = ()
+    sensitivity: Mapping[str, float] | None = None
+    """By how much each layer alone raises the loss, the worst first, where it was asked for."""
+    unmeasured: str | None = None
+    """Why no scores were measured, if so."""
+
+
+def quantize_run(
+    folder: Path, out: Path, options: QuantizeOptions, fields: Mapping[str, str], console: Console
+) -> QuantizationReport:
+    """Write the model of `folder`, quantised, to the run folder `out`; return what it costs.
+
+    `fields` are those of the recipe to replace, as of the data. Raises `InputError`, writing
+    nothing, where something is in `out`, for a model that is quantised already or has a part that
+    cannot be, and where the scheme is calibrated and the run has no data.
+    """
+    _check_empty(out)
+    with locked(out):
+        _check_empty(out)
+        run = _opened(folder, fields)
+        data, unmeasured = _data(run, options, fields)
+        examples = calibration_examples(data, options)
+        kept = tuple(sorted(names_matching(run.model, options.keep)))
+        sensitivity = None
+        if options.keep_worst:
+            sensitivity = sensitivities(run.model, options.scheme, examples, kept)
+            kept = (*kept, *list(sensitivity)[: options.keep_worst])
+        model = _quantized(run.model, options.scheme, examples, kept)
+        models = {FLOAT: run.model, options.scheme.kind: model}
+        measured = measure(run, models, data, console)
+        facts = Quantization(
+            scheme=options.scheme,
+            kept=kept,
+            examples=len(examples) if is_calibrated(options.scheme) else 0,
+            source=str(folder),
+        )
+        new = replace(run, model=model.eval(), quantization=facts)
+        with atomic_directory(out, index="config.json") as partial:
+            write_run(partial, new)
+    return QuantizationReport(
+        models=measured, kept=kept, sensitivity=sensitivity, unmeasured=unmeasured
+    )
+
+
+def sweep_run(
+    folder: Path,
+    schemes: Mapping[str, QuantizationConfig],
+    options: QuantizeOptions,
+    fields: Mapping[str, str],
+    console: Console,
+) -> QuantizationReport:
+    """Measure a run under each scheme, writing nothing; those of `schemes` that are calibrated too.
+
+    Raises `InputError` as `quantize_run` does.
+    """
+    run = _opened(folder, fields)
+    data, unmeasured = _data(run, options, fields)
+    kept = tuple(sorted(names_matching(run.model, options.keep)))
+    models: dict[str, Model] = {FLOAT: run.model}
+    for name, scheme in schemes.items():
+        examples = calibration_examples(data, replace(options, scheme=scheme))
+        with console.status(f"quantising: {name}"):
+            models[name] = _quantized(run.model, scheme, examples, kept)
+    return QuantizationReport(
+        models=measure(run, models, data, console), kept=kept, unmeasured=unmeasured
+    )
+
+
+def _quantized(
+    model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], kept: Sequence[str]
+) -> Model:
+    batches = [batch.inputs for batch in examples] if is_calibrated(scheme) else []
+    return quantize(copy.deepcopy(model), scheme, batches, keep=kept)
+
+
+def _opened(folder: Path, fields: Mapping[str, str]) -> Run:
+    run = Run.open(folder, fields)
+    check_float(run, "is quantised again")
+    check_replaceable(run.model)
+    return run.to(dtype=torch.float32)
+
+
+# Data.
+
+
+def _data(
+    run: Run, options: QuantizeOptions, fields: Mapping[str, str]
+) -> tuple[EvaluationData | None, str | None]:
+    """The run's data, or why there are none, where the scheme needs none."""
+    given = any(name.startswith("data.") for name in fields)
+    try:
+        data = EvaluationData.of(run, options.split)
+    except InputError as error:
+        if given or is_calibrated(options.scheme) or options.keep_worst:
+            raise
+        return None, str(error)
+    if data.evaluator is None:
+        return data, f"the data have no {options.split} split: data.{options.split} is not given"
+    return data, None
+
+
+def calibration_examples(data: EvaluationData | None, options: QuantizeOptions) -> list[Batch]:
+    """The first training examples of the run's own order, one a batch, so without padding."""
+    if data is None or not (is_calibrated(options.scheme) or options.keep_worst):
+        return []
+    if options.calibrate < 1:
+        raise InputError(f"--calibrate {options.calibrate}: give at least one example")
+    return list(islice(_one_by_one(data.loaders.train), options.calibrate))
+
+
+def _one_by_one(loader: Loader[Any]) -> Iterator[Batch]:
+    for items in loader.plan(0):
+        for item in items:
+            yield loader.build([item])
+
+
+# Measuring.
+
+
+def measure(
+    run: Run, models: Mapping[str, Model], data: EvaluationData | None, console: Console
+) -> dict[str, Measured]:
+    """The size, scores and speed of each model."""
+    scores: dict[str, Mapping[str, float]] = {}
+    if data is not None and data.evaluator is not None:
+        for name, model in models.items():
+            with console.status(f"measuring: {name}"):
+                scores[name] = data.evaluator.evaluate(model).scores
+    with console.status("timing"):
+        speeds = writing_speeds(run, models)
+    return {
+        name: Measured(
+            n_bytes=size_of_weights(model), scores=scores.get(name, {}), speeds=speeds[name]
+        )
+        for name, model in models.items()
+    }
+
+
+def size_of_weights(model: Model) -> int:
+    """The bytes of a model's weights, tied ones once."""
+    return sum(weight.nbytes for weight in weights_of(model).values())
+
+
+def sensitivities(
+    model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], kept: Sequence[str] = ()
+) -> dict[str, float]:
+    """By how much the loss rises (nats a target) if one layer alone is quantised, worst first."""
+    some = examples[:SENSITIVITY_EXAMPLES]
+    rounded = _quantized(model, scheme, examples, kept)
+    before = _loss(model, some)
+    rises: dict[str, float] = {}
+    for name in products_of(model):
+        if name in kept:
+            continue
+        path, _, last = name.rpartition(".")
+        parent, plain = model.get_submodule(path), model.get_submodule(name)
+        setattr(parent, last, rounded.get_submodule(name))
+        rises[name] = _loss(model, some) - before
+        setattr(parent, last, plain)
+    return dict(sorted(rises.items(), key=lambda one: -one[1]))
+
+
+@torch.inference_mode()
+def _loss(model: Model, examples: Sequence[Batch]) -> float:
+    model.eval()
+    total = sum(float(loss_sum(model(**one.inputs), one.targets)) for one in examples)  # pyright: ignore[reportArgumentType]
+    return total / max(sum(one.n_tokens for one in examples), 1)
+
+
+def _check_empty(out: Path) -> None:
+    ours = {LOCK, ".partial"}  # the second is what a crash leaves
+    if out.exists() and (not out.is_dir() or {one.name for one in out.iterdir()} - ours):
+        raise InputError(f"{out}: something is there already: choose another --out")

@@ -1,0 +1,35 @@
+"""Saving a run to a new folder."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from addnorm.atomic import atomic_directory
+from addnorm.errors import InputError
+from addnorm.runs.build import check_model, save_model
+from addnorm.runs.folder import write_settings
+from addnorm.runs.quantized import write_quantization
+from addnorm.runs.run import Run
+from addnorm.runs.sentence_vectors import copy_modules
+
+
+def save_run(run: Run, folder: Path) -> Run:
+    """Save a run to a folder (see `Run.save`); return it.
+
+    Raises `InputError` if the folder is not empty, or if the model no longer matches its
+    configuration.
+    """
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already: save in a new folder")
+    check_model(run.model, run.recipe, run.text, run.labels, run.quantization)
+    with atomic_directory(folder, index="config.json") as partial:
+        write_run(partial, run)
+    return replace(run, folder=folder)
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Write all of a finished run."""
+    write_settings(folder, run.recipe, run.text, run.labels)
+    if run.quantization is not None:
+        write_quantization(folder, run.quantization)
+    copy_modules(run.folder, folder)
+    save_model(folder, run.model)
