@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.quantize.activations import (
     ActivationsConfig,
@@ -25,7 +26,9 @@ Weights = Literal["bfloat16", "int8"]
 
 
 def with_weights(model: Model, kind: Weights) -> Model:
-    """Convert the weights of the model in place."""
+    """Convert the weights of the model in place. Raises `InputError` if they are quantised."""
+    if is_quantized(model):
+        raise InputError(f"weights = {kind!r}: the model is quantised already")
     return model.bfloat16() if kind == "bfloat16" else quantize_int8(model)
 
 

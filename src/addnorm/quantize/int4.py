@@ -58,6 +58,10 @@ class Int4Matrix(nn.Module):
         """The matrix that this stands for."""
         return restored(self.values, self.scale, self.d_in)
 
+    def scales(self) -> Float[Tensor, "d_out d_in"]:
+        """The scale of each number."""
+        return self.scale.float().repeat_interleave(self.group_size, 1)[:, : self.d_in]
+
     def _fused(self) -> "_Kernel":
         """The matrix as the kernel reads it, made again where the weights have changed."""
         held = [self.values, self.scale]

@@ -48,6 +48,10 @@ class Int8Matrix(nn.Module):
         """The matrix that this stands for."""
         return self.values * self.scale[:, None]
 
+    def scales(self) -> Float[Tensor, "d_out d_in"]:
+        """The scale of each number."""
+        return self.scale[:, None].expand(self.values.shape).contiguous()
+
 
 def int8_product(
     x: Float[Tensor, "rows d_in"],

@@ -65,7 +65,7 @@ class Int4Config:
 
     kind: Literal["int4"] = "int4"
     group_size: Literal[32, 64, 128, 256] = 32
-    """How many neighbours in a row share a scale."""
+    """How many neighbours in a row share a scale; fewer where a row is no multiple of it."""
     rounding: Rounding = "nearest"
     """To the nearest, by torchao's HQQ, or by GPTQ, which is calibrated on real data."""
 
@@ -252,13 +252,19 @@ def _matrix(
 ) -> Matrix:
     if isinstance(scheme, Int8Config):
         return Int8Matrix(weight)
+    size = group_size_for(weight.shape[1], scheme.group_size)
     if scheme.rounding == "gptq" and statistics is not None:
         assert statistics.gram is not None
-        groups = round_gptq(weight, statistics.gram, scheme.group_size)
+        groups = round_gptq(weight, statistics.gram, size)
     else:
         by: Callable[..., Groups] = round_hqq if scheme.rounding == "hqq" else round_nearest
-        groups = by(weight, scheme.group_size)
+        groups = by(weight, size)
     return Int4Matrix(groups, weight.shape[1])
+
+
+def group_size_for(d_in: int, wanted: int) -> int:
+    """The largest group up to `wanted` of which a row is a whole number; 32 where none is."""
+    return next((n for n in (256, 128, 64) if n <= wanted and d_in % n == 0), 32)
 
 
 def _layer(
@@ -281,10 +287,25 @@ def is_quantized(model: nn.Module) -> bool:
 
 def dequantize(model: Model) -> Model:
     """Replace quantised layers by plain ones with the same numbers, in place; return the model."""
+    return _made_plain(model, lambda matrix: matrix.dequantized())
+
+
+def scales_of(model: Model) -> Model:
+    """Replace quantised layers by plain ones whose weights are the scale of each number.
+
+    In place; returns the model. Layers that are not quantised are zero, for writers that keep the
+    whole numbers: those of a quantised weight are `dequantize` divided by this.
+    """
+    for parameter in model.parameters():
+        parameter.zero_()
+    return _made_plain(model, lambda matrix: matrix.scales())
+
+
+def _made_plain(model: Model, weight: Callable[[Matrix], Tensor]) -> Model:
     weights: dict[int, nn.Parameter] = {}  # a shared matrix becomes a tied weight
 
     def weight_of(matrix: Matrix) -> nn.Parameter:
-        return weights.setdefault(id(matrix), nn.Parameter(matrix.dequantized(), False))
+        return weights.setdefault(id(matrix), nn.Parameter(weight(matrix), False))
 
     for module in list(model.modules()):
         for name, part in module.named_children():
@@ -296,7 +317,9 @@ def dequantize(model: Model) -> Model:
 def _plain(part: nn.Module, weight: nn.Parameter) -> nn.Module:
     d_out, d_in = weight.shape
     if isinstance(part, QuantizedEmbedding):
-        return nn.Embedding(d_out, d_in, _weight=weight, _freeze=True)
+        table = nn.Embedding(d_out, d_in, _weight=weight)
+        table.weight = weight  # itself, so that a tied head has the same
+        return table
     if isinstance(part, QuantizedTokenHead):
         head = TokenHead(
             d_in, d_out, transform=part.transform, scale=part.scale, softcap=part.softcap

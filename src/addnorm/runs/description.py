@@ -18,6 +18,7 @@ from addnorm.runs.build import count_parameters
 from addnorm.runs.decoding import usual_decoding
 from addnorm.runs.estimate import Estimate
 from addnorm.runs.folder import read_settings
+from addnorm.runs.quantized import read_quantization
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.journal import read_journal
@@ -59,6 +60,8 @@ def describe_run(folder: Path) -> RenderableType:
         rows["family"] = f"{foreign}, from Hugging Face"
         rows["weights"] = _weights(folder)
         return Group(facts(rows), Text(), parts(recipe.model, "model", recipe.model.kind))
+    if (quantization := read_quantization(folder)) is not None:
+        rows |= quantization.facts()
     rows |= progress(folder)
     return Group(facts(rows), Text(), parts(_as_decoded(recipe)))
 

@@ -1,5 +1,6 @@
 """Exporting a run to the format of another library."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,10 @@ from addnorm.models import (
     EncoderDecoderConfig,
     EncoderModel,
 )
+from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
+from addnorm.quantize.model import scales_of
 from addnorm.runs.generation_config import keys_of
+from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import copy_modules
 
@@ -68,6 +72,7 @@ def shaped_of(run: Run) -> ModelSpec:
 
 
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:
+    check_float(run, "has a form in Hugging Face's folders")
     keys = _decoding_keys(run)
     written = save(
         out,
@@ -107,10 +112,32 @@ def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if isinstance(model, EncoderModel) or config.kind == "encoder":
         raise InputError("CTranslate2 is for models that write: this one is an encoder")
-    stored = str(next(model.parameters()).dtype).removeprefix("torch.")
-    quantization = stored if stored in ("float16", "bfloat16") else None
+    said = [f"{out}: a CTranslate2 folder"]
+    if run.quantization is None:
+        stored = str(next(model.parameters()).dtype).removeprefix("torch.")
+        quantization = stored if stored in ("float16", "bfloat16") else None
+    else:
+        said += _check_as_ctranslate2(run.quantization)
+        model, quantization = dequantize(copy.deepcopy(model)), "int8"
+        assert not isinstance(model, EncoderModel)
     export_ctranslate2(model, config, run.tokenizers, out, quantization=quantization)
-    return [f"{out}: a CTranslate2 folder"]
+    return said
+
+
+def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
+    """Say how CTranslate2 differs. Raises `InputError` where it cannot hold the weights."""
+    scheme, lacks = quantization.scheme, None
+    if isinstance(scheme, Int4Config):
+        lacks = "has no int4 on a CPU"
+    elif scheme.smoothing is not None:
+        lacks = "divides no inputs, as smoothing does"
+    elif quantization.kept:
+        lacks = f"rounds every layer, and {quantization.kept[0]} was kept as it was"
+    if lacks is not None:
+        raise InputError(f"CTranslate2 {lacks}: quantise with --to int8 --dynamic")
+    if isinstance(scheme, Int8Config) and isinstance(scheme.activations, DynamicConfig):
+        return []
+    return ["CTranslate2 has the same whole numbers, and rounds inputs token by token"]
 
 
 def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
@@ -119,9 +146,33 @@ def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or config.kind != "decoder":
         raise InputError("GGUF is for llama.cpp, which knows decoders: this model is another kind")
-    stored = GGUF.get(next(model.parameters()).dtype, "f32")
-    export_gguf(model, config, run.tokenizers, out, stored)
-    return [f"{out}: for llama.cpp"]
+    said = [f"{out}: for llama.cpp"]
+    if run.quantization is None:
+        stored = GGUF.get(next(model.parameters()).dtype, "f32")
+        export_gguf(model, config, run.tokenizers, out, stored)
+        return said
+    said += _check_as_gguf(run.quantization)
+    scales, plain = scales_of(copy.deepcopy(model)), dequantize(copy.deepcopy(model))
+    assert isinstance(plain, DecoderModel)
+    assert isinstance(scales, DecoderModel)
+    stored = "q8_0" if isinstance(run.quantization.scheme, Int8Config) else "q4_0"
+    export_gguf(plain, config, run.tokenizers, out, stored, scales=scales)
+    return said
+
+
+def _check_as_gguf(quantization: Quantization) -> list[str]:
+    """Say how GGUF differs. Raises `InputError` where it cannot hold the weights."""
+    scheme = quantization.scheme
+    if isinstance(scheme, Int4Config) and scheme.group_size != 32:
+        raise InputError(
+            f"GGUF's Q4_0 has groups of 32, and this model of {scheme.group_size}: quantise with "
+            "--group-size 32"
+        )
+    if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
+        raise InputError("GGUF divides no inputs, as smoothing does: quantise without")
+    if isinstance(scheme, Int4Config):
+        return []
+    return ["GGUF's Q8_0 has the same whole numbers, with scales of half precision"]
 
 
 WRITERS: dict[Form, Callable[[Run, Path, str | None], list[str]]] = {

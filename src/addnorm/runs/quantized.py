@@ -38,6 +38,15 @@ class Quantization:
             return f"int8 {scheme.activations.kind}{smooth}"
         return f"int4 {scheme.rounding} by {scheme.group_size}"
 
+    def facts(self) -> dict[str, str]:
+        """A description, in rows."""
+        rows = {"weights": self.label, "made of": self.source}
+        if self.examples:
+            rows["calibrated on"] = f"{self.examples} examples"
+        if self.kept:
+            rows["kept in float32"] = ", ".join(self.kept)
+        return rows
+
 
 @runtime_checkable
 class Quantized(Protocol):

@@ -28,6 +28,7 @@ from addnorm.runs.changes import changed, with_depth
 from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.folder import write_settings
 from addnorm.runs.lock import LOCK, locked
+from addnorm.runs.quantized import check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import copy_modules
@@ -131,6 +132,7 @@ def _swap(
 ) -> SwapReport:
     # Training needs more than 16 bits.
     run = Run.open(folder, fields, dtype=torch.float32 if options.recover else None)
+    check_float(run, "takes other parts")
     recipe, layers = _swapped_recipe(run.recipe, options)
     config = config_with_folding(run.model, run.recipe.model, recipe.model)
     added = differences(recipe.model, config)

@@ -24,6 +24,7 @@ from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
 from addnorm.runs.lock import locked
 from addnorm.runs.machine import kernels_of
+from addnorm.runs.quantized import QUANTIZATION, check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
@@ -70,11 +71,11 @@ class Prepared:
         torch.manual_seed(recipe.train.seed)
         self.model: Model = build_model(recipe, self.tokenizers, self.labels)
         start = recipe.train.start
-        self.start_report = (
-            None
-            if start is None
-            else transfer_matching_weights(self.model, Run.open(start).weights)
-        )
+        self.start_report = None
+        if start is not None:
+            begun = Run.open(start)
+            check_float(begun, "is trained")
+            self.start_report = transfer_matching_weights(self.model, begun.weights)
 
     def report(self, console: Console) -> None:
         """Say what was read and used of each split, how much it is, and what was left out and why.
@@ -208,6 +209,8 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
     if not is_run(folder):
         console.out(f"{folder}: nothing to go on with: training starts at the beginning")
         return None
+    if (folder / QUANTIZATION).exists():
+        raise InputError(f"{folder}: a quantised model is not trained: train the one before")
     saved = read_settings(folder)
     for change in check_same_run(folder, saved.recipe, recipe):
         console.out(change, highlight=False)

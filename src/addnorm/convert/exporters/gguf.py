@@ -11,6 +11,7 @@ from addnorm.atomic import atomic_directory
 from addnorm.convert.core.readback import check_types
 from addnorm.convert.exporters.decoder_parts import attention_of, eps_of, geometric, norms_of
 from addnorm.convert.exporters.gguf_architectures import architecture_of
+from addnorm.convert.exporters.gguf_blocks import add_quantized
 from addnorm.convert.exporters.gguf_check import check_gguf
 from addnorm.convert.exporters.gguf_vocabulary import vocabulary
 from addnorm.data.encoding import Tokenizers
@@ -28,7 +29,7 @@ from addnorm.nn.positions import ALiBi, Learned, Rotary, Sinusoidal
 from addnorm.nn.positions.rotary import LAYOUTS
 from addnorm.nn.positions.sinusoidal import frequencies
 
-Dtype = Literal["f32", "f16", "bf16"]
+Dtype = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 Named = Iterator[tuple[str, Tensor]]
 
 IN_PAIRS = {"llama"}
@@ -52,6 +53,8 @@ def export_gguf(
     tokenizers: Tokenizers,
     file: Path,
     dtype: Dtype = "f32",
+    *,
+    scales: DecoderModel | None = None,
 ) -> None:
     """Write `file` with the weights, the sizes and the vocabulary; norms and biases stay float32.
 
@@ -69,10 +72,22 @@ def export_gguf(
     _add_vocabulary(writer, tokenizers.source, model.embed.tokens.num_embeddings)
     writer.add_name(file.stem)
     kinds = gguf.LlamaFileType
-    types = {"f32": kinds.ALL_F32, "f16": kinds.MOSTLY_F16, "bf16": kinds.MOSTLY_BF16}
+    types = {
+        "f32": kinds.ALL_F32,
+        "f16": kinds.MOSTLY_F16,
+        "bf16": kinds.MOSTLY_BF16,
+        "q8_0": kinds.MOSTLY_Q8_0,
+        "q4_0": kinds.MOSTLY_Q4_0,
+    }
     writer.add_file_type(types[dtype])
-    for tensor_name, tensor in _tensors(model, config, name, ledger):
-        _add_tensor(writer, tensor_name, tensor, dtype)
+    tensors = _tensors(model, config, name, ledger)
+    if scales is None:
+        for tensor_name, tensor in tensors:
+            _add_tensor(writer, tensor_name, tensor, dtype)
+    else:
+        of_scales = _tensors(scales, config, name, Ledger(scales, "GGUF"))
+        for (tensor_name, tensor), (_, scale) in zip(tensors, of_scales, strict=True):
+            add_quantized(writer, tensor_name, tensor, scale, dtype)
     ledger.close()
     with atomic_directory(file.parent) as partial:
         writer.write_header_to_file(partial / file.name)

@@ -53,7 +53,8 @@ class GGUFFile:
         self._dequantize: Any = dequantize
         self._unread = set(self._raw)
         names = {tensor.tensor_type.name for tensor in reader.tensors}
-        narrow = {"F16": torch.float16, "BF16": torch.bfloat16}
+        # The scales of Q8_0 were rounded to halves; those of Q4_0 are as they were.
+        narrow = {"F16": torch.float16, "Q8_0": torch.float16, "BF16": torch.bfloat16}
         self.dtype = next((narrow[name] for name in narrow if name in names), torch.float32)
 
     def key(self, name: str, default: Any = None) -> Any:

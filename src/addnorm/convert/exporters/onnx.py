@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from addnorm.atomic import atomic_directory
 from addnorm.convert.core.readback import check_types
 from addnorm.convert.exporters.onnx_check import check_onnx
+from addnorm.convert.exporters.onnx_quantized import place_dequantized
 from addnorm.errors import InputError
 from addnorm.models import (
     DecoderConfig,
@@ -43,6 +44,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
+from addnorm.quantize import dequantize, is_quantized
 
 EXTERNAL = 2**30
 """The weight size above which weights are in a separate file (protobuf's limit is 2 GiB)."""
@@ -79,7 +81,7 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     with atomic_directory(folder, ["*.onnx", "*.onnx.data"]) as partial:
         for graph in graphs:
             graph.save(partial)
-        check_onnx(partial, model)
+        check_onnx(partial, dequantize(copy.deepcopy(model)) if is_quantized(model) else model)
         names = sorted(file.name for file in partial.iterdir())
     return [folder / name for name in names]
 
@@ -90,6 +92,8 @@ def _plain(model: Model) -> Model:
     Fused kernels with a float mask return NaN for fully masked queries, as in padding.
     """
     plain = copy.deepcopy(model).eval().cpu().requires_grad_(False)
+    if is_quantized(plain):
+        place_dequantized(plain)
     ledger = Ledger(plain, "ONNX")
     for module in plain.modules():
         if isinstance(module, MultiHead) and type(module.core) in (SDPACore, FlexCore):
