@@ -54,6 +54,11 @@ SURFACE = {
     "swap": {
         "--run", "--out", "--set", "--layers", "--recover", "--distill", "--split", "--import",
     },
+    "quantize": {
+        "--run", "--out", "--to", "--weights-only", "--dynamic", "--static", "--range",
+        "--smoothing", "--rounding", "--group-size", "--calibrate", "--keep", "--keep-worst",
+        "--split", "--sweep", "--plot", "--import",
+    },
     "new": {"--family", "--file"},
     "parts": {"--json", "--import"},
     "schema": set(),

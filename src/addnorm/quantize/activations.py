@@ -34,8 +34,8 @@ class RoundedByRow(nn.Module):
     ) -> Float[Tensor, "*batch d_out"]:
         if torch.compiler.is_exporting() and x.numel() == x.shape[-1]:
             return matrix.times(x)
-        y = int8_product(x.flatten(0, -2), matrix.values, matrix.scale)
-        return y.to(x.dtype).view(*x.shape[:-1], -1)
+        y = int8_product(x.reshape(-1, x.shape[-1]), matrix.values, matrix.scale)
+        return y.to(x.dtype).view(*x.shape[:-1], y.shape[-1])
 
 
 class RoundedByRange(nn.Module):
@@ -53,10 +53,10 @@ class RoundedByRange(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch d_in"], matrix: Int8Matrix
     ) -> Float[Tensor, "*batch d_out"]:
-        rows = x.flatten(0, -2) / self.scale
+        rows = x.reshape(-1, x.shape[-1]) / self.scale
         whole = rows.round().clamp(-LARGEST, LARGEST).to(torch.int8)
         y = int8_matmul(whole, matrix.values.t()) * (self.scale * matrix.scale)
-        return y.to(x.dtype).view(*x.shape[:-1], -1)
+        return y.to(x.dtype).view(*x.shape[:-1], y.shape[-1])
 
 
 @config

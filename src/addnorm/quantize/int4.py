@@ -6,6 +6,7 @@ byte, the first in its lower half, each as `Q + 8`; scales are bfloat16. With gr
 """
 
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import BFloat16, Float, Int, Int8, UInt8
@@ -36,7 +37,6 @@ class Int4Matrix(nn.Module):
         self.d_in = d_in
         self.register_buffer("values", packed(groups.values))
         self.register_buffer("scale", groups.scale)
-        self._kernel: _Kernel | None = None
 
     @property
     def group_size(self) -> int:
@@ -48,7 +48,8 @@ class Int4Matrix(nn.Module):
         if x.device.type != "cpu" or torch.compiler.is_compiling() or x.dtype == torch.float64:
             return F.linear(x, self.dequantized().to(x.dtype))
         rows = x.reshape(-1, self.d_in)
-        return self._fused().times(rows).to(x.dtype).view(*x.shape[:-1], -1)
+        y = self._fused().times(rows).to(x.dtype)
+        return y.view(*x.shape[:-1], y.shape[1])
 
     def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
         """Look up rows."""
@@ -66,9 +67,10 @@ class Int4Matrix(nn.Module):
         """The matrix as the kernel reads it, made again where the weights have changed."""
         held = [self.values, self.scale]
         state = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in held]
-        if self._kernel is None or self._kernel.state != state:
-            self._kernel = _Kernel.of(self, state)
-        return self._kernel
+        known = _KERNELS.get(self)
+        if known is None or known.state != state:
+            known = _KERNELS[self] = _Kernel.of(self, state)
+        return known
 
 
 ROWS = 16
@@ -99,6 +101,10 @@ class _Kernel(NamedTuple):
         x = F.pad(x.bfloat16(), (0, width - x.shape[1])).contiguous()
         y = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.values, self.group_size, self.scales)
         return y[:, : self.d_out]
+
+
+_KERNELS: WeakKeyDictionary[Int4Matrix, _Kernel] = WeakKeyDictionary()
+"""What was made of matrices for the kernel; no part of a model's state."""
 
 
 def packed(values: Int8[Tensor, "d_out width"]) -> UInt8[Tensor, "d_out bytes"]:

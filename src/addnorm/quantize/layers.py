@@ -31,6 +31,10 @@ class QuantizedLinear(nn.Module):
         self.bias = bias
         self.register_buffer("smoothing", smoothing)
 
+    @property
+    def out_features(self) -> int:
+        return self.matrix.values.shape[0]
+
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         x = x if self.smoothing is None else x / self.smoothing.to(x.dtype)
         y = self.activations(x, self.matrix)

@@ -115,7 +115,13 @@ def is_calibrated(scheme: QuantizationConfig) -> bool:
 
 
 def laid_out(model: Model, scheme: QuantizationConfig, kept: Sequence[str]) -> Model:
-    """Give a model the layers that quantising gives it, in place, to load their numbers into."""
+    """Give a model the layers that quantising gives it, in place, to load their numbers into.
+
+    Raises `InputError` for a kept layer that the model lacks.
+    """
+    names = [name for name, *_ in _places(model)]
+    if strange := [name for name in kept if name not in names]:
+        raise InputError(f"no layer {strange[0]!r} to keep.{nearest(strange[0], names)}")
     plain = Int4Config(group_size=scheme.group_size) if isinstance(scheme, Int4Config) else scheme
     facts = _Facts()
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:

@@ -144,8 +144,8 @@ def _watching(layers: Mapping[str, nn.Module], note: Any) -> Generator[None]:
     """Call `note(name, x)` with the rows that each layer multiplies by its weight."""
 
     def watch(name: str, layer: nn.Module) -> Any:
-        def before(_: nn.Module, inputs: Sequence[Tensor]) -> None:
-            x = inputs[0]
+        def before(_: nn.Module, inputs: Sequence[Any]) -> None:
+            x: Tensor = inputs[0]
             if isinstance(layer, TokenHead):
                 x = x if layer.transform is None else layer.transform(x)
                 x = x * layer.scale

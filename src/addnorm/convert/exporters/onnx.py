@@ -44,7 +44,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
-from addnorm.quantize import dequantize, is_quantized
+from addnorm.quantize import is_quantized
 
 EXTERNAL = 2**30
 """The weight size above which weights are in a separate file (protobuf's limit is 2 GiB)."""
@@ -77,11 +77,12 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     check_types("ONNX", model)
     if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
         raise InputError("onnxruntime has no bfloat16 on a CPU: export float32 or float16")
-    graphs = _graphs(_plain(model), config)
+    plain = _plain(model)
+    graphs = _graphs(plain, config)
     with atomic_directory(folder, ["*.onnx", "*.onnx.data"]) as partial:
         for graph in graphs:
             graph.save(partial)
-        check_onnx(partial, dequantize(copy.deepcopy(model)) if is_quantized(model) else model)
+        check_onnx(partial, plain if is_quantized(model) else model)
         names = sorted(file.name for file in partial.iterdir())
     return [folder / name for name in names]
 
@@ -245,10 +246,11 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
     """Key and value inputs of every layer, with `axis` as the name of their length."""
     slots: dict[str, GraphTensor] = {}
     for i, attention in enumerate(attentions):
-        weight, heads = attention.k_proj.weight, attention.k_proj.out_features // attention.d_head
+        heads = attention.k_proj.out_features // attention.d_head
+        dtype = next((one.dtype for one in attention.parameters()), torch.float32)
         length = 5 if axis == "memory" else 4
         for part in ("key", "value"):  # a shared tensor would become one input
-            example = torch.zeros(2, heads, length, attention.d_head, dtype=weight.dtype)
+            example = torch.zeros(2, heads, length, attention.d_head, dtype=dtype)
             slots[f"{name}_{part}.{i}"] = GraphTensor(example=example, axes={0: "batch", 2: axis})
     return slots
 

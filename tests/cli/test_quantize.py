@@ -1,0 +1,98 @@
+"""`addnorm quantize`: a table of what it costs, a folder that opens, and mistakes in one line."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RunOf = Callable[[str], Path]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+def test_a_table_and_a_folder(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    out = tmp_path / "small"
+    words = ["--to", "int8", "--static", "--range", "mse", "--calibrate", "4", "--keep-worst", "1"]
+    code, said, err = addnorm("quantize", run_of("language"), *words, "--out", out)
+    assert code == 0, err
+    rows = [line.split() for line in said.splitlines()]
+    [before] = [row for row in rows if row[:1] == ["float32"]]
+    [after] = [row for row in rows if row[:1] == ["int8"]]
+    assert before[2] == "1.000"
+    assert 0.2 < float(after[2]) < 0.8
+    assert len(before) == len(after)
+    assert "rise of the loss if that layer alone is rounded" in said
+    assert "kept as before: " in said
+    code, said, err = addnorm("info", out)
+    assert code == 0, err
+    assert re.search(r"weights +int8 static", said)
+    assert "calibrated on" in said
+    code, said, err = addnorm("generate", out, "--prompt", "To be", "--max-new-tokens", "5")
+    assert code == 0, err
+    code, said, err = addnorm("evaluate", out, "--split", "valid")
+    assert code == 0, err
+    assert '"loss"' in said
+
+
+def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["--sweep", "--calibrate", "2", "--plot", tmp_path / "sweep.svg"]
+    code, said, err = addnorm("quantize", run_of("classification"), *words)
+    assert code == 0, err
+    for name in ("float32", "int8 weights only", "int8 static, mse, smoothed", "int4 GPTQ"):
+        assert f"\n{name} " in said
+    assert (tmp_path / "sweep.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "--out is missing"),
+        (["--sweep", "--out", "x"], "a sweep writes no folder"),
+        (["--sweep", "--to", "int4"], "a sweep measures every scheme"),
+        (["--out", "x", "--static", "--dynamic"], "--dynamic and --static are alternatives"),
+        (["--out", "x", "--range", "mse"], "--range mse is that of --static"),
+        (["--out", "x", "--rounding", "gptq"], "--rounding is for --to int4"),
+        (["--out", "x", "--to", "int4", "--static"], "--static is for --to int8"),
+        (["--out", "x", "--to", "int5"], "--to"),
+        (["--out", "x", "--static", "--calibrate", "0"], "--calibrate 0: give at least one"),
+        (["--out", "x", "--keep-worst", "-1"], "--keep-worst -1"),
+        (["--out", "x", "--keep", "nothing"], "keep 'nothing' matches no layer"),
+        (["--out", "x", "--smoothing", "2"], "smoothing"),
+        (["--out", "x", "--weights-only", "--smoothing", "0.5"], "weights_only rounds none"),
+        (["--out", "x", "--plot", "x.gif"], "a picture ends in"),
+        (["--out", "x", "--calibrat", "3"], "--calibrate"),
+    ],
+)
+def test_a_mistake_is_one_message(
+    words: list[str],
+    expected: str,
+    run_of: RunOf,
+    tmp_path: Path,
+    addnorm: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = addnorm("quantize", run_of("language"), *words)
+    assert code == 2
+    assert out == ""
+    assert expected in err
+    assert err.startswith("addnorm: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "x" / "config.json").exists()
+
+
+def test_quantised_twice(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    code, _, err = addnorm("quantize", run_of("tagging"), "--out", tmp_path / "one")
+    assert code == 0, err
+    code, _, err = addnorm("quantize", tmp_path / "one", "--out", tmp_path / "two")
+    assert code == 2
+    assert "take the one that it was made of" in err
+    code, _, err = addnorm("evaluate", tmp_path / "one", "--split", "valid", "--weights", "int8")
+    assert code == 2
+    assert "quantised already" in err

@@ -1,0 +1,168 @@
+"""Whole models: every scheme near the model, loaded again to the bit, and plain again."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.quantize import (
+    Int4Config,
+    Int8Config,
+    StaticConfig,
+    WeightsOnlyConfig,
+    dequantize,
+    is_calibrated,
+    is_quantized,
+    quantize,
+    with_weights,
+)
+from addnorm.quantize.model import group_size_for, laid_out, products_of, scales_of
+
+ATTENTION = AttentionConfig(n_heads=4)
+KINDS: dict[str, Any] = {
+    "decoder": DecoderConfig(d_model=64, n_layers=2, attention=ATTENTION),
+    "untied": DecoderConfig(
+        d_model=64, n_layers=1, attention=ATTENTION, head=TokenHeadConfig(tied=False)
+    ),
+    "exits": DecoderConfig(d_model=64, n_layers=2, attention=ATTENTION, exits=(1,)),
+    "experts": DecoderConfig(
+        d_model=64, n_layers=1, attention=ATTENTION, feedforward=MixtureOfExpertsConfig(n_experts=2)
+    ),
+    "translator": EncoderDecoderConfig(d_model=64, n_layers=1, attention=ATTENTION),
+    "encoder": EncoderConfig(d_model=64, n_layers=1, attention=ATTENTION, head=TokenHeadConfig()),
+}
+SCHEMES = {
+    "weights only": Int8Config(activations=WeightsOnlyConfig()),
+    "dynamic": Int8Config(),
+    "dynamic, smoothed": Int8Config(smoothing=0.5),
+    "minmax": Int8Config(activations=StaticConfig()),
+    "percentile": Int8Config(activations=StaticConfig(range="percentile")),
+    "mse, smoothed": Int8Config(activations=StaticConfig(range="mse"), smoothing=0.5),
+    "int4": Int4Config(),
+    "gptq": Int4Config(rounding="gptq", group_size=64),
+}
+IDS = torch.randint(20, (1, 60), generator=torch.Generator().manual_seed(1))
+
+
+def built(kind: str) -> Model:
+    config = KINDS[kind]
+    if isinstance(config, EncoderConfig):
+        return config.build(20, n_labels=3).eval()
+    return config.build(20).eval()
+
+
+def inputs(kind: str) -> list[dict[str, torch.Tensor]]:
+    names = (
+        ("source", "target")
+        if kind == "translator"
+        else ("inputs",)
+        if kind == "encoder"
+        else ("tokens",)
+    )
+    return [dict.fromkeys(names, IDS)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_near_the_model_and_the_same_when_loaded(kind: str, scheme: Any) -> None:
+    model, [given] = built(kind), inputs(kind)
+    want = model(**given)
+    found = quantize(copy.deepcopy(model), scheme, inputs(kind))
+    assert is_quantized(found)
+    y = found(**given)
+    assert 0 < (y - want).norm() / want.norm() < (0.3 if isinstance(scheme, Int4Config) else 0.1)
+    again = laid_out(built(kind), scheme, ()).eval()
+    again.load_state_dict(found.state_dict())
+    assert torch.equal(again(**given), y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_again_with_the_same_numbers(kind: str) -> None:
+    """Weights only in float64: the plain model is the quantised one, tied where it was tied."""
+    [given] = inputs(kind)
+    model = quantize(built(kind), Int8Config(activations=WeightsOnlyConfig()))
+    want = model(**given)
+    plain = dequantize(copy.deepcopy(model))
+    assert not is_quantized(plain)
+    torch.testing.assert_close(plain(**given), want, rtol=1e-4, atol=1e-5)
+    ours = dict(built(kind).named_parameters())
+    assert dict(plain.named_parameters()).keys() == ours.keys()
+
+
+def test_smoothing_is_undone_in_the_plain_model() -> None:
+    model = built("decoder")
+    plain = dequantize(quantize(copy.deepcopy(model), Int8Config(smoothing=0.5), inputs("decoder")))
+    for name, weight in model.named_parameters():
+        found = plain.get_parameter(name)
+        assert (found - weight).norm() <= 0.03 * weight.norm(), name
+
+
+def test_scales_divide_to_whole_numbers() -> None:
+    model = quantize(built("decoder"), Int4Config())
+    plain, scales = dequantize(copy.deepcopy(model)), scales_of(copy.deepcopy(model))
+    for name, weight in plain.named_parameters():
+        by = scales.get_parameter(name)
+        if by.any():
+            whole = weight / by
+            assert torch.equal(whole, whole.round())
+            assert whole.abs().max() <= 8
+
+
+def test_what_is_kept_is_as_before() -> None:
+    model = built("decoder")
+    found = quantize(copy.deepcopy(model), Int8Config(), keep=["*.down_proj", "head"])
+    kept = [name for name, one in products_of(model).items() if name.endswith("down_proj")]
+    for name in [*kept, "head"]:
+        assert torch.equal(
+            found.get_parameter(f"{name}.weight"), model.get_parameter(f"{name}.weight")
+        )
+    assert not isinstance(found.get_submodule("stack.blocks.0.feedforward.up_proj"), nn.Linear)
+
+
+def test_wrong_input_is_one_sentence_and_changes_nothing() -> None:
+    model = built("decoder")
+    before = [type(module) for module in model.modules()]
+    with pytest.raises(InputError, match=r"keep 'stack.blocks.0.attention.q_prj' matches no layer"):
+        quantize(model, Int8Config(), keep=["stack.blocks.0.attention.q_prj"])
+    with pytest.raises(InputError, match="calibrated: give it examples"):
+        quantize(model, Int8Config(activations=StaticConfig()))
+    with pytest.raises(InputError, match="weights_only rounds none"):
+        Int8Config(activations=WeightsOnlyConfig(), smoothing=0.5)
+    assert [type(module) for module in model.modules()] == before
+    quantize(model, Int8Config())
+    with pytest.raises(InputError, match="is quantised already"):
+        quantize(model, Int8Config())
+    with pytest.raises(InputError, match="is quantised already"):
+        with_weights(model, "bfloat16")
+
+
+def test_a_layer_that_nothing_reached_is_named() -> None:
+    """An expert that no token of the calibration chose has no range."""
+    model = built("experts")
+    router = model.get_submodule("stack.blocks.0.feedforward.router")
+    assert isinstance(router, nn.Linear)
+    nn.init.zeros_(router.weight)
+    one = dict(inputs("experts")[0], tokens=IDS[:, :1])
+    config = MixtureOfExpertsConfig(n_experts=4, top_k=1)
+    model = DecoderConfig(d_model=64, n_layers=1, attention=ATTENTION, feedforward=config).build(20)
+    with pytest.raises(InputError, match=r"nothing reached stack.blocks.0.feedforward.experts"):
+        quantize(model.eval(), Int8Config(activations=StaticConfig()), [one])
+
+
+def test_which_schemes_are_calibrated() -> None:
+    found = {name for name, scheme in SCHEMES.items() if is_calibrated(scheme)}
+    assert found == {"dynamic, smoothed", "minmax", "percentile", "mse, smoothed", "gptq"}
+
+
+@pytest.mark.parametrize(
+    ("d_in", "wanted", "size"), [(128, 32, 32), (384, 256, 128), (100, 128, 32), (512, 256, 256)]
+)
+def test_groups_fill_rows(d_in: int, wanted: int, size: int) -> None:
+    assert group_size_for(d_in, wanted) == size
