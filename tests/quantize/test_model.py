@@ -145,15 +145,10 @@ def test_wrong_input_is_one_sentence_and_changes_nothing() -> None:
 
 def test_a_layer_that_nothing_reached_is_named() -> None:
     """An expert that no token of the calibration chose has no range."""
-    model = built("experts")
-    router = model.get_submodule("stack.blocks.0.feedforward.router")
-    assert isinstance(router, nn.Linear)
-    nn.init.zeros_(router.weight)
-    one = dict(inputs("experts")[0], tokens=IDS[:, :1])
     config = MixtureOfExpertsConfig(n_experts=4, top_k=1)
     model = DecoderConfig(d_model=64, n_layers=1, attention=ATTENTION, feedforward=config).build(20)
     with pytest.raises(InputError, match=r"nothing reached stack.blocks.0.feedforward.experts"):
-        quantize(model.eval(), Int8Config(activations=StaticConfig()), [one])
+        quantize(model.eval(), Int8Config(activations=StaticConfig()), [{"tokens": IDS[:, :1]}])
 
 
 def test_which_schemes_are_calibrated() -> None:

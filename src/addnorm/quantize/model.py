@@ -173,9 +173,7 @@ def _places(model: Model) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
             place = (f"{path}.{name}".strip("."), module, name, part)
             if isinstance(module, Embedding) and part is module.tokens:
                 tables.append(place)
-            elif isinstance(part, TokenHead) or (
-                isinstance(module, MAPS) and isinstance(part, nn.Linear)
-            ):
+            elif isinstance(part, TokenHead) or _is_map(module, part):
                 yield place
     yield from tables
 

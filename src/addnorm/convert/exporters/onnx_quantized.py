@@ -73,6 +73,6 @@ def place_dequantized(model: nn.Module) -> None:
         if not isinstance(module.matrix, Int8Matrix):
             raise InputError("ONNX export has no int4: quantise with --to int8")
         matrix = matrices.setdefault(id(module.matrix), DequantizedMatrix(module.matrix))
-        module.matrix = matrix
+        module.add_module("matrix", matrix)
         if not isinstance(module, QuantizedEmbedding):
             module.activations = Product(module.activations)
