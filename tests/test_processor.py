@@ -1,6 +1,8 @@
 """The processor's name says what its libraries may use, and makes a name of a file."""
 
 import os
+import platform
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +24,12 @@ def test_a_name_of_a_file() -> None:
 
 def test_the_cores_that_this_process_may_use() -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
+
+
+def test_a_processor_without_a_name_has_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\nFeatures\t: fp asimd\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_: told)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    for name in LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    assert processor() == "aarch64 0x41 0xd0c"

@@ -20,7 +20,16 @@ def processor() -> str:
     flags = re.search(r"^flags\s*: (.*)$", text, re.MULTILINE)
     known = set(flags[1].split()) if flags else set[str]()
     vectors = [x for x in ("amx_tile", "avx512_bf16", "avx512f", "avx2") if x in known][:1]
-    return ", ".join([name[1] if name else platform.machine(), *vectors, *limits])
+    return ", ".join([name[1] if name else _arm(text), *vectors, *limits])
+
+
+def _arm(text: str) -> str:
+    """The name of a processor that has numbers in place of one: `aarch64 0x41 0xd0c`."""
+    parts = [
+        re.search(rf"^CPU {field}\s*: (\S+)$", text, re.MULTILINE)
+        for field in ("implementer", "part")
+    ]
+    return " ".join([platform.machine(), *(found[1] for found in parts if found)])
 
 
 def cores() -> int:

@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,12 @@ def test_one_quick_round_chooses_nothing() -> None:
     assert choose({"loop": [18.0] * 5 + [0.5] * 3, "torch": [0.6] * 8}) == "loop"
 
 
+def without_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[torch.dtype], str]:
+    """The function as in a new process at every call."""
+    monkeypatch.setattr(row_products, "_row_product", row_products._row_product.__wrapped__)
+    return row_product
+
+
 def test_it_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
     asked: list[torch.dtype] = []
@@ -41,15 +49,19 @@ def test_it_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     monkeypatch.setattr(row_products, "candidates", two)
     monkeypatch.setattr(row_products, "measured", lambda seconds: (seconds, False))
-    fresh = row_product.__wrapped__
+    fresh = without_memory(monkeypatch)
     assert fresh(torch.float32) == fresh(torch.float32) == "torch"
     assert asked == [torch.float32]
     [file] = (tmp_path / "kernels").iterdir()
     assert json.loads(file.read_text())["choice"] == "torch"
-    for damage in ("", "{}", '{"choice": "loops", "disturbed": false}', "[]"):
+    for damage in ("", "{}", '{"choice": "loops", "disturbed": false}', "[]", "[" * 200_000):
         file.write_text(damage)
         assert fresh(torch.float32) == "torch"
-    assert len(asked) == 5
+    assert len(asked) == 6
+    file.unlink()
+    os.mkfifo(file)
+    assert fresh(torch.float32) == "torch"
+    assert len(asked) == 7
     file.unlink()
     monkeypatch.setattr(row_products, "has_compiler", lambda: False)
     assert fresh(torch.float32) == "loop"
@@ -63,7 +75,7 @@ def test_beside_other_work_loops_stand_for_an_hour(
     busy = [True]
     monkeypatch.setattr(row_products, "candidates", lambda _: {"loop": [2.0], "torch": [1.0]})
     monkeypatch.setattr(row_products, "measured", lambda seconds: (seconds, busy[0]))
-    fresh = row_product.__wrapped__
+    fresh = without_memory(monkeypatch)
     assert fresh(torch.float32) == "loop"
     busy[0] = False
     assert fresh(torch.float32) == "loop"
@@ -74,6 +86,30 @@ def test_beside_other_work_loops_stand_for_an_hour(
     os.utime(file, (hour_ago, hour_ago))
     busy[0] = True
     assert fresh(torch.float32) == "torch"
+
+
+def test_other_threads_are_another_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    monkeypatch.setattr(row_products, "candidates", lambda _: {"loop": [2.0] * 4})
+    monkeypatch.setattr(row_products, "measured", lambda seconds: (seconds, False))
+    machine = row_products.this_machine()
+    for threads in (101, 102, 102):
+        there = replace(machine, threads=threads)
+        monkeypatch.setattr(row_products, "this_machine", lambda there=there: there)
+        assert row_product(torch.float32) == "loop"
+    assert len([*(tmp_path / "kernels").iterdir()]) == 2
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(row_products, "cache_folder", nowhere)
+    monkeypatch.setattr(row_products, "candidates", lambda _: {"loop": [2.0] * 4})
+    monkeypatch.setattr(row_products, "measured", lambda seconds: (seconds, False))
+    assert without_memory(monkeypatch)(torch.float32) == "loop"
 
 
 @pytest.mark.slow

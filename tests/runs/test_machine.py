@@ -11,7 +11,7 @@ from torch import Tensor
 from addnorm.errors import InputError
 from addnorm.nn.choices import KernelChoices, choices, use_choices
 from addnorm.runs import machine
-from addnorm.runs.machine import EARLIER, FILE, kernels_of, machine_table
+from addnorm.runs.machine import EARLIER, FILE, TRAINED_ON, kernels_of, machine_table
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.training import train_run
 
@@ -40,15 +40,41 @@ def test_a_run_that_goes_on_is_equal_to_the_bit_whatever_is_measured_now(tmp_pat
         assert (a - b).abs().max() < 1e-4
 
 
+def with_a_checkpoint(folder: Path) -> None:
+    (folder / "checkpoints" / "step-00000001").mkdir(parents=True)
+
+
 def test_what_the_run_began_with_is_used(tmp_path: Path) -> None:
     console = quiet()
     with use_choices(ONEDNN):
         with kernels_of(tmp_path, console):
             assert choices() == ONEDNN
+        with_a_checkpoint(tmp_path)
         with use_choices(TORCH), kernels_of(tmp_path, console):
             assert choices() == ONEDNN
         assert choices() == ONEDNN
     assert said(console) == ""
+
+
+def test_a_file_without_a_run_decides_nothing(tmp_path: Path) -> None:
+    """What a run left that never came to a checkpoint."""
+    with use_choices(ONEDNN), kernels_of(tmp_path, quiet()):
+        pass
+    with use_choices(TORCH), kernels_of(tmp_path, quiet()):
+        assert choices() == TORCH
+    with_a_checkpoint(tmp_path)
+    with use_choices(ONEDNN), kernels_of(tmp_path, quiet()):
+        assert choices() == TORCH
+
+
+def test_a_wrong_file_of_kernels_leaves_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADDNORM_KERNELS", str(tmp_path / "none.json"))
+    recipe = read_recipe(write_recipe(tmp_path, "language"))
+    with pytest.raises(InputError, match=r"^ADDNORM_KERNELS: .*none.json: No such file"):
+        train_run(recipe, tmp_path / "run", resume=False, console=quiet())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_of_an_earlier_version_keeps_what_there_was(tmp_path: Path) -> None:
@@ -59,21 +85,36 @@ def test_a_run_of_an_earlier_version_keeps_what_there_was(tmp_path: Path) -> Non
     assert '"product": "onednn"' in (run / FILE).read_text()
 
 
-def test_another_machine_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    console = quiet()
-    with kernels_of(tmp_path, console):
+def test_every_move_to_another_machine_is_said_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = machine.this_machine()
+    there = replace(here, processor="a 486", threads=99)
+    with kernels_of(tmp_path, quiet()):
         pass
-    there = replace(machine.this_machine(), processor="a 486", threads=99)
-    monkeypatch.setattr(machine, "this_machine", lambda: there)
-    with kernels_of(tmp_path, console):
-        pass
-    assert "and is 'a 486' from here on: equal up to rounding" in said(console)
-    assert "and is 99 from here on" in said(console)
-    assert "torch was" not in said(console)
+    with_a_checkpoint(tmp_path)
+
+    def words_on(one: machine.Machine) -> str:
+        console = quiet()
+        monkeypatch.setattr(machine, "this_machine", lambda: one)
+        with kernels_of(tmp_path, console):
+            pass
+        return said(console)
+
+    assert words_on(here) == ""
+    moved = words_on(there)
+    assert "and is 'a 486' from here on: equal up to rounding" in moved
+    assert "and is 99 from here on" in moved
+    assert "torch was" not in moved
+    assert words_on(there) == ""
+    assert "processor was 'a 486' so far" in words_on(here)
+    kept = TRAINED_ON.validate_json((tmp_path / FILE).read_bytes())
+    assert (kept.machine, *kept.moved_to) == (here, there, here)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"machine": 3}', '{"kernels": {"product": "mkl"}}'])
 def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
+    with_a_checkpoint(tmp_path)
     (tmp_path / FILE).write_text(text)
     with pytest.raises(InputError, match=FILE), kernels_of(tmp_path, quiet()):
         pass
@@ -100,3 +141,11 @@ def test_the_table_has_every_choice_and_what_it_rests_on() -> None:
     assert "measured on 2026-11-22 in 0.7 s" in shown
     for field in ("product", "few_queries", "keep_pages"):
         assert field in shown
+    console = quiet()
+    given = KernelChoices(product="torch", few_queries=0)
+    found = Calibration(
+        machine=machine.this_machine(), choices=ONEDNN, figures={}, seconds=0.7, date=""
+    )
+    console.print(machine_table(found, given))
+    assert "torch (ADDNORM_KERNELS)" in said(console)
+    assert said(console).count("ADDNORM_KERNELS") == 1

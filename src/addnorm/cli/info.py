@@ -32,6 +32,7 @@ def info(
     from rich.console import Console
 
     from addnorm.nn.calibration import calibrated
+    from addnorm.nn.choices import given_choices
     from addnorm.runs.description import describe
     from addnorm.runs.digests import check_digests
     from addnorm.runs.machine import machine_table
@@ -40,7 +41,7 @@ def info(
     import_named(imports)
     console = Console(highlight=False)
     if machine:
-        console.print(machine_table(calibrated()))
+        console.print(machine_table(calibrated(), given_choices()))
         return
     if what is None:
         raise InputError("info: name a run folder or a recipe, or give --machine")

@@ -23,12 +23,14 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from addnorm.atomic import atomic_write
-from addnorm.files import cache_folder
+from addnorm.files import cache_folder, read_file
 from addnorm.nn.calibration import (
-    HOUR,
+    Machine,
     gain,
     involuntary_switches,
+    is_recent,
     rounds_of,
+    running,
     this_machine,
     was_disturbed,
 )
@@ -50,15 +52,17 @@ _linear = torch.ops.aten.linear.default
 _pointwise = onednn()
 
 
-@cache
 def row_product(dtype: torch.dtype) -> RowProduct:
     """The fastest product of a row with a matrix of this dtype; others than these two are loops."""
     if dtype not in (torch.float32, torch.bfloat16):
         return "loop"
-    machine = this_machine()
-    facts = (machine.processor, f"{machine.threads} threads", machine.torch, str(dtype)[6:])
-    file = cache_folder() / "kernels" / f"row-{file_name(' '.join(facts))}.json"
-    if (kept := _kept(file)) is not None:
+    return _row_product(dtype, this_machine())
+
+
+@cache
+def _row_product(dtype: torch.dtype, machine: Machine) -> RowProduct:
+    file = _file(dtype, machine)
+    if file is not None and (kept := _kept(file)) is not None:
         return kept
     if not has_compiler():
         return "loop"
@@ -67,6 +71,8 @@ def row_product(dtype: torch.dtype) -> RowProduct:
         times, disturbed = measured(candidates(dtype))
     found = "loop" if disturbed else choose(times)
     milliseconds = {name: round(1e3 * median(seconds), 4) for name, seconds in times.items()}
+    if file is None:
+        return found
     facts = {"choice": found, "milliseconds": milliseconds, "disturbed": disturbed}
     with suppress(OSError):  # measured again next time
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -74,12 +80,26 @@ def row_product(dtype: torch.dtype) -> RowProduct:
     return found
 
 
+def _file(dtype: torch.dtype, machine: Machine) -> Path | None:
+    facts = (
+        machine.processor,
+        f"{machine.threads} threads",
+        machine.torch,
+        machine.addnorm,
+        str(dtype)[6:],
+    )
+    try:
+        return cache_folder() / "kernels" / f"row-{file_name(' '.join(facts))}.json"
+    except RuntimeError:  # nobody says where the user's folder is
+        return None
+
+
 def _kept(file: Path) -> RowProduct | None:
     """The choice in a file, unless it is damaged, or other work disturbed it an hour ago."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads(file.read_bytes())
-        recent = time.time() - file.stat().st_mtime < HOUR
-        if kept["choice"] in get_args(RowProduct) and (recent or not kept["disturbed"]):
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        kept = json.loads(read_file(file, 2**16))
+        known = kept["choice"] in get_args(RowProduct) and type(kept["disturbed"]) is bool
+        if known and (is_recent(file) or not kept["disturbed"]):
             return kept["choice"]
     return None
 
@@ -99,8 +119,8 @@ def choose(seconds: Mapping[str, Sequence[float]]) -> RowProduct:
 def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
     """Each product with its own matrices in turn, together larger than a cache."""
     n, d_out, d_in = 2**26 // (2048 * 1024 * dtype.itemsize), 2048, 1024
-    x = torch.ones(1, d_in, dtype=dtype)
-    matrices = [torch.ones(d_out, d_in, dtype=dtype) for _ in range(n)]
+    x = torch.ones(1, d_in, dtype=dtype, device="cpu")
+    matrices = [torch.ones(d_out, d_in, dtype=dtype, device="cpu") for _ in range(n)]
     works: dict[str, Callable[[], object]] = {
         "loop": _in_turn(torch.compile(_loop, dynamic=False), x, matrices),
         "torch": _in_turn(F.linear, x, matrices),
@@ -127,8 +147,7 @@ def _in_turn(
 def measured(works: Mapping[str, Callable[[], object]]) -> tuple[dict[str, list[float]], bool]:
     """The seconds of works in turn, and whether other work disturbed them."""
     with torch.inference_mode():
-        for work in works.values():
-            work()  # compiles
+        works = running(works)  # compiles
         start, switches = time.perf_counter(), involuntary_switches()
         times = rounds_of(works, time.perf_counter, until=math.inf)
         return times, was_disturbed(switches, time.perf_counter() - start)

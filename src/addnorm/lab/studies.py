@@ -18,7 +18,7 @@ from addnorm.lab.digest import cell_digest
 from addnorm.lab.executor import Executor, outcomes
 from addnorm.lab.grid import Fields, Variant, reader_of, variants_of, without_twins
 from addnorm.lab.matching import FIELD, Match, cost_of, matched
-from addnorm.nn.choices import KernelChoices, choices
+from addnorm.nn.choices import KernelChoices, choices_for
 from addnorm.processor import file_name
 from addnorm.runs.lock import locked
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
@@ -259,7 +259,7 @@ def study_of(recipe: Path | Recipe, folder: Path, design: Design) -> Study:
         seeds=tuple(first.train.seed + n for n in range(design.seeds)),
         metric=design.metric or first.eval.metric or known[0],
         threads=design.threads,
-        kernels=choices() if earlier is None else earlier.kernels,
+        kernels=choices_for(design.threads) if earlier is None else earlier.kernels,
         imports=design.imports,
     )
     return Study(folder=folder, settings=settings, variants=variants)

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from addnorm.atomic import atomic_write
 from addnorm.config import config
-from addnorm.files import cache_folder
+from addnorm.errors import InputError
+from addnorm.files import cache_folder, read_file
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.processor import file_name, processor
 
@@ -43,6 +44,9 @@ SECONDS = 0.05
 """How long each choice is measured at least; there are eight measurements."""
 
 HOUR = 3600.0
+
+FEW_QUERIES, SHORT_KEYS, LOGITS = (8, 1), (1024, 256), (2**22, 2**20)
+"""The sizes that are tried, the largest first."""
 
 ROUNDS = 2
 """The least number of rounds."""
@@ -97,10 +101,10 @@ def calibrated(*, again: bool = False) -> Calibration:
     machine = this_machine()
     file = _file(machine)
     if not again and file is not None:
-        with suppress(OSError, ValidationError):
-            kept = CALIBRATION.validate_json(file.read_bytes())
-            recent = time.time() - file.stat().st_mtime < HOUR
-            if kept.machine == machine and (recent or not kept.disturbed):
+        with suppress(OSError, ValidationError, InputError):
+            kept = CALIBRATION.validate_json(read_file(file, 2**16))
+            usable = is_recent(file) or not kept.disturbed
+            if kept.machine == machine and usable and is_possible(kept.choices):
                 return kept
     found = _apart(machine)
     if file is not None:
@@ -108,6 +112,22 @@ def calibrated(*, again: bool = False) -> Calibration:
             file.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(file, json.dumps(CALIBRATION.dump_python(found, mode="json"), indent=1))
     return found
+
+
+def is_recent(file: Path) -> bool:
+    """Whether a file was written within the last hour; one of the future was not."""
+    return 0 <= time.time() - file.stat().st_mtime < HOUR
+
+
+def is_possible(found: KernelChoices) -> bool:
+    """Whether a calibration can choose this."""
+    return (
+        found.few_queries in (*FEW_QUERIES, 0)
+        and found.short_keys in (*SHORT_KEYS, 0)
+        and found.many_scores in (2**22, UNLIMITED)
+        and found.logits_at_once in LOGITS
+        and found.keep_pages
+    )
 
 
 def _apart(machine: Machine) -> Calibration:
@@ -133,13 +153,16 @@ def _file(machine: Machine) -> Path | None:
 
 
 def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration:
-    """Measure every choice. The random state and the choices in force are left as they are."""
+    """Measure every choice. The random state and the choices in force are left as they are.
+
+    A kernel that raises on this machine is not chosen; torch's own may not.
+    """
     start, switches = clock(), involuntary_switches()
     figures: dict[str, Mapping[str, float]] = {}
     chosen = KernelChoices()
 
     def fastest(what: str, works: Mapping[str, Work]) -> str:
-        times = rounds_of(works, clock, until=start + LIMIT)
+        times = rounds_of(running(works), clock, until=start + LIMIT)
         figures[what] = {name: round(1e3 * median(one), 3) for name, one in times.items()}
         own, *others = times
         gains = {name: gain(times[own], times[name]) for name in others}
@@ -167,7 +190,7 @@ def _chosen(fastest: Fastest) -> KernelChoices:
 
     return KernelChoices(
         product="onednn" if fastest("float32 products", products()) == "onednn" else "torch",
-        few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, (8, 1)),
+        few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, FEW_QUERIES),
         logits_at_once=int(fastest("loss, logits at once", losses())),
         **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
     )
@@ -184,7 +207,7 @@ def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
     scores = fastest("bfloat16 attention, 3 · 2²⁰ scores", many_scores())
     return {
         "bias": fastest("bfloat16 products with a bias", biases()),
-        "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, (1024, 256)),
+        "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, SHORT_KEYS),
         "many_scores": 2**22 if scores == "blocks" else UNLIMITED,
     }
 
@@ -208,6 +231,16 @@ def involuntary_switches() -> int:
 def was_disturbed(switches: int, seconds: float) -> bool:
     """Whether other work took the processor since it had been taken `switches` times."""
     return involuntary_switches() - switches > SWITCHES * seconds
+
+
+def running(works: Mapping[str, Work]) -> dict[str, Work]:
+    """The first of these works, torch's own, and those of the others that do not raise."""
+    found: dict[str, Work] = {}
+    for name, work in works.items():
+        with suppress(*(() if not found else (RuntimeError, NotImplementedError))):
+            work()
+            found[name] = work
+    return found
 
 
 def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str, list[float]]:
@@ -340,7 +373,7 @@ def losses() -> dict[str, Work]:
             loss = F.cross_entropy(part @ weight.t(), of_part)
             torch.autograd.grad(loss, weight)
 
-    return {str(n): _under(partial(step, n // 8192), logits_at_once=n) for n in (2**22, 2**20)}
+    return {str(n): _under(partial(step, n // 8192), logits_at_once=n) for n in LOGITS}
 
 
 def _backward(y: Tensor, *inputs: Tensor) -> None:

@@ -15,7 +15,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from torch.autograd import forward_ad
 
-from addnorm.config import config, first_problem
+from addnorm.config import config, first_problem, sentence
 from addnorm.errors import InputError
 from addnorm.files import read_file
 
@@ -46,14 +46,21 @@ class KernelChoices:
     logits_at_once: PositiveInt = 2**22
     """Number of logits that the loss of a vocabulary materialises at once."""
     keep_pages: bool = True
-    """Whether memory that a training step frees is kept for the next one."""
+    """Whether memory that a training step frees is kept for the next one.
+
+    Not measured: what tells the C library to keep it cannot be taken back within a process, and a
+    process of its own takes seconds to begin.
+    """
 
 
 DEFAULTS = KernelChoices()
 """What holds without a measurement: on other devices, and where a graph is built."""
 
 CHOICES = TypeAdapter(KernelChoices)
-_current: KernelChoices | None = None
+_used: KernelChoices | None = None
+"""Those that `use_choices` gave."""
+_known: KernelChoices | None = None
+"""Those of this machine, once they are known."""
 
 
 def choices() -> KernelChoices:
@@ -61,23 +68,37 @@ def choices() -> KernelChoices:
 
     A compiler that traces a model before anything was measured gets the defaults.
     """
-    global _current
-    if _current is None and torch.compiler.is_compiling():
+    global _known
+    if _used is not None:
+        return _used
+    if _known is None and torch.compiler.is_compiling():
         return DEFAULTS
-    if _current is None:
-        _current = _given() or _measured()
-    return _current
+    if _known is None:
+        _known = given_choices() or _measured()
+    return _known
+
+
+def choices_for(threads: int) -> KernelChoices:
+    """The choices for work on so many threads: those given, or measured with as many."""
+    if (given := _used or given_choices()) is not None:
+        return given
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _measured()
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
 def use_choices(chosen: KernelChoices | None) -> Generator[None]:
-    """Use these choices within the block; with None, those of this machine."""
-    global _current
-    before, _current = _current, chosen
+    """Use these choices within the block, in every thread; with None, those of this machine."""
+    global _used
+    before, _used = _used, chosen
     try:
         yield
     finally:
-        _current = before
+        _used = before
 
 
 def transformed() -> bool:
@@ -93,12 +114,26 @@ def read_choices(file: Path) -> KernelChoices:
     try:
         return CHOICES.validate_json(read_file(file, 2**16))
     except ValidationError as error:
-        raise InputError(f"{file}: {first_problem(error)}") from error
+        details = error.errors(include_url=False)[0]
+        known = details["type"] in ("unexpected_keyword_argument", "literal_error")
+        problem = sentence(KernelChoices, details) if known else first_problem(error)
+        raise InputError(f"{file}: {problem}") from error
 
 
-def _given() -> KernelChoices | None:
+def given_choices() -> KernelChoices | None:
+    """The choices in the file that `$ADDNORM_KERNELS` names; None where it names none.
+
+    Raises `InputError` naming the variable and the file.
+    """
     named = os.environ.get(VARIABLE)
-    return read_choices(Path(named)) if named else None
+    if not named:
+        return None
+    try:
+        return read_choices(Path(named))
+    except InputError as error:
+        raise InputError(f"{VARIABLE}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{VARIABLE}: {named}: {error.strerror}") from error
 
 
 def _measured() -> KernelChoices:

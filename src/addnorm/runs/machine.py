@@ -3,7 +3,7 @@
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,7 +15,7 @@ from addnorm.config import config, first_problem
 from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.nn.calibration import Calibration, Machine, this_machine
-from addnorm.nn.choices import KernelChoices, choices, use_choices
+from addnorm.nn.choices import VARIABLE, KernelChoices, choices, use_choices
 from addnorm.train.checkpoint import checkpoints_in
 
 FILE = "machine.json"
@@ -25,10 +25,12 @@ EARLIER = KernelChoices(product="onednn")
 
 @config
 class TrainedOn:
-    """Where a run began, and with which kernels."""
+    """Where a run began and with which kernels, and where it went on since."""
 
     machine: Machine
     kernels: KernelChoices
+    moved_to: tuple[Machine, ...] = ()
+    """The machines that it went on with, one after the other, where they were others."""
 
 
 TRAINED_ON = TypeAdapter(TrainedOn)
@@ -38,26 +40,29 @@ TRAINED_ON = TypeAdapter(TrainedOn)
 def kernels_of(folder: Path, console: Console) -> Generator[None]:
     """Use the kernels that the run in `folder` began with; a new run begins with this machine's.
 
-    What has changed since it began is said on the `console`: on another processor, or with another
-    version of torch, a resumed run is equal to an uninterrupted one up to rounding only. Raises
-    `InputError` for a damaged file.
+    What is other than when it was last trained is said on the `console`, and kept: on another
+    processor, or with another version of torch, a resumed run is equal to an uninterrupted one up
+    to rounding only. Raises `InputError` for a damaged file.
     """
     file = folder / FILE
     here = this_machine()
-    if file.is_file():
-        began = _read(file)
-        for change in _changes(began.machine, here):
+    if not checkpoints_in(folder / "checkpoints"):  # nothing to go on with
+        trained = TrainedOn(machine=here, kernels=choices())
+    elif file.is_file():
+        trained = _read(file)
+        for change in _changes((trained.machine, *trained.moved_to)[-1], here):
             console.out(f"{folder}: {change}: equal up to rounding", highlight=False)
-        kernels = began.kernels
+            trained = replace(trained, moved_to=_with(trained.moved_to, here))
     else:
-        resumed = bool(checkpoints_in(folder / "checkpoints"))
-        if resumed:
-            console.out(f"{file}: missing: with torch's kernels from here on: equal up to rounding")
-        kernels = EARLIER if resumed else choices()
-        found = TRAINED_ON.dump_python(TrainedOn(machine=here, kernels=kernels), mode="json")
-        atomic_write(file, json.dumps(found, indent=1))
-    with use_choices(kernels):
+        console.out(f"{file}: missing: with torch's kernels from here on: equal up to rounding")
+        trained = TrainedOn(machine=here, kernels=EARLIER)
+    atomic_write(file, json.dumps(TRAINED_ON.dump_python(trained, mode="json"), indent=1))
+    with use_choices(trained.kernels):
         yield
+
+
+def _with(machines: tuple[Machine, ...], last: Machine) -> tuple[Machine, ...]:
+    return machines if machines[-1:] == (last,) else (*machines, last)
 
 
 def _read(file: Path) -> TrainedOn:
@@ -74,8 +79,11 @@ def _changes(before: Machine, now: Machine) -> Generator[str]:
             yield f"{field.name} was {old!r} so far and is {new!r} from here on"
 
 
-def machine_table(found: Calibration) -> Table:
-    """The kernels of a machine, with the milliseconds that they rest on."""
+def machine_table(found: Calibration, given: KernelChoices | None = None) -> Table:
+    """The kernels of a machine, with the milliseconds that they rest on.
+
+    Those `given` by the environment are shown beside what was measured.
+    """
     machine = found.machine
     table = Table(
         "measured",
@@ -88,5 +96,7 @@ def machine_table(found: Calibration) -> Table:
         table.add_row(what, ", ".join(f"{name} {ms:g}" for name, ms in times.items()))
     table.add_section()
     for field in fields(found.choices):  # pyright: ignore[reportArgumentType]
-        table.add_row(field.name, str(getattr(found.choices, field.name)))
+        measured = str(getattr(found.choices, field.name))
+        used = measured if given is None else str(getattr(given, field.name))
+        table.add_row(field.name, used if used == measured else f"{used} ({VARIABLE})")
     return table

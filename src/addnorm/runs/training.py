@@ -16,6 +16,7 @@ from addnorm.data.encoding import EncodedCorpus
 from addnorm.data.examples import source_text, target_text
 from addnorm.errors import InputError
 from addnorm.models import Model
+from addnorm.nn.choices import given_choices
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.data_digests import check_same_data, write_data_digests
 from addnorm.runs.digests import DIGESTS
@@ -149,6 +150,7 @@ def train_run(
     holds a run and `resume` is false, if the recipe is for a different run, or if another process
     writes there; `Interrupted` and `NonFiniteError` as in training.
     """
+    given_choices()  # a mistake there is said before anything is written
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
         prepared = Prepared(recipe, saved, console=console)

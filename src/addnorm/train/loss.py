@@ -145,6 +145,13 @@ def head_cross_entropy_sum(
     in_one = torch.compiler.is_compiling() and not on_cpu
     if in_one or targets.numel() * head.weight.shape[0] <= measured.logits_at_once:
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
+    if torch.is_inference_mode_enabled():  # which has no gradients
+        size = max(1, measured.logits_at_once // head.weight.shape[0])
+        rows = zip(x.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
+        losses = [
+            cross_entropy_sum(head(part[None], ctx)[0], at, label_smoothing) for part, at in rows
+        ]
+        return torch.stack(losses).sum()
     return _in_groups(head, x, ctx, targets, label_smoothing, measured.logits_at_once)
 
 
