@@ -28,6 +28,7 @@ def test_a_table_and_a_folder(run_of: RunOf, tmp_path: Path, addnorm: Command) -
     assert len(before) == len(after)
     assert "rise of the loss if that layer alone is rounded" in said
     assert "kept as before: " in said
+    assert re.search(r"not quantised: [\d,]+ weights: ", said)
     code, said, err = addnorm("info", out)
     assert code == 0, err
     assert re.search(r"weights +int8 static", said)

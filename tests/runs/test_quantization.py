@@ -63,6 +63,7 @@ def test_a_folder_that_opens_as_it_was_written(
     assert set(measured.speeds) == {1, 16}
     assert all(speed > 0 for speed in measured.speeds.values())
     assert check_digests(tmp_path / "out") >= 4
+    assert sum(report.left.values()) == sum(one.numel() for one in opened.model.parameters())
     again = opened.save(tmp_path / "again")
     for name, weight in Run.open(tmp_path / "again").weights.items():
         assert torch.equal(weight, opened.weights[name])

@@ -247,6 +247,14 @@ def _print(report: "QuantizationReport") -> None:
             console.print(f"  {rise:+.6f}  {name}", soft_wrap=True)
     if report.kept:
         console.print(f"kept as before: {', '.join(report.kept)}", soft_wrap=True)
+    if report.left:
+        some = [f"{n:,} of {name}" for name, n in list(report.left.items())[:4]]
+        more = len(report.left) - len(some)
+        console.print(
+            f"not quantised: {sum(report.left.values()):,} weights: {', '.join(some)}"
+            + (f" and {more} more parts" if more else ""),
+            soft_wrap=True,
+        )
     if report.unmeasured is not None:
         console.print(f"no scores: {report.unmeasured}", soft_wrap=True)
     console.print(table)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.training import Prepared, count
+from addnorm.train.activation_checkpointing import checkpointed_activations
 from addnorm.train.average import weights_of
 from addnorm.train.optim import optimizer_tensors
 from addnorm.train.trainer import Trainer
@@ -47,7 +48,8 @@ def estimate(prepared: Prepared, n_timed: int = 8) -> Estimate:
     This changes the weights of `prepared.model`.
     """
     recipe = prepared.recipe
-    with TemporaryDirectory() as folder:
+    blocks = checkpointed_activations(prepared.model, recipe.train.activation_checkpointing)
+    with TemporaryDirectory() as folder, blocks:
         trainer = Trainer(
             prepared.model,
             prepared.loaders.train,

@@ -1,8 +1,9 @@
 """Quantising a run: calibrate on its data, measure before and after, and write a folder."""
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,7 @@ from addnorm.runs.lock import LOCK, locked
 from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run
+from addnorm.runs.swap import part_of
 from addnorm.runs.writing_speed import writing_speeds
 from addnorm.train.average import weights_of
 from addnorm.train.loss import loss_sum
@@ -91,6 +93,8 @@ class QuantizationReport:
 
     models: Mapping[str, Measured]
     kept: tuple[str, ...] = ()
+    left: Mapping[str, int] = field(default_factory=dict)
+    """The number of weights that are not quantised by part, the largest first."""
     sensitivity: Mapping[str, float] | None = None
     """By how much each layer alone raises the loss, the worst first, where it was asked for."""
     unmeasured: str | None = None
@@ -130,7 +134,11 @@ def quantize_run(
         with atomic_directory(out, index="config.json") as partial:
             write_run(partial, new)
     return QuantizationReport(
-        models=measured, kept=kept, sensitivity=sensitivity, unmeasured=unmeasured
+        models=measured,
+        kept=kept,
+        left=left_as_they_were(model),
+        sensitivity=sensitivity,
+        unmeasured=unmeasured,
     )
 
 
@@ -226,6 +234,14 @@ def measure(
         )
         for name, model in models.items()
     }
+
+
+def left_as_they_were(model: Model) -> dict[str, int]:
+    """The number of weights that are not quantised by part, the largest first."""
+    found = Counter[str]()
+    for name, weight in model.named_parameters():
+        found[part_of(name)] += weight.numel()
+    return dict(found.most_common())
 
 
 def size_of_weights(model: Model) -> int:

@@ -20,6 +20,7 @@ MAY_CHANGE = (
     "train.keep",
     "train.patience",
     "train.compile",
+    "train.activation_checkpointing",
     "train.device",
     "train.tensorboard",
     "eval",

@@ -8,6 +8,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from addnorm.config import Probability, config
 from addnorm.data.batching import BatchingConfig, TokensConfig
 from addnorm.parts import kind_of
+from addnorm.train.activation_checkpointing import Checkpointed
 from addnorm.train.loss import CrossEntropyConfig, LossConfig
 from addnorm.train.optim import AdamWConfig, OptimizerConfig
 from addnorm.train.precision import PrecisionName
@@ -60,6 +61,10 @@ class TrainConfig:
     """Stop after that many validations without a better `eval.metric`."""
     select: Literal["last", "best"] = "last"
     """Which weights the run ends with: the last ones, or those of the best validation."""
+    activation_checkpointing: Checkpointed = "none"
+    """Save memory by activation checkpointing: `block` keeps each block's input alone and computes
+    the rest again in the backward pass, a third slower (Chen et al. 2016, §4).
+    """
     compile: bool = False
     """Train through `torch.compile`: a slow start, then faster steps."""
     seed: int = 1
@@ -79,5 +84,9 @@ class TrainConfig:
             )
         if self.ema is not None and self.average:
             raise ValueError("ema and average both replace the final weights: give one of them")
+        if self.compile and self.activation_checkpointing != "none":
+            raise ValueError(
+                "compile decides itself what is computed again: leave activation_checkpointing out"
+            )
         if self.average and self.select == "best":
             raise ValueError("average replaces the best weights: use select = 'last' with it")

@@ -16,6 +16,7 @@ from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.choices import choices
 from addnorm.nn.norms import BatchNorm
+from addnorm.train.activation_checkpointing import checkpointed_activations
 from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
 from addnorm.train.checkpoint import (
     Json,
@@ -157,7 +158,8 @@ class Trainer:
         SIGTERM, once everything is saved; `NonFiniteError`; and `InputError` if memory or the disk
         is full, stating what has been saved.
         """
-        with stop_requests(self.stopping) as stop, self.saying_what_is_saved():
+        blocks = checkpointed_activations(self.model, self.config.activation_checkpointing)
+        with stop_requests(self.stopping) as stop, self.saying_what_is_saved(), blocks:
             while not (self.finished() or self.paused(until)):
                 self.update(self.next_group())
                 self.validate_if_due()
