@@ -1,6 +1,6 @@
-"""A picture of what compression costs: size against loss and speed, a point for each scheme."""
+"""A picture of what compression costs: size, loss and speed, a row for each scheme."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -29,38 +29,51 @@ class Compressed(Protocol):
 
 
 def compression_picture(models: Mapping[str, Compressed], file: Path) -> None:
-    """Draw size against the loss, and against the speed for each number of texts, as far as known.
+    """Draw a row for each model: its size, its loss and its speeds, as far as they are known.
 
-    The first of `models` is what the others are compared with.
+    The first of `models` is what the others are compared with: a dotted line in every panel.
     """
-    first = next(iter(models.values()))
-    panels = ["loss"] * ("loss" in first.scores) + [f"tokens/s, {n} at once" for n in first.speeds]
+    panels = _panels(models)
+    names = list(models)
     with rc_context({"font.size": 9, "text.color": INK, "axes.edgecolor": FAINT}):
-        figure = Figure(figsize=(4.6 * len(panels), 4.2), layout="constrained")
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        for place, panel in zip(axes, panels, strict=True):
-            values = {
-                name: one.scores["loss"] if panel == "loss" else one.speeds[_texts(panel)]
-                for name, one in models.items()
-            }
-            _points(place, models, values, panel)
+        figure = Figure(
+            figsize=(2.2 + 2.6 * len(panels), 1.2 + 0.28 * len(names)), layout="constrained"
+        )
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for place, (title, values) in zip(axes, panels.items(), strict=True):
+            _rows(place, title, values)
+        axes[0].set_yticks(range(len(names)), names)
+        axes[0].invert_yaxis()
         with atomic_file(file) as partial:
             figure.savefig(partial, format=file.suffix[1:], dpi=150)
 
 
-def _texts(panel: str) -> int:
-    return int(panel.removeprefix("tokens/s, ").split()[0])
+def _panels(models: Mapping[str, Compressed]) -> dict[str, list[float]]:
+    """The figures of all models by what they are."""
+    first, *_ = all_of_them = list(models.values())
+    panels = {"size, of the first": [one.n_bytes / first.n_bytes for one in all_of_them]}
+    if "loss" in first.scores:
+        panels["loss, nats"] = [one.scores["loss"] for one in all_of_them]
+    for n in first.speeds:
+        panels[f"tokens/s, {n} at once"] = [one.speeds[n] for one in all_of_them]
+    return panels
 
 
-def _points(
-    axes: Axes, models: Mapping[str, Compressed], values: Mapping[str, float], label: str
-) -> None:
-    whole = next(iter(models.values())).n_bytes
-    for i, (name, one) in enumerate(models.items()):
-        x, y = one.n_bytes / whole, values[name]
-        axes.plot(x, y, "o", color=f"C{i % 10}", label=f"{name}: {y:,.4g}")
-    axes.axhline(next(iter(values.values())), color=FAINT, linewidth=0.8, linestyle=":")
-    axes.set_xlabel("size, of float32")
-    axes.set_ylabel(label)
-    axes.set_xlim(0, 1.08)
-    axes.legend(fontsize=7, frameon=False)
+def _rows(axes: Axes, title: str, values: Sequence[float]) -> None:
+    """A dot for each value, with the number beside it."""
+    axes.axvline(values[0], color=FAINT, linewidth=0.8, linestyle=":")
+    axes.plot(values, range(len(values)), "o", color="#2b7ba6", markersize=5)
+    for row, value in enumerate(values):
+        axes.annotate(
+            f"{value:,.4g}" if value < 1000 else f"{value:,.0f}",
+            (value, row),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+        )
+    axes.set_title(title, fontsize=9)
+    axes.margins(x=0.25, y=0.06)
+    axes.tick_params(length=2)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
