@@ -50,6 +50,7 @@ class TrainOptions(TypedDict, total=False):
     keep: int
     patience: int | None
     select: str
+    activation_checkpointing: str
     compile: bool
     seed: int
     device: str
