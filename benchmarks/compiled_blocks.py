@@ -31,7 +31,7 @@ WORK: dict[str, tuple[DecoderSizes, Literal["float32", "bfloat16"]]] = {
     "decoder 6 × 384, float32": (DECODER, "float32"),
     "decoder 6 × 384, bfloat16": (DECODER, "bfloat16"),
 }
-ROUNDS, STEPS = 7, 3
+ROUNDS, STEPS = 5, 2
 
 
 def trainer_of(way: str, sizes: DecoderSizes, precision: Literal["float32", "bfloat16"]) -> Trainer:
