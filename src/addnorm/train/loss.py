@@ -157,14 +157,19 @@ def _grouped_cross_entropy_sum(
     logits_at_once: int,
 ) -> Tensor:
     """Cross-entropy for a few rows at a time; on a CPU a compiled model leaves its graph here."""
+    rows, of_rows = x.flatten(0, 1), targets.flatten()
+    size = max(1, logits_at_once // head.weight.shape[0])
+
+    def logits(some: Tensor) -> Tensor:
+        return head(some[None], ctx)[0]
+
+    if not torch.is_grad_enabled():  # inference mode has no gradients to compute beside the loss
+        parts = zip(rows.split(size), of_rows.split(size), strict=True)
+        losses = [_loss_and_gradient(logits(x), at, label_smoothing)[0] for x, at in parts]
+        return torch.stack(losses).sum()
     learned = [p for p in head.parameters() if p.requires_grad]
     return _HeadCrossEntropySum.apply(  # pyright: ignore[reportReturnType]
-        x.flatten(0, 1),
-        targets.flatten(),
-        lambda rows: head(rows[None], ctx)[0],
-        label_smoothing,
-        max(1, logits_at_once // head.weight.shape[0]),
-        *learned,
+        rows, of_rows, logits, label_smoothing, size, *learned
     )
 
 
