@@ -214,5 +214,6 @@ def test_the_callers_modes_are_not_measured(
 
 def test_a_compiler_that_comes_first_gets_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr("addnorm.nn.choices._newest", DEFAULTS)
     with use_choices(None):
         assert choices() is DEFAULTS

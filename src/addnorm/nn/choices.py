@@ -6,6 +6,7 @@ for this machine (see `calibration`).
 """
 
 import os
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,8 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from torch.autograd import forward_ad
 
-from addnorm.config import config, first_problem
-from addnorm.errors import InputError
+from addnorm.config import ConfigError, config, first_problem
+from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
 
 UNLIMITED = 2**62
@@ -53,7 +54,25 @@ DEFAULTS = KernelChoices()
 """What holds without a measurement: on other devices, and where a graph is built."""
 
 CHOICES = TypeAdapter(KernelChoices)
-_current: KernelChoices | None = None
+
+
+class _InThread(threading.local):
+    """What `use_choices` gave, for each thread its own.
+
+    Set by `__init__`, because a compiler guards attributes, and no default of a class. A
+    `ContextVar` it does not trace.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: KernelChoices | None = None
+
+
+_here = _InThread()
+_of_machine: dict[int, KernelChoices] = {}
+"""What was read or measured in this process, by the number of threads."""
+_newest = DEFAULTS
+"""The last of these, for a compiler, which does not trace the number of threads."""
+_measuring = threading.Lock()
 
 
 def choices() -> KernelChoices:
@@ -61,23 +80,35 @@ def choices() -> KernelChoices:
 
     A compiler that traces a model before anything was measured gets the defaults.
     """
-    global _current
-    if _current is None and torch.compiler.is_compiling():
-        return DEFAULTS
-    if _current is None:
-        _current = _given() or _measured()
-    return _current
+    if _here.chosen is not None:
+        return _here.chosen
+    if torch.compiler.is_compiling():
+        return _newest
+    found = _of_machine.get(torch.get_num_threads())
+    return _first_use() if found is None else found
+
+
+def _first_use() -> KernelChoices:
+    global _newest
+    threads = torch.get_num_threads()
+    with _measuring:
+        if threads not in _of_machine:
+            _of_machine[threads] = _newest = given_choices() or _measured()
+    return _of_machine[threads]
 
 
 @contextmanager
 def use_choices(chosen: KernelChoices | None) -> Generator[None]:
-    """Use these choices within the block; with None, those of this machine."""
-    global _current
-    before, _current = _current, chosen
+    """Use these choices within the block; with None, those of this machine.
+
+    They hold in the thread that entered the block. Backward passes need none: on a CPU, whose
+    kernels these are, they run in the thread that asked for them, by the kernels of the forward.
+    """
+    before, _here.chosen = _here.chosen, chosen
     try:
         yield
     finally:
-        _current = before
+        _here.chosen = before
 
 
 def transformed() -> bool:
@@ -89,16 +120,35 @@ def transformed() -> bool:
 
 
 def read_choices(file: Path) -> KernelChoices:
-    """Read choices from a JSON file. Raises `InputError` naming the file."""
+    """Read choices from a JSON file. Raises `InputError` naming the file and the nearest value."""
     try:
         return CHOICES.validate_json(read_file(file, 2**16))
+    except OSError as error:
+        near = nearest(file.name, [one.name for one in file.parent.glob("*.json")])
+        raise InputError(f"{file}: {error.strerror}.{near}") from error
     except ValidationError as error:
-        raise InputError(f"{file}: {first_problem(error)}") from error
+        problem = ConfigError.about(KernelChoices, error).sentence
+        of_a_field = bool(error.errors()[0]["loc"])
+        problem = problem.removeprefix("KernelChoices: ") if of_a_field else first_problem(error)
+        raise InputError(f"{file}: {problem}") from error
 
 
-def _given() -> KernelChoices | None:
+def given_choices() -> KernelChoices | None:
+    """The choices in the file that `$ADDNORM_KERNELS` names; None where it names none.
+
+    Raises `InputError` naming the variable.
+    """
     named = os.environ.get(VARIABLE)
-    return read_choices(Path(named)) if named else None
+    try:
+        return read_choices(Path(named)) if named else None
+    except InputError as error:
+        raise InputError(f"{VARIABLE}: {error}") from error
+
+
+def check_choices() -> None:
+    """Raise `InputError` now for a wrong `$ADDNORM_KERNELS`, where `use_choices` gave none."""
+    if _here.chosen is None:
+        given_choices()
 
 
 def _measured() -> KernelChoices:
