@@ -112,9 +112,7 @@ def test_a_wrong_file_is_named(
     assert str(named.value) == f"ADDNORM_KERNELS: {caught.value}"
 
 
-def test_a_file_that_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kernels.json").write_text("{}")
     monkeypatch.setenv("ADDNORM_KERNELS", str(tmp_path / "kernel.json"))
     with use_choices(None), pytest.raises(InputError) as caught:
