@@ -12,7 +12,12 @@ import pytest
 import torch
 
 from addnorm.nn import calibration
-from addnorm.nn.calibration import CALIBRATION, calibrate, calibrated, this_machine
+from addnorm.nn.calibration import (
+    calibrate,
+    calibrated,
+    rounds_of,
+    this_machine,
+)
 from addnorm.nn.choices import DEFAULTS, UNLIMITED, KernelChoices, choices, use_choices
 from addnorm.nn.linear import multiplies_bfloat16
 
@@ -112,7 +117,7 @@ def test_beside_other_work_the_defaults_stand(
     assert busy.disturbed
     assert slow.choices == busy.choices == KernelChoices()
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
-    calm = replace(busy, disturbed=False, choices=KernelChoices(few_queries=3))
+    calm = replace(busy, disturbed=False, choices=KernelChoices(few_queries=1))
     found = iter([busy, calm])
     monkeypatch.setattr(calibration, "calibrate", lambda _: next(found))
     assert calibrated() == calibrated() == busy
@@ -142,7 +147,11 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     def measure(machine: Any) -> Any:
         times.append(len(times))
         return calibration.Calibration(
-            machine=machine, choices=KernelChoices(few_queries=4), figures={}, seconds=0.5, date=""
+            machine=machine,
+            choices=KernelChoices(few_queries=1),
+            figures={"products": {"torch": 1.0, "onednn": 2.0}},
+            seconds=0.5,
+            date="2026-11-22",
         )
 
     monkeypatch.setattr(calibration, "calibrate", measure)
@@ -156,16 +165,110 @@ def test_it_is_kept_and_found(counted: list[int], tmp_path: Path) -> None:
     calibrated(again=True)
     assert len(counted) == 2
     [file] = (tmp_path / "kernels").iterdir()
-    assert CALIBRATION.validate_json(file.read_bytes()).choices.few_queries == 4
+    assert json.loads(file.read_text())["choices"]["few_queries"] == 1
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"choices": {}}', "[]"])
+DAMAGE = ["", "{", '{"choices": {}}', "[]", "[" * 200_000, "\0"]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=range(len(DAMAGE)))
 def test_a_damaged_file_is_measured_again(damage: str, counted: list[int], tmp_path: Path) -> None:
     calibrated()
     [file] = (tmp_path / "kernels").iterdir()
     file.write_text(damage)
     calibrated()
     assert len(counted) == 2
+
+
+@pytest.mark.parametrize(
+    ("what", "absurd"),
+    [
+        ('"few_queries": 1', f'"few_queries": {10**30}'),
+        ('"few_queries": 1', '"few_queries": 3'),
+        ('"logits_at_once": 4194304', '"logits_at_once": 1'),
+        ('"torch": 1.0', '"torch": -1.0'),
+        ('"torch": 1.0', '"torch": 0'),
+        ('"torch": 1.0', '"torch": NaN'),
+        ('"torch": 1.0', '"torch": 1e999'),
+    ],
+)
+def test_what_cannot_have_been_measured_is_measured_again(
+    what: str, absurd: str, counted: list[int], tmp_path: Path
+) -> None:
+    calibrated()
+    [file] = (tmp_path / "kernels").iterdir()
+    text = file.read_text()
+    assert what in text
+    file.write_text(text.replace(what, absurd))
+    calibrated()
+    assert len(counted) == 2
+
+
+def test_a_pipe_in_the_place_of_the_file_is_replaced(counted: list[int], tmp_path: Path) -> None:
+    calibrated()
+    [file] = (tmp_path / "kernels").iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    calibrated()
+    calibrated()
+    assert len(counted) == 2
+
+
+def test_of_the_future_is_not_recent(
+    monkeypatch: pytest.MonkeyPatch, counted: list[int], tmp_path: Path
+) -> None:
+    measure = calibration.calibrate
+    monkeypatch.setattr(calibration, "calibrate", lambda m: replace(measure(m), disturbed=True))
+    calibrated()
+    calibrated()
+    assert len(counted) == 1
+    [file] = (tmp_path / "kernels").iterdir()
+    os.utime(file, (2e10, 2e10))
+    calibrated()
+    assert len(counted) == 2
+
+
+def test_without_a_home_nothing_is_kept(
+    counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("addnorm.nn.kept.cache_folder", no_home)
+    assert calibrated() == calibrated()
+    assert len(counted) == 2
+
+
+def test_a_kernel_that_raises_loses() -> None:
+    def fails() -> None:
+        raise RuntimeError("could not create a primitive")
+
+    attempts = itertools.count()
+
+    def fails_later() -> None:
+        assert next(attempts) < 2
+
+    def rounds(**works: Callable[[], object]) -> dict[str, list[float]]:
+        return rounds_of(works, itertools.count(0.0, 0.1).__next__, until=1e9)
+
+    found = rounds(torch=lambda: None, onednn=fails, other=fails_later)
+    assert [*found] == ["torch"]
+    assert found["torch"]
+    with pytest.raises(RuntimeError, match="primitive"):
+        rounds(torch=fails, onednn=lambda: None)
+
+
+@pytest.mark.long
+def test_without_onednn_s_operator_torch_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, clock_of: Any
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("could not create a primitive")
+
+    monkeypatch.setattr("addnorm.nn.linear._pointwise", fails)
+    found = calibrate(this_machine(), clock_of(SIDES["product"][1]))
+    assert (found.choices.product, found.choices.bias) == ("torch", "torch")
+    assert [*found.figures["float32 products"]] == ["torch"]
 
 
 def test_another_machine_is_measured(
@@ -190,7 +293,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_problem(
     counted: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kernels").write_text("a file")
-    assert calibrated().choices.few_queries == 4
+    assert calibrated().choices.few_queries == 1
     assert json.dumps(counted) == "[0]"
 
 

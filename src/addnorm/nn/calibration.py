@@ -4,11 +4,10 @@ Each choice of `KernelChoices` is measured on the shapes of small models, both s
 torch's own kernel is used unless another is faster beyond the noise.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from datetime import date
 from functools import partial
 from importlib.metadata import version
@@ -17,15 +16,13 @@ from statistics import median
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.atomic import atomic_write
 from addnorm.config import config
-from addnorm.files import cache_folder
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
-from addnorm.processor import file_name, processor
+from addnorm.nn.kept import keep, kept_file, read_kept
+from addnorm.processor import processor
 
 Clock = Callable[[], float]
 Work = Callable[[], object]
@@ -42,7 +39,20 @@ NOISE = 1.05
 SECONDS = 0.05
 """How long each choice is measured at least; there are eight measurements."""
 
-HOUR = 3600.0
+QUERIES = (8, 1)
+KEYS = (1024, 256)
+LOGITS = (2**22, 2**20)
+
+VALUES: Mapping[str, Sequence[object]] = {
+    "product": ("torch", "onednn"),
+    "bias": ("torch", "fused"),
+    "few_queries": (*QUERIES, 0),
+    "short_keys": (*KEYS, 0),
+    "many_scores": (2**22, UNLIMITED),
+    "logits_at_once": LOGITS,
+    "keep_pages": (True, False),
+}
+"""What can be chosen."""
 
 ROUNDS = 2
 """The least number of rounds."""
@@ -71,9 +81,6 @@ class Calibration:
     """Whether other work took the processor meanwhile: the defaults stand, for an hour."""
 
 
-CALIBRATION = TypeAdapter(Calibration)
-
-
 SWITCHES = 200
 """Involuntary switches a second above which the machine is taken to be busy with other work."""
 
@@ -95,19 +102,29 @@ def calibrated(*, again: bool = False) -> Calibration:
     every start.
     """
     machine = this_machine()
-    file = _file(machine)
-    if not again and file is not None:
-        with suppress(OSError, ValidationError):
-            kept = CALIBRATION.validate_json(file.read_bytes())
-            recent = time.time() - file.stat().st_mtime < HOUR
-            if kept.machine == machine and (recent or not kept.disturbed):
-                return kept
-    found = _apart(machine)
-    if file is not None:
-        with suppress(OSError):  # measured again next time
-            file.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(file, json.dumps(CALIBRATION.dump_python(found, mode="json"), indent=1))
-    return found
+    file = kept_file(
+        machine.processor, f"{machine.threads} threads", machine.torch, machine.addnorm
+    )
+    match None if again else read_kept(file, Calibration):
+        case found, recent if _is_of(machine, found) and (recent or not found.disturbed):
+            return found
+        case _:
+            found = _apart(machine)
+            keep(file, found)
+            return found
+
+
+def file_of(machine: Machine, *of: str) -> Path | None:
+    """The file for what is measured on a machine; None where there is no place for one."""
+    facts = (machine.processor, f"{machine.threads} threads", machine.torch, machine.addnorm)
+    return kept_file(*of, *facts)
+
+
+def _is_of(machine: Machine, kept: Calibration) -> bool:
+    """Whether this can have been measured on the machine: choices and times that there are."""
+    times = [ms for one in kept.figures.values() for ms in one.values()]
+    known = all(getattr(kept.choices, name) in values for name, values in VALUES.items())
+    return kept.machine == machine and known and all(ms > 0 for ms in times)
 
 
 def _apart(machine: Machine) -> Calibration:
@@ -122,14 +139,6 @@ def _apart(machine: Machine) -> Calibration:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(measure).result()
-
-
-def _file(machine: Machine) -> Path | None:
-    facts = (machine.processor, f"{machine.threads} threads", machine.torch, machine.addnorm)
-    try:
-        return cache_folder() / "kernels" / f"{file_name(' '.join(facts))}.json"
-    except RuntimeError:  # nobody says where the user's folder is
-        return None
 
 
 def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration:
@@ -167,7 +176,7 @@ def _chosen(fastest: Fastest) -> KernelChoices:
 
     return KernelChoices(
         product="onednn" if fastest("float32 products", products()) == "onednn" else "torch",
-        few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, (8, 1)),
+        few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, QUERIES),
         logits_at_once=int(fastest("loss, logits at once", losses())),
         **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
     )
@@ -184,7 +193,7 @@ def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
     scores = fastest("bfloat16 attention, 3 · 2²⁰ scores", many_scores())
     return {
         "bias": fastest("bfloat16 products with a bias", biases()),
-        "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, (1024, 256)),
+        "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, KEYS),
         "many_scores": 2**22 if scores == "blocks" else UNLIMITED,
     }
 
@@ -213,21 +222,40 @@ def was_disturbed(switches: int, seconds: float) -> bool:
 def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str, list[float]]:
     """The seconds of each in rounds, in turn for `SECONDS`, `ROUNDS` at least, after a first.
 
-    In the first, libraries make the kernels that they keep. Raises `TimeoutError` when the clock
-    shows more than `until`.
+    In the first, libraries make the kernels that they keep. A work that raises has no times, unless
+    it is the first. Raises `TimeoutError` when the clock shows more than `until`.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     start, rounds = clock(), 0
     while rounds <= ROUNDS or clock() - start < SECONDS:
         rounds += 1
-        for name, work in works.items():
+        for name in [*times]:
             begun = clock()
-            work()
+            if not _runs(works[name], needed=name == next(iter(works))):
+                del times[name]
+                continue
             ended = clock()
             if ended > until:
                 raise TimeoutError
             times[name].append(ended - begun)
     return {name: found[1:] for name, found in times.items()}
+
+
+def running(works: Mapping[str, Work]) -> dict[str, Work]:
+    """Do each work once; those that could be done. Raises what the first of them does."""
+    own = next(iter(works))
+    return {name: work for name, work in works.items() if _runs(work, needed=name == own)}
+
+
+def _runs(work: Work, *, needed: bool) -> bool:
+    """Do a work; whether it can be done. Raises what a needed one does."""
+    try:
+        work()
+    except Exception:
+        if needed:
+            raise
+        return False
+    return True
 
 
 def gain(own: Sequence[float], other: Sequence[float]) -> float:
@@ -340,7 +368,7 @@ def losses() -> dict[str, Work]:
             loss = F.cross_entropy(part @ weight.t(), of_part)
             torch.autograd.grad(loss, weight)
 
-    return {str(n): _under(partial(step, n // 8192), logits_at_once=n) for n in (2**22, 2**20)}
+    return {str(n): _under(partial(step, n // 8192), logits_at_once=n) for n in LOGITS}
 
 
 def _backward(y: Tensor, *inputs: Tensor) -> None:
