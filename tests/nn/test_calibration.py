@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from addnorm.memory import pages_can_be_kept
 from addnorm.nn import calibration
 from addnorm.nn.calibration import (
     calibrate,
@@ -53,6 +54,7 @@ SIDES: dict[str, tuple[Cost, Cost]] = {
     "short_keys": (lambda c: 1 + (c.short_keys > 0), lambda c: 2 - (c.short_keys > 0)),
     "many_scores": (lambda c: 1 + (c.many_scores < UNLIMITED), lambda c: 1 + (c.many_scores > 1e9)),
     "logits_at_once": (lambda c: 2**22 / c.logits_at_once, lambda c: c.logits_at_once / 2**20),
+    "keep_pages": (lambda c: 1 + c.keep_pages, lambda c: 2 - c.keep_pages),
 }
 EXPECTED: dict[str, tuple[Any, Any]] = {
     "product": ("torch", "onednn"),
@@ -61,6 +63,7 @@ EXPECTED: dict[str, tuple[Any, Any]] = {
     "short_keys": (0, 1024),
     "many_scores": (UNLIMITED, 2**22),
     "logits_at_once": (2**22, 2**20),
+    "keep_pages": (not pages_can_be_kept(), True),
 }
 
 
@@ -79,9 +82,19 @@ def test_where_bfloat16_is_emulated_nothing_of_it_is_measured(
     monkeypatch.setattr("addnorm.nn.linear.multiplies_bfloat16", False)
     found = calibrate(this_machine(), clock_of(SIDES["product"][1]))
     assert found.choices == KernelChoices(
-        product="onednn", few_queries=0, short_keys=0, logits_at_once=2**22
+        product="onednn", few_queries=0, short_keys=0, keep_pages=not pages_can_be_kept()
     )
     assert not any("bfloat16" in what for what in found.figures)
+
+
+@pytest.mark.long
+def test_pages_are_kept_where_neither_can_be_measured(
+    clock_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("addnorm.memory.__file__", "/no/such/script.py")
+    found = calibrate(this_machine(), clock_of(SIDES["keep_pages"][0]))
+    assert found.choices.keep_pages
+    assert not any("MiB" in what for what in found.figures)
 
 
 @pytest.mark.long

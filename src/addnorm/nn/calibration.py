@@ -7,7 +7,7 @@ torch's own kernel is used unless another is faster beyond the noise.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from datetime import date
 from functools import partial
 from importlib.metadata import version
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from addnorm.config import config
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.nn.kept import keep, kept_file, read_kept
+from addnorm.nn.pages import NoAnswerError, allocating
 from addnorm.processor import processor
 
 Clock = Callable[[], float]
@@ -37,7 +38,7 @@ NOISE = 1.05
 """How many times faster than torch's own a kernel must be in three rounds of four to be chosen."""
 
 SECONDS = 0.05
-"""How long each choice is measured at least; there are eight measurements."""
+"""How long each choice is measured at least; there are nine measurements."""
 
 QUERIES = (8, 1)
 KEYS = (1024, 256)
@@ -102,9 +103,7 @@ def calibrated(*, again: bool = False) -> Calibration:
     every start.
     """
     machine = this_machine()
-    file = kept_file(
-        machine.processor, f"{machine.threads} threads", machine.torch, machine.addnorm
-    )
+    file = file_of(machine)
     match None if again else read_kept(file, Calibration):
         case found, recent if _is_of(machine, found) and (recent or not found.disturbed):
             return found
@@ -178,6 +177,7 @@ def _chosen(fastest: Fastest) -> KernelChoices:
         product="onednn" if fastest("float32 products", products()) == "onednn" else "torch",
         few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, QUERIES),
         logits_at_once=int(fastest("loss, logits at once", losses())),
+        keep_pages=_keeps_pages(fastest),
         **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
     )
 
@@ -196,6 +196,14 @@ def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
         "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, KEYS),
         "many_scores": 2**22 if scores == "blocks" else UNLIMITED,
     }
+
+
+def _keeps_pages(fastest: Fastest) -> bool:
+    """Whether to keep freed memory, as is the default where it cannot be measured."""
+    with allocating() as works, suppress(NoAnswerError):
+        works = {name: _under(work, keep_pages=name == "kept") for name, work in works.items()}
+        return not works or fastest("16 MiB, returned or kept", works) == "kept"
+    return True
 
 
 def _largest(
