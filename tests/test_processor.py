@@ -3,9 +3,11 @@
 import os
 import platform
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from addnorm import processor as module
 from addnorm.processor import LIMITS, cores, file_name, processor
 
 
@@ -17,6 +19,65 @@ def test_a_limit_is_another_processor(name: str, monkeypatch: pytest.MonkeyPatch
     assert processor() == f"{before}, {name}=AVX2"
 
 
+X86 = """processor : 0
+model name : A Processor
+flags : fpu avx2 avx512f
+"""
+ARM = """processor : 0
+BogoMIPS : 243.75
+Features : fp asimd sve bf16
+CPU implementer : 0x41
+CPU architecture: 8
+CPU variant : 0x1
+CPU part : {}
+
+processor : 1
+CPU implementer : 0x41
+CPU architecture: 8
+CPU part : {}
+"""
+
+
+def test_processors_have_different_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On ARM by their numbers, which is all that Linux says of them."""
+    for name in LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(module, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    texts = [X86, ARM.format("0xd0c", "0xd0c"), ARM.format("0xd0c", "0xd40"), "nothing \xff"]
+    found: list[str] = []
+    for text in texts:
+        (tmp_path / "cpuinfo").write_bytes(text.encode("latin-1"))
+        found.append(processor())
+    assert found == [
+        "A Processor, avx512f",
+        "aarch64 implementer 0x41 architecture 8 part 0xd0c, sve",
+        "aarch64 implementer 0x41 architecture 8 part 0xd0c 0xd40, sve",
+        "aarch64",
+    ]
+
+
+def test_on_macos_the_system_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CPUINFO", tmp_path / "none")
+    monkeypatch.setattr(module.sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "processor", lambda: "arm")
+    asked = module._brand.__wrapped__
+    monkeypatch.setattr(module, "_brand", asked)
+
+    def sysctl(words: list[str], **_: object) -> SimpleNamespace:
+        assert words[-1] == "machdep.cpu.brand_string"
+        return SimpleNamespace(stdout="Apple M1\n")
+
+    monkeypatch.setattr(module.subprocess, "run", sysctl)
+    assert processor().startswith("Apple M1")
+
+    def none(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(module.subprocess, "run", none)
+    assert processor().startswith("arm")
+
+
 def test_a_name_of_a_file() -> None:
     assert file_name("AMD EPYC, avx512_bf16") == "amd-epyc-avx512_bf16"
     assert file_name("Intel(R) Xeon(R) 8 / 2.1GHz,") == "intel-r-xeon-r-8-2.1ghz"
@@ -24,12 +85,3 @@ def test_a_name_of_a_file() -> None:
 
 def test_the_cores_that_this_process_may_use() -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
-
-
-def test_a_processor_without_a_name_has_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\nFeatures\t: fp asimd\n"
-    monkeypatch.setattr(Path, "read_text", lambda *_: told)
-    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    for name in LIMITS:
-        monkeypatch.delenv(name, raising=False)
-    assert processor() == "aarch64 0x41 0xd0c"

@@ -1,4 +1,7 @@
-"""Memory size, and tuning of the C library's allocator."""
+"""Memory size, and tuning of the C library's allocator.
+
+It is a script too, with which `addnorm.nn.pages` measures the tuning, so it imports nothing else.
+"""
 
 import ctypes
 import os
@@ -25,6 +28,11 @@ def keep_freed_pages() -> None:
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def pages_can_be_kept() -> bool:
+    """Whether this is glibc, or another C library with its setting."""
+    return _mallopt() is not None
+
+
 def _mallopt() -> Callable[[int, int], int] | None:
     if sys.platform != "linux":
         return None
@@ -40,3 +48,22 @@ def total_memory() -> int | None:
         with suppress(ValueError, OSError):
             found.append(int((Path("/sys/fs/cgroup") / limit).read_text(encoding="ascii")))
     return min(found, default=None)
+
+
+def allocate(keep: bool) -> None:
+    """For each line of standard input, allocate, fill and free 16 MiB, and answer with a line."""
+    if keep:
+        keep_freed_pages()
+    c = ctypes.CDLL(None)
+    c.malloc.restype = ctypes.c_void_p
+    for _ in sys.stdin:
+        blocks = [ctypes.c_void_p(c.malloc(ctypes.c_size_t(2**20))) for _ in range(16)]
+        for block in blocks:
+            c.memset(block, 1, ctypes.c_size_t(2**20))
+        for block in blocks:
+            c.free(block)
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    allocate(keep=sys.argv[1:] == ["kept"])

@@ -3,33 +3,59 @@
 import os
 import platform
 import re
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ATEN_CPU_CAPABILITY")
 """The variables of the environment that keep libraries from instructions a processor has."""
 
 
+CPUINFO = Path("/proc/cpuinfo")
+
+OF_ARM = ("implementer", "architecture", "part")
+"""What Linux says of an ARM processor, which has no name there: `CPU part : 0xd0c`."""
+
+VECTORS = ("amx_tile", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "asimd")
+"""Vector instructions, the widest first."""
+
+
 def processor() -> str:
     """The processor's name, with its widest vector instructions and what keeps from using them."""
     limits = [f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ]
     try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
+        text = CPUINFO.read_text("utf-8", errors="replace")
     except OSError:
-        return ", ".join([platform.processor() or platform.machine(), *limits])
-    name = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    flags = re.search(r"^flags\s*: (.*)$", text, re.MULTILINE)
+        return ", ".join([_brand() or platform.processor() or platform.machine(), *limits])
+    flags = re.search(r"^(?:flags|Features)\s*: (.*)$", text, re.MULTILINE)
     known = set(flags[1].split()) if flags else set[str]()
-    vectors = [x for x in ("amx_tile", "avx512_bf16", "avx512f", "avx2") if x in known][:1]
-    return ", ".join([name[1] if name else _arm(text), *vectors, *limits])
+    vectors = [name for name in VECTORS if name in known][:1]
+    return ", ".join([_name_in(text) or platform.machine(), *vectors, *limits])
 
 
-def _arm(text: str) -> str:
-    """The name of a processor that has numbers in place of one: `aarch64 0x41 0xd0c`."""
-    parts = [
-        re.search(rf"^CPU {field}\s*: (\S+)$", text, re.MULTILINE)
-        for field in ("implementer", "part")
+def _name_in(cpuinfo: str) -> str:
+    """The processor's name, or the numbers of each kind of its cores; empty where none is said."""
+    if name := re.search(r"^model name\s*: (.*)$", cpuinfo, re.MULTILINE):
+        return name[1]
+    found = [
+        f"{field} {' '.join(sorted({*values}))}"
+        for field in OF_ARM
+        if (values := re.findall(rf"^CPU {field}\s*: (\S+)$", cpuinfo, re.MULTILINE))
     ]
-    return " ".join([platform.machine(), *(found[1] for found in parts if found)])
+    return " ".join([platform.machine(), *found]) if found else ""
+
+
+@cache
+def _brand() -> str:
+    """The processor's name on macOS; empty elsewhere."""
+    if sys.platform != "darwin":
+        return ""
+    words = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=5).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def cores() -> int:

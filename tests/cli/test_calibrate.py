@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.runs.tiny import write_recipe
 
 from addnorm.nn import calibration
 from addnorm.nn.choices import KernelChoices
@@ -15,6 +16,7 @@ def test_it_is_measured_once_shown_and_measured_again(
     addnorm: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    monkeypatch.delenv("ADDNORM_KERNELS")
     times: list[int] = []
 
     def measure(machine: calibration.Machine) -> calibration.Calibration:
@@ -31,6 +33,41 @@ def test_it_is_measured_once_shown_and_measured_again(
         assert "measured on 2026-11-22 in 0.5 s" in out
     assert len(times) == 2
     assert "few_queries" in out
+
+
+def test_what_a_person_gives_is_shown(
+    addnorm: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(calibration, "calibrate", lambda _: pytest.fail("measured"))
+    file = tmp_path / "kernels.json"
+    file.write_text('{"few_queries": 77}')
+    monkeypatch.setenv("ADDNORM_KERNELS", str(file))
+    code, out, _ = addnorm("info", "--machine")
+    assert code == 0
+    assert f"givenbyADDNORM_KERNELS={file}" in "".join(out.split())  # in lines
+    assert "77" in out
+
+
+@pytest.mark.parametrize("command", ["train", "demo", "info"])
+def test_a_wrong_one_is_said_before_anything_is_written(
+    command: str, addnorm: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "kernels.json", tmp_path / "run"
+    file.write_text('{"products": "onednn"}')
+    monkeypatch.setenv("ADDNORM_KERNELS", str(file))
+    words = {
+        "train": (write_recipe(tmp_path, "language"), "--out", out),
+        "demo": ("--out", out),
+        "info": ("--machine",),
+    }
+    before = sorted(tmp_path.rglob("*"))
+    code, said, message = addnorm(command, *words[command])
+    assert (code, said) == (2, "")
+    assert message == (
+        f"addnorm: ADDNORM_KERNELS: {file}: products is not a field. Did you mean 'product'? "
+        "Valid: product, bias, few_queries, short_keys, many_scores, logits_at_once, keep_pages.\n"
+    )
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_info_without_anything_says_what_it_takes(addnorm: Command) -> None:

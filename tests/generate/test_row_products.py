@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -33,49 +33,90 @@ def test_one_quick_round_chooses_nothing() -> None:
     assert choose({"loop": [18.0] * 5 + [0.5] * 3, "torch": [0.6] * 8}) == "loop"
 
 
-def without_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[torch.dtype], str]:
-    """The function as in a new process at every call."""
-    monkeypatch.setattr(row_products, "_row_product", row_products._row_product.__wrapped__)
-    return row_product
+def fresh(dtype: torch.dtype) -> str:
+    """As in a new process."""
+    row_products._of_threads.cache_clear()
+    return row_product(dtype)
 
 
-def test_it_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[torch.dtype]]:
+    """Measuring is counted, not done."""
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
-    asked: list[torch.dtype] = []
+    times: list[torch.dtype] = []
 
     def two(dtype: torch.dtype) -> dict[str, object]:
-        asked.append(dtype)
+        times.append(dtype)
         return {"loop": [2.0] * 4, "torch": [1.0] * 4}
 
     monkeypatch.setattr(row_products, "candidates", two)
     monkeypatch.setattr(row_products, "measured", lambda seconds: (seconds, False))
-    fresh = without_memory(monkeypatch)
+    yield times
+    row_products._of_threads.cache_clear()
+
+
+DAMAGE = [
+    "",
+    "{}",
+    '{"choice": "loops", "disturbed": false}',
+    "[]",
+    "[" * 200_000,
+    '{"choice": "torch", "milliseconds": {"loop": -1, "torch": 1}, "disturbed": false}',
+    '{"choice": "torch", "milliseconds": {"loop": NaN, "torch": 1}, "disturbed": false}',
+    '{"choice": "torch", "milliseconds": {"loop": 1}, "disturbed": false}',
+    '{"choice": "torch", "milliseconds": 3, "disturbed": false}',
+]
+
+
+def test_it_is_measured_once_and_kept(
+    asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert fresh(torch.float32) == fresh(torch.float32) == "torch"
     assert asked == [torch.float32]
     [file] = (tmp_path / "kernels").iterdir()
     assert json.loads(file.read_text())["choice"] == "torch"
-    for damage in ("", "{}", '{"choice": "loops", "disturbed": false}', "[]", "[" * 200_000):
+    assert version("addnorm") in file.name
+    for damage in DAMAGE:
         file.write_text(damage)
         assert fresh(torch.float32) == "torch"
-    assert len(asked) == 6
+    assert len(asked) == 1 + len(DAMAGE)
     file.unlink()
     os.mkfifo(file)
-    assert fresh(torch.float32) == "torch"
-    assert len(asked) == 7
+    assert fresh(torch.float32) == fresh(torch.float32) == "torch"
+    assert len(asked) == 2 + len(DAMAGE)
     file.unlink()
     monkeypatch.setattr(row_products, "has_compiler", lambda: False)
     assert fresh(torch.float32) == "loop"
     assert fresh(torch.float64) == fresh(torch.int8) == "loop"
 
 
-def test_beside_other_work_loops_stand_for_an_hour(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_another_number_of_threads_is_measured_again(
+    asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    fresh(torch.float32)
+    row_product(torch.float32)
+    assert len(asked) == 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    row_product(torch.float32)
+    assert len(asked) == 2
+
+
+def test_without_a_home_it_is_measured_and_not_kept(
+    asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("addnorm.nn.kept.cache_folder", no_home)
+    assert fresh(torch.float32) == fresh(torch.float32) == "torch"
+    assert len(asked) == 2
+
+
+def test_beside_other_work_loops_stand_for_an_hour(
+    asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     busy = [True]
-    monkeypatch.setattr(row_products, "candidates", lambda _: {"loop": [2.0], "torch": [1.0]})
     monkeypatch.setattr(row_products, "measured", lambda seconds: (seconds, busy[0]))
-    fresh = without_memory(monkeypatch)
     assert fresh(torch.float32) == "loop"
     busy[0] = False
     assert fresh(torch.float32) == "loop"
@@ -86,30 +127,29 @@ def test_beside_other_work_loops_stand_for_an_hour(
     os.utime(file, (hour_ago, hour_ago))
     busy[0] = True
     assert fresh(torch.float32) == "torch"
+    file.unlink()
+    assert fresh(torch.float32) == "loop"
+    os.utime(file, (2e10, 2e10))
+    busy[0] = False
+    assert fresh(torch.float32) == "torch", "what is of the future is not recent"
 
 
-def test_other_threads_are_another_measurement(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
-    monkeypatch.setattr(row_products, "candidates", lambda _: {"loop": [2.0] * 4})
-    monkeypatch.setattr(row_products, "measured", lambda seconds: (seconds, False))
-    machine = row_products.this_machine()
-    for threads in (101, 102, 102):
-        there = replace(machine, threads=threads)
-        monkeypatch.setattr(row_products, "this_machine", lambda there=there: there)
-        assert row_product(torch.float32) == "loop"
-    assert len([*(tmp_path / "kernels").iterdir()]) == 2
+def test_they_are_on_the_processor_whatever_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a product cannot be made, it is no candidate."""
 
+    def fails(*_: object) -> None:
+        raise RuntimeError("could not create a primitive")
 
-def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nowhere() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(row_products, "cache_folder", nowhere)
-    monkeypatch.setattr(row_products, "candidates", lambda _: {"loop": [2.0] * 4})
-    monkeypatch.setattr(row_products, "measured", lambda seconds: (seconds, False))
-    assert without_memory(monkeypatch)(torch.float32) == "loop"
+    monkeypatch.setattr(torch, "compile", lambda f, **_: f)
+    with torch.device("meta"):
+        works = candidates(torch.float32)
+        for work in works.values():
+            assert work().device.type == "cpu"
+    monkeypatch.setattr(row_products, "packed_weight", fails)
+    assert [*candidates(torch.float32)] == ["loop", "torch"]
+    works["onednn"] = fails
+    times, _ = measured(works)
+    assert [*times] == ["loop", "torch"]
 
 
 @pytest.mark.slow

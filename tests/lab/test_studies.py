@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests.lab.small import recipe_file, small_study
 from tests.lab.test_executor import Here
 
@@ -16,6 +17,7 @@ from addnorm.errors import InputError
 from addnorm.lab.cell import FIGURES
 from addnorm.lab.executor import processes
 from addnorm.lab.studies import Design, read_settings, seeded, study_of
+from addnorm.nn.choices import KernelChoices
 
 
 def lines(folder: Path) -> list[dict]:
@@ -38,6 +40,22 @@ def test_a_second_run_changes_and_reruns_nothing(tmp_path: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in study.folder.glob("cells/*/*")} == times
     assert lines(study.folder) == found
     assert not [*study.folder.glob("cells/*/checkpoints")]
+
+
+def test_kernels_are_those_for_the_threads_of_a_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured() -> KernelChoices:
+        return KernelChoices(few_queries=torch.get_num_threads())
+
+    monkeypatch.setattr("addnorm.nn.choices._of_machine", {})
+    monkeypatch.setattr("addnorm.nn.choices.given_choices", lambda: None)
+    monkeypatch.setattr("addnorm.nn.choices._measured", measured)
+    before = torch.get_num_threads()
+    design = Design(vary={"model.norm": ["layernorm", "rmsnorm"]}, threads=before + 1)
+    study = study_of(recipe_file(tmp_path), tmp_path / "study", design)
+    assert study.settings.kernels.few_queries == before + 1
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.long

@@ -1,6 +1,8 @@
 """Choices between kernels: who decides, and that all of them compute the same."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
@@ -11,14 +13,16 @@ from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn import choices as module
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.choices import (
+    DEFAULTS,
     KernelChoices,
+    check_choices,
     choices,
-    choices_for,
     given_choices,
     read_choices,
     use_choices,
 )
 from addnorm.nn.heads import TokenHead
+from addnorm.nn.linear import linear
 from addnorm.train.loss import head_cross_entropy_sum
 
 ALL = [
@@ -78,7 +82,7 @@ def test_a_file_of_choices_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file = tmp_path / "kernels.json"
     file.write_text('{"product": "torch", "few_queries": 3}')
     monkeypatch.setenv("ADDNORM_KERNELS", str(file))
-    monkeypatch.setattr(module, "_known", None)
+    monkeypatch.setattr(module, "_of_machine", {})
     with use_choices(None):
         assert choices() == KernelChoices(product="torch", few_queries=3)
 
@@ -86,18 +90,84 @@ def test_a_file_of_choices_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"product": "mkl"}', "product"),
-        ('{"few": 3}', "few"),
-        ("{", "kernels.json"),
-        ('{"few_queries": -1}', "few_queries"),
+        ('{"product": "onednm"}', "product = 'onednm' does not exist. Did you mean 'onednn'?"),
+        ('{"few_querys": 3}', "few_querys is not a field. Did you mean 'few_queries'?"),
+        ("{", "the file: Invalid JSON"),
+        ("[]", "the file: "),
+        ('{"few_queries": -1}', "few_queries = -1: "),
     ],
 )
-def test_a_wrong_file_is_named(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "kernels.json").write_text(text)
-    with pytest.raises(InputError, match=message) as caught:
-        read_choices(tmp_path / "kernels.json")
-    assert "kernels.json" in str(caught.value)
+def test_a_wrong_file_is_named(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "kernels.json"
+    file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_choices(file)
+    assert str(caught.value).startswith(f"{file}: {message}")
     assert "\n" not in str(caught.value)
+    monkeypatch.setenv("ADDNORM_KERNELS", str(file))
+    with pytest.raises(InputError) as named:
+        given_choices()
+    assert str(named.value) == f"ADDNORM_KERNELS: {caught.value}"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels.json").write_text("{}")
+    monkeypatch.setenv("ADDNORM_KERNELS", str(tmp_path / "kernel.json"))
+    with use_choices(None), pytest.raises(InputError) as caught:
+        check_choices()
+    assert str(caught.value).startswith(f"ADDNORM_KERNELS: {tmp_path / 'kernel.json'}: ")
+    assert str(caught.value).endswith("Did you mean 'kernels.json'?")
+    with use_choices(KernelChoices()):
+        check_choices()  # nobody reads it
+
+
+def test_each_thread_has_its_own() -> None:
+    both = Barrier(2)
+
+    def in_a_thread(n: int) -> list[int]:
+        with use_choices(KernelChoices(few_queries=n)):
+            both.wait(10)
+            inside = choices().few_queries
+            both.wait(10)
+        return [inside, choices().few_queries]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [*pool.map(in_a_thread, [1, 2])]
+    usual = choices().few_queries
+    assert found == [[1, usual], [2, usual]]
+
+
+def test_a_backward_pass_in_another_thread_is_that_of_its_forward() -> None:
+    """None of its kernels asks what is in force."""
+    x, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    with use_choices(KernelChoices(product="onednn")):
+        y = linear(x, weight).square().sum()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(torch.autograd.grad, y, [x, weight]).result()
+    for got, want in zip(
+        found, torch.autograd.grad((x @ weight.t()).square().sum(), [x, weight]), strict=True
+    ):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.long
+def test_a_whole_graph_is_compiled_again_for_other_choices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_newest", KernelChoices(short_keys=7))
+
+    def keys(x: Tensor) -> Tensor:
+        return x + choices().short_keys
+
+    compiled = torch.compile(keys, fullgraph=True, backend="eager")
+    x = torch.zeros(())
+    found = [float(compiled(x))]
+    for n in (3, 4):
+        with use_choices(KernelChoices(short_keys=n)), ThreadPoolExecutor(1) as pool:
+            found += [float(compiled(x)), float(pool.submit(compiled, x).result())]
+    assert found == [7.0, 3.0, 7.0, 4.0, 7.0]
 
 
 def test_without_a_word_it_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,67 +179,11 @@ def test_without_a_word_it_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> 
         return measured[-1]
 
     monkeypatch.setattr(module, "_measured", measure)
-    monkeypatch.setattr(module, "_known", None)
+    monkeypatch.setattr(module, "_of_machine", {})
+    monkeypatch.setattr(module, "_newest", DEFAULTS)
     with use_choices(None):
         assert choices() is choices()
-    assert len(measured) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"prodct": "torch"}', "prodct is not a field. Did you mean 'product'?"),
-        ('{"product": "onedn"}', "Did you mean 'onednn'?"),
-        (None, "No such file"),
-    ],
-)
-def test_a_mistake_in_the_environment_names_the_variable(
-    text: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "kernels.json"
-    if text is not None:
-        file.write_text(text)
-    monkeypatch.setenv("ADDNORM_KERNELS", str(file))
-    with pytest.raises(InputError) as caught:
-        given_choices()
-    message = str(caught.value)
-    assert message.startswith(f"ADDNORM_KERNELS: {file}: ")
-    assert says in message
-    assert "\n" not in message
-
-
-def test_choices_for_other_threads_are_measured_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ADDNORM_KERNELS")
-    asked: list[int] = []
-
-    def measure() -> KernelChoices:
-        asked.append(torch.get_num_threads())
-        return KernelChoices(few_queries=asked[-1])
-
-    monkeypatch.setattr(module, "_measured", measure)
-    before = torch.get_num_threads()
-    with use_choices(None):
-        assert choices_for(before + 1).few_queries == before + 1
-    assert asked == [before + 1]
-    assert torch.get_num_threads() == before
-    with use_choices(KernelChoices(few_queries=3)):
-        assert choices_for(1).few_queries == 3
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_in_groups_needs_no_gradients(smoothing: float) -> None:
-    config = DecoderConfig(d_model=32, n_layers=1, attention=AttentionConfig(n_heads=4))
-    model = config.build(40).eval()
-    assert isinstance(model, DecoderModel)
-    assert isinstance(model.head, TokenHead)
-    tokens = torch.randint(0, 40, (3, 17))
-    targets = tokens.masked_fill(tokens == 3, -100)
-    losses = []
-    for chosen in (KernelChoices(), KernelChoices(logits_at_once=100)):
-        for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
-            with use_choices(chosen), mode():
-                x, ctx = model.hidden(tokens)
-                losses.append(
-                    float(head_cross_entropy_sum(model.head, x, ctx, targets, smoothing).detach())
-                )
-    assert losses == pytest.approx([losses[0]] * 6, rel=1e-6)
+        assert len(measured) == 1
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+        assert choices() is choices()
+    assert len(measured) == 2

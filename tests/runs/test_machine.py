@@ -40,41 +40,41 @@ def test_a_run_that_goes_on_is_equal_to_the_bit_whatever_is_measured_now(tmp_pat
         assert (a - b).abs().max() < 1e-4
 
 
-def with_a_checkpoint(folder: Path) -> None:
-    (folder / "checkpoints" / "step-00000001").mkdir(parents=True)
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder with something to go on from."""
+    (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
+    return tmp_path
 
 
 def test_what_the_run_began_with_is_used(tmp_path: Path) -> None:
     console = quiet()
-    with use_choices(ONEDNN):
+    with use_choices(ONEDNN), kernels_of(tmp_path, console):
+        assert choices() == ONEDNN
+    (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
+    with use_choices(TORCH):
         with kernels_of(tmp_path, console):
             assert choices() == ONEDNN
-        with_a_checkpoint(tmp_path)
-        with use_choices(TORCH), kernels_of(tmp_path, console):
-            assert choices() == ONEDNN
-        assert choices() == ONEDNN
+        assert choices() == TORCH
     assert said(console) == ""
 
 
-def test_a_file_without_a_run_decides_nothing(tmp_path: Path) -> None:
-    """What a run left that never came to a checkpoint."""
-    with use_choices(ONEDNN), kernels_of(tmp_path, quiet()):
-        pass
-    with use_choices(TORCH), kernels_of(tmp_path, quiet()):
-        assert choices() == TORCH
-    with_a_checkpoint(tmp_path)
-    with use_choices(ONEDNN), kernels_of(tmp_path, quiet()):
-        assert choices() == TORCH
-
-
-def test_a_wrong_file_of_kernels_leaves_no_run(
+def test_what_is_left_of_another_run_decides_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ADDNORM_KERNELS", str(tmp_path / "none.json"))
-    recipe = read_recipe(write_recipe(tmp_path, "language"))
-    with pytest.raises(InputError, match=r"^ADDNORM_KERNELS: .*none.json: No such file"):
-        train_run(recipe, tmp_path / "run", resume=False, console=quiet())
-    assert not (tmp_path / "run").exists()
+    """Without a checkpoint a run is new, so this machine or `ADDNORM_KERNELS` chooses."""
+    with use_choices(ONEDNN), kernels_of(tmp_path, quiet()):
+        pass
+    (tmp_path / "kernels.json").write_text('{"few_queries": 5}')
+    monkeypatch.setenv("ADDNORM_KERNELS", str(tmp_path / "kernels.json"))
+    monkeypatch.setattr("addnorm.nn.choices._of_machine", {})
+    for _ in range(2):
+        with use_choices(None), kernels_of(tmp_path, quiet()):
+            assert choices() == KernelChoices(few_queries=5)
+    assert '"few_queries": 5' in (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text("{")  # as little as a damaged one
+    with use_choices(TORCH), kernels_of(tmp_path, quiet()):
+        assert choices() == TORCH
 
 
 def test_a_run_of_an_earlier_version_keeps_what_there_was(tmp_path: Path) -> None:
@@ -85,38 +85,36 @@ def test_a_run_of_an_earlier_version_keeps_what_there_was(tmp_path: Path) -> Non
     assert '"product": "onednn"' in (run / FILE).read_text()
 
 
-def test_every_move_to_another_machine_is_said_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = machine.this_machine()
+def test_every_move_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with use_choices(ONEDNN):
+        run = train_tiny(tmp_path, "language")
+    file, here = run / FILE, machine.this_machine()
+    began = file.stat().st_mtime_ns
     there = replace(here, processor="a 486", threads=99)
-    with kernels_of(tmp_path, quiet()):
-        pass
-    with_a_checkpoint(tmp_path)
-
-    def words_on(one: machine.Machine) -> str:
+    found: list[str] = []
+    for place in (there, there, here, here, there):
+        monkeypatch.setattr(machine, "this_machine", lambda place=place: place)
         console = quiet()
-        monkeypatch.setattr(machine, "this_machine", lambda: one)
-        with kernels_of(tmp_path, console):
-            pass
-        return said(console)
-
-    assert words_on(here) == ""
-    moved = words_on(there)
-    assert "and is 'a 486' from here on: equal up to rounding" in moved
-    assert "and is 99 from here on" in moved
-    assert "torch was" not in moved
-    assert words_on(there) == ""
-    assert "processor was 'a 486' so far" in words_on(here)
-    kept = TRAINED_ON.validate_json((tmp_path / FILE).read_bytes())
-    assert (kept.machine, *kept.moved_to) == (here, there, here)
+        with use_choices(TORCH), kernels_of(run, console):
+            assert choices() == ONEDNN
+        found.append(said(console))
+    assert "and is 'a 486' from here on: equal up to rounding" in found[0]
+    assert "threads was" in found[0]
+    assert "and is 99 from here on" in found[0]
+    assert "torch was" not in found[0]
+    assert "processor was 'a 486' so far" in found[2]
+    assert found[1] == found[3] == ""
+    assert found[4] == found[0]
+    kept = TRAINED_ON.validate_json(file.read_bytes())
+    assert (kept.machine, kept.kernels) == (here, ONEDNN)
+    assert [(one.step, one.machine) for one in kept.moves] == [(4, there), (4, here), (4, there)]
+    assert file.stat().st_mtime_ns == began, "from which the time of a run is counted"
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"machine": 3}', '{"kernels": {"product": "mkl"}}'])
-def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
-    with_a_checkpoint(tmp_path)
-    (tmp_path / FILE).write_text(text)
-    with pytest.raises(InputError, match=FILE), kernels_of(tmp_path, quiet()):
+def test_a_damaged_file_is_named(text: str, run: Path) -> None:
+    (run / FILE).write_text(text)
+    with pytest.raises(InputError, match=FILE), kernels_of(run, quiet()):
         pass
 
 
@@ -141,11 +139,3 @@ def test_the_table_has_every_choice_and_what_it_rests_on() -> None:
     assert "measured on 2026-11-22 in 0.7 s" in shown
     for field in ("product", "few_queries", "keep_pages"):
         assert field in shown
-    console = quiet()
-    given = KernelChoices(product="torch", few_queries=0)
-    found = Calibration(
-        machine=machine.this_machine(), choices=ONEDNN, figures={}, seconds=0.7, date=""
-    )
-    console.print(machine_table(found, given))
-    assert "torch (ADDNORM_KERNELS)" in said(console)
-    assert said(console).count("ADDNORM_KERNELS") == 1

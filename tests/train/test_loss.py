@@ -1,6 +1,8 @@
 """Losses against torch's own, in every dtype, for all kinds of targets."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -287,6 +289,25 @@ def test_the_head_in_parts_is_the_head(
     expected = torch.autograd.grad(0.37 * whole, learned)
     for got, want in zip(torch.autograd.grad(0.37 * parts, learned), expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_the_head_in_parts_without_gradients(mode: Callable[[], Any]) -> None:
+    head = TokenHeadConfig(tied=False).build(6, 11).double()
+    nn.init.normal_(head.weight)
+    targets = some(14, 11, torch.float64)[1].view(2, 7)
+    with mode(), use_choices(KernelChoices(logits_at_once=3 * 11)):
+        x = torch.randn(2, 7, 6, dtype=torch.float64)
+        parts = head_cross_entropy_sum(head, x, context(2, 7), targets, 0.1)
+        whole = cross_entropy_sum(head(x, context(2, 7)), targets, 0.1)
+        torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+    plain = F.cross_entropy(
+        head(x.clone(), context(2, 7)).flatten(0, 1),
+        targets.flatten(),
+        reduction="sum",
+        label_smoothing=0.1,
+    )
+    torch.testing.assert_close(parts.clone(), plain.detach(), rtol=1e-12, atol=1e-12)
 
 
 def test_what_is_frozen_gets_no_gradient() -> None:

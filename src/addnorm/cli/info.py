@@ -25,7 +25,8 @@ def info(
     what
         A run folder or a recipe file.
     machine
-        Show which kernels are used on this machine, and the measurement that this rests on.
+        Show which kernels are used on this machine, and the measurement that this rests on, or
+        those that `ADDNORM_KERNELS` gives.
     verify
         Also compare every file of a run, and of its checkpoints, with the digest of what was saved.
     """
@@ -35,13 +36,14 @@ def info(
     from addnorm.nn.choices import given_choices
     from addnorm.runs.description import describe
     from addnorm.runs.digests import check_digests
-    from addnorm.runs.machine import machine_table
+    from addnorm.runs.machine import given_table, machine_table
     from addnorm.train.checkpoint import check_checkpoint, checkpoints_in
 
     import_named(imports)
     console = Console(highlight=False)
     if machine:
-        console.print(machine_table(calibrated(), given_choices()))
+        given = given_choices()
+        console.print(machine_table(calibrated()) if given is None else given_table(given))
         return
     if what is None:
         raise InputError("info: name a run folder or a recipe, or give --machine")

@@ -13,6 +13,7 @@ from addnorm.data.examples import Pair
 from addnorm.demo.words import words_looked_at
 from addnorm.errors import InputError
 from addnorm.inspect.pictures import Lettering, attention_picture, position_picture
+from addnorm.nn.choices import check_choices
 from addnorm.nn.positions import sinusoidal_encoding
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.folder import read_settings
@@ -27,12 +28,13 @@ def demo(to: str, out: Path, console: Console) -> float:
     """Train, evaluate, translate and plot; return the percentage of exact translations.
 
     All files go to the run folder `out`, replacing an earlier demo. Raises `InputError` for a
-    language unknown to Babel, and for a folder with other content.
+    language unknown to Babel, for a folder with other content, and for a wrong `$ADDNORM_KERNELS`.
     """
     with as_file(files("addnorm.demo") / "recipe.toml") as file:
         recipe = read_recipe(file, {"data.to": f'"{to}"'})
         text = file.read_text(encoding="utf-8")
-    corpus = recipe.corpus()  # fails for an unknown language, before anything is removed
+    check_choices()  # these two fail, if they do, before anything is removed
+    corpus = recipe.corpus()
     with locked(out):
         clear(out)
         warn_of_fonts([p.target for p in corpus.test if isinstance(p, Pair)], console)

@@ -5,37 +5,35 @@ to it depends on the processor: a loop of the compiler's, torch's product, or on
 copy. It is measured where a graph is compiled first, and kept beside the graphs.
 """
 
-import json
 import math
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from itertools import cycle
-from pathlib import Path
 from statistics import median
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from addnorm.atomic import atomic_write
-from addnorm.files import cache_folder, read_file
+from addnorm.config import config
 from addnorm.nn.calibration import (
-    Machine,
+    file_of,
     gain,
     involuntary_switches,
-    is_recent,
     rounds_of,
     running,
     this_machine,
     was_disturbed,
 )
+from addnorm.nn.kept import keep, read_kept
 from addnorm.nn.linear import multiplies_bfloat16, onednn
-from addnorm.processor import file_name
 
 RowProduct = Literal["loop", "torch", "onednn"]
 
@@ -52,56 +50,52 @@ _linear = torch.ops.aten.linear.default
 _pointwise = onednn()
 
 
+@config
+class Kept:
+    """A choice, with the median times that it rests on, in milliseconds."""
+
+    choice: RowProduct
+    milliseconds: Mapping[RowProduct, PositiveFloat]
+    disturbed: bool
+    """Whether other work took the processor meanwhile: loops stand, for an hour."""
+
+
 def row_product(dtype: torch.dtype) -> RowProduct:
     """The fastest product of a row with a matrix of this dtype; others than these two are loops."""
     if dtype not in (torch.float32, torch.bfloat16):
         return "loop"
-    return _row_product(dtype, this_machine())
+    return _of_threads(dtype, torch.get_num_threads())
 
 
 @cache
-def _row_product(dtype: torch.dtype, machine: Machine) -> RowProduct:
-    file = _file(dtype, machine)
-    if file is not None and (kept := _kept(file)) is not None:
-        return kept
-    if not has_compiler():
-        return "loop"
+def _of_threads(dtype: torch.dtype, threads: int) -> RowProduct:
+    file = file_of(replace(this_machine(), threads=threads), "row", str(dtype)[6:])
+    match read_kept(file, Kept):
+        case kept, recent if _is_possible(kept) and (recent or not kept.disturbed):
+            return kept.choice
+        case _ if not has_compiler():
+            return "loop"
+        case _:
+            found = _measure(dtype)
+            keep(file, found)
+            return found.choice
+
+
+def _is_possible(kept: Kept) -> bool:
+    """Whether a choice is among what was measured, and can be made here."""
+    available = kept.choice != "onednn" or _pointwise is not None
+    return available and {"loop", kept.choice} <= kept.milliseconds.keys()
+
+
+def _measure(dtype: torch.dtype) -> Kept:
     with warnings.catch_warnings():  # the compiler's own
         warnings.simplefilter("ignore")
         times, disturbed = measured(candidates(dtype))
-    found = "loop" if disturbed else choose(times)
-    milliseconds = {name: round(1e3 * median(seconds), 4) for name, seconds in times.items()}
-    if file is None:
-        return found
-    facts = {"choice": found, "milliseconds": milliseconds, "disturbed": disturbed}
-    with suppress(OSError):  # measured again next time
-        file.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(file, json.dumps(facts, indent=1))
-    return found
-
-
-def _file(dtype: torch.dtype, machine: Machine) -> Path | None:
-    facts = (
-        machine.processor,
-        f"{machine.threads} threads",
-        machine.torch,
-        machine.addnorm,
-        str(dtype)[6:],
+    return Kept(
+        choice="loop" if disturbed else choose(times),
+        milliseconds={name: 1e3 * median(seconds) for name, seconds in times.items()},  # pyright: ignore[reportArgumentType]
+        disturbed=disturbed,
     )
-    try:
-        return cache_folder() / "kernels" / f"row-{file_name(' '.join(facts))}.json"
-    except RuntimeError:  # nobody says where the user's folder is
-        return None
-
-
-def _kept(file: Path) -> RowProduct | None:
-    """The choice in a file, unless it is damaged, or other work disturbed it an hour ago."""
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        kept = json.loads(read_file(file, 2**16))
-        known = kept["choice"] in get_args(RowProduct) and type(kept["disturbed"]) is bool
-        if known and (is_recent(file) or not kept["disturbed"]):
-            return kept["choice"]
-    return None
 
 
 def has_compiler() -> bool:
@@ -126,15 +120,18 @@ def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
         "torch": _in_turn(F.linear, x, matrices),
     }
     if _pointwise is not None and (dtype is torch.float32 or multiplies_bfloat16):
-        packed = [packed_weight(one) for one in matrices]
-        works["onednn"] = _in_turn(
-            lambda x, weight: _pointwise(x, weight, None, "none", [], ""), x, packed
-        )
+        with suppress(RuntimeError):  # then it is no candidate
+            packed = [packed_weight(one) for one in matrices]
+            works["onednn"] = _in_turn(_packed_product, x, packed)
     return works
 
 
 def _loop(x: Tensor, weight: Tensor) -> Tensor:
     return (x[..., None, :] * weight).sum(-1)
+
+
+def _packed_product(x: Tensor, packed: Tensor) -> Tensor:
+    return _pointwise(x, packed, None, "none", [], "")
 
 
 def _in_turn(
@@ -147,7 +144,7 @@ def _in_turn(
 def measured(works: Mapping[str, Callable[[], object]]) -> tuple[dict[str, list[float]], bool]:
     """The seconds of works in turn, and whether other work disturbed them."""
     with torch.inference_mode():
-        works = running(works)  # compiles
+        works = running(works)  # compiled
         start, switches = time.perf_counter(), involuntary_switches()
         times = rounds_of(works, time.perf_counter, until=math.inf)
         return times, was_disturbed(switches, time.perf_counter() - start)

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.atomic import atomic_write
@@ -18,7 +19,7 @@ from addnorm.lab.digest import cell_digest
 from addnorm.lab.executor import Executor, outcomes
 from addnorm.lab.grid import Fields, Variant, reader_of, variants_of, without_twins
 from addnorm.lab.matching import FIELD, Match, cost_of, matched
-from addnorm.nn.choices import KernelChoices, choices_for
+from addnorm.nn.choices import KernelChoices, choices
 from addnorm.processor import file_name
 from addnorm.runs.lock import locked
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
@@ -259,10 +260,20 @@ def study_of(recipe: Path | Recipe, folder: Path, design: Design) -> Study:
         seeds=tuple(first.train.seed + n for n in range(design.seeds)),
         metric=design.metric or first.eval.metric or known[0],
         threads=design.threads,
-        kernels=choices_for(design.threads) if earlier is None else earlier.kernels,
+        kernels=_kernels(design.threads) if earlier is None else earlier.kernels,
         imports=design.imports,
     )
     return Study(folder=folder, settings=settings, variants=variants)
+
+
+def _kernels(threads: int) -> KernelChoices:
+    """The kernels of this machine for as many threads as a cell has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return choices()
+    finally:
+        torch.set_num_threads(before)
 
 
 def read_settings(folder: Path) -> StudySettings | None:

@@ -4,7 +4,6 @@ Each choice of `KernelChoices` is measured on the shapes of small models, both s
 torch's own kernel is used unless another is faster beyond the noise.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +16,14 @@ from statistics import median
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.atomic import atomic_write
 from addnorm.config import config
-from addnorm.errors import InputError
-from addnorm.files import cache_folder, read_file
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
-from addnorm.processor import file_name, processor
+from addnorm.nn.kept import keep, kept_file, read_kept
+from addnorm.nn.pages import NoAnswerError, allocating
+from addnorm.processor import processor
 
 Clock = Callable[[], float]
 Work = Callable[[], object]
@@ -41,12 +38,22 @@ NOISE = 1.05
 """How many times faster than torch's own a kernel must be in three rounds of four to be chosen."""
 
 SECONDS = 0.05
-"""How long each choice is measured at least; there are eight measurements."""
+"""How long each choice is measured at least; there are nine measurements."""
 
-HOUR = 3600.0
+QUERIES = (8, 1)
+KEYS = (1024, 256)
+LOGITS = (2**22, 2**20)
 
-FEW_QUERIES, SHORT_KEYS, LOGITS = (8, 1), (1024, 256), (2**22, 2**20)
-"""The sizes that are tried, the largest first."""
+VALUES: Mapping[str, Sequence[object]] = {
+    "product": ("torch", "onednn"),
+    "bias": ("torch", "fused"),
+    "few_queries": (*QUERIES, 0),
+    "short_keys": (*KEYS, 0),
+    "many_scores": (2**22, UNLIMITED),
+    "logits_at_once": LOGITS,
+    "keep_pages": (True, False),
+}
+"""What can be chosen."""
 
 ROUNDS = 2
 """The least number of rounds."""
@@ -75,9 +82,6 @@ class Calibration:
     """Whether other work took the processor meanwhile: the defaults stand, for an hour."""
 
 
-CALIBRATION = TypeAdapter(Calibration)
-
-
 SWITCHES = 200
 """Involuntary switches a second above which the machine is taken to be busy with other work."""
 
@@ -99,35 +103,27 @@ def calibrated(*, again: bool = False) -> Calibration:
     every start.
     """
     machine = this_machine()
-    file = _file(machine)
-    if not again and file is not None:
-        with suppress(OSError, ValidationError, InputError):
-            kept = CALIBRATION.validate_json(read_file(file, 2**16))
-            usable = is_recent(file) or not kept.disturbed
-            if kept.machine == machine and usable and is_possible(kept.choices):
-                return kept
-    found = _apart(machine)
-    if file is not None:
-        with suppress(OSError):  # measured again next time
-            file.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(file, json.dumps(CALIBRATION.dump_python(found, mode="json"), indent=1))
-    return found
+    file = file_of(machine)
+    match None if again else read_kept(file, Calibration):
+        case found, recent if _is_of(machine, found) and (recent or not found.disturbed):
+            return found
+        case _:
+            found = _apart(machine)
+            keep(file, found)
+            return found
 
 
-def is_recent(file: Path) -> bool:
-    """Whether a file was written within the last hour; one of the future was not."""
-    return 0 <= time.time() - file.stat().st_mtime < HOUR
+def file_of(machine: Machine, *of: str) -> Path | None:
+    """The file for what is measured on a machine; None where there is no place for one."""
+    facts = (machine.processor, f"{machine.threads} threads", machine.torch, machine.addnorm)
+    return kept_file(*of, *facts)
 
 
-def is_possible(found: KernelChoices) -> bool:
-    """Whether a calibration can choose this."""
-    return (
-        found.few_queries in (*FEW_QUERIES, 0)
-        and found.short_keys in (*SHORT_KEYS, 0)
-        and found.many_scores in (2**22, UNLIMITED)
-        and found.logits_at_once in LOGITS
-        and found.keep_pages
-    )
+def _is_of(machine: Machine, kept: Calibration) -> bool:
+    """Whether this can have been measured on the machine: choices and times that there are."""
+    times = [ms for one in kept.figures.values() for ms in one.values()]
+    known = all(getattr(kept.choices, name) in values for name, values in VALUES.items())
+    return kept.machine == machine and known and all(ms > 0 for ms in times)
 
 
 def _apart(machine: Machine) -> Calibration:
@@ -144,25 +140,14 @@ def _apart(machine: Machine) -> Calibration:
         return pool.submit(measure).result()
 
 
-def _file(machine: Machine) -> Path | None:
-    facts = (machine.processor, f"{machine.threads} threads", machine.torch, machine.addnorm)
-    try:
-        return cache_folder() / "kernels" / f"{file_name(' '.join(facts))}.json"
-    except RuntimeError:  # nobody says where the user's folder is
-        return None
-
-
 def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration:
-    """Measure every choice. The random state and the choices in force are left as they are.
-
-    A kernel that raises on this machine is not chosen; torch's own may not.
-    """
+    """Measure every choice. The random state and the choices in force are left as they are."""
     start, switches = clock(), involuntary_switches()
     figures: dict[str, Mapping[str, float]] = {}
     chosen = KernelChoices()
 
     def fastest(what: str, works: Mapping[str, Work]) -> str:
-        times = rounds_of(running(works), clock, until=start + LIMIT)
+        times = rounds_of(works, clock, until=start + LIMIT)
         figures[what] = {name: round(1e3 * median(one), 3) for name, one in times.items()}
         own, *others = times
         gains = {name: gain(times[own], times[name]) for name in others}
@@ -190,8 +175,9 @@ def _chosen(fastest: Fastest) -> KernelChoices:
 
     return KernelChoices(
         product="onednn" if fastest("float32 products", products()) == "onednn" else "torch",
-        few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, FEW_QUERIES),
+        few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, QUERIES),
         logits_at_once=int(fastest("loss, logits at once", losses())),
+        keep_pages=_keeps_pages(fastest),
         **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
     )
 
@@ -207,9 +193,17 @@ def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
     scores = fastest("bfloat16 attention, 3 · 2²⁰ scores", many_scores())
     return {
         "bias": fastest("bfloat16 products with a bias", biases()),
-        "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, SHORT_KEYS),
+        "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, KEYS),
         "many_scores": 2**22 if scores == "blocks" else UNLIMITED,
     }
+
+
+def _keeps_pages(fastest: Fastest) -> bool:
+    """Whether to keep freed memory, as is the default where it cannot be measured."""
+    with allocating() as works, suppress(NoAnswerError):
+        works = {name: _under(work, keep_pages=name == "kept") for name, work in works.items()}
+        return not works or fastest("16 MiB, returned or kept", works) == "kept"
+    return True
 
 
 def _largest(
@@ -233,34 +227,43 @@ def was_disturbed(switches: int, seconds: float) -> bool:
     return involuntary_switches() - switches > SWITCHES * seconds
 
 
-def running(works: Mapping[str, Work]) -> dict[str, Work]:
-    """The first of these works, torch's own, and those of the others that do not raise."""
-    found: dict[str, Work] = {}
-    for name, work in works.items():
-        with suppress(*(() if not found else (RuntimeError, NotImplementedError))):
-            work()
-            found[name] = work
-    return found
-
-
 def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str, list[float]]:
     """The seconds of each in rounds, in turn for `SECONDS`, `ROUNDS` at least, after a first.
 
-    In the first, libraries make the kernels that they keep. Raises `TimeoutError` when the clock
-    shows more than `until`.
+    In the first, libraries make the kernels that they keep. A work that raises has no times, unless
+    it is the first. Raises `TimeoutError` when the clock shows more than `until`.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     start, rounds = clock(), 0
     while rounds <= ROUNDS or clock() - start < SECONDS:
         rounds += 1
-        for name, work in works.items():
+        for name in [*times]:
             begun = clock()
-            work()
+            if not _runs(works[name], needed=name == next(iter(works))):
+                del times[name]
+                continue
             ended = clock()
             if ended > until:
                 raise TimeoutError
             times[name].append(ended - begun)
     return {name: found[1:] for name, found in times.items()}
+
+
+def running(works: Mapping[str, Work]) -> dict[str, Work]:
+    """Do each work once; those that could be done. Raises what the first of them does."""
+    own = next(iter(works))
+    return {name: work for name, work in works.items() if _runs(work, needed=name == own)}
+
+
+def _runs(work: Work, *, needed: bool) -> bool:
+    """Do a work; whether it can be done. Raises what a needed one does."""
+    try:
+        work()
+    except Exception:
+        if needed:
+            raise
+        return False
+    return True
 
 
 def gain(own: Sequence[float], other: Sequence[float]) -> float:

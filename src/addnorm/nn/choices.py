@@ -6,6 +6,7 @@ for this machine (see `calibration`).
 """
 
 import os
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,8 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from torch.autograd import forward_ad
 
-from addnorm.config import config, first_problem, sentence
-from addnorm.errors import InputError
+from addnorm.config import ConfigError, config, first_problem
+from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
 
 UNLIMITED = 2**62
@@ -46,21 +47,32 @@ class KernelChoices:
     logits_at_once: PositiveInt = 2**22
     """Number of logits that the loss of a vocabulary materialises at once."""
     keep_pages: bool = True
-    """Whether memory that a training step frees is kept for the next one.
-
-    Not measured: what tells the C library to keep it cannot be taken back within a process, and a
-    process of its own takes seconds to begin.
-    """
+    """Whether memory that a training step frees is kept for the next one."""
 
 
 DEFAULTS = KernelChoices()
 """What holds without a measurement: on other devices, and where a graph is built."""
 
 CHOICES = TypeAdapter(KernelChoices)
-_used: KernelChoices | None = None
-"""Those that `use_choices` gave."""
-_known: KernelChoices | None = None
-"""Those of this machine, once they are known."""
+
+
+class _InThread(threading.local):
+    """What `use_choices` gave, for each thread its own.
+
+    Set by `__init__`, because a compiler guards attributes, and no default of a class. A
+    `ContextVar` it does not trace.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: KernelChoices | None = None
+
+
+_here = _InThread()
+_of_machine: dict[int, KernelChoices] = {}
+"""What was read or measured in this process, by the number of threads."""
+_newest = DEFAULTS
+"""The last of these, for a compiler, which does not trace the number of threads."""
+_measuring = threading.Lock()
 
 
 def choices() -> KernelChoices:
@@ -68,37 +80,35 @@ def choices() -> KernelChoices:
 
     A compiler that traces a model before anything was measured gets the defaults.
     """
-    global _known
-    if _used is not None:
-        return _used
-    if _known is None and torch.compiler.is_compiling():
-        return DEFAULTS
-    if _known is None:
-        _known = given_choices() or _measured()
-    return _known
+    if _here.chosen is not None:
+        return _here.chosen
+    if torch.compiler.is_compiling():
+        return _newest
+    found = _of_machine.get(torch.get_num_threads())
+    return _first_use() if found is None else found
 
 
-def choices_for(threads: int) -> KernelChoices:
-    """The choices for work on so many threads: those given, or measured with as many."""
-    if (given := _used or given_choices()) is not None:
-        return given
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return _measured()
-    finally:
-        torch.set_num_threads(before)
+def _first_use() -> KernelChoices:
+    global _newest
+    threads = torch.get_num_threads()
+    with _measuring:
+        if threads not in _of_machine:
+            _of_machine[threads] = _newest = given_choices() or _measured()
+    return _of_machine[threads]
 
 
 @contextmanager
 def use_choices(chosen: KernelChoices | None) -> Generator[None]:
-    """Use these choices within the block, in every thread; with None, those of this machine."""
-    global _used
-    before, _used = _used, chosen
+    """Use these choices within the block; with None, those of this machine.
+
+    They hold in the thread that entered the block. Backward passes need none: on a CPU, whose
+    kernels these are, they run in the thread that asked for them, by the kernels of the forward.
+    """
+    before, _here.chosen = _here.chosen, chosen
     try:
         yield
     finally:
-        _used = before
+        _here.chosen = before
 
 
 def transformed() -> bool:
@@ -110,30 +120,35 @@ def transformed() -> bool:
 
 
 def read_choices(file: Path) -> KernelChoices:
-    """Read choices from a JSON file. Raises `InputError` naming the file."""
+    """Read choices from a JSON file. Raises `InputError` naming the file and the nearest value."""
     try:
         return CHOICES.validate_json(read_file(file, 2**16))
+    except OSError as error:
+        near = nearest(file.name, [one.name for one in file.parent.glob("*.json")])
+        raise InputError(f"{file}: {error.strerror}.{near}") from error
     except ValidationError as error:
-        details = error.errors(include_url=False)[0]
-        known = details["type"] in ("unexpected_keyword_argument", "literal_error")
-        problem = sentence(KernelChoices, details) if known else first_problem(error)
+        problem = ConfigError.about(KernelChoices, error).sentence
+        of_a_field = bool(error.errors()[0]["loc"])
+        problem = problem.removeprefix("KernelChoices: ") if of_a_field else first_problem(error)
         raise InputError(f"{file}: {problem}") from error
 
 
 def given_choices() -> KernelChoices | None:
     """The choices in the file that `$ADDNORM_KERNELS` names; None where it names none.
 
-    Raises `InputError` naming the variable and the file.
+    Raises `InputError` naming the variable.
     """
     named = os.environ.get(VARIABLE)
-    if not named:
-        return None
     try:
-        return read_choices(Path(named))
+        return read_choices(Path(named)) if named else None
     except InputError as error:
         raise InputError(f"{VARIABLE}: {error}") from error
-    except OSError as error:
-        raise InputError(f"{VARIABLE}: {named}: {error.strerror}") from error
+
+
+def check_choices() -> None:
+    """Raise `InputError` now for a wrong `$ADDNORM_KERNELS`, where `use_choices` gave none."""
+    if _here.chosen is None:
+        given_choices()
 
 
 def _measured() -> KernelChoices:

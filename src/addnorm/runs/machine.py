@@ -1,6 +1,8 @@
 """The kernels that a run is trained with: kept in its folder, so that it resumes with the same."""
 
 import json
+import os
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -16,7 +18,7 @@ from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.nn.calibration import Calibration, Machine, this_machine
 from addnorm.nn.choices import VARIABLE, KernelChoices, choices, use_choices
-from addnorm.train.checkpoint import checkpoints_in
+from addnorm.train.checkpoint import checkpoints_in, latest_checkpoint
 
 FILE = "machine.json"
 EARLIER = KernelChoices(product="onednn")
@@ -24,13 +26,20 @@ EARLIER = KernelChoices(product="onednn")
 
 
 @config
+class Move:
+    """Where a run went on, after which step."""
+
+    step: int
+    machine: Machine
+
+
+@config
 class TrainedOn:
-    """Where a run began and with which kernels, and where it went on since."""
+    """Where a run began, with which kernels, and where it went on."""
 
     machine: Machine
     kernels: KernelChoices
-    moved_to: tuple[Machine, ...] = ()
-    """The machines that it went on with, one after the other, where they were others."""
+    moves: tuple[Move, ...] = ()
 
 
 TRAINED_ON = TypeAdapter(TrainedOn)
@@ -40,34 +49,53 @@ TRAINED_ON = TypeAdapter(TrainedOn)
 def kernels_of(folder: Path, console: Console) -> Generator[None]:
     """Use the kernels that the run in `folder` began with; a new run begins with this machine's.
 
-    What is other than when it was last trained is said on the `console`, and kept: on another
-    processor, or with another version of torch, a resumed run is equal to an uninterrupted one up
-    to rounding only. Raises `InputError` for a damaged file.
+    A run is new if it has no checkpoint to go on from. What has changed since it was trained last
+    is said on the `console`: on another processor, or with another version of torch, a resumed run
+    is equal to an uninterrupted one up to rounding only. Raises `InputError` for a damaged file.
     """
-    file = folder / FILE
-    here = this_machine()
-    if not checkpoints_in(folder / "checkpoints"):  # nothing to go on with
-        trained = TrainedOn(machine=here, kernels=choices())
-    elif file.is_file():
-        trained = _read(file)
-        for change in _changes((trained.machine, *trained.moved_to)[-1], here):
-            console.out(f"{folder}: {change}: equal up to rounding", highlight=False)
-            trained = replace(trained, moved_to=_with(trained.moved_to, here))
+    if checkpoints_in(folder / "checkpoints"):
+        began = _went_on(folder, console)
     else:
-        console.out(f"{file}: missing: with torch's kernels from here on: equal up to rounding")
-        trained = TrainedOn(machine=here, kernels=EARLIER)
-    atomic_write(file, json.dumps(TRAINED_ON.dump_python(trained, mode="json"), indent=1))
-    with use_choices(trained.kernels):
+        began = TrainedOn(machine=this_machine(), kernels=choices())
+        _write(folder, began)
+    with use_choices(began.kernels):
         yield
 
 
-def _with(machines: tuple[Machine, ...], last: Machine) -> tuple[Machine, ...]:
-    return machines if machines[-1:] == (last,) else (*machines, last)
+def _went_on(folder: Path, console: Console) -> TrainedOn:
+    """Where the run began; that it is here now is said and kept, if it was elsewhere before."""
+    file, here = folder / FILE, this_machine()
+    if not file.is_file():
+        console.out(f"{file}: missing: with torch's kernels from here on: equal up to rounding")
+        began = TrainedOn(machine=here, kernels=EARLIER)
+        _write(folder, began)
+        return began
+    began = _read(file)
+    last = began.moves[-1].machine if began.moves else began.machine
+    if last != here:
+        for change in _changes(last, here):
+            console.out(f"{folder}: {change}: equal up to rounding", highlight=False)
+        move = Move(step=_step(folder / "checkpoints"), machine=here)
+        times = file.stat()
+        _write(folder, replace(began, moves=(*began.moves, move)))
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # a run's time counts from it
+    return began
+
+
+def _step(checkpoints: Path) -> int:
+    """The step to go on from: that of the newest checkpoint that is whole."""
+    newest, _ = latest_checkpoint(checkpoints)
+    found = re.match(r"step-(\d+)", newest.name) if newest is not None else None
+    return int(found[1]) if found else 0
+
+
+def _write(folder: Path, found: TrainedOn) -> None:
+    atomic_write(folder / FILE, json.dumps(TRAINED_ON.dump_python(found, mode="json"), indent=1))
 
 
 def _read(file: Path) -> TrainedOn:
     try:
-        return TRAINED_ON.validate_json(read_file(file, 2**16))
+        return TRAINED_ON.validate_json(read_file(file, 2**24))
     except ValidationError as error:
         raise InputError(f"{file}: {first_problem(error)}") from error
 
@@ -79,24 +107,34 @@ def _changes(before: Machine, now: Machine) -> Generator[str]:
             yield f"{field.name} was {old!r} so far and is {new!r} from here on"
 
 
-def machine_table(found: Calibration, given: KernelChoices | None = None) -> Table:
-    """The kernels of a machine, with the milliseconds that they rest on.
+def given_table(given: KernelChoices) -> Table:
+    """The kernels of this machine that a person has chosen."""
+    caption = f"given by {VARIABLE}={os.environ.get(VARIABLE)}, so nothing is measured"
+    table = Table("kernels", "chosen", title=_title(this_machine()), caption=caption)
+    _add_choices(table, given)
+    return table
 
-    Those `given` by the environment are shown beside what was measured.
-    """
-    machine = found.machine
+
+def machine_table(found: Calibration) -> Table:
+    """The kernels of a machine, with the milliseconds that they rest on."""
     table = Table(
         "measured",
         "milliseconds",
-        title=f"{machine.processor} · {machine.threads} threads · torch {machine.torch}",
+        title=_title(found.machine),
         caption=f"measured on {found.date} in {found.seconds:g} s, again by `addnorm calibrate`"
         + ("; other work disturbed it: the defaults stand" if found.disturbed else ""),
     )
     for what, times in found.figures.items():
         table.add_row(what, ", ".join(f"{name} {ms:g}" for name, ms in times.items()))
     table.add_section()
-    for field in fields(found.choices):  # pyright: ignore[reportArgumentType]
-        measured = str(getattr(found.choices, field.name))
-        used = measured if given is None else str(getattr(given, field.name))
-        table.add_row(field.name, used if used == measured else f"{used} ({VARIABLE})")
+    _add_choices(table, found.choices)
     return table
+
+
+def _title(machine: Machine) -> str:
+    return f"{machine.processor} · {machine.threads} threads · torch {machine.torch}"
+
+
+def _add_choices(table: Table, chosen: KernelChoices) -> None:
+    for field in fields(chosen):  # pyright: ignore[reportArgumentType]
+        table.add_row(field.name, str(getattr(chosen, field.name)))

@@ -16,7 +16,7 @@ from addnorm.data.encoding import EncodedCorpus
 from addnorm.data.examples import source_text, target_text
 from addnorm.errors import InputError
 from addnorm.models import Model
-from addnorm.nn.choices import given_choices
+from addnorm.nn.choices import check_choices
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.data_digests import check_same_data, write_data_digests
 from addnorm.runs.digests import DIGESTS
@@ -147,10 +147,11 @@ def train_run(
     """Train a recipe in `folder`, or resume the run there; return the finished run.
 
     With `until`, training pauses after that step, to be resumed. Raises `InputError` if the folder
-    holds a run and `resume` is false, if the recipe is for a different run, or if another process
-    writes there; `Interrupted` and `NonFiniteError` as in training.
+    holds a run and `resume` is false, if the recipe is for a different run, if another process
+    writes there, or for a wrong `$ADDNORM_KERNELS`; `Interrupted` and `NonFiniteError` as in
+    training.
     """
-    given_choices()  # a mistake there is said before anything is written
+    check_choices()
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
         prepared = Prepared(recipe, saved, console=console)

@@ -145,13 +145,6 @@ def head_cross_entropy_sum(
     in_one = torch.compiler.is_compiling() and not on_cpu
     if in_one or targets.numel() * head.weight.shape[0] <= measured.logits_at_once:
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
-    if torch.is_inference_mode_enabled():  # which has no gradients
-        size = max(1, measured.logits_at_once // head.weight.shape[0])
-        rows = zip(x.flatten(0, 1).split(size), targets.flatten().split(size), strict=True)
-        losses = [
-            cross_entropy_sum(head(part[None], ctx)[0], at, label_smoothing) for part, at in rows
-        ]
-        return torch.stack(losses).sum()
     return _in_groups(head, x, ctx, targets, label_smoothing, measured.logits_at_once)
 
 
@@ -164,14 +157,19 @@ def _grouped_cross_entropy_sum(
     logits_at_once: int,
 ) -> Tensor:
     """Cross-entropy for a few rows at a time; on a CPU a compiled model leaves its graph here."""
+    rows, of_rows = x.flatten(0, 1), targets.flatten()
+    size = max(1, logits_at_once // head.weight.shape[0])
+
+    def logits(some: Tensor) -> Tensor:
+        return head(some[None], ctx)[0]
+
+    if not torch.is_grad_enabled():  # inference mode has no gradients to compute beside the loss
+        parts = zip(rows.split(size), of_rows.split(size), strict=True)
+        losses = [_loss_and_gradient(logits(x), at, label_smoothing)[0] for x, at in parts]
+        return torch.stack(losses).sum()
     learned = [p for p in head.parameters() if p.requires_grad]
     return _HeadCrossEntropySum.apply(  # pyright: ignore[reportReturnType]
-        x.flatten(0, 1),
-        targets.flatten(),
-        lambda rows: head(rows[None], ctx)[0],
-        label_smoothing,
-        max(1, logits_at_once // head.weight.shape[0]),
-        *learned,
+        rows, of_rows, logits, label_smoothing, size, *learned
     )
 
 

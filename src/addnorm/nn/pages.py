@@ -1,0 +1,66 @@
+"""Whether memory that is freed should be kept: both settings at work, in a process each.
+
+What `mallopt` has once set cannot be undone, so this process measures neither of them. The others
+have no torch, which takes a second to import: they allocate, fill and free what a step of a small
+model does.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from threading import Timer
+
+from addnorm import memory
+
+BOTH = ("returned", "kept")
+
+SECONDS = 4.0
+"""After which a process that does not answer is ended."""
+
+
+class NoAnswerError(Exception):
+    """A process that was to allocate has ended."""
+
+
+@contextmanager
+def allocating() -> Generator[Mapping[str, Callable[[], object]]]:
+    """Works that allocate and free, their pages returned to the system or kept.
+
+    There are none where nothing keeps pages, or no Python can be started. A work whose process has
+    ended raises `NoAnswerError`.
+    """
+    with ExitStack() as stack:
+        works: dict[str, Callable[[], object]] = {}
+        if memory.pages_can_be_kept() and sys.executable and not hasattr(sys, "frozen"):
+            with suppress(OSError):  # no more processes for this user
+                works = {name: partial(_ask, stack.enter_context(_process(name))) for name in BOTH}
+        yield works
+
+
+@contextmanager
+def _process(setting: str) -> Generator["subprocess.Popen[bytes]"]:
+    words = [sys.executable, "-I", "-S", memory.__file__, setting]
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(words, bufsize=0, stdin=pipe, stdout=pipe, stderr=nowhere) as process:
+        timer = Timer(SECONDS, process.kill)
+        timer.start()
+        try:
+            yield process
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+def _ask(process: "subprocess.Popen[bytes]") -> None:
+    """Have a process do it once."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(b"\n")
+        answer = process.stdout.readline()
+    except OSError:
+        answer = b""
+    if not answer:
+        raise NoAnswerError
