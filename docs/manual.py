@@ -39,6 +39,7 @@ PAGES = {
 """The tables of a recipe on each page."""
 
 EXAMPLES = {
+    "augment": {"time_width": 12},
     "core": "eager",
     "cross_attention": {"n_heads": 4},
     "d_ff": 2048,
@@ -52,7 +53,10 @@ EXAMPLES = {
     "exits": [2, 4],
     "factor": 4.0,
     "file": "mnist.npz",
+    "file_column": "path",
+    "image_size": [32, 32],
     "label": "label",
+    "label_pattern": "^([^_]+)_",
     "layer_pattern": [{"pattern": {"kind": "window", "size": 1024}}, {"pattern": "full"}],
     "max_len": 128,
     "metric": "bleu",

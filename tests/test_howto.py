@@ -6,7 +6,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 from tests.runs.tiny import ENGLISH, GERMAN, LINES, SENTENCES
 from tests.test_house import write_gpt2
 
@@ -88,6 +90,16 @@ def missing(expected: list[str], printed: str) -> str | None:
     return None
 
 
+def write_clips(folder: Path) -> None:
+    """A few tones, high or low."""
+    for i in range(8):
+        for label, hertz in (("yes", 900), ("no", 300)):
+            file = folder / ("train" if i < 7 else "test") / label / f"{i}.wav"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            times = np.arange(2400 + 80 * i) / 8000
+            soundfile.write(file, 0.5 * np.sin(2 * np.pi * hertz * times), 8000)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
@@ -103,6 +115,8 @@ def test_the_commands_of_a_page_print_what_it_says(
         (tmp_path / name).write_text(text, encoding="utf-8")
     if page.stem == "fine_tune":
         write_gpt2(tmp_path / "gpt2")
+    if page.stem == "images_and_sound":
+        write_clips(tmp_path / "clips")
     for recipe in blocks(page, "toml"):
         name = recipe.split("\n", 1)[0].removeprefix("# ")
         for long, short in SHORTER.items():

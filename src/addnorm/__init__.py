@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from addnorm.check.quick import check as check
+    from addnorm.data.audio import AudioConfig as AudioConfig
     from addnorm.data.batching import TokensConfig as TokensConfig
     from addnorm.data.constructors import labelled as labelled
     from addnorm.data.constructors import pairs as pairs
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from addnorm.data.constructors import text as text
     from addnorm.data.dates import DatesConfig as DatesConfig
     from addnorm.data.examples import Corpus as Corpus
+    from addnorm.data.frames import FramesConfig as FramesConfig
+    from addnorm.data.frames import SpecAugmentConfig as SpecAugmentConfig
     from addnorm.data.hub import DatasetConfig as DatasetConfig
+    from addnorm.data.image_files import ImageFilesConfig as ImageFilesConfig
     from addnorm.data.images import ExamplesConfig as ExamplesConfig
     from addnorm.data.images import ImagesConfig as ImagesConfig
     from addnorm.data.tokenizers import BPEConfig as BPEConfig
@@ -125,11 +129,14 @@ __version__ = "0.1.0.dev0"
 
 _MODULES = {
     "addnorm.check.quick": "check",
+    "addnorm.data.audio": "AudioConfig",
     "addnorm.data.batching": "TokensConfig",
     "addnorm.data.constructors": "labelled pairs table tagged text",
     "addnorm.data.dates": "DatesConfig",
     "addnorm.data.examples": "Corpus",
+    "addnorm.data.frames": "FramesConfig SpecAugmentConfig",
     "addnorm.data.hub": "DatasetConfig",
+    "addnorm.data.image_files": "ImageFilesConfig",
     "addnorm.data.images": "ExamplesConfig ImagesConfig",
     "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
     "addnorm.data.windows": "PackedConfig WindowsConfig",

@@ -19,7 +19,8 @@ SURFACE = {
     "demo": {"--to", "--out"},
     "train": {"--recipe", "--out", "--resume", "--dry-run", "--import"},
     "evaluate": {
-        "--run", "--split", "--predictions", "--weights", "--device", "--dtype", "--import",
+        "--run", "--split", "--predictions", "--confusion", "--weights", "--device", "--dtype",
+        "--import",
     },
     "generate": {
         "--run", "--prompt", "--beams", "--n-best", "--length-penalty", "--early-stopping",

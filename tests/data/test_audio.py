@@ -4,15 +4,18 @@ import math
 import struct
 import wave
 from pathlib import Path
+from typing import Any
 
 import pytest
+import soundfile
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.data.audio import hertz_to_mel, log_mel, mel_filters, mel_to_hertz, read_wav
+from addnorm.data import AudioConfig, Clip
+from addnorm.data.audio import hertz_to_mel, log_mel, mel_filters, mel_to_hertz, read_audio
 from addnorm.errors import InputError
 
 
@@ -41,9 +44,28 @@ def tone(hertz: float, seconds: float = 0.5, rate: int = 16_000) -> Tensor:
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, samples) -> None:
     channels = [list(channel) for channel in zip(*samples, strict=True)]
     path = write(tmp_path_factory.mktemp("wav") / "a.wav", channels, rate=8000)
-    found, rate = read_wav(Path("a.wav"), root=path.parent)
+    found, rate = read_audio(path)
     assert rate == 8000
     assert_close(found * 2**15, torch.tensor(channels).float(), rtol=0, atol=0)
+
+
+def test_every_width_is_the_same_sound(tmp_path: Path) -> None:
+    wave_of = tone(440.0).numpy() / 2
+    kinds = [("wav", "PCM_16"), ("wav", "PCM_24"), ("wav", "FLOAT"), ("flac", "PCM_24")]
+    for suffix, kind in kinds:
+        path = tmp_path / f"{kind}.{suffix}"
+        soundfile.write(path, wave_of, 16_000, subtype=kind)
+        found, _ = read_audio(path)
+        assert_close(found[0].double(), torch.from_numpy(wave_of), rtol=0, atol=2**-15)
+
+
+def test_another_rate_is_resampled_and_channels_are_averaged(tmp_path: Path) -> None:
+    left, right = tone(440.0, rate=8000).float() / 2, torch.zeros(4000)
+    soundfile.write(tmp_path / "a.wav", torch.stack([left, right], 1).numpy(), 8000)
+    found, rate = read_audio(tmp_path / "a.wav", sample_rate=16_000, mix=True)
+    assert (rate, found.shape) == (16_000, (1, 8000))
+    expected = tone(440.0).float() / 4
+    assert_close(found[0, 1000:-1000], expected[1000:-1000], rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 20, 43, 44, 60, 61])
@@ -51,19 +73,89 @@ def test_a_truncated_file_is_refused(kept: int, tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", [list(range(30))])
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(InputError, match=r"a\.wav"):
-        read_wav(path)
+        read_audio(path)
+
+
+def test_a_truncated_flac_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.flac"
+    soundfile.write(path, torch.randn(8000).numpy() / 8, 8000)
+    path.write_bytes(path.read_bytes()[:-3000])
+    with pytest.raises(InputError, match=r"a\.flac"):
+        read_audio(path)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="16-bit"):
-        read_wav(write(tmp_path / "wide.wav", [[1, 2]], width=4))
-    with pytest.raises(InputError, match="empty or truncated: 0 of 0"):
-        read_wav(write(tmp_path / "empty.wav", [[]]))
+    with pytest.raises(InputError, match="empty or truncated: 0 samples"):
+        read_audio(write(tmp_path / "empty.wav", [[]]))
     (tmp_path / "text.wav").write_text("RIFF or not, this is no sound at all, only words")
     with pytest.raises(InputError, match="not readable"):
-        read_wav(tmp_path / "text.wav")
-    with pytest.raises(InputError, match=r"Did you mean 'wide\.wav'"):
-        read_wav(tmp_path / "wider.wav")
+        read_audio(tmp_path / "text.wav")
+    with pytest.raises(InputError, match=r"Did you mean 'text\.wav'"):
+        read_audio(tmp_path / "tex.wav")
+    soundfile.write(
+        tmp_path / "nan.wav", torch.tensor([0.0, math.nan] * 200).numpy(), 8000, "FLOAT"
+    )
+    with pytest.raises(InputError, match="NaN"):
+        read_audio(tmp_path / "nan.wav")
+
+
+# Clips.
+
+
+def config(folder: Path, **options: Any) -> AudioConfig:
+    return AudioConfig(
+        **{"root": folder, "train": "*.wav", "label_pattern": "^(.)", "n_mels": 20, **options}
+    )
+
+
+def test_a_clip_has_the_features_of_its_waveform(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav", [[(37 * i) % 2000 for i in range(4000)]])
+    [clip] = config(tmp_path).load().train
+    assert isinstance(clip, Clip)
+    waveform, _ = read_audio(tmp_path / "a.wav")
+    assert clip.label == "a"
+    assert_close(clip.frames, log_mel(waveform[0], n_mels=20), rtol=0, atol=0)
+
+
+def test_speeds_add_copies_to_train_alone(tmp_path: Path) -> None:
+    for name in ("a1", "b1", "a2"):
+        write(tmp_path / f"{name}.wav", [[(int(name[1]) * 37 * i) % 2000 for i in range(8000)]])
+    found = config(tmp_path, train="?1.wav", valid="?2.wav", speeds=(0.5, 2.0)).load()
+    lengths = [clip.frames.shape[1] for clip in found.train if isinstance(clip, Clip)]
+    assert lengths == [50, 100, 25] * 2
+    assert len(found.valid) == 1
+    slow = config(tmp_path).features(tone(440.0, seconds=1.0).float(), "", speed=0.5)
+    expected = config(tmp_path).features(tone(220.0, seconds=2.0).float(), "")
+    assert slow.shape == expected.shape
+    assert_close(slow[:, 5:-5].argmax(0), expected[:, 5:-5].argmax(0), rtol=0, atol=0)
+
+
+def test_several_channels_are_named_or_averaged(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav", [[100, 300] * 500, [300, 100] * 500])
+    with pytest.raises(InputError, match=r"a\.wav has 2 channels.*'averaged'"):
+        config(tmp_path).load()
+    assert len(config(tmp_path, channels="averaged").load().train) == 1
+
+
+def test_a_damaged_clip_is_named_or_counted(tmp_path: Path) -> None:
+    write(tmp_path / "a.wav", [list(range(4000))])
+    path = write(tmp_path / "b.wav", [list(range(4000))])
+    path.write_bytes(path.read_bytes()[:-100])
+    write(tmp_path / "c.wav", [[0] * 20])
+    with pytest.raises(InputError, match=r"b\.wav is empty or truncated.*100 bytes are missing"):
+        config(tmp_path).load()
+    report = config(tmp_path, damaged="leave_out").load().reports["train"]
+    assert (report.read, report.used) == (3, 1)
+    assert [*report.left_out.values()] == [[str(path)], [str(tmp_path / "c.wav")]]
+
+
+def test_options_that_do_not_go_together() -> None:
+    with pytest.raises(InputError, match="copies of clips"):
+        AudioConfig(train="a", speeds=(0.9,), valid_fraction=0.1)
+    with pytest.raises(InputError, match="of the filters hear nothing"):
+        AudioConfig(train="a", sample_rate=8000, n_mels=200)
+    with pytest.raises(InputError, match="speeds"):
+        AudioConfig(train="a", speeds=(0.0,))
 
 
 # Frames.

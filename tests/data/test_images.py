@@ -220,7 +220,7 @@ def encoded(n: int = 12) -> EncodedCorpus:
 
 def test_an_image_is_encoded_with_its_class() -> None:
     corpus = encoded()
-    assert corpus.reads == "images"
+    assert corpus.medium == "images"
     assert [one.targets for one in corpus.train[:4]] == [[0], [1], [2], [0]]
     with pytest.raises(InputError, match="unknown label '2'"):
         encode(Corpus(train=[Image(torch.zeros(1, 2, 2, dtype=torch.uint8), "2")]), None, ["0"])
@@ -232,7 +232,7 @@ def test_a_batch_is_what_a_model_reads() -> None:
     assert [len(batch.indices) for batch in batches] == [5, 5, 2] == [b.n_tokens for b in batches]
     assert sorted(i for batch in batches for i in batch.indices) == list(range(12))
     for batch in batches:
-        held = torch.stack([encoded().train[i].pixels for i in batch.indices])  # type: ignore[misc]
+        held = torch.stack([encoded().train[i].signal for i in batch.indices])  # type: ignore[misc]
         assert torch.equal(batch.inputs["inputs"], held.float() / 127.5 - 1)
         assert batch.targets.tolist() == [i % 3 for i in batch.indices]
     for loader, n in ((loaders.valid, 3), (loaders.test, 2)):
@@ -264,7 +264,7 @@ def test_moves_are_within_reach_and_all_there() -> None:
     assert {down for _, down, _ in plan} == {right for _, _, right in plan} == set(range(-2, 3))
     [batch] = loader.batches()
     i, down, right = plan[0]
-    held = loader.examples[i].pixels
+    held = loader.examples[i].signal
     assert held is not None
     expected = F.pad(held, (right, -right, down, -down)).float() / 127.5 - 1
     assert torch.equal(batch.inputs["inputs"][0], expected)

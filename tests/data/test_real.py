@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from addnorm.data import (
+    AudioConfig,
     ConllConfig,
     Corpus,
+    ImageFilesConfig,
     ImagesConfig,
     LinesConfig,
     ParallelConfig,
@@ -120,4 +122,28 @@ def test_mnist(pool: int, side: int) -> None:
     ).load()
     assert len(corpus.train) == 10_000
     assert corpus.labels == tuple("0123456789")
-    assert {one.pixels.shape for one in encode(corpus, None).train} == {(1, side, side)}
+    assert {one.signal.shape for one in encode(corpus, None).train} == {(1, side, side)}
+
+
+@pytest.mark.long
+def test_spoken_digits() -> None:
+    config = AudioConfig(
+        root=folder("fsdd"),
+        train="recordings/*_[5-9].wav",
+        test="recordings/*_[0-4].wav",
+        label_pattern="^([0-9])_",
+        sample_rate=8000,
+        n_mels=40,
+    )
+    corpus = config.load()
+    assert sizes(corpus) == (300, 0, 300)
+    assert corpus.labels == tuple("0123456789")
+
+
+@pytest.mark.long
+def test_colour_images_in_parquet() -> None:
+    pytest.importorskip("pyarrow")
+    config = ImageFilesConfig(root=folder("cifar10"), train="test.parquet", image_size=(32, 32))
+    corpus = config.load()
+    assert sizes(corpus) == (10_000, 0, 0)
+    assert len(corpus.labels) == 10

@@ -214,5 +214,5 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     done = run_all([train, ["evaluate", out], read], tmp_path)
     assert json.loads(done.stdout)["examples"] == 40
     assert done.returncode == 2
-    assert "reads images, not text" in done.stderr
+    assert "line.txt is not readable as a picture" in done.stderr
     assert "Traceback" not in done.stderr

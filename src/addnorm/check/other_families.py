@@ -163,7 +163,8 @@ def _corpora() -> Iterator[EncodedCorpus]:
         yield EncodedCorpus(task, 0, 1, texts[300:], texts[:300], reports=REPORTS)
     pixels = [torch.full((1, 4, 4), i % 256, dtype=torch.uint8) for i in range(len(LENGTHS))]
     images = [Encoded(i, [], [i % 3], one) for i, one in enumerate(pixels)]
-    yield EncodedCorpus("classification", 0, 0, images[300:], images[:300], reports=REPORTS)
+    facts: Any = {"reports": REPORTS, "medium": "images"}
+    yield EncodedCorpus("classification", 0, 0, images[300:], images[:300], **facts)
 
 
 def batching(config: Any) -> Iterator[Comparison]:

@@ -1,9 +1,10 @@
 """`addnorm classify`: predict the class of each line, or the tag of each word."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -11,6 +12,9 @@ from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, pair_of, words_of
 from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
+
+if TYPE_CHECKING:
+    from addnorm.runs.run import Run
 
 
 def classify(
@@ -29,6 +33,10 @@ def classify(
     model writes its numbers. Reads the files, or standard input. Writes one line for each line
     read, in their order: an empty line has a class like any other, and no tags.
 
+    A model of images or sound classifies files, as in `addnorm classify runs/digits 7.png`, and
+    writes the class of each before its name: a PNG or JPEG is brought to the size of its training
+    data, a WAV or FLAC to their rate.
+
     A cross-encoder, or a model of what follows from what, reads two texts together: `--pairs`
     takes them from each line, a tab between them, such as a question and an answer.
     Example: `addnorm classify runs/my reviews.txt --json`.
@@ -38,7 +46,7 @@ def classify(
     run
         The run folder.
     files
-        Text files, a line an input; `-` is standard input.
+        Text files, a line an input; `-` is standard input. Or image or sound files.
     pairs
         Each line is two texts with a tab between them, read together.
     threshold
@@ -48,6 +56,7 @@ def classify(
         or the numbers.
     """
     from addnorm.runs.evaluation import numbers_line
+    from addnorm.runs.media import reads_files
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import predict, tag
 
@@ -55,6 +64,11 @@ def classify(
     check_files(files, [f"--{option}" for option in options])
     import_named(imports)
     opened = where.open(run)
+    if reads_files(opened):
+        if pairs:
+            raise InputError(f"{run}: it reads one file at a time: leave out --pairs")
+        _classify_files(opened, files, reading, json_lines=json_lines)
+        return
 
     def answer(first: int, lines: list[str]) -> list[tuple[str, dict[str, Any]]]:
         group = [pair_of(line, n) for n, line in enumerate(lines, first + 1)] if pairs else lines
@@ -72,3 +86,25 @@ def classify(
 
     for _, (plain, figures) in Lines(files, reading).answers(answer):
         print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)
+
+
+def _classify_files(
+    opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
+) -> None:
+    from addnorm.runs.media import classify_files
+
+    if not files:
+        raise InputError("name the image or sound files to classify")
+    if reading.errors == "replace":
+        raise InputError("--errors replace is for text: give stop or skip")
+    left_out: list[InputError] = []
+
+    def skip(error: InputError) -> None:
+        left_out.append(error)
+        print(f"addnorm: {error}: skipped", file=sys.stderr)
+
+    for file, one in classify_files(opened, files, errors=reading.errors, skipped=skip):
+        figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
+        print(figures if json_lines else f"{one.label}\t{file}", flush=True)
+    if left_out:
+        print(f"addnorm: {len(left_out)} of {len(files)} files skipped", file=sys.stderr)

@@ -16,6 +16,7 @@ def evaluate(
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     split: Literal["valid", "test"] = "test",
     predictions: Path | None = None,
+    confusion: Path | None = None,
     weights: Literal["bfloat16", "int8"] | None = None,
     where: Where = ANYWHERE,
     imports: Imports = (),
@@ -36,6 +37,8 @@ def evaluate(
         Which part of the data to score.
     predictions
         A file to write what the model said to, one line an example.
+    confusion
+        A picture to draw, .png, .svg or .pdf: which classes a classifier takes for which.
     weights
         Score the model with its weights in fewer bits.
     """
@@ -45,7 +48,15 @@ def evaluate(
     from addnorm.runs.evaluation import evaluation_of
 
     import_named(imports)
-    options = ["--split", "--predictions", "--weights", "--device", "--dtype", "--import"]
+    options = [
+        "--split",
+        "--predictions",
+        "--confusion",
+        "--weights",
+        "--device",
+        "--dtype",
+        "--import",
+    ]
     opened = where.open(run, fields_given(overrides, options))
     if weights is not None:
         from addnorm.quantize import with_weights
@@ -55,7 +66,15 @@ def evaluate(
         raise InputError(
             "a language model predicts no line for each example: leave predictions out"
         )
+    if confusion is not None and opened.task != "classification":
+        raise InputError(f"a {opened.task} model has no classes to confuse: leave confusion out")
     evaluation = evaluation_of(opened, split, console=console)
+    if confusion is not None:
+        from addnorm.inspect.confusion import confusion_picture
+
+        title = f"{run.name}: {evaluation.scores['accuracy']:.1f} % of {split} are right"
+        pairs = [(gold, evaluation.predictions[i]) for i, gold in evaluation.gold.items()]
+        confusion_picture(pairs, opened.labels, confusion, title)
     if predictions is not None:
         lines = (f"{one_line(text)}\n" for text in evaluation.predictions.values())
         predictions.write_text("".join(lines), encoding="utf-8")

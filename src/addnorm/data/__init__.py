@@ -5,12 +5,15 @@
 
 from typing import Annotated, Protocol, runtime_checkable
 
+from addnorm.data.audio import AudioConfig
 from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import (
+    Clip,
     Corpus,
     Example,
     Image,
     Labelled,
+    Medium,
     MultiLabelled,
     Pair,
     Report,
@@ -19,10 +22,11 @@ from addnorm.data.examples import (
     Text,
 )
 from addnorm.data.hub import DatasetConfig
+from addnorm.data.image_files import ImageFilesConfig
 from addnorm.data.images import ImagesConfig
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import TableConfig
-from addnorm.parts import Family
+from addnorm.parts import Family, members
 
 
 @runtime_checkable
@@ -43,12 +47,28 @@ DataConfig = Annotated[
     | ConllConfig
     | DatasetConfig
     | ImagesConfig
+    | ImageFilesConfig
+    | AudioConfig
     | DataPart,
     Family("data", DataPart, method="load"),
 ]
 """Any data source, built-in or custom."""
 
+
+def medium_of(data: object) -> Medium | None:
+    """What the examples of built-in data are made of; None if the data are custom, or none."""
+    match data:
+        case ImagesConfig() | ImageFilesConfig():
+            return "images"
+        case AudioConfig():
+            return "audio"
+        case _:
+            return "text" if isinstance(data, members(DataConfig)) else None
+
+
 __all__ = [
+    "AudioConfig",
+    "Clip",
     "ConllConfig",
     "Corpus",
     "DataConfig",
@@ -57,9 +77,11 @@ __all__ = [
     "DatesConfig",
     "Example",
     "Image",
+    "ImageFilesConfig",
     "ImagesConfig",
     "Labelled",
     "LinesConfig",
+    "Medium",
     "MultiLabelled",
     "Pair",
     "ParallelConfig",
@@ -69,4 +91,5 @@ __all__ = [
     "Tagged",
     "Text",
     "TextConfig",
+    "medium_of",
 ]

@@ -1,38 +1,154 @@
-"""Audio: reading .wav files, and Whisper's log-mel features."""
+"""Audio: sound files with a class each, and Whisper's log-mel features."""
 
-import wave
+from contextlib import nullcontext
+from importlib import import_module
+from io import SEEK_CUR, SEEK_END, BytesIO
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from addnorm.config import config
+from addnorm.data.examples import Clip, Example
+from addnorm.data.labelled_files import LabelledFiles, Readable
 from addnorm.data.text_files import find
 from addnorm.errors import InputError
+
+Speed = Annotated[float, Field(ge=0.5, le=2.0)]
 
 FLOOR = 1e-10
 """The minimum power before taking the logarithm (silence)."""
 
 
-def read_wav(path: Path, root: Path | None = None) -> tuple[Float[Tensor, "channels samples"], int]:
-    """Read a 16-bit PCM .wav file; return the waveform in [-1, 1) and the sample rate.
+@config
+class AudioConfig(LabelledFiles):
+    """Sound files with a class each (WAV, FLAC, Ogg, MP3), as log-mel features (see `log_mel`).
 
-    Raises `InputError` for a file that is missing, truncated, empty or not 16-bit PCM.
+    A file of another rate than `sample_rate` is resampled; one of several channels is refused, or
+    its channels are averaged. Each of the `speeds` adds a copy of every training clip that is
+    played so much faster, higher in pitch too (Ko et al. 2015).
     """
-    full = find(path, root)
+
+    suffixes: ClassVar[tuple[str, ...]] = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff")
+    column: ClassVar[str] = "audio"
+
+    kind: Literal["audio"] = "audio"
+    sample_rate: PositiveInt = 16_000
+    """Samples a second; a file of another rate is resampled."""
+    channels: Literal["one", "averaged"] = "one"
+    """Whether a file of several channels is refused, or its channels are averaged."""
+    n_mels: PositiveInt = 80
+    """Mel features of a frame, as many as `model.input` has."""
+    speeds: tuple[Speed, ...] = ()
+    """Further copies of every training clip, at these speeds."""
+
+    def __post_init__(self) -> None:
+        if self.speeds and self.valid_fraction:
+            raise ValueError(
+                "speeds make copies of clips, of which valid_fraction would hold some out: name "
+                "the files of valid instead"
+            )
+        filters = mel_filters(self.n_mels, self.sample_rate // 40, self.sample_rate)
+        if empty := int((filters.sum(1) == 0).sum()):
+            raise ValueError(
+                f"n_mels = {self.n_mels} is too many at {self.sample_rate:,} samples a second: "
+                f"{empty} of the filters hear nothing; take {self.n_mels // 2} or so"
+            )
+
+    def examples(self, file: Readable, where: str, label: str, *, train: bool) -> list[Example]:
+        """Read a clip, and of a training clip its copies at other speeds."""
+        waveform = self.waveform(file, where)
+        speeds = (1.0, *self.speeds) if train else (1.0,)
+        return [Clip(self.features(waveform, where, speed), label) for speed in speeds]
+
+    def read(self, file: Readable, where: str) -> Float[Tensor, "n_mels frames"]:
+        """The features of a clip."""
+        return self.features(self.waveform(file, where), where)
+
+    def waveform(self, file: Readable, where: str) -> Float[Tensor, " samples"]:
+        """The samples of a clip. Raises `InputError` for several channels."""
+        mix = self.channels == "averaged"
+        waveform, _ = read_audio(file, where, sample_rate=self.sample_rate, mix=mix)
+        if len(waveform) > 1:
+            raise InputError(
+                f"{where} has {len(waveform)} channels: data.channels = 'averaged' averages them"
+            )
+        return waveform[0]
+
+    def features(
+        self, waveform: Float[Tensor, " samples"], where: str, speed: float = 1.0
+    ) -> Float[Tensor, "n_mels frames"]:
+        """The log-mel features of a clip, played at a speed."""
+        if speed != 1.0:
+            resampled = _library("soxr").resample(waveform.numpy(), speed, 1.0)
+            waveform = torch.from_numpy(resampled)
+        try:
+            return log_mel(waveform, self.sample_rate, self.n_mels)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+
+
+def read_audio(
+    file: Readable, where: str = "", *, sample_rate: int | None = None, mix: bool = False
+) -> tuple[Float[Tensor, "channels samples"], int]:
+    """Read a sound file of any kind that libsndfile knows; return the waveform and its rate.
+
+    Whole numbers of any width become numbers in [-1, 1). `sample_rate` resamples by the SoX
+    resampler, and `mix` averages the channels. Raises `InputError`, beginning with `where`, for a
+    file that is damaged, truncated or empty, or has numbers that are none.
+    """
+    if isinstance(file, Path):
+        file = find(file, Path())
+    where = where or str(file)
+    soundfile = _library("soundfile")
     try:
-        with wave.open(str(full), "rb") as file:
-            n_channels, width, rate, n_samples, *_ = file.getparams()
-            data = file.readframes(n_samples)
-    except (wave.Error, EOFError, OSError) as error:
-        raise InputError(f"{full} is not readable as PCM .wav: {error or 'truncated'}") from error
-    if width != 2:
-        raise InputError(f"{full} has {8 * width} bits a sample: convert it to 16-bit PCM")
-    found = len(data) // (n_channels * width)
-    if not found or found != n_samples:
-        raise InputError(f"{full} is empty or truncated: {found:,} of {n_samples:,} samples")
-    samples = torch.frombuffer(bytearray(data), dtype=torch.int16)
-    return samples.view(-1, n_channels).T.float() / 2**15, rate
+        with soundfile.SoundFile(file) as sound:
+            n, rate = sound.frames, sound.samplerate
+            samples = sound.read(dtype="float32", always_2d=True)
+    except (soundfile.LibsndfileError, OSError, RuntimeError) as error:
+        reason = getattr(error, "error_string", str(error))
+        raise InputError(f"{where} is not readable as sound: {reason}") from error
+    missing = _missing_bytes(file)
+    if not n or len(samples) != n or missing:
+        lost = f", {missing:,} bytes are missing" if missing else ""
+        raise InputError(f"{where} is empty or truncated: {len(samples):,} samples{lost}")
+    if not np.isfinite(samples).all():
+        raise InputError(f"{where} holds numbers that are infinite or none (NaN)")
+    if mix:
+        samples = samples.mean(1, keepdims=True)
+    if sample_rate is not None and sample_rate != rate:
+        samples, rate = _library("soxr").resample(samples, rate, sample_rate), sample_rate
+    return torch.from_numpy(np.ascontiguousarray(samples.T)), rate
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError('sound files need: pip install "addnorm[audio]"') from error
+
+
+STREAMED = 0x7FFFF000
+"""The least size of a .wav file's data that means: as much as there is."""
+
+
+def _missing_bytes(file: Readable) -> int:
+    """How many bytes a .wav file lacks of what its header promises; 0 for other files."""
+    with nullcontext(file) if isinstance(file, BytesIO) else file.open("rb") as data:
+        end = data.seek(0, SEEK_END)
+        data.seek(0)
+        if data.read(4) != b"RIFF" or not data.seek(12):
+            return 0
+        while len(head := data.read(8)) == 8:
+            size = int.from_bytes(head[4:], "little")
+            if head[:4] == b"data":
+                return 0 if size >= STREAMED else max(0, data.tell() + size - end)
+            data.seek(size + size % 2, SEEK_CUR)
+    return 0
 
 
 def log_mel(

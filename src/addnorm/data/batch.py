@@ -1,7 +1,7 @@
 """A batch, and the loaders that make the batches of an epoch from any place in it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from addnorm.data.encoding import IGNORE
-from addnorm.data.examples import Report
+from addnorm.data.encoding import IGNORE, EncodedCorpus
+from addnorm.data.examples import Medium, Report
+from addnorm.errors import InputError
 
 Item = TypeVar("Item")
 
@@ -87,6 +88,20 @@ class Loaders:
     reports: Mapping[str, Report]
 
 
+BATCHING: dict[Medium, str] = {"text": "tokens", "images": "examples", "audio": "frames"}
+"""The kind of batching that takes any data of a medium."""
+
+
+def check_medium(corpus: EncodedCorpus, kind: str, medium: Medium) -> None:
+    """Raise `InputError` unless the corpus is of the medium that a kind of batching is for."""
+    if corpus.medium != medium:
+        raise InputError(
+            f'batching kind = "{kind}" is for {medium}; {corpus.medium} '
+            f"{'needs' if corpus.medium in ('text', 'audio') else 'need'} "
+            f'kind = "{BATCHING[corpus.medium]}"'
+        )
+
+
 def dice(seed: int | None, epoch: int) -> Random | None:
     """The generator for the order of an epoch; None, for a fixed order, without a seed."""
     return None if seed is None else Random(f"seed {seed}, epoch {epoch}")
@@ -95,6 +110,17 @@ def dice(seed: int | None, epoch: int) -> Random | None:
 def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
     """The items in groups of `size`; the last may be smaller."""
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def by_width(items: Sequence[Item], width: Callable[[Item], int], most: int) -> list[list[Item]]:
+    """The items in batches of those of similar width, each of at most `most` with its padding."""
+    batches: list[list[Item]] = []
+    for item in sorted(items, key=width):
+        if batches and (len(batches[-1]) + 1) * width(item) <= most:
+            batches[-1].append(item)
+        else:
+            batches.append([item])
+    return batches
 
 
 def tensors(rows: Sequence[list[int]]) -> list[Int[Tensor, " _"]]:

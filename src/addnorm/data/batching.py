@@ -8,8 +8,19 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from addnorm.config import config
-from addnorm.data.batch import Batch, Loader, Loaders, dice, padded, tensors, with_valid
+from addnorm.data.batch import (
+    Batch,
+    Loader,
+    Loaders,
+    by_width,
+    check_medium,
+    dice,
+    padded,
+    tensors,
+    with_valid,
+)
 from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Longer
+from addnorm.data.frames import Frames, FramesConfig
 from addnorm.data.images import ExamplesConfig, Images
 from addnorm.data.windows import Packed, PackedConfig, Windows, WindowsConfig
 from addnorm.errors import InputError
@@ -21,6 +32,8 @@ __all__ = [
     "BatchingConfig",
     "Buckets",
     "ExamplesConfig",
+    "Frames",
+    "FramesConfig",
     "Images",
     "Loader",
     "Loaders",
@@ -71,13 +84,7 @@ class Buckets(Loader[int]):
         order = list(range(len(self.examples)))
         if rng:
             rng.shuffle(order)
-        order.sort(key=self.widths.__getitem__)
-        batches: list[list[int]] = []
-        for i in order:
-            if batches and (len(batches[-1]) + 1) * self.widths[i] <= self.tokens:
-                batches[-1].append(i)
-            else:
-                batches.append([i])
+        batches = by_width(order, self.widths.__getitem__, self.tokens)
         if rng:
             rng.shuffle(batches)
         return batches
@@ -132,8 +139,7 @@ class TokensConfig:
 
         And where an example is longer than a batch.
         """
-        if corpus.reads == "images":
-            raise InputError('batching kind = "tokens" is for text; images need kind = "examples"')
+        check_medium(corpus, "tokens", "text")
         if self.max_len is not None:
             corpus = corpus.within(self.max_len, self.longer)
         return Loaders(
@@ -162,7 +168,7 @@ class BatchingPart(Protocol):
 
 
 BatchingConfig = Annotated[
-    TokensConfig | WindowsConfig | PackedConfig | ExamplesConfig | BatchingPart,
+    TokensConfig | WindowsConfig | PackedConfig | ExamplesConfig | FramesConfig | BatchingPart,
     Family("batching", BatchingPart),
 ]
 """Every way to make batches."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,15 +25,15 @@ class Encoded:
     | classification | bos text eos    | the number of the class                              |
     | tagging        | bos words eos   | the number of the tag at each word's first piece     |
 
-    An image has `pixels` and no tokens; its target is the number of its class. Where every output
-    of the model has to say something of its own, `values` are the targets: numbers, or for each
-    label whether the text has it.
+    An image or a clip has a `signal`, its pixels or frames, and no tokens; its target is the number
+    of its class. Where every output of the model has to say something of its own, `values` are the
+    targets: numbers, or for each label whether the text has it.
     """
 
     index: int
     tokens: list[int]
     targets: list[int]
-    pixels: UInt8[Tensor, "channels height width"] | None = None
+    signal: Shaped[Tensor, "channels *size"] | None = None
     values: Shaped[Tensor, " outputs"] | None = None
 
 

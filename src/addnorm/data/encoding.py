@@ -15,12 +15,13 @@ from addnorm.data.compact import Compact, Encoded, Ids
 from addnorm.data.examples import (
     Corpus,
     Example,
-    Image,
+    Medium,
     MultiLabelled,
     Report,
     Scored,
     Task,
     labels_of,
+    signal_of,
     source_text,
     target_text,
     words_of,
@@ -76,8 +77,8 @@ class Tokenizers:
 class EncodedCorpus:
     """Encoded examples of one task in three splits, with the reports on them.
 
-    `bos_id` and `pad_id` mean nothing for images. `characters` has the length of each text of a
-    language model, by split.
+    `bos_id` and `pad_id` mean something for text alone. `characters` has the length of each text of
+    a language model, by split.
     """
 
     task: Task
@@ -88,21 +89,17 @@ class EncodedCorpus:
     test: Sequence[Encoded] = ()
     reports: Mapping[str, Report] = field(default_factory=dict[str, Report])
     characters: Mapping[str, Ids] = field(default_factory=dict[str, Ids])
+    medium: Medium = "text"
 
     @property
     def splits(self) -> dict[str, Sequence[Encoded]]:
         """The three splits by name, empty ones too."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
-    @property
-    def reads(self) -> Literal["text", "images"]:
-        """What the examples are made of."""
-        if not self.train or isinstance(self.train, Compact):
-            return "text"
-        return "text" if self.train[0].pixels is None else "images"
-
     def length(self, example: Encoded) -> int:
-        """How many positions of a model an example takes: the longer side of a pair."""
+        """How long an example is: its tokens, of a pair the longer side's, or its frames."""
+        if example.signal is not None:
+            return example.signal.shape[-1]
         if self.task == "translation":
             return max(len(example.tokens), len(example.targets))
         return len(example.tokens)
@@ -170,17 +167,18 @@ def encode(
 ) -> EncodedCorpus:
     """Encode every example; `labels` numbers the classes or tags, by default those of the corpus.
 
-    `advance` hears how the texts for a language model come along. Images alone have no tokenizers.
+    `advance` hears how the texts for a language model come along. Text alone has tokenizers.
     Raises `InputError` for a label that is not among them.
     """
     number = {label: n for n, label in enumerate(corpus.labels if labels is None else labels)}
-    images = isinstance(corpus.train[0], Image)
-    if tokenizers is None and not images:
+    if tokenizers is None and corpus.medium == "text":
         raise InputError("the data are texts, and there is no tokenizer: give [tokenizer]")
-    if tokenizers is not None and images:
-        raise InputError("the data are images, which no tokenizer reads: leave [tokenizer] out")
+    if tokenizers is not None and corpus.medium != "text":
+        raise InputError(
+            f"the data are {corpus.medium}, which no tokenizer reads: leave [tokenizer] out"
+        )
     if tokenizers is None:
-        return _images(corpus, number)
+        return _signals(corpus, number)
     bos_id, pad_id = tokenizers.target.bos_id, tokenizers.target.pad_id
     if corpus.task == "language":
         splits = {k: in_memory(v, tokenizers, advance) for k, v in corpus.splits.items()}
@@ -247,16 +245,16 @@ def characters_of(examples: Sequence[Example]) -> Ids:
     return np.array([len(source_text(example)) for example in examples], np.int64)
 
 
-def _images(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
+def _signals(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
     splits: Any = {
         split: [
-            Encoded(i, [], _numbers(example, number), example.pixels)
+            Encoded(i, [], _numbers(example, number), signal_of(example))
             for i, example in enumerate(examples)
-            if isinstance(example, Image)
         ]
         for split, examples in corpus.splits.items()
     }
-    return EncodedCorpus("classification", bos_id=0, pad_id=0, **splits, reports=corpus.reports)
+    facts: Any = {**splits, "reports": corpus.reports, "medium": corpus.medium}
+    return EncodedCorpus("classification", bos_id=0, pad_id=0, **facts)
 
 
 def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

@@ -1,16 +1,19 @@
-"""Corpora: seven kinds of examples, three splits, and a report on every row read."""
+"""Corpora: eight kinds of examples, three splits, and a report on every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
-from jaxtyping import UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from addnorm.errors import InputError
 
 Task = Literal["language", "translation", "classification", "multi_label", "regression", "tagging"]
+
+Medium = Literal["text", "images", "audio"]
+"""What examples are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,15 @@ class Image:
     label: str
 
 
-Example = Text | Pair | Labelled | MultiLabelled | Scored | Tagged | Image
+@dataclass(frozen=True, slots=True, eq=False)
+class Clip:
+    """A clip of sound, in log-mel features, and its class."""
+
+    frames: Float[Tensor, "n_mels frames"]
+    label: str
+
+
+Example = Text | Pair | Labelled | MultiLabelled | Scored | Tagged | Image | Clip
 
 TASKS: dict[type[Example], Task] = {
     Text: "language",
@@ -78,7 +89,12 @@ TASKS: dict[type[Example], Task] = {
     Scored: "regression",
     Tagged: "tagging",
     Image: "classification",
+    Clip: "classification",
 }
+
+
+MEDIA: dict[type[Example], Medium] = {Image: "images", Clip: "audio"}
+"""What examples are made of, other than text."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,11 @@ class Corpus:
         return TASKS[type(self.train[0])]
 
     @property
+    def medium(self) -> Medium:
+        """What the examples are made of."""
+        return MEDIA.get(type(self.train[0]), "text")
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """All classes, labels or tags in train and valid, sorted, or the names of the numbers.
 
@@ -175,7 +196,7 @@ class Corpus:
 def labels_of(example: Example) -> tuple[str, ...]:
     """The class, labels or tags of an example."""
     match example:
-        case Labelled(_, label) | Image(_, label):
+        case Labelled(_, label) | Image(_, label) | Clip(_, label):
             return (label,)
         case MultiLabelled(_, labels) | Tagged(_, labels):
             return labels
@@ -184,7 +205,7 @@ def labels_of(example: Example) -> tuple[str, ...]:
 
 
 def source_text(example: Example) -> str:
-    """The input text of an example: words joined by spaces; empty for an image."""
+    """The input text of an example: words joined by spaces; empty for an image or a clip."""
     match example:
         case Text(text) | Labelled(text, _) | MultiLabelled(text, _) | Scored(text, _):
             return text
@@ -192,7 +213,7 @@ def source_text(example: Example) -> str:
             return source
         case Tagged(tokens, _):
             return " ".join(tokens)
-        case Image():
+        case Image() | Clip():
             return ""
 
 
@@ -204,3 +225,12 @@ def target_text(example: Example) -> str:
 def words_of(example: Example) -> tuple[str, ...]:
     """The words to tag; empty for other tasks."""
     return example.tokens if isinstance(example, Tagged) else ()
+
+
+def signal_of(example: Example) -> Shaped[Tensor, "channels *size"] | None:
+    """The numbers that an example other than text is made of."""
+    match example:
+        case Image(signal, _) | Clip(signal, _):
+            return signal
+        case _:
+            return None

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.config import Probability, config
-from addnorm.data.batch import Batch, Loader, Loaders, chunks, dice
+from addnorm.data.batch import Batch, Loader, Loaders, check_medium, chunks, dice
 from addnorm.data.encoding import Encoded, EncodedCorpus
 from addnorm.data.examples import Corpus, Image
 from addnorm.data.rows import Row, assemble
@@ -176,13 +176,20 @@ class Images(Loader[Moved]):
         """Build a batch of images, scaled to -1 (black) … 1 (white)."""
         examples = [self.examples[i] for i, _, _ in items]
         pixels = [
-            moved(one.pixels, down, right)
+            moved(one.signal, down, right)
             for one, (_, down, right) in zip(examples, items, strict=True)
-            if one.pixels is not None
+            if one.signal is not None
         ]
-        images: Float[Tensor, "batch channels height width"] = torch.stack(pixels).float()
+        images: UInt8[Tensor, "batch channels height width"] = torch.stack(pixels)
         targets = torch.tensor([label for one in examples for label in one.targets])
-        return Batch.of({"inputs": images / 127.5 - 1}, targets, [one.index for one in examples])
+        return Batch.of({"inputs": scaled(images)}, targets, [one.index for one in examples])
+
+
+def scaled(
+    images: Shaped[Tensor, "batch channels height width"],
+) -> Float[Tensor, "batch channels height width"]:
+    """The images from -1 (black) to 1 (white)."""
+    return images.float() / 127.5 - 1
 
 
 def moved(
@@ -207,8 +214,7 @@ class ExamplesConfig:
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
         """Build the loaders of an image corpus. Raises `InputError` for text."""
-        if corpus.reads == "text":
-            raise InputError('batching kind = "examples" is for images; text needs kind = "tokens"')
+        check_medium(corpus, "examples", "images")
         return Loaders(
             Images(corpus.train, self.size, seed=seed, shift=self.shift),
             Images(corpus.valid, self.size) if corpus.valid else None,

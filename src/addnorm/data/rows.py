@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from addnorm.data.examples import (
+    Clip,
     Corpus,
     Example,
     Image,
@@ -120,5 +121,5 @@ def lowered(example: Example) -> Example:
             return Scored(text.lower(), values)
         case Tagged(tokens, tags):
             return Tagged(tuple(token.lower() for token in tokens), tags)
-        case Image():
+        case Image() | Clip():
             return example

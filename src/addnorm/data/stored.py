@@ -330,7 +330,9 @@ def mapped(file: Path, tokenizers: Tokenizers) -> EncodedCorpus | None:
         "language",
         tokenizers.target.bos_id,
         tokenizers.target.pad_id,
-        **splits,
+        splits["train"],
+        splits.get("valid", ()),
+        splits.get("test", ()),
         reports={split: Report(*report) for split, report in facts["reports"].items()},
         characters=characters,
     )

@@ -205,21 +205,23 @@ class TableConfig(RowFiles, Columns):
 
     def table(self, path: Path) -> Iterator[Row]:
         """Yield the rows of one file."""
-        full = find(path, self.root)
-        suffix = full.with_suffix("").suffix if full.suffix == ".gz" else full.suffix
-        if full.suffix == ".parquet":
-            records = _parquet(full)
-        elif suffix in READERS:
-            records = READERS[suffix](full, read_text(full, self.encoding))
-        else:
-            known = ", ".join([*READERS, ".parquet"])
-            raise InputError(f"{full}: unknown kind of table {suffix!r}; there are {known}")
-        for where, record in records:
+        for where, record in records_of(find(path, self.root), self.encoding):
             yield Row(where, "empty line") if record is None else self.row(where, record)
 
 
 Records = Iterator[tuple[str, Record | None]]
 """The location and cells of each row; None for an empty line."""
+
+
+def records_of(table: Path, encoding: str = "utf-8") -> Records:
+    """The rows of a table. Raises `InputError` for a kind that is unknown, and a damaged one."""
+    suffix = table.with_suffix("").suffix if table.suffix == ".gz" else table.suffix
+    if table.suffix == ".parquet":
+        return _parquet(table)
+    if suffix in READERS:
+        return READERS[suffix](table, read_text(table, encoding))
+    known = ", ".join([*READERS, ".parquet"])
+    raise InputError(f"{table}: unknown kind of table {suffix!r}; there are {known}")
 
 
 def _tsv(path: Path, text: str) -> Records:

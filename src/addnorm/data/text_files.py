@@ -20,12 +20,17 @@ ROOT = "ADDNORM_DATA"
 """The environment variable for the base folder of relative data paths."""
 
 
+def base_of(root: Path | None) -> Path:
+    """Where relative paths start: `root`, else $ADDNORM_DATA, else the current folder."""
+    return root or Path(os.environ.get(ROOT, ""))
+
+
 def find(path: Path, root: Path | None = None) -> Path:
     """Resolve `path` relative to `root`, else to $ADDNORM_DATA, else to the current folder.
 
     Raises `InputError`, with the nearest name in the folder, if there is no such file.
     """
-    full = (root or Path(os.environ.get(ROOT, ""))) / path
+    full = base_of(root) / path
     if full.is_file():
         return full
     if full.is_dir():

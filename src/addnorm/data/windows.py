@@ -11,7 +11,17 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from addnorm.config import config
-from addnorm.data.batch import Batch, Loader, Loaders, chunks, dice, padded, tensors, with_valid
+from addnorm.data.batch import (
+    BATCHING,
+    Batch,
+    Loader,
+    Loaders,
+    chunks,
+    dice,
+    padded,
+    tensors,
+    with_valid,
+)
 from addnorm.data.compact import Compact, Encoded, Ids
 from addnorm.data.encoding import IGNORE, EncodedCorpus
 from addnorm.data.order import shuffled
@@ -258,7 +268,7 @@ class PackedConfig:
 def only_language(corpus: EncodedCorpus, kind: str) -> None:
     """Raise `InputError` for a corpus of another task."""
     if corpus.task != "language":
-        other = "tokens" if corpus.reads == "text" else "examples"
+        other = BATCHING[corpus.medium]
         raise InputError(
             f'batching kind = "{kind}" is for language models; {corpus.task} needs kind = "{other}"'
         )

@@ -94,7 +94,7 @@ def _digest(examples: Sequence[Encoded]) -> str:
     else:
         for one in examples:
             state.update(np.array([len(one.tokens), *one.tokens, *one.targets], np.int64).tobytes())
-            for tensor in (one.pixels, one.values):
+            for tensor in (one.signal, one.values):
                 if tensor is not None:
                     state.update(np.array(tensor.shape, np.int64).tobytes())
                     state.update(tensor.contiguous().numpy().tobytes())

@@ -1,7 +1,7 @@
 """Evaluating a model by the metrics of its task, during and after training."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any, Literal, cast, get_args
 
@@ -15,6 +15,7 @@ from addnorm.data.batching import Buckets, Loaders, build_loaders
 from addnorm.data.compact import Encoded, Ids
 from addnorm.data.encoding import IGNORE, Tokenizers
 from addnorm.data.examples import (
+    Clip,
     Corpus,
     Example,
     Image,
@@ -40,6 +41,9 @@ from addnorm.train.loss import loss_sum
 
 Split = Literal["valid", "test"]
 
+FEW = 5
+"""Among how many of the best classes the right one is looked for, where there are more."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -51,6 +55,8 @@ class Evaluation:
     scores: dict[str, float]
     predictions: dict[int, str]
     batches: tuple[tuple[float, int], ...] = ()
+    gold: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The right classes of what was classified."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ class Evaluator:
                 scores["perplexity"] = metrics.perplexity(scores["loss"])
                 predictions = self._translations(model, n_translated)
                 return Evaluation(scores | self._translated(predictions), predictions)
-            case Labelled() | Image():
+            case Labelled() | Image() | Clip():
                 return self._classification(scores, outputs)
             case MultiLabelled():
                 return self._labelling(scores, outputs)
@@ -126,7 +132,7 @@ class Evaluator:
     def _run(self, model: Model) -> tuple[list[tuple[float, int]], dict[int, list[Any]]]:
         """The summed loss and number of targets of each batch, and the predictions by example.
 
-        A prediction is the best label, whether each label is present, or a number.
+        A prediction is the best labels, whether each label is present, or a number.
         """
         device = next(model.parameters()).device
         batches: list[tuple[float, int]] = []
@@ -180,14 +186,14 @@ class Evaluator:
     def _classification(
         self, scores: dict[str, float], outputs: dict[int, list[int]]
     ) -> Evaluation:
-        predictions = {i: self.labels[label] for i, [label] in outputs.items()}
-        gold = [label for i in predictions for label in labels_of(self.examples[i])]
-        predicted = list(predictions.values())
-        scores |= {
-            "accuracy": metrics.accuracy(predicted, gold),
-            "f1": metrics.macro_f1(predicted, gold),
-        }
-        return Evaluation(scores, predictions)
+        predictions = {i: self.labels[best] for i, [best, *_] in outputs.items()}
+        gold = {i: label for i in predictions for label in labels_of(self.examples[i])}
+        both = list(predictions.values()), list(gold.values())
+        scores |= {"accuracy": metrics.accuracy(*both), "f1": metrics.macro_f1(*both)}
+        if len(self.labels) > FEW:
+            near = [gold[i] in {self.labels[one] for one in some} for i, some in outputs.items()]
+            scores["top_5"] = 100 * sum(near) / max(len(near), 1)
+        return Evaluation(scores, predictions, gold=gold)
 
     def _labelling(self, scores: dict[str, float], outputs: dict[int, list[bool]]) -> Evaluation:
         found = {i: list(compress(self.labels, row)) for i, row in outputs.items()}
@@ -222,8 +228,9 @@ def _answers(logits: Tensor, batch: Batch) -> dict[int, list[Any]]:
     if targets.dtype != torch.long:
         answers = logits > 0 if targets.dtype == torch.bool else logits
         return dict(zip(batch.indices, answers.tolist(), strict=True))
-    if targets.ndim == 1:  # one label per text
-        best, targets = best[:, None], targets[:, None]
+    if targets.ndim == 1:  # one label per text: the best five
+        best = logits.topk(min(FEW, logits.shape[-1]), -1).indices
+        return dict(zip(batch.indices, best.tolist(), strict=True))
     return {
         index: row[counted].tolist()
         for index, row, counted in zip(batch.indices, best, targets != IGNORE, strict=True)

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 from addnorm.atomic import atomic_write
 from addnorm.convert.core.modules import transformer_folder
 from addnorm.convert.folder import describe_folder, is_hf_folder
-from addnorm.data import ImagesConfig
+from addnorm.data import medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
@@ -112,8 +112,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
 
 def _reads_text(recipe: Recipe) -> bool:
     """Whether a run of this recipe must have a tokenizer."""
-    images = recipe.data is None or isinstance(recipe.data, ImagesConfig)
-    return recipe.tokenizer is not None or (recipe.train.start is not None and not images)
+    without = recipe.data is None or medium_of(recipe.data) in ("images", "audio")
+    return recipe.tokenizer is not None or (recipe.train.start is not None and not without)
 
 
 def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:

@@ -8,10 +8,9 @@ from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
-from addnorm.data import Corpus, DataConfig, ImagesConfig
-from addnorm.data.batching import BatchingConfig, ExamplesConfig, WindowsConfig
+from addnorm.data import Corpus, DataConfig, medium_of
+from addnorm.data.batching import BatchingConfig, ExamplesConfig, FramesConfig, WindowsConfig
 from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Image
 from addnorm.data.tokenizers import Tokenizer, TokenizerConfig
 from addnorm.errors import InputError, Interrupted, known_keywords
 from addnorm.models import DecoderConfig, ModelConfig
@@ -140,22 +139,20 @@ def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[s
         return fields
     if isinstance(config, DecoderConfig):
         fields["batching"] = WindowsConfig(seq_len=min(256, config.max_len))
-    elif isinstance(data, ImagesConfig) or _of_images(data):
-        fields["batching"] = ExamplesConfig()
+    else:
+        medium = data.medium if isinstance(data, Corpus) else medium_of(data)
+        usual = {"images": ExamplesConfig, "audio": FramesConfig}
+        if medium in usual:
+            fields["batching"] = usual[medium]()
     return fields
 
 
-def _of_images(data: object) -> bool:
-    return isinstance(data, Corpus) and isinstance(data.train[0], Image)
-
-
 def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
-    """Raise `InputError` for a text corpus without a tokenizer or an image corpus with one."""
-    images = _of_images(corpus)
+    """Raise `InputError` for text without a tokenizer, and for another medium with one."""
     known = ready is not None or recipe.tokenizer is not None or recipe.train.start is not None
-    if images and known:
-        raise InputError("images have no tokenizer: leave it out")
-    if not images and not known:
+    if corpus.medium != "text" and known:
+        raise InputError(f"{corpus.medium} have no tokenizer: leave it out")
+    if corpus.medium == "text" and not known:
         raise InputError('text needs a tokenizer: give tokenizer="char", "word" or "bpe"')
 
 

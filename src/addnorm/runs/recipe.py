@@ -10,14 +10,21 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.config import config
-from addnorm.data import Corpus, DataConfig, ImagesConfig
-from addnorm.data.batching import BatchingConfig, ExamplesConfig
+from addnorm.data import AudioConfig, Corpus, DataConfig, Medium, medium_of
+from addnorm.data.batch import BATCHING
+from addnorm.data.batching import (
+    ExamplesConfig,
+    FramesConfig,
+    PackedConfig,
+    TokensConfig,
+    WindowsConfig,
+)
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
 from addnorm.models import DecoderConfig, ModelConfig
-from addnorm.parts import FROM_FILE, family_of, kind_of, members
+from addnorm.parts import FROM_FILE, family_of, kind_of
 from addnorm.runs.imports import check_imports, import_named
 from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, written_path
 from addnorm.runs.settings import MEASURED, EvalConfig
@@ -214,11 +221,10 @@ def _check_input(recipe: Recipe, place: Place) -> None:
     model, batching = recipe.model, recipe.train.batching
     reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
-    own = not isinstance(recipe.data, members(DataConfig))
-    images = isinstance(recipe.data, ImagesConfig) or (own and reads == "patches")
-    texts = (one for one in members(BatchingConfig) if one is not ExamplesConfig)
+    medium = medium_of(recipe.data) or MEDIA.get(reads, "text")
+    needed = next((name for name, one in MEDIA.items() if one == medium), "tokens")
     kind = f"data.kind = {kind_of(recipe.data)!r}"
-    needed = "patches" if images else "tokens"
+    batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
     rules = [
         (
             reads != needed,
@@ -226,7 +232,7 @@ def _check_input(recipe: Recipe, place: Place) -> None:
             f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
         ),
         (
-            recipe.tokenizer is None and not images and recipe.train.start is None,
+            recipe.tokenizer is None and medium == "text" and recipe.train.start is None,
             "tokenizer",
             "tokenizer is missing.",
         ),
@@ -236,19 +242,38 @@ def _check_input(recipe: Recipe, place: Place) -> None:
             "the tokenizer is that of train.start: leave [tokenizer] out",
         ),
         (
-            recipe.tokenizer is not None and images,
+            recipe.tokenizer is not None and medium != "text",
             "tokenizer",
-            f"images have no tokenizer: leave [tokenizer] out beside {kind}",
+            f"{medium} have no tokenizer: leave [tokenizer] out beside {kind}",
         ),
         (
-            images and isinstance(batching, tuple(texts)),
+            batched != medium and medium != "text",
             "train.batching.kind",
-            f"train.batching.kind = {kind_of(batching)!r} is for text: {kind} needs 'examples'",
+            f"train.batching.kind = {kind_of(batching)!r} is for {batched}: {kind} needs "
+            f"{BATCHING[medium]!r}",
         ),
     ]
     for wrong, path, message in rules:
         if wrong:
             raise InputError(f"{place(path.split('.'))}: {message}")
+    if isinstance(recipe.data, AudioConfig) and not isinstance(model, DecoderConfig):
+        heard, read = recipe.data.n_mels, getattr(model.input, "n_mels", None)
+        if heard != read:
+            raise InputError(
+                f"{place(['data', 'n_mels'])}: data.n_mels = {heard}, and the model reads "
+                f"{read} mel features: give model.input the same n_mels"
+            )
+
+
+MEDIA: dict[str, Medium] = {"patches": "images", "log_mel": "audio"}
+"""What a model with another input than tokens reads."""
+
+BATCHED: dict[Medium, type | tuple[type, ...]] = {
+    "text": (TokensConfig, WindowsConfig, PackedConfig),
+    "images": ExamplesConfig,
+    "audio": FramesConfig,
+}
+"""The kinds of batching of each medium."""
 
 
 def _check_task(recipe: Recipe, place: Place) -> None:

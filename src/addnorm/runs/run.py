@@ -12,7 +12,7 @@ from torch import Tensor
 
 from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.folder import load as load_hf
-from addnorm.data import Corpus, DataConfig, ImagesConfig
+from addnorm.data import Corpus, DataConfig, medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
 from addnorm.errors import InputError, known_keywords
@@ -124,8 +124,9 @@ class Run:
     def tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises `InputError` if the model has none, such as an image model."""
         if self.text is None:
-            images = isinstance(self.recipe.data, ImagesConfig)
-            why = "reads images, not text" if images else "has no tokenizer"
+            medium = medium_of(self.recipe.data)
+            known = medium in ("images", "audio")
+            why = f"reads {medium}, not text" if known else "has no tokenizer"
             raise InputError(f"{self.name}: this model {why}")
         return self.text
 

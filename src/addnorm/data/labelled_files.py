@@ -1,0 +1,194 @@
+"""Files with a class each: in folders named after classes, found by a pattern, or in a table."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import AfterValidator
+
+from addnorm.config import Probability, config
+from addnorm.data.examples import Corpus, Example
+from addnorm.data.rows import Row, assemble
+from addnorm.data.tables import Record, records_of
+from addnorm.data.text_files import base_of, find, given
+from addnorm.errors import InputError, nearest
+
+Readable = Path | BytesIO
+"""A file, or the bytes of one."""
+
+Found = Iterator[tuple[str, Readable | str, str | None]]
+"""The location of each file, the file or the reason to skip it, and its class where it is known."""
+
+
+def _with_one_group(pattern: str | None) -> str | None:
+    if pattern is None:
+        return None
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    if groups != 1:
+        raise ValueError(f"has {groups} groups: put the class alone in brackets, as in '^([^_]+)_'")
+    return pattern
+
+
+@config
+class LabelledFiles(ABC):
+    """What `train`, `valid` and `test` name: files of one medium, each of a class.
+
+    - a folder that has a folder for each class, of its name, with the class's files anywhere below;
+    - a pattern such as `"clips/*_[0-4].wav"`, or several: `label_pattern` finds the class in the
+      name of a file;
+    - a table, as in `kind = "table"`, with a row for each file: a Parquet table may hold the files
+      themselves.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]]
+    """The kinds of files, in lower case."""
+    column: ClassVar[str]
+    """The column of the files in a Parquet table, as Hugging Face `datasets` writes it."""
+
+    root: Path | None = None
+    """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
+    train: str | tuple[str, ...]
+    """What to learn from: a folder of folders, a pattern or several, or a table."""
+    valid: str | tuple[str, ...] | None = None
+    """What to validate on while training."""
+    test: str | tuple[str, ...] | None = None
+    """What training never sees."""
+    label_pattern: Annotated[str | None, AfterValidator(_with_one_group)] = None
+    """A regular expression that finds the class, in its only group, in the name of a file without
+    its suffix; by default the class is the name of the file's folder.
+    """
+    file_column: str | None = None
+    """The column of the file, relative to the table; by default `file_name`, and in a Parquet
+    table the medium's.
+    """
+    label_column: str = "label"
+    """The column of the class."""
+    valid_fraction: Probability = 0.0
+    """The share of train that is held out for validation, where `valid` is not given."""
+    seed: int = 0
+    """The seed of the random files that `valid_fraction` holds out."""
+    damaged: Literal["refuse", "leave_out"] = "refuse"
+    """Whether a file that cannot be read is an error, or left out and counted."""
+
+    @abstractmethod
+    def examples(self, file: Readable, where: str, label: str, *, train: bool) -> list[Example]:
+        """Read a file. Raises `InputError` that begins with `where` for one that is damaged."""
+
+    def load(self) -> Corpus:
+        """Read every file. Raises `InputError` with the location of the first error."""
+        rows = {
+            split: self.rows(named, train=split == "train")
+            for split, named in given(self.train, self.valid, self.test).items()
+        }
+        return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+
+    def rows(self, named: str | tuple[str, ...], *, train: bool) -> Iterator[Row]:
+        """Read each file of a split."""
+        for where, file, label in self.found(named):
+            if isinstance(file, str):
+                yield Row(where, file)
+                continue
+            assert label is not None
+            try:
+                read = self.examples(file, where, label, train=train)
+            except InputError as error:
+                if self.damaged == "refuse":
+                    raise
+                reason = str(error).removeprefix(f"{where}: ").removeprefix(f"{where} ")
+                yield Row(where, reason)
+                continue
+            yield from (Row(where, example) for example in read)
+
+    def found(self, named: str | tuple[str, ...]) -> Found:
+        """The files of a split, in the order of their names or of the table."""
+        if isinstance(named, tuple) or any(mark in named for mark in "*?["):
+            patterns = (named,) if isinstance(named, str) else named
+            files = sorted({file for pattern in patterns for file in self.matching(pattern)})
+            yield from self.labelled(files)
+        elif (folder := base_of(self.root) / named).is_dir():
+            yield from self.in_folder(folder)
+        else:
+            yield from self.in_table(find(Path(named), self.root))
+
+    def matching(self, pattern: str) -> list[Path]:
+        """The files that a pattern finds. Raises `InputError` if there are none."""
+        base = base_of(self.root)
+        path = Path(pattern)
+        found = Path(path.anchor).glob(str(path.relative_to(path.anchor))) if path.anchor else ()
+        files = [one for one in (found or base.glob(pattern)) if one.is_file()]
+        if not files:
+            raise InputError(f"{base / pattern}: no file is found by this pattern")
+        return files
+
+    def in_folder(self, folder: Path) -> Found:
+        """The files in a folder of folders. Raises `InputError` if there are none."""
+        files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in self.suffixes)
+        if not files:
+            known = ", ".join(self.suffixes)
+            raise InputError(f"{folder}: no files of a kind that is known there: {known}")
+        if self.label_pattern is not None:
+            yield from self.labelled(files)
+            return
+        for file in files:
+            inner = file.relative_to(folder).parts
+            if len(inner) == 1:
+                raise InputError(
+                    f"{file}: it is in no folder of a class: give data.label_pattern to find its "
+                    "class in its name"
+                )
+            yield str(file), file, inner[0]
+
+    def labelled(self, files: Iterable[Path]) -> Found:
+        """The files with the class in their names. Raises `InputError` where there is none."""
+        for file in files:
+            if self.label_pattern is None:
+                yield str(file), file, file.parent.name
+                continue
+            found = re.search(self.label_pattern, file.stem)
+            if found is None or not found[1]:
+                raise InputError(
+                    f"{file}: data.label_pattern = {self.label_pattern!r} finds no class in "
+                    f"{file.stem!r}"
+                )
+            yield str(file), file, found[1]
+
+    def in_table(self, table: Path) -> Found:
+        """The files of a table. Raises `InputError` for a missing column or file."""
+        usual = self.column if table.suffix == ".parquet" else "file_name"
+        column = self.file_column or usual
+        for where, record in records_of(table):
+            if record is None:
+                yield where, "empty line", None
+                continue
+            cell, label = (_cell(record, name, where) for name in (column, self.label_column))
+            if label is None or not str(label).strip():
+                yield where, "no label", None
+                continue
+            yield where, _file(cell, table, where), str(label).strip()
+
+
+def _cell(record: Record, column: str, where: str) -> object:
+    if column not in record:
+        known = ", ".join(record)
+        raise InputError(f"{where}: no column {column!r} among {known}.{nearest(column, record)}")
+    return record[column]
+
+
+def _file(cell: object, table: Path, where: str) -> Readable:
+    """What a cell holds: a path relative to the table, or a file itself."""
+    content = cast(Mapping[str, Any], cell).get("bytes") if isinstance(cell, dict) else cell
+    if isinstance(content, bytes):
+        return BytesIO(content)
+    path = cast(Mapping[str, Any], cell).get("path") if isinstance(cell, dict) else cell
+    if not isinstance(path, str) or not path:
+        raise InputError(f"{where}: expected a file or the path of one, not {cell!r}")
+    file = table.parent / path
+    if not file.is_file():
+        raise InputError(f"{where}: {file} does not exist")
+    return file

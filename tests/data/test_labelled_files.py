@@ -1,0 +1,137 @@
+"""Files with a class each: folders, patterns and tables find the same, or name what lacks."""
+
+import base64
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image as pillow
+from pyarrow import parquet
+
+from addnorm.data import Image, ImageFilesConfig
+from addnorm.errors import InputError
+
+CLASSES = {"cat": (0, 1), "dog": (2, 3)}
+
+
+def picture(number: int) -> bytes:
+    """A PNG of one grey."""
+    out = BytesIO()
+    pillow.fromarray(np.full((4, 4), 40 * number, np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The same four pictures in folders, side by side, and in tables."""
+    rows: list[dict[str, Any]] = []
+    (tmp_path / "flat").mkdir()
+    for label, numbers in CLASSES.items():
+        (tmp_path / "folders" / label / "deeper").mkdir(parents=True)
+        for n in numbers:
+            (tmp_path / "folders" / label / "deeper" / f"{n}.png").write_bytes(picture(n))
+            (tmp_path / "flat" / f"{label}_{n}.png").write_bytes(picture(n))
+            rows.append({"file_name": f"flat/{label}_{n}.png", "label": label})
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "table.jsonl").write_text(lines)
+    cells = "".join(f"{row['file_name']},{row['label']}\n" for row in rows)
+    (tmp_path / "table.csv").write_text(f"file_name,label\n{cells}")
+    contents = [(tmp_path / row["file_name"]).read_bytes() for row in rows]
+    labels = [row["label"] for row in rows]
+    theirs = [{"bytes": content, "path": None} for content in contents]
+    parquet.write_table(pa.table({"image": theirs, "label": labels}), tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"image": contents, "label": labels}), tmp_path / "b.parquet")
+    return tmp_path
+
+
+def config(root: Path, train: Any, **options: Any) -> ImageFilesConfig:
+    return ImageFilesConfig(root=root, train=train, image_size=(4, 4), channels=1, **options)
+
+
+def found(config: ImageFilesConfig) -> list[tuple[str, int]]:
+    examples = [one for one in config.load().train if isinstance(one, Image)]
+    return sorted((one.label, int(one.pixels[0, 0, 0]) // 40) for one in examples)
+
+
+EXPECTED = [("cat", 0), ("cat", 1), ("dog", 2), ("dog", 3)]
+BY_NAME = {"label_pattern": "^([a-z]+)_"}
+
+
+@pytest.mark.parametrize(
+    ("train", "options"),
+    [
+        ("folders", {}),
+        ("flat", BY_NAME),
+        ("flat/*.png", BY_NAME),
+        (("flat/cat*", "flat/dog*", "flat/*_0.png"), BY_NAME),
+        ("table.jsonl", {}),
+        ("table.csv", {}),
+        ("a.parquet", {}),
+        ("b.parquet", {}),
+        ("b.parquet", {"file_column": "image"}),
+    ],
+    ids=str,
+)
+def test_the_same_files_are_found(root: Path, train: Any, options: dict[str, Any]) -> None:
+    assert found(config(root, train, **options)) == EXPECTED
+
+
+def test_a_pattern_may_be_absolute(root: Path) -> None:
+    assert found(config(Path("elsewhere"), f"{root}/flat/*.png", **BY_NAME)) == EXPECTED
+
+
+def test_splits_have_their_own_files(root: Path) -> None:
+    corpus = config(root, "flat/*_[02].png", test="flat/*_[13].png", **BY_NAME).load()
+    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (2, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "message"),
+    [
+        ("nowhere", {}, "nowhere does not exist"),
+        ("flat/*.jpg", {}, r"flat/\*\.jpg: no file is found"),
+        ("flat", {}, r"cat_0\.png: it is in no folder of a class: give data\.label_pattern"),
+        (
+            "flat",
+            {"label_pattern": "^([0-9]+)_"},
+            r"cat_0\.png: data\.label_pattern = .* finds no class in 'cat_0'",
+        ),
+        ("table.csv", {"label_column": "lable"}, r"table\.csv:2: no column 'lable'.*'label'"),
+        ("table.csv", {"file_column": "file"}, r"no column 'file'.*'file_name'"),
+        ("a.parquet", {"file_column": "picture"}, "no column 'picture' among image, label"),
+    ],
+    ids=str,
+)
+def test_what_lacks_is_named(root: Path, train: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        config(root, train, **options).load()
+
+
+def test_a_row_of_a_table_is_checked(root: Path) -> None:
+    (root / "table.csv").write_text("file_name,label\nflat/cat_0.png,cat\nflat/cat_9.png,cat\n")
+    with pytest.raises(InputError, match=r"table\.csv:3: .*cat_9\.png does not exist"):
+        config(root, "table.csv").load()
+    (root / "table.csv").write_text("file_name,label\nflat/cat_0.png,cat\nflat/dog_2.png,\n")
+    report = config(root, "table.csv").load().reports["train"]
+    assert str(report).startswith("2 read, 1 used, 1 left out: no label")
+    text = base64.b64encode(b"x").decode()
+    parquet.write_table(pa.table({"image": [3], "label": [text]}), root / "a.parquet")
+    with pytest.raises(InputError, match="row 1: expected a file or the path of one, not 3"):
+        config(root, "a.parquet").load()
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no files of a kind that is known there"):
+        config(tmp_path, ".").load()
+
+
+@pytest.mark.parametrize(
+    ("label", "message"), [("(", "no regular"), ("a", "0 groups"), ("(a)(b)", "2")]
+)
+def test_a_label_is_an_expression_with_one_group(label: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        config(tmp_path, "a", label_pattern=label)

@@ -1,0 +1,188 @@
+"""A run on sound and one on image files: trained, resumed, evaluated, and asked about files."""
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from PIL import Image as pillow
+from safetensors.torch import load_file
+from tests.runs.test_images import train as train_on_arrays
+from tests.runs.test_images import write as write_arrays
+from tests.runs.tiny import quiet
+
+from addnorm.cli.main import status
+from addnorm.errors import InputError
+from addnorm.runs.evaluation import evaluation_of
+from addnorm.runs.media import classify_files
+from addnorm.runs.recipe import read_recipe
+from addnorm.runs.run import Run
+from addnorm.runs.training import train_run
+
+SOUND = """
+[data]
+kind = "audio"
+train = "tones/*_[0-9].wav"
+valid = "tones/*_1[0-2].wav"
+test = "tones/*_1[3-5].wav"
+label_pattern = "^([a-z]+)_"
+sample_rate = 4000
+n_mels = 16
+
+[model]
+kind = "encoder"
+d_model = 16
+n_layers = 1
+input = { kind = "log_mel", n_mels = 16 }
+attention = { n_heads = 2 }
+feedforward = { kind = "mlp", d_ff = 32 }
+head = { kind = "classification", pooling = "mean" }
+dropout = 0.1
+
+[train]
+epochs = 15
+batching = { kind = "frames", frames = 200, augment = { time_width = 4, mel_width = 2 } }
+lr = 1e-2
+schedule = { kind = "constant" }
+"""
+
+TONES = {"low": 200.0, "middle": 600.0, "high": 1500.0}
+
+
+def write(folder: Path) -> Path:
+    """Noisy tones of three pitches and several lengths, named after their pitch."""
+    rng = np.random.default_rng(0)
+    (folder / "tones").mkdir()
+    for name, hertz in TONES.items():
+        for i in range(16):
+            times = np.arange(800 + 100 * (i % 5)) / 4000
+            noisy = np.sin(2 * math.pi * hertz * times + i) / 3 + rng.normal(0, 0.02, len(times))
+            soundfile.write(folder / "tones" / f"{name}_{i}.wav", noisy, 4000)
+    file = folder / "tones.toml"
+    file.write_text(SOUND.replace('kind = "audio"', f'kind = "audio"\nroot = "{folder}"'))
+    return file
+
+
+@cache
+def trained(folder: Path) -> Run:
+    return train_run(read_recipe(write(folder)), folder / "run", resume=True, console=quiet())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trained(tmp_path_factory.mktemp("tones"))
+
+
+def folder_of(run: Run) -> Path:
+    assert run.folder is not None
+    return run.folder
+
+
+def test_it_learns_and_is_evaluated(run: Run) -> None:
+    found = evaluation_of(Run.open(folder_of(run)), "test")
+    assert found.scores["examples"] == 9
+    assert found.scores["accuracy"] == 100
+    assert [*found.gold.values()] == [*found.predictions.values()]
+
+
+def test_files_have_the_classes_of_their_split(run: Run) -> None:
+    tones = sorted((folder_of(run).parent / "tones").glob("*_1[3-5].wav"))
+    found = dict(classify_files(Run.open(folder_of(run)), tones, batch_size=2))
+    assert {file: one.label for file, one in found.items()} == {
+        file: file.stem.partition("_")[0] for file in tones
+    }
+    alone = {file: one for file in tones for _, one in classify_files(run, [file])}
+    for file in tones:  # padding changes nothing
+        ours, theirs = found[file].probabilities, alone[file].probabilities
+        assert torch.allclose(torch.tensor([*ours.values()]), torch.tensor([*theirs.values()]))
+
+
+def test_a_bad_file_is_named_or_left_out(run: Run, tmp_path: Path) -> None:
+    good = folder_of(run).parent / "tones" / "low_3.wav"
+    (tmp_path / "bad.wav").write_bytes(good.read_bytes()[:-50])
+    files = [good, tmp_path / "bad.wav", tmp_path / "none.wav", tmp_path]
+    with pytest.raises(InputError, match=r"bad\.wav is empty or truncated"):
+        list(classify_files(run, files))
+    left_out: list[InputError] = []
+    found = classify_files(run, files, errors="skip", skipped=left_out.append)
+    assert [(file, one.label) for file, one in found] == [(good, "low")]
+    assert [str(one).rpartition("/")[2].split()[0] for one in left_out] == [
+        "bad.wav",
+        "none.wav:",
+        f"{tmp_path.name}:",
+    ]
+
+
+def test_going_on_ends_where_one_go_would(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    file.write_text(file.read_text().replace("epochs = 15", "steps = 12\nsave_every = 6"))
+
+    def weights(name: str, **overrides: str) -> dict[str, torch.Tensor]:
+        recipe = read_recipe(file, overrides)
+        train_run(recipe, tmp_path / name, resume=True, console=quiet())
+        return load_file(tmp_path / name / "model.safetensors")
+
+    whole = weights("whole")
+    weights("parts", **{"train.steps": "6"})
+    parts = weights("parts")
+    assert all(whole[name].equal(parts[name]) for name in whole)
+
+
+WRONG = {
+    "other mels": ('log_mel", n_mels = 16', 'log_mel", n_mels = 20', "data.n_mels = 16"),
+    "patches": ('{ kind = "log_mel", n_mels = 16 }', '{ kind = "patches" }', "needs model.input"),
+    "text": ('kind = "frames", frames = 200, augment = { time_width = 4, mel_width = 2 }',
+             'kind = "tokens"', "kind = 'audio' needs 'frames'"),
+    "a tokenizer": ("[model]", '[tokenizer]\nkind = "char"\n\n[model]', "audio have no tokenizer"),
+    "a typo": ("sample_rate", "samplerate", "Did you mean 'sample_rate'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_named(case: str, tmp_path: Path) -> None:
+    old, new, expected = WRONG[case]
+    assert old in SOUND
+    (tmp_path / "r.toml").write_text(SOUND.replace(old, new))
+    with pytest.raises(InputError, match=r"r\.toml:\d+: ") as caught:
+        read_recipe(tmp_path / "r.toml")
+    assert expected in str(caught.value)
+
+
+def test_pictures_are_brought_to_the_size_of_the_arrays(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    opened = train_on_arrays(tmp_path, **{"train.epochs": "6"})
+    held = np.load(tmp_path / "corners.npz")
+    for i in range(8):
+        pixels = held["x_test"][i]
+        pillow.fromarray(pixels).save(tmp_path / f"{i}.png")
+        pillow.fromarray(pixels).convert("RGB").save(tmp_path / f"{i}.webp", lossless=True)
+    expected = [text for _, text in sorted(evaluation_of(opened, "test").predictions.items())][:8]
+    for suffix in ("png", "webp"):
+        files = [tmp_path / f"{i}.{suffix}" for i in range(8)]
+        assert [one.label for _, one in classify_files(opened, files)] == expected
+
+
+def test_from_the_command_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(folder_of(run))
+    tone = folder_of(run).parent / "tones" / "high_13.wav"
+    assert status(["classify", folder, str(tone)]) == 0
+    assert capsys.readouterr().out == f"high\t{tone}\n"
+    assert status(["classify", folder, str(tone), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["file"] == str(tone)
+    assert status(["classify", folder, str(tone), "none.wav", "--errors", "skip"]) == 0
+    assert "1 of 2 files skipped" in capsys.readouterr().err
+    picture = folder_of(run).parent / "confusion.svg"
+    assert status(["evaluate", folder, "--confusion", str(picture)]) == 0
+    assert picture.stat().st_size > 1000
+    for words, message in (
+        ((), "name the image or sound files"),
+        ((str(tone), "--pairs"), "leave out --pairs"),
+        ((str(tone), "--errors", "replace"), "give stop or skip"),
+        (("none.wav",), "none.wav: does not exist"),
+    ):
+        assert status(["classify", folder, *words]) == 2
+        assert message in capsys.readouterr().err
