@@ -60,6 +60,7 @@ SURFACE = {
         "--smoothing", "--rounding", "--group-size", "--calibrate", "--keep", "--keep-worst",
         "--split", "--sweep", "--plot", "--import",
     },
+    "merge": {"--run", "--out", "--import"},
     "new": {"--family", "--file"},
     "parts": {"--json", "--import"},
     "schema": set(),

@@ -38,6 +38,7 @@ COMMANDS = (
     "export",
     "swap",
     "quantize",
+    "merge",
     "new",
     "parts",
     "schema",

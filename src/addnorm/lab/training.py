@@ -24,7 +24,7 @@ from addnorm.lab.cell import Figures, Job
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.runs.build import count_parameters
 from addnorm.runs.evaluation import Evaluation, data_of, evaluated, usual_split
-from addnorm.runs.folder import read_settings
+from addnorm.runs.folder import is_finished, read_settings
 from addnorm.runs.recipe import check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import count, train_run
@@ -62,7 +62,7 @@ def train_cell(job: Job) -> Figures:
                     **spent,
                 )
             spent = _cost(folder, time.perf_counter() - begun)
-            return _measured(run, spent, paused=not (folder / "model.safetensors").is_file())
+            return _measured(run, spent, paused=not is_finished(folder))
 
 
 def _cost(folder: Path, seconds: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from addnorm.parts import kind_of
 from addnorm.runs.build import count_parameters
 from addnorm.runs.decoding import usual_decoding
 from addnorm.runs.estimate import Estimate
-from addnorm.runs.folder import read_settings
+from addnorm.runs.folder import is_finished, read_settings
 from addnorm.runs.quantized import read_quantization
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
 from addnorm.train.checkpoint import checkpoints_in
@@ -89,7 +89,7 @@ def _task(recipe: Recipe) -> str:
 
 def progress(folder: Path) -> dict[str, str]:
     """The training progress and the last validation."""
-    finished = (folder / "model.safetensors").is_file()
+    finished = is_finished(folder)
     saved = [path.name for path in checkpoints_in(folder / "checkpoints")]
     rows = {
         "state": "trained" if finished else "training not finished",

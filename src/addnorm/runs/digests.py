@@ -21,6 +21,8 @@ FILES = (
     "labels.json",
     "quantization.json",
     "model.safetensors",
+    "adapter_model.safetensors",
+    "base.json",
     "*tokenizer.json",
 )
 """The files that are read when opening a run."""

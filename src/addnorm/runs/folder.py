@@ -16,6 +16,7 @@ from pydantic_core import PydanticSerializationError
 from addnorm.atomic import atomic_write
 from addnorm.convert.core.modules import transformer_folder
 from addnorm.convert.folder import describe_folder, is_hf_folder
+from addnorm.convert.weights.peft import TENSORS, base_of, is_peft_folder
 from addnorm.data import medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
@@ -52,6 +53,11 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.json").exists()
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether the run in this folder was trained to its end."""
+    return any((folder / name).is_file() for name in ("model.safetensors", TENSORS))
+
+
 def write_settings(
     folder: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
 ) -> None:
@@ -82,6 +88,8 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
     """Read what `write_settings` wrote. Raises `InputError` for missing or invalid files."""
     file = folder / "config.json"
+    if is_peft_folder(folder) and not is_run(folder):
+        return read_settings(base_of(folder), overrides)
     if is_hf_folder(folder):
         return _foreign_settings(folder, overrides or {})
     if not is_run(folder):

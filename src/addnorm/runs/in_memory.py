@@ -19,8 +19,9 @@ from addnorm.runs.lock import locked
 from addnorm.runs.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
-from addnorm.runs.training import Prepared, count, fit
+from addnorm.runs.training import Prepared, fit
 from addnorm.runs.types import check_data, corpus_of, path_of
+from addnorm.train.adapters import AdapterConfig
 from addnorm.train.loss import LossConfig
 from addnorm.train.optim import OptimizerConfig
 from addnorm.train.schedule import ScheduleConfig
@@ -31,6 +32,7 @@ class TrainOptions(TypedDict, total=False):
     """The fields of `TrainConfig` as keyword arguments."""
 
     start: str | PathLike[str] | None
+    adapter: AdapterConfig | None
     steps: int | None
     epochs: int | None
     batching: BatchingConfig
@@ -124,7 +126,7 @@ def train(
     console = Console(stderr=True, highlight=False, quiet=not progress)
     prepared = Prepared(recipe, saved, given, console)
     prepared.report(console)
-    console.out(f"{count(prepared.model):,} parameters", highlight=False)
+    console.out(prepared.parameters, highlight=False)
     if folder is not None:
         run = _kept(prepared, path_of(folder), console)
     else:

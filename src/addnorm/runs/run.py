@@ -10,20 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.convert.folder import is_hf_folder
-from addnorm.convert.folder import load as load_hf
 from addnorm.data import Corpus, DataConfig, medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
 from addnorm.errors import InputError, known_keywords
 from addnorm.generate import DecodingConfig
 from addnorm.models import Model
-from addnorm.runs.build import WEIGHTS, build_model, load_into
 from addnorm.runs.devices import device_named, dtype_named
-from addnorm.runs.folder import read_settings
-from addnorm.runs.quantized import Quantization, check_float, laid_out_as, read_quantization
+from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.recipe import Recipe, task_of
-from addnorm.runs.resuming import resume_command
 from addnorm.runs.types import (
     Classified,
     ClassifyOptions,
@@ -86,24 +81,16 @@ class Run:
     ) -> "Run":
         """Load a finished run, with fields of its recipe replaced by `overrides`.
 
-        By default `dtype` is that of the stored weights. `pickled` allows a `pytorch_model.bin` in
-        a Hugging Face folder. Raises `InputError` if the folder is not a model folder or is
+        By default `dtype` is that of the stored weights. A folder with an adapter, ours or PEFT's,
+        is opened with its base as one plain model. `pickled` allows a `pytorch_model.bin` in a
+        Hugging Face folder. Raises `InputError` if the folder is not a model folder or is
         damaged, or if training is unfinished.
         """
         folder, device = path_of(folder), device_named(device)
         dtype = None if dtype is None else dtype_named(dtype)
-        saved = read_settings(folder, overrides)
-        if is_hf_folder(folder):
-            model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
-            return cls(folder, *saved, model.to(device))
-        if not (folder / WEIGHTS).is_file():
-            command = resume_command(folder, saved.recipe)
-            raise InputError(f"{folder}: training has not finished: go on with `{command}`")
-        quantization = read_quantization(folder)
-        model = laid_out_as(build_model(*saved), quantization, folder)
-        stored = load_into(model, folder / WEIGHTS)
-        run = cls(folder, *saved, model.to(device).eval(), quantization=quantization)
-        return run if quantization and not dtype else run.to(dtype=dtype or stored)
+        from addnorm.runs.opening import open_run
+
+        return open_run(folder, overrides, device=device, dtype=dtype, pickled=pickled)
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())

@@ -11,6 +11,7 @@ from torch import nn
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe_folder, is_hf_folder
+from addnorm.convert.weights.peft import base_of, is_peft_folder
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.runs.imports import check_imports
@@ -37,6 +38,8 @@ def model_tree(folder: Path) -> dict[str, Any]:
 
     Raises `InputError` if it is neither.
     """
+    if is_peft_folder(folder) and not (folder / "config.json").exists():
+        return model_tree(base_of(folder))
     if is_hf_folder(folder):
         return tree_of(sized(describe_folder(folder)[1]))
     tree = Settings.of(folder).tree.get("recipe")

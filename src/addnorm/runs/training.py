@@ -17,12 +17,20 @@ from addnorm.data.examples import source_text, target_text
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.nn.choices import check_choices
+from addnorm.runs.adapted import base_digest, save_adapter
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.data_digests import check_same_data, write_data_digests
 from addnorm.runs.digests import DIGESTS
 from addnorm.runs.encoded_data import read_data
 from addnorm.runs.evaluation import Evaluator
-from addnorm.runs.folder import Saved, is_run, read_settings, write_recipe, write_settings
+from addnorm.runs.folder import (
+    Saved,
+    is_finished,
+    is_run,
+    read_settings,
+    write_recipe,
+    write_settings,
+)
 from addnorm.runs.lock import locked
 from addnorm.runs.machine import kernels_of
 from addnorm.runs.quantized import QUANTIZATION, check_float
@@ -32,6 +40,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
 from addnorm.runs.warnings import size_of, warnings_for
+from addnorm.train.adapters import Adapted, adapt
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.patience import patiently
 from addnorm.train.precision import autocast, resolve_device
@@ -77,6 +86,11 @@ class Prepared:
             begun = Run.open(start)
             check_float(begun, "is trained")
             self.start_report = transfer_matching_weights(self.model, begun.weights)
+        self.adapted: Adapted | None = None
+        if recipe.train.adapter is not None:
+            assert self.start_report is not None
+            self.base_digest = base_digest(self.model, self.start_report)
+            self.adapted = adapt(self.model, recipe.train.adapter, self.start_report.new)
 
     def report(self, console: Console) -> None:
         """Say what was read and used of each split, how much it is, and what was left out and why.
@@ -108,6 +122,23 @@ class Prepared:
             return f"; {source}"
         target = size_of(sum(len(target_text(one)) for one in examples), _tokens(used, "targets"))
         return f"; source {source}; target {target}"
+
+    @property
+    def parameters(self) -> str:
+        """How many parameters there are, and how many of them are learned."""
+        learned = count(self.model)
+        if self.adapted is None:
+            return f"{learned:,} parameters"
+        frozen = sum(getattr(*places[0]).numel() for places in self.adapted.frozen)
+        return f"{learned:,} of {learned + frozen:,} parameters are learned"
+
+    def save(self, folder: Path) -> None:
+        """Write the weights of the finished run, and its digests: of an adapter what it learned."""
+        if self.adapted is None:
+            save_model(folder, self.model)
+        else:
+            assert self.recipe.train.start is not None
+            save_adapter(folder, self.adapted, self.recipe.train.start, self.base_digest)
 
     def write_settings(self, folder: Path) -> None:
         """Write everything of a new run except its weights."""
@@ -164,7 +195,7 @@ def train_run(
             prepared.write_settings(folder)
         else:
             prepared.write_changes(folder, saved)
-        console.out(f"{count(prepared.model):,} parameters · {folder}", highlight=False)
+        console.out(f"{prepared.parameters} · {folder}", highlight=False)
         return fit(prepared, folder, console, until)
 
 
@@ -191,7 +222,9 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
             console.out(f"passed over: {problem}", highlight=False)
         trainer.fit(until)
         if trainer.finished():
-            patiently(lambda: save_model(folder, run.model), "the model", bar.say)
+            patiently(lambda: prepared.save(folder), "the model", bar.say)
+    if prepared.adapted is not None:
+        prepared.adapted.merge()
     run.model.eval()
     return run
 
@@ -201,7 +234,7 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
 
     Raises `InputError` if it is the run of another recipe, or if `resume` is false.
     """
-    begun = checkpoints_in(folder / "checkpoints") or (folder / "model.safetensors").exists()
+    begun = checkpoints_in(folder / "checkpoints") or is_finished(folder)
     if begun and not resume:
         raise InputError(
             f"{folder}: holds a run already. Go on with `addnorm train --resume {folder}`, or "

@@ -9,8 +9,9 @@ from addnorm.config import Probability, config
 from addnorm.data.batching import BatchingConfig, TokensConfig
 from addnorm.parts import kind_of
 from addnorm.train.activation_checkpointing import Checkpointed
+from addnorm.train.adapters import AdapterConfig
 from addnorm.train.loss import CrossEntropyConfig, LossConfig
-from addnorm.train.optim import AdamWConfig, OptimizerConfig
+from addnorm.train.optim import AdamWConfig, MuonConfig, OptimizerConfig
 from addnorm.train.precision import PrecisionName
 from addnorm.train.schedule import LinearConfig, ScheduleConfig
 
@@ -21,6 +22,8 @@ class TrainConfig:
 
     start: Path | None = None
     """A run folder or a Hugging Face folder whose weights training begins with."""
+    adapter: AdapterConfig | None = None
+    """Learn a low-rank change of the matrices of `start` alone: `lora` or `dora`."""
     steps: PositiveInt | None = None
     """Updates of the weights to make; give either this or `epochs`."""
     epochs: PositiveInt | None = None
@@ -78,6 +81,12 @@ class TrainConfig:
         if (self.steps is None) == (self.epochs is None):
             both = ", and not both" if self.steps else ": there is neither"
             raise ValueError(f"give either steps or epochs{both}")
+        if self.adapter is not None and self.start is None:
+            raise ValueError(
+                "adapter changes the weights of a model that is there: give start, its folder"
+            )
+        if self.adapter is not None and isinstance(self.optimizer, MuonConfig):
+            raise ValueError("muon is for whole matrices: use the optimizer adamw with adapter")
         if self.label_smoothing and not isinstance(self.loss, CrossEntropyConfig):
             raise ValueError(
                 f"label_smoothing is that of cross_entropy: leave it out with {kind_of(self.loss)}"

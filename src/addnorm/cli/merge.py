@@ -1,0 +1,32 @@
+"""`addnorm merge`: add an adapter to its base, for a model that is whole in itself."""
+
+from pathlib import Path
+
+from addnorm.cli.imports import Imports, import_named
+from addnorm.errors import InputError
+
+
+def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
+    """Add a low-rank adapter to the weights that it was trained beside: one plain model.
+
+    Every command opens an adapter's folder as it is, as long as its base is there; what is written
+    here needs no base.
+    Example: `addnorm merge runs/tuned --out runs/whole`.
+
+    Parameters
+    ----------
+    run
+        A run folder of `train.adapter`, or an adapter's folder of PEFT's.
+    out
+        The run folder to write.
+    """
+    from addnorm.cli.terminal import console
+    from addnorm.runs.adapted import is_adapter
+    from addnorm.runs.run import Run
+
+    import_named(imports)
+    opened = Run.open(run)
+    if not is_adapter(run):
+        raise InputError(f"{run}: no adapter, but a whole model: there is nothing to merge")
+    opened.save(out)
+    console.out(f"{out}: the weights of the base with the adapter's changes", highlight=False)

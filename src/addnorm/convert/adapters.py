@@ -1,0 +1,176 @@
+"""Adapters between our names and those of a Hugging Face family, and into a model's weights."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from addnorm.convert.core.family import Family
+from addnorm.convert.core.maps import (
+    Concatenated,
+    InterleavedHeads,
+    Renamed,
+    TensorMap,
+    Transposed,
+)
+from addnorm.convert.folder import describe_folder, is_hf_folder
+from addnorm.convert.weights.peft import PeftAdapter
+from addnorm.errors import InputError, nearest
+from addnorm.nn.low_rank import LowRank
+
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class TheirNames:
+    """The tensors of a Hugging Face family, and how they are made of ours."""
+
+    family: Family | None = None
+    maps: Sequence[TensorMap] = ()
+
+    @classmethod
+    def of(cls, folder: Path) -> "TheirNames":
+        """Those of a Hugging Face folder; none for a run folder, whose names are ours."""
+        if not is_hf_folder(folder):
+            return cls()
+        family, spec, _ = describe_folder(folder)
+        same = family.equivalent(spec.model) == spec.model
+        return cls(family, tuple(family.maps(spec)) if same else ())
+
+    def find(self, name: str) -> TensorMap | None:
+        """The map of a tensor, which a model without a head has without the prefix."""
+        if self.family is None:
+            return None
+        name = self.family.renamed(name)
+        known = ((name,), (f"{self.family.prefix}{name}",))
+        return next((one for one in self.maps if one.theirs[:1] in known), None)
+
+
+# From ours to theirs.
+
+
+def in_their_names(
+    adapter: PeftAdapter, names: TheirNames, weights: Weights
+) -> tuple[PeftAdapter, bool] | None:
+    """The adapter as PEFT has it beside the family's model, and whether its matrices lie on a side.
+
+    None where that cannot be exact, as for a new head or the magnitudes of a part of a joint matrix
+    (`c_attn` of GPT-2). Changes of parts of a joint matrix become one change, whose rank is the sum
+    of theirs.
+    """
+    ours = {name: one for one in names.maps for name in one.ours}
+    layers: dict[str, LowRank] = {}
+    turned: set[bool] = set()
+    for name in adapter.layers:
+        one = ours.get(f"{name}.weight")
+        inner = one.inner if isinstance(one, Transposed) else one
+        if one is None or not isinstance(inner, Renamed | Concatenated | InterleavedHeads):
+            return None
+        module = one.theirs[0].removesuffix(".weight")
+        parts = [adapter.layers.get(part.removesuffix(".weight")) for part in inner.ours]
+        joint = _joint(inner, parts, [weights[part].shape[0] for part in inner.ours])
+        if joint is None:
+            return None
+        layers[module] = joint
+        turned.add(isinstance(one, Transposed))
+    saved: dict[str, Tensor] = {}
+    for name, tensor in adapter.saved.items():
+        one = ours.get(name)
+        if not isinstance(one, Renamed):
+            return None
+        saved[one.their_name] = tensor
+    if len(turned) > 1:
+        return None
+    return PeftAdapter(adapter.base, layers, saved), turned == {True}
+
+
+def _joint(
+    inner: Renamed | Concatenated | InterleavedHeads,
+    parts: Sequence[LowRank | None],
+    sizes: Sequence[int],
+) -> LowRank | None:
+    """One change of a joint matrix: the A side by side, each B in the rows of its part."""
+    there = [part for part in parts if part is not None]
+    if len(parts) == 1:
+        return there[0]
+    if len({part.scale for part in there}) > 1:
+        return None
+    with_magnitude = [part.magnitude is not None for part in there]
+    if any(with_magnitude) and len(there) < len(parts):
+        return None
+    rank, at = sum(part.a.shape[0] for part in there), 0
+    rows: list[Tensor] = []
+    for part, size in zip(parts, sizes, strict=True):
+        wide = there[0].b.new_zeros(size, rank)
+        if part is not None:
+            n = part.a.shape[0]
+            wide[:, at : at + n] = part.b
+            at += n
+        rows.append(wide)
+    lengths = [part.magnitude[:, None] for part in there if part.magnitude is not None]
+    return LowRank(
+        torch.cat([part.a for part in there]),
+        inner.write(rows)[0],
+        there[0].scale,
+        inner.write(lengths)[0][:, 0] if lengths else None,
+    )
+
+
+# Into the weights of a model.
+
+
+def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -> dict[str, Tensor]:
+    """The weights, by our names, that an adapter changes, with the change.
+
+    Its layers have our names or those of the family. Raises `InputError` for one that neither has,
+    and for a change of another shape.
+    """
+    found: dict[str, Tensor] = {}
+    for module, change in adapter.layers.items():
+        name = f"{module}.weight"
+        one = None if name in weights else _known(name, weights, names)
+        try:
+            found |= _changed({**weights, **found}, name, one, change)
+        except RuntimeError as error:
+            raise InputError(
+                f"the change of {module} has shape {change.b.shape[0]} × {change.a.shape[1]}, "
+                "another than the matrix"
+            ) from error
+    for name, tensor in adapter.saved.items():
+        one = None if name in weights else _known(name, weights, names)
+        new = {name: tensor} if one is None else dict(_read(one, tensor))
+        for ours, value in new.items():
+            if value.shape != weights[ours].shape:
+                raise InputError(
+                    f"{name} has shape {tuple(value.shape)}, the model's "
+                    f"{tuple(weights[ours].shape)}"
+                )
+            found[ours] = value.to(weights[ours].dtype)
+    return found
+
+
+def _known(name: str, weights: Weights, names: TheirNames) -> TensorMap:
+    one = names.find(name)
+    if one is None:
+        known = [theirs for each in names.maps for theirs in each.theirs] or [*weights]
+        raise InputError(
+            f"the adapter changes {name}, which the model lacks.{nearest(name, known)}"
+        )
+    return one
+
+
+def _changed(
+    weights: Weights, name: str, one: TensorMap | None, change: LowRank
+) -> dict[str, Tensor]:
+    if one is None:
+        return {name: change.changed(weights[name])}
+    [theirs] = one.write([weights[ours] for ours in one.ours])
+    new = change.changed(theirs.mT).mT if isinstance(one, Transposed) else change.changed(theirs)
+    return dict(_read(one, new))
+
+
+def _read(one: TensorMap, theirs: Tensor) -> Iterator[tuple[str, Tensor]]:
+    read = one.read([theirs.contiguous()])
+    return ((name, tensor.contiguous()) for name, tensor in zip(one.ours, read, strict=True))

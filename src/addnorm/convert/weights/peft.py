@@ -1,0 +1,191 @@
+"""Adapter folders in PEFT's layout: `adapter_config.json` and `adapter_model.safetensors`."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from addnorm.atomic import atomic_file, atomic_write, write_tensors
+from addnorm.errors import InputError
+from addnorm.files import read_file
+from addnorm.nn.low_rank import LowRank
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
+
+# fmt: off
+WITHOUT_EFFECT = {
+    "auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "task_type",
+    "peft_version", "target_modules", "exclude_modules", "layers_to_transform",
+    "layers_pattern", "modules_to_save", "bias", "lora_dropout", "fan_in_fan_out",
+    "runtime_config", "megatron_config", "megatron_core", "eva_config", "corda_config",
+    "loftq_config", "lora_ga_config", "qalora_group_size",
+}
+"""Keys that say which tensors there are, which the file shows itself, or how training began."""
+
+READ = {
+    "peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora",
+    "init_lora_weights",
+}
+"""Keys that say what the tensors mean."""
+# fmt: on
+
+OF_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Ways to begin that change the weights of the base as well, which is not in the file."""
+
+
+@dataclass(frozen=True)
+class PeftAdapter:
+    """The changes of layers, and whole tensors in place of the base's, both by name."""
+
+    base: str
+    layers: Mapping[str, LowRank]
+    saved: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+
+def is_peft_folder(folder: Path) -> bool:
+    """Whether a folder holds an adapter."""
+    return (folder / CONFIG).is_file()
+
+
+def base_of(folder: Path) -> Path:
+    """The folder of the base model. Raises `InputError` where it is not there."""
+    named = str(_settings(folder).get("base_model_name_or_path") or "")
+    if not named or not Path(named).is_dir():
+        raise InputError(
+            f"{folder / CONFIG}: base_model_name_or_path = {named!r} is no folder here: write the "
+            "one that the adapter was trained on"
+        )
+    return Path(named)
+
+
+def read_peft(folder: Path) -> PeftAdapter:
+    """Read an adapter. Raises `InputError` for a file that is missing or damaged, and names every
+    key and tensor that would change the result and is not supported.
+    """
+    settings = _settings(folder)
+    _check(folder / CONFIG, settings)
+    file = folder / TENSORS
+    if not file.is_file():
+        raise InputError(f"{file}: missing")
+    try:
+        tensors = load_file(file)
+    except Exception as error:
+        raise InputError(f"{file}: damaged or truncated: {error}") from error
+    parts: dict[str, dict[str, Tensor]] = {}
+    saved: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        name = key.removeprefix(PREFIX)
+        module, mark, part = name.partition(".lora_")
+        if not mark:
+            saved[name] = tensor
+            continue
+        part = part.removesuffix(".weight")
+        if part not in ("A", "B", "magnitude_vector"):
+            raise InputError(f"{file}: {key} is not supported: no tensor of LoRA or DoRA")
+        parts.setdefault(module, {})[part] = tensor
+    layers = {name: _low_rank(file, name, found, settings) for name, found in parts.items()}
+    return PeftAdapter(str(settings.get("base_model_name_or_path") or ""), layers, saved)
+
+
+def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) -> None:
+    """Write an adapter; `transposed` says that the base keeps its matrices so, as GPT-2 does."""
+    tensors: dict[str, Tensor] = {}
+    for name, one in adapter.layers.items():
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = one.a
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = one.b
+        if one.magnitude is not None:
+            tensors[f"{PREFIX}{name}.lora_magnitude_vector"] = one.magnitude
+    tensors |= {f"{PREFIX}{name}": tensor for name, tensor in adapter.saved.items()}
+    ranks = {name: one.a.shape[0] for name, one in adapter.layers.items()}
+    alphas = {name: one.scale * ranks[name] for name, one in adapter.layers.items()}
+    rank, alpha = min(ranks.values()), min(alphas.values())
+    modules = sorted({name.rpartition(".")[0] for name in adapter.saved})
+    settings = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": adapter.base,
+        "r": rank,
+        "lora_alpha": _whole(alpha),
+        "rank_pattern": {name: n for name, n in ranks.items() if n != rank},
+        "alpha_pattern": {name: _whole(x) for name, x in alphas.items() if x != alpha},
+        "target_modules": sorted(adapter.layers),
+        "modules_to_save": modules or None,
+        "use_dora": any(one.magnitude is not None for one in adapter.layers.values()),
+        "use_rslora": False,
+        "fan_in_fan_out": transposed,
+        "bias": "none",
+        "lora_dropout": 0.0,
+        "init_lora_weights": True,
+        "inference_mode": True,
+        "task_type": None,
+    }
+    with atomic_file(folder / TENSORS) as partial:
+        write_tensors(partial, tensors, {"format": "pt"})
+    atomic_write(folder / CONFIG, json.dumps(settings, indent=1))
+
+
+def _whole(x: float) -> float:
+    return int(x) if float(x).is_integer() else x
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    file = folder / CONFIG
+    try:
+        found: Any = json.loads(read_file(file))
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: missing") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{file}: damaged: not a table")
+    return cast(dict[str, Any], found)
+
+
+def _check(file: Path, settings: Mapping[str, Any]) -> None:
+    if settings.get("peft_type") != "LORA":
+        raise InputError(
+            f"{file}: peft_type = {settings.get('peft_type')!r} is not supported: LORA"
+        )
+    for key, value in settings.items():
+        if key not in WITHOUT_EFFECT | READ and value not in (None, False, [], {}, ""):
+            raise InputError(f"{file}: {key} = {value!r} is not supported")
+    begun = settings.get("init_lora_weights", True)
+    if isinstance(begun, str) and begun.lower().startswith(OF_THE_BASE):
+        raise InputError(
+            f"{file}: init_lora_weights = {begun!r} changed the weights of the base too, which "
+            "are not here"
+        )
+
+
+def _low_rank(
+    file: Path, name: str, parts: Mapping[str, Tensor], settings: Mapping[str, Any]
+) -> LowRank:
+    if not {"A", "B"} <= parts.keys():
+        raise InputError(f"{file}: {name} lacks lora_A or lora_B")
+    a, b = parts["A"], parts["B"]
+    rank = _of_pattern(settings.get("rank_pattern"), name, settings.get("r"))
+    alpha = _of_pattern(settings.get("alpha_pattern"), name, settings.get("lora_alpha", 8))
+    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or a.shape[0] != rank:
+        raise InputError(
+            f"{file}: {name} has lora_A {tuple(a.shape)} and lora_B {tuple(b.shape)}, and its rank "
+            f"is {rank}"
+        )
+    magnitude = parts.get("magnitude_vector")
+    if (magnitude is not None) != bool(settings.get("use_dora")):
+        raise InputError(f"{file}: use_dora and the magnitudes of {name} do not go together")
+    root = settings.get("use_rslora", False)
+    scale = float(alpha) / (rank**0.5 if root else rank)
+    return LowRank(a, b, scale, None if magnitude is None else magnitude.flatten())
+
+
+def _of_pattern(pattern: Any, name: str, usual: Any) -> Any:
+    """The value for a layer: of the first key that its name is or ends with, as PEFT finds it."""
+    for key, value in (pattern or {}).items():
+        if re.match(rf"(.*\.)?({key})$", name):
+            return value
+    return usual

@@ -1,0 +1,57 @@
+"""Opening a folder as a run: one of ours, one from Hugging Face, or an adapter beside its base."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from addnorm.convert.folder import is_hf_folder
+from addnorm.convert.folder import load as load_hf
+from addnorm.errors import InputError
+from addnorm.runs.adapted import apply_adapter, check_base, is_adapter, start_of, without_adapter
+from addnorm.runs.build import WEIGHTS, build_model, load_into
+from addnorm.runs.folder import Saved, is_run, read_settings
+from addnorm.runs.quantized import check_float, laid_out_as, read_quantization
+from addnorm.runs.resuming import resume_command
+from addnorm.runs.run import Run
+from addnorm.runs.start import transfer_matching_weights
+
+
+def open_run(
+    folder: Path,
+    overrides: Mapping[str, str] | None,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    pickled: bool,
+) -> Run:
+    """Load a finished run (see `Run.open`)."""
+    saved = read_settings(folder, overrides)
+    if is_hf_folder(folder):
+        model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
+        return Run(folder, *saved, model.to(device))
+    if is_adapter(folder):
+        return _with_adapter(folder, saved, pickled=pickled).to(device, dtype)
+    if not (folder / WEIGHTS).is_file():
+        command = resume_command(folder, saved.recipe)
+        raise InputError(f"{folder}: training has not finished: go on with `{command}`")
+    quantization = read_quantization(folder)
+    model = laid_out_as(build_model(*saved), quantization, folder)
+    stored = load_into(model, folder / WEIGHTS)
+    run = Run(folder, *saved, model.to(device).eval(), quantization=quantization)
+    return run if quantization and not dtype else run.to(dtype=dtype or stored)
+
+
+def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
+    """The base of an adapter, as a plain model with the adapter's changes."""
+    base = start_of(folder, saved.recipe if is_run(folder) else None)
+    begun = Run.open(base, pickled=pickled)
+    check_float(begun, "is adapted")
+    model = build_model(*saved)
+    taken = transfer_matching_weights(model, begun.weights)
+    check_base(model, taken, folder, base)
+    changed = apply_adapter(model, folder, base)
+    if lacking := [name for name in taken.new if name not in changed]:
+        raise InputError(f"{folder}: neither the adapter nor {base} has {lacking[0]}")
+    recipe = without_adapter(saved.recipe)
+    return Run(folder, recipe, saved.tokenizers, saved.labels, model.eval())

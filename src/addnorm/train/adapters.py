@@ -1,0 +1,199 @@
+"""Low-rank adaptation (LoRA, DoRA): a few new weights are trained beside frozen ones."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from addnorm.config import WORD, Probability, config
+from addnorm.errors import InputError, nearest
+from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.dropout import Dropout
+from addnorm.nn.feedforward import FeedForward, GatedFeedForward
+from addnorm.nn.linear import Linear, linear
+from addnorm.nn.low_rank import LowRank, row_norms
+
+MAPS = (MultiHead, FeedForward, GatedFeedForward)
+"""The modules whose linear layers are adapted."""
+
+
+class LoRALinear(Linear):
+    """`x Wᵀ + b + s (drop(x) Aᵀ) Bᵀ` with `s = α / rank` (Hu et al. 2021, §4.1).
+
+    W and b are those of a finished layer, and are not learned. A begins uniform as in
+    `nn.Linear`, B at zero, so that the layer begins as it was.
+    """
+
+    def __init__(self, layer: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        self.weight = layer.weight
+        self.register_parameter("bias", layer.bias)
+        self.lora_A = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
+        self.lora_B = nn.Parameter(layer.weight.new_zeros(layer.out_features, rank))
+        nn.init.kaiming_uniform_(self.lora_A, a=5**0.5)
+        self.scale = alpha / rank
+        self.dropout = Dropout(dropout)
+
+    def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        return linear(input, self.weight, self.bias) + self.change(input)
+
+    def change(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """`s (drop(x) Aᵀ) Bᵀ`."""
+        return self.scale * linear(linear(self.dropout(x), self.lora_A), self.lora_B)
+
+    def low_rank(self) -> LowRank:
+        """What the layer has learned."""
+        return LowRank(self.lora_A.detach(), self.lora_B.detach(), self.scale)
+
+
+class DoRALinear(LoRALinear):
+    """`(m / ‖V‖) (x Wᵀ + s (drop(x) Aᵀ) Bᵀ) + b` with `V = W + s B A` (Liu et al. 2024, eq. 5).
+
+    The magnitude m begins as the norms of the rows of W. The gradient takes `‖V‖` for a constant
+    (§4.3).
+    """
+
+    def __init__(self, layer: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
+        super().__init__(layer, rank, alpha, dropout)
+        self.magnitude = nn.Parameter(row_norms(layer.weight.detach()))
+
+    def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        with torch.no_grad():
+            norms = row_norms(self.weight + self.scale * (self.lora_B @ self.lora_A))
+        y = (self.magnitude / norms) * (linear(input, self.weight) + self.change(input))
+        return y if self.bias is None else y + self.bias  # pyright: ignore[reportUnnecessaryComparison]
+
+    def low_rank(self) -> LowRank:
+        plain = super().low_rank()
+        return LowRank(plain.a, plain.b, plain.scale, self.magnitude.detach())
+
+
+@config
+class LowRankConfig(ABC):
+    """What every low-rank change of a matrix has."""
+
+    rank: PositiveInt = 8
+    """The rank of each change: the rows of A, and the columns of B."""
+    alpha: PositiveFloat = 16.0
+    """The change is multiplied by `alpha / rank`."""
+    dropout: Probability = 0.0
+    """The rate of dropout on what A reads."""
+    targets: tuple[str, ...] = ()
+    """Names of the layers to change, such as `q_proj`; by default all linear layers of attention
+    and feed-forward (Dettmers et al. 2023, §4).
+    """
+
+    @abstractmethod
+    def build(self, layer: nn.Linear) -> LoRALinear: ...
+
+
+@config
+class LoRAConfig(LowRankConfig):
+    """Low-rank adaptation (Hu et al. 2021): `W + (α / rank) B A`, of which A and B are learned."""
+
+    kind: Literal["lora"] = "lora"
+
+    def build(self, layer: nn.Linear) -> LoRALinear:
+        return LoRALinear(layer, self.rank, self.alpha, self.dropout)
+
+
+@config
+class DoRAConfig(LowRankConfig):
+    """Weight-decomposed low-rank adaptation (Liu et al. 2024): the rows' lengths are learned apart.
+
+    `m (W + (α / rank) B A) / ‖W + (α / rank) B A‖`, of which A, B and m are learned.
+    """
+
+    kind: Literal["dora"] = "dora"
+
+    def build(self, layer: nn.Linear) -> DoRALinear:
+        return DoRALinear(layer, self.rank, self.alpha, self.dropout)
+
+
+AdapterConfig = Annotated[LoRAConfig | DoRAConfig, Field(discriminator="kind"), WORD]
+"""Any kind of low-rank adaptation."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A model that `adapt` changed, and what of it is frozen."""
+
+    model: nn.Module
+    frozen: Sequence[Sequence[tuple[nn.Module, str]]]
+    """The places of each frozen weight: tied ones have several."""
+
+    def layers(self) -> dict[str, LoRALinear]:
+        """The adapted layers by name."""
+        named = self.model.named_modules()
+        return {name: layer for name, layer in named if isinstance(layer, LoRALinear)}
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Make the model a plain one again, in place: every change is added to its matrix."""
+        for places in self.frozen:
+            parameter = nn.Parameter(getattr(*places[0]))
+            for module, name in places:
+                delattr(module, name)
+                module.register_parameter(name, parameter)
+        for name, layer in self.layers().items():
+            plain = Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+            plain.weight = nn.Parameter(layer.low_rank().changed(layer.weight))
+            plain.register_parameter("bias", layer.bias)
+            plain.train(layer.training)
+            parent, _, last = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), last, plain)
+
+
+def adapt(model: nn.Module, config: AdapterConfig, new: Collection[str] = ()) -> Adapted:
+    """Put changes that are learned beside the linear layers of a model, and freeze the rest.
+
+    Weights named in `new` stay as they are and are learned too, such as those of another head. What
+    is frozen is no parameter any more, so that optimisers, checkpoints and averages have what is
+    learned alone. Raises `InputError` for a target that the model lacks.
+    """
+    for name, parent, last, layer in [*_chosen(model, config)]:
+        adapted = config.build(layer)
+        adapted.train(layer.training)
+        setattr(parent, last, adapted)
+        assert not any(one.startswith(f"{name}.") for one in new), f"{name} is new"
+    learned = {"lora_A", "lora_B", "magnitude"}
+    kept = {id(p) for n, p in model.named_parameters() if n in new}
+    frozen: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in kept or (isinstance(module, LoRALinear) and name in learned):
+                continue
+            frozen.setdefault(parameter, []).append((module, name))
+    for parameter, places in frozen.items():
+        for module, name in places:
+            delattr(module, name)
+            module.register_buffer(name, parameter.data, persistent=False)
+    return Adapted(model, [*frozen.values()])
+
+
+def _chosen(
+    model: nn.Module, config: AdapterConfig
+) -> Iterator[tuple[str, nn.Module, str, nn.Linear]]:
+    """The name, parent, attribute and module of each layer to change."""
+    found = [
+        (f"{path}.{last}", module, last, layer)
+        for path, module in model.named_modules()
+        if isinstance(module, MAPS)
+        for last, layer in module.named_children()
+        if isinstance(layer, nn.Linear)
+    ]
+    if not found:
+        raise InputError("train.adapter: this model has no attention or feed-forward to adapt")
+    names = sorted({last for _, _, last, _ in found})
+    for target in config.targets:
+        if target not in names:
+            raise InputError(
+                f"train.adapter.targets: no layer {target!r}.{nearest(target, names)} "
+                f"Valid: {', '.join(names)}."
+            )
+    return (one for one in found if not config.targets or one[2] in config.targets)
