@@ -63,6 +63,8 @@ EXAMPLES = {
     "n_decoder_layers": 2,
     "d_embed": 128,
     "d_out": 128,
+    "distillation": {"teacher": "runs/large"},
+    "teacher": "runs/large",
     "attention_factor": 1.0,
     "forced_bos_token_id": 2,
     "forced_eos_token_id": 3,

@@ -61,6 +61,9 @@ SURFACE = {
         "--split", "--sweep", "--plot", "--import",
     },
     "merge": {"--run", "--out", "--import"},
+    "distill": {
+        "--teacher", "--recipe", "--temperature", "--weight", "--sequences", "--out", "--import",
+    },
     "new": {"--family", "--file"},
     "parts": {"--json", "--import"},
     "schema": set(),

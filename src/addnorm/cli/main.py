@@ -39,6 +39,7 @@ COMMANDS = (
     "swap",
     "quantize",
     "merge",
+    "distill",
     "new",
     "parts",
     "schema",

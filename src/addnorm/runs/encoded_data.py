@@ -68,7 +68,14 @@ def _told(console: Console) -> tuple[Callable[[str], None], Show]:
 
 
 def _known(recipe: Recipe, saved: Saved | None) -> Tokenizers | None:
-    """The tokenizers of the run, or of what training begins with; None where they are learnt."""
+    """The tokenizers of the run, or of what training begins with or learns from.
+
+    None where they are learnt.
+    """
     if saved is not None:
         return saved.tokenizers
-    return None if recipe.train.start is None else read_settings(recipe.train.start).tokenizers
+    if recipe.train.start is not None:
+        return read_settings(recipe.train.start).tokenizers
+    if recipe.train.distillation is not None and recipe.tokenizer is None:
+        return read_settings(recipe.train.distillation.teacher).tokenizers
+    return None

@@ -121,7 +121,7 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
 def _reads_text(recipe: Recipe) -> bool:
     """Whether a run of this recipe must have a tokenizer."""
     without = recipe.data is None or medium_of(recipe.data) in ("images", "audio")
-    return recipe.tokenizer is not None or (recipe.train.start is not None and not without)
+    return recipe.tokenizer is not None or (recipe.train.has_tokens and not without)
 
 
 def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:

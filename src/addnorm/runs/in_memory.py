@@ -22,6 +22,7 @@ from addnorm.runs.settings import EvalConfig
 from addnorm.runs.training import Prepared, fit
 from addnorm.runs.types import check_data, corpus_of, path_of
 from addnorm.train.adapters import AdapterConfig
+from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import LossConfig
 from addnorm.train.optim import OptimizerConfig
 from addnorm.train.schedule import ScheduleConfig
@@ -33,6 +34,7 @@ class TrainOptions(TypedDict, total=False):
 
     start: str | PathLike[str] | None
     adapter: AdapterConfig | None
+    distillation: DistillationConfig | None
     steps: int | None
     epochs: int | None
     batching: BatchingConfig
@@ -151,7 +153,7 @@ def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[s
 
 def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
     """Raise `InputError` for text without a tokenizer, and for another medium with one."""
-    known = ready is not None or recipe.tokenizer is not None or recipe.train.start is not None
+    known = ready is not None or recipe.tokenizer is not None or recipe.train.has_tokens
     if corpus.medium != "text" and known:
         raise InputError(f"{corpus.medium} have no tokenizer: leave it out")
     if corpus.medium == "text" and not known:

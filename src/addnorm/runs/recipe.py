@@ -232,7 +232,7 @@ def _check_input(recipe: Recipe, place: Place) -> None:
             f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
         ),
         (
-            recipe.tokenizer is None and medium == "text" and recipe.train.start is None,
+            recipe.tokenizer is None and medium == "text" and not recipe.train.has_tokens,
             "tokenizer",
             "tokenizer is missing.",
         ),

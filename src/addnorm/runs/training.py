@@ -39,6 +39,7 @@ from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
+from addnorm.runs.teacher import open_teacher
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
 from addnorm.train.checkpoint import checkpoints_in
@@ -73,7 +74,7 @@ class Prepared:
                 error.add_note("a run goes on with the data that it began with")
             raise
         self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
-        self.learnt = None if saved or recipe.train.start else self.tokenizers
+        self.learnt = None if saved or recipe.tokenizer is None else self.tokenizers
         self.encoded: EncodedCorpus = self.data.encoded
         self.loaders: Loaders = build_loaders(
             recipe.train.batching, self.encoded, recipe.train.seed
@@ -86,6 +87,10 @@ class Prepared:
             begun = Run.open(start)
             check_float(begun, "is trained")
             self.start_report = transfer_matching_weights(self.model, begun.weights)
+        self.teacher: Model | None = None
+        if (distillation := recipe.train.distillation) is not None:
+            told = (self.tokenizers, self.labels)
+            self.teacher = open_teacher(distillation.teacher, self.model, *told)
         self.adapted: Adapted | None = None
         if recipe.train.adapter is not None:
             assert self.start_report is not None
@@ -216,6 +221,7 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
             folder,
             validation=prepared.validation(),
             listener=bar,
+            teacher=prepared.teacher,
             say=bar.say,
         )
         for problem in trainer.resume():

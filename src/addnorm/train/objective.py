@@ -9,6 +9,7 @@ from addnorm.nn.built import built
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import kind_of
 from addnorm.train.distill import imitation_sum
+from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import (
     CrossEntropyConfig,
     LossConfig,
@@ -21,9 +22,9 @@ from addnorm.train.loss import (
 class Objective:
     """The loss of a micro-batch, summed over its targets and averaged over early exits.
 
-    With a `teacher`, the model learns the teacher's outputs instead of the labels. With `in_parts`,
-    cross-entropy computes the logits of a few rows at a time. Raises `InputError` for an invalid
-    custom loss.
+    With a `teacher`, the model learns the teacher's outputs instead of the labels, or beside them
+    as `distillation` says. With `in_parts`, cross-entropy computes the logits of a few rows at a
+    time. Raises `InputError` for an invalid custom loss.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class Objective:
         *,
         label_smoothing: float = 0.0,
         teacher: nn.Module | None = None,
+        distillation: DistillationConfig | None = None,
         in_parts: bool = True,
     ) -> None:
         self.kind = kind_of(loss)
         self.label_smoothing = label_smoothing
         self.teacher = teacher
+        self.distillation = distillation
         self.in_parts = in_parts
         self.module = None
         if not isinstance(loss, CrossEntropyConfig):
@@ -52,8 +55,18 @@ class Objective:
         if self.teacher is not None:
             with torch.no_grad():
                 wanted = self.teacher(**inputs)
-            return imitation_sum(model(**inputs), wanted, targets)
+            return self._taught(model(**inputs), wanted, targets)
         return self._labelled(model, inputs, targets)
+
+    def _taught(self, outputs: Tensor, wanted: Tensor, targets: Tensor) -> Tensor:
+        """The loss against the teacher, with that against the labels in its share."""
+        if self.distillation is None:
+            return imitation_sum(outputs, wanted, targets)
+        share = self.distillation.weight
+        taught = imitation_sum(outputs, wanted, targets, self.distillation.temperature)
+        if share == 1.0:
+            return taught
+        return share * taught + (1 - share) * loss_sum(outputs, targets, self.label_smoothing)
 
     def _labelled(self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         smoothing = self.label_smoothing

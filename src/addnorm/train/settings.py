@@ -10,6 +10,7 @@ from addnorm.data.batching import BatchingConfig, TokensConfig
 from addnorm.parts import kind_of
 from addnorm.train.activation_checkpointing import Checkpointed
 from addnorm.train.adapters import AdapterConfig
+from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import CrossEntropyConfig, LossConfig
 from addnorm.train.optim import AdamWConfig, MuonConfig, OptimizerConfig
 from addnorm.train.precision import PrecisionName
@@ -24,6 +25,8 @@ class TrainConfig:
     """A run folder or a Hugging Face folder whose weights training begins with."""
     adapter: AdapterConfig | None = None
     """Learn a low-rank change of the matrices of `start` alone: `lora` or `dora`."""
+    distillation: DistillationConfig | None = None
+    """Learn what a teacher says, beside the labels."""
     steps: PositiveInt | None = None
     """Updates of the weights to make; give either this or `epochs`."""
     epochs: PositiveInt | None = None
@@ -77,25 +80,48 @@ class TrainConfig:
     tensorboard: bool = False
     """Write the curves for TensorBoard as well."""
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the tokens are those of a folder that training begins with or learns from."""
+        return self.start is not None or self.distillation is not None
+
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.epochs is None):
-            both = ", and not both" if self.steps else ": there is neither"
-            raise ValueError(f"give either steps or epochs{both}")
-        if self.adapter is not None and self.start is None:
-            raise ValueError(
-                "adapter changes the weights of a model that is there: give start, its folder"
-            )
-        if self.adapter is not None and isinstance(self.optimizer, MuonConfig):
-            raise ValueError("muon is for whole matrices: use the optimizer adamw with adapter")
-        if self.label_smoothing and not isinstance(self.loss, CrossEntropyConfig):
-            raise ValueError(
-                f"label_smoothing is that of cross_entropy: leave it out with {kind_of(self.loss)}"
-            )
-        if self.ema is not None and self.average:
-            raise ValueError("ema and average both replace the final weights: give one of them")
-        if self.compile and self.activation_checkpointing != "none":
-            raise ValueError(
-                "compile decides itself what is computed again: leave activation_checkpointing out"
-            )
-        if self.average and self.select == "best":
-            raise ValueError("average replaces the best weights: use select = 'last' with it")
+        both = ", and not both" if self.steps else ": there is neither"
+        other = None if isinstance(self.loss, CrossEntropyConfig) else kind_of(self.loss)
+        rules = (
+            (
+                (self.steps is None) == (self.epochs is None),
+                f"give either steps or epochs{both}",
+            ),
+            (
+                other and self.distillation is not None,
+                f"distillation is beside cross_entropy: leave it out with {other}",
+            ),
+            (
+                self.adapter is not None and self.start is None,
+                "adapter changes the weights of a model that is there: give start, its folder",
+            ),
+            (
+                self.adapter is not None and isinstance(self.optimizer, MuonConfig),
+                "muon is for whole matrices: use the optimizer adamw with adapter",
+            ),
+            (
+                other and self.label_smoothing,
+                f"label_smoothing is that of cross_entropy: leave it out with {other}",
+            ),
+            (
+                self.ema is not None and self.average,
+                "ema and average both replace the final weights: give one of them",
+            ),
+            (
+                self.compile and self.activation_checkpointing != "none",
+                "compile decides itself what is computed again: leave activation_checkpointing out",
+            ),
+            (
+                self.average and self.select == "best",
+                "average replaces the best weights: use select = 'last' with it",
+            ),
+        )
+        for wrong, message in rules:
+            if wrong:
+                raise ValueError(message)

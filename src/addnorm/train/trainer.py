@@ -92,8 +92,8 @@ class Trainer:
     """Trains `model` in `folder` by `config`; `resume` continues from the newest intact checkpoint.
 
     `folder` gets `metrics.jsonl`, `checkpoints/` and, with validation, `best.safetensors`. With a
-    `teacher`, the model learns the teacher's outputs instead of the labels. `say` receives messages
-    that the user should see immediately.
+    `teacher`, the model learns the teacher's outputs in place of the labels or, as `config` says,
+    beside them. `say` receives messages that the user should see immediately.
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class Trainer:
             config.loss,
             label_smoothing=config.label_smoothing,
             teacher=None if teacher is None else teacher.to(self.device).eval(),
+            distillation=config.distillation,
             # float16 scales the loss before the backward pass, but in parts the gradients come with
             # the loss.
             in_parts=not self.scaler.is_enabled(),

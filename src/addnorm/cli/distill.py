@@ -1,0 +1,66 @@
+"""`addnorm distill`: train a student on what a teacher says."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from addnorm.cli.imports import Imports, import_named
+
+
+def distill(
+    teacher: Path,
+    recipe: Path,
+    *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    temperature: float = 1.0,
+    weight: float = 0.5,
+    sequences: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    out: Path | None = None,
+    imports: Imports = (),
+) -> None:
+    """Train the recipe of a student on what a teacher says, beside the labels.
+
+    The student is of any architecture; its tokens are the teacher's, so its recipe may leave
+    [tokenizer] out. It is a run like any other, with `train.distillation` in its recipe: what was
+    stopped goes on with `addnorm train --resume`. A student with some of the teacher's layers
+    begins with `addnorm swap TEACHER --set n_layers=3`, and that folder as `train.start`.
+    Example: `addnorm distill runs/large small.toml --temperature 2 --out runs/small`.
+
+    Parameters
+    ----------
+    teacher
+        The folder of the teacher: a run, or one from Hugging Face.
+    recipe
+        The recipe of the student.
+    overrides
+        Fields of the recipe to replace, as `--table.field value`.
+    temperature
+        By what the logits of both are divided: above 1, unlikely tokens count for more.
+    weight
+        The share of the teacher's probabilities in the loss; the rest is that of the labels.
+    sequences
+        First have the teacher translate every training source, once, and learn its translations in
+        place of the data's (sequence-level distillation).
+    out
+        The run folder; by default `runs/`, the recipe's name and `-distilled`.
+    """
+    from addnorm.cli.fields import fields_given
+    from addnorm.cli.terminal import console
+    from addnorm.cli.train import train
+    from addnorm.runs.recipe import read_recipe
+    from addnorm.runs.run import Run
+    from addnorm.runs.sequences import written_sequences
+
+    named = ["temperature", "weight", "sequences", "out", "import"]
+    fields = fields_given(overrides, [f"--{name}" for name in named])
+    import_named(imports)
+    folder = out or Path("runs") / f"{recipe.stem}-distilled"
+    values = {"teacher": str(teacher), "temperature": temperature, "weight": weight}
+    fields |= {f"train.distillation.{name}": str(value) for name, value in values.items()}
+    if sequences:
+        parsed = read_recipe(recipe, fields, import_parts=True)
+        files = written_sequences(Run.open(teacher), parsed, folder, console)
+        fields["data.train"] = json.dumps([str(file) for file in files])
+    words = [word for name, value in fields.items() for word in (f"--{name}", value)]
+    train(recipe, *words, out=folder, imports=imports)

@@ -1,0 +1,92 @@
+"""Sequence-level distillation: a teacher's translations of the training sources, as new targets."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from addnorm.atomic import atomic_write
+from addnorm.data import ParallelConfig
+from addnorm.errors import InputError
+from addnorm.runs.digests import digest
+from addnorm.runs.recipe import Recipe
+from addnorm.runs.run import Run
+from addnorm.runs.use import write
+from addnorm.train.progress import text_progress
+
+FACTS, PARTIAL, WHOLE = "sequences.json", "sequences.partial.txt", "sequences.txt"
+AT_ONCE = 64
+"""Sentences between two writes: what a kill loses at most."""
+
+
+def written_sequences(
+    teacher: Run, recipe: Recipe, folder: Path, console: Console
+) -> tuple[Path, Path]:
+    """The file of training sources, and that of the teacher's translations, line by line.
+
+    Kim & Rush 2016, §3.2. By the beam search of the teacher's recipe. Written once: where it was
+    stopped it goes on. Raises `InputError` if the data are no parallel files, or if the folder
+    holds those of another teacher or source.
+    """
+    data = recipe.data
+    if not isinstance(data, ParallelConfig):
+        raise InputError("--sequences needs data.kind = 'parallel', a file of lines to translate")
+    if teacher.task != "translation":
+        raise InputError(f"{teacher.name}: a {teacher.task} model: --sequences needs a translator")
+    sources = [line.lower() if data.lowercase else line for _, line in data.lines(data.train[0])]
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_same(folder / FACTS, _facts(teacher, recipe))
+    whole, partial = folder / WHOLE, folder / PARTIAL
+    if whole.is_file():
+        return data.train[0], whole.absolute()
+    done = _finished_lines(partial)
+    with (
+        partial.open("a", encoding="utf-8") as out,
+        text_progress(console, "translating", len(sources)) as advance,
+    ):
+        advance(done)
+        for first in range(done, len(sources), AT_ONCE):
+            some = sources[first : first + AT_ONCE]
+            found = write(teacher, some, teacher.recipe.eval.decoding, first=first)
+            out.writelines(f"{best[0].text.replace(chr(10), ' ')}\n" for best in found)
+            out.flush()
+            advance(len(some))
+    partial.replace(whole)
+    return data.train[0], whole.absolute()
+
+
+def _finished_lines(file: Path) -> int:
+    """How many whole lines a file has; what follows them is cut off."""
+    if not file.exists():
+        return 0
+    content = file.read_bytes()
+    end = content.rfind(b"\n") + 1
+    with file.open("r+b") as out:
+        out.truncate(end)
+    return content.count(b"\n")
+
+
+def _facts(teacher: Run, recipe: Recipe) -> dict[str, str]:
+    assert isinstance(recipe.data, ParallelConfig)
+    assert teacher.folder is not None
+    weights = [*teacher.folder.glob("*.safetensors")]
+    return {
+        "teacher": " ".join(digest(file) for file in sorted(weights)),
+        "decoding": str(teacher.recipe.eval.decoding),
+        "source": str(recipe.data.train[0]),
+    }
+
+
+def _check_same(file: Path, facts: dict[str, str]) -> None:
+    if not file.is_file():
+        atomic_write(file, json.dumps(facts, indent=1))
+        return
+    try:
+        before = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: damaged: {error}") from error
+    changed = [name for name, value in facts.items() if before.get(name) != value]
+    if changed:
+        raise InputError(
+            f"{file.parent}: holds the sequences of another {changed[0]}: choose another --out"
+        )

@@ -1,0 +1,62 @@
+"""The teacher of a student: opened, and held to the same task, tokens and labels."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizers import Tokenizer
+from addnorm.errors import InputError
+from addnorm.models import DecoderModel, EncoderModel, Model
+from addnorm.nn.heads import TokenHead
+from addnorm.runs.run import Run
+
+SHOWN = 3
+"""How many tokens that differ are named."""
+
+
+def open_teacher(
+    folder: Path, student: Model, tokenizers: Tokenizers | None, labels: Sequence[str]
+) -> Model:
+    """The model in a folder, as the teacher of a student with these tokens and labels.
+
+    Raises `InputError` if its task, tokens or labels are others, and for a student whose early
+    exits nothing would teach.
+    """
+    run = Run.open(folder)
+    where = f"train.distillation.teacher: {folder}"
+    if type(run.model) is not type(student):
+        raise InputError(f"{where} is an {run.recipe.model.kind}, and the student is none")
+    if isinstance(student, EncoderModel | DecoderModel) and student.exits:
+        raise InputError("train.distillation teaches the last layer alone: leave model.exits out")
+    if (run.text is None) != (tokenizers is None):
+        raise InputError(f"{where} reads {'no text' if run.text is None else 'text'}")
+    if run.text is not None and tokenizers is not None:
+        sides = {"source": (run.text.source, tokenizers.source)}
+        sides["target"] = (run.text.target, tokenizers.target)
+        for side, (theirs, ours) in sides.items():
+            _check_tokens(f"{where} has other {side} tokens", theirs, ours)
+    if run.labels != tuple(labels):
+        theirs, ours = ", ".join(run.labels) or "none", ", ".join(labels) or "none"
+        raise InputError(f"{where} has other labels: {theirs} there, and {ours} here")
+    heads = [one.head for one in (run.model, student)]
+    widths = [head.weight.shape[0] for head in heads if isinstance(head, TokenHead)]
+    if len({*widths}) > 1:
+        raise InputError(f"{where} says {widths[0]:,} tokens, and the student {widths[1]:,}")
+    return run.model
+
+
+def _check_tokens(what: str, theirs: Tokenizer, ours: Tokenizer) -> None:
+    """Raise `InputError` naming the first tokens whose ids are not the same."""
+    n = max(theirs.vocab_size, ours.vocab_size)
+    both = [(i, _token(theirs, i), _token(ours, i)) for i in range(n)]
+    others = [one for one in both if one[1] != one[2]]
+    if not others:
+        return
+    shown = "; ".join(f"{i} is {a} there and {b} here" for i, a, b in others[:SHOWN])
+    more = f"; and {len(others) - SHOWN:,} more" if len(others) > SHOWN else ""
+    raise InputError(f"{what}: {shown}{more}. Leave [tokenizer] out to take the teacher's.")
+
+
+def _token(tokenizer: Tokenizer, i: int) -> str:
+    name = tokenizer.codec.name(i) if i < tokenizer.vocab_size else None
+    return "nothing" if name is None else repr(name)

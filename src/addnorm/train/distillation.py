@@ -1,0 +1,23 @@
+"""The value of a recipe that says which teacher a student learns from, and how."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat
+
+from addnorm.config import config
+
+
+@config
+class DistillationConfig:
+    """Learn what a teacher says beside the labels: `(1 - w) CE + w T² KL` (Hinton et al. 2015).
+
+    KL is that of the teacher's probabilities from the student's, both at the temperature T.
+    """
+
+    teacher: Path
+    """The folder of the teacher: a run, or one from Hugging Face, with the same tokens."""
+    temperature: PositiveFloat = 1.0
+    """T, by which the logits of both are divided: above 1, unlikely tokens count for more."""
+    weight: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """The share w of what the teacher says: 1 leaves the labels out."""

@@ -1,0 +1,220 @@
+"""Distillation: the loss that is said, teachers that fit, and sequences that are written once."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs.tiny import CLASSIFICATION, LANGUAGE, TRANSLATION, quiet, write_corpora
+from torch.nn import functional as F
+
+from addnorm.cli.main import status
+from addnorm.errors import InputError
+from addnorm.runs.recipe import read_recipe
+from addnorm.runs.run import Run
+from addnorm.runs.training import train_run
+from addnorm.train.distillation import DistillationConfig
+from addnorm.train.loss import CrossEntropyConfig
+from addnorm.train.objective import Objective
+
+TAUGHT = '[train]\ndistillation = { teacher = "teacher", temperature = 2.0, weight = 0.7 }'
+
+
+def train(folder: Path, name: str, text: str, **overrides: str) -> Run:
+    file = folder / f"{name}.toml"
+    file.write_text(text)
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    given["data.root"] = f'"{folder}"'
+    return train_run(read_recipe(file, given), folder / name, resume=True, console=quiet())
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_corpora(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def student(text: str) -> str:
+    """The recipe of a student of other sizes, whose tokens are its teacher's."""
+    start, end = text.index("[tokenizer]"), text.index("[model]")
+    return (
+        (text[:start] + text[end:])
+        .replace("d_model = 16", "d_model = 8")
+        .replace("[train]", TAUGHT)
+    )
+
+
+@pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
+def test_a_student_of_other_sizes_learns_and_goes_on_to_the_bit(root: Path, text: str) -> None:
+    train(root, "teacher", text)
+    steady = student(text).replace("[train]\n", '[train]\nschedule = "constant"\n')
+    steady = steady.replace("epochs = 2", "steps = 4\nsave_every = 2").replace(
+        'select = "best"\n', ""
+    )
+    whole = train(root, "whole", steady)
+    train(root, "parts", steady, train__steps="2")
+    parts = train(root, "parts", steady)
+    assert all(torch.equal(w, whole.weights[name]) for name, w in parts.weights.items())
+    assert whole.recipe.model.d_model == 8
+    alone = train(
+        root,
+        "alone",
+        steady.replace(TAUGHT.partition("\n")[2] + "\n", "").replace(
+            "[model]", text[text.index("[tokenizer]") : text.index("[model]")] + "[model]"
+        ),
+    )
+    assert any(not torch.equal(w, whole.weights[name]) for name, w in alone.weights.items())
+    (root / "teacher").rename(root / "away")  # a student needs it for learning alone
+    assert Run.open(root / "whole").task == whole.task
+
+
+class Fixed(torch.nn.Module):
+    """A model that always says the same logits."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.logits = torch.nn.Parameter(logits)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.logits
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weight", [0.3, 1.0])
+def test_the_loss_is_the_one_that_is_said(weight: float, smoothing: float) -> None:
+    torch.manual_seed(0)
+    ours, theirs = (torch.randn(2, 5, 7, dtype=torch.float64) for _ in range(2))
+    targets = torch.tensor([[1, 2, -100, 4, 6], [0, -100, 3, 3, 5]])
+    told = DistillationConfig(teacher=Path("t"), temperature=3.0, weight=weight)
+    objective = Objective(
+        CrossEntropyConfig(), label_smoothing=smoothing, teacher=Fixed(theirs), distillation=told
+    )
+    found = objective(Fixed(ours), {"inputs": targets}, targets)
+    counted = targets != -100
+    p = (theirs[counted] / 3).softmax(-1)
+    kl = (p * (p.log() - (ours[counted] / 3).log_softmax(-1))).sum()
+    ce = F.cross_entropy(
+        ours[counted], targets[counted], reduction="sum", label_smoothing=smoothing
+    )
+    assert float(found.detach()) == pytest.approx(float(weight * 9 * kl + (1 - weight) * ce))
+
+
+def test_other_tokens_are_named(root: Path) -> None:
+    train(root, "teacher", TRANSLATION)
+    with_own = TRANSLATION.replace("[train]", TAUGHT).replace('kind = "word"', 'kind = "char"')
+    with pytest.raises(
+        InputError, match=r"other source tokens: \d+ is '.+' there and '.+' here"
+    ) as e:
+        train(root, "other", with_own)
+    assert "more" in str(e.value)
+    assert "Leave [tokenizer] out" in str(e.value)
+    same = train(root, "same", TRANSLATION.replace("[train]", TAUGHT))
+    assert same.task == "translation"
+
+
+def test_a_teacher_of_another_kind_is_named(root: Path) -> None:
+    train(root, "teacher", CLASSIFICATION)
+    with pytest.raises(InputError, match="teacher is an encoder, and the student is none"):
+        train(root, "other", LANGUAGE.replace("[train]", TAUGHT))
+    lines = (root / "train.txt").read_text().replace("good", "fine")
+    (root / "train.txt").write_text(lines)
+    (root / "valid.txt").write_text(lines)
+    with pytest.raises(InputError, match="other labels: bad, good there, and bad, fine here"):
+        train(root, "other", student(CLASSIFICATION))
+
+
+WRONG = {
+    "no folder": ('teacher = "teacher"', 'teacher = "nowhere"', "nowhere"),
+    "weight 0": ("weight = 0.7", "weight = 0.0", "weight = 0.0"),
+    "temperature": ("temperature = 2.0", "temperature = -1.0", "temperature = -1.0"),
+    "a typo": ("temperature", "temprature", "Did you mean 'temperature'"),
+    "another loss": ("[train]", '[train]\nloss = "no_loss_of_ours"', "loss"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_named(root: Path, case: str) -> None:
+    old, new, expected = WRONG[case]
+    with pytest.raises(InputError) as caught:
+        train(root, "wrong", student(LANGUAGE).replace(old, new))
+    assert expected in str(caught.value)
+
+
+# Sequences.
+
+COMMAND = ("distill", "teacher", "student.toml", "--sequences", "--out", "out")
+
+
+def with_recipes(root: Path) -> None:
+    train(root, "teacher", TRANSLATION)
+    text = student(TRANSLATION).replace(TAUGHT, "[train]")
+    text = text.replace('kind = "parallel"', f'kind = "parallel"\nroot = "{root}"')
+    (root / "student.toml").write_text(text)
+
+
+def test_sequences_are_the_teacher_s_translations(root: Path) -> None:
+    with_recipes(root)
+    assert status(COMMAND) == 0
+    lines = (root / "out" / "sequences.txt").read_text().splitlines()
+    sources = (root / "train.en").read_text().splitlines()
+    assert lines == Run.open("teacher").translate(sources)
+    assert Run.open("out").recipe.data.train[1] == root / "out" / "sequences.txt"  # type: ignore[union-attr]
+
+
+def test_half_of_them_are_gone_on_with(root: Path) -> None:
+    with_recipes(root)
+    assert status(COMMAND) == 0
+    whole = (root / "out" / "sequences.txt").read_bytes()
+    (root / "other").mkdir()
+    facts = (root / "out" / "sequences.json").read_text()
+    (root / "other" / "sequences.json").write_text(facts)
+    (root / "other" / "sequences.partial.txt").write_bytes(whole[: len(whole) // 2])
+    assert status([*COMMAND[:-1], "other"]) == 0
+    assert (root / "other" / "sequences.txt").read_bytes() == whole
+
+
+def test_those_of_another_teacher_are_refused(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_recipes(root)
+    (root / "out").mkdir()
+    (root / "out" / "sequences.json").write_text('{"teacher": "x"}')
+    assert status(COMMAND) == 2
+    assert "out: holds the sequences of another teacher" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [LANGUAGE, CLASSIFICATION], ids=["lm", "class"])
+def test_sequences_need_a_translator(
+    root: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(root, "teacher", text)
+    recipe = student(text).replace(TAUGHT, "[train]").replace("[data]", f'[data]\nroot = "{root}"')
+    (root / "student.toml").write_text(recipe)
+    assert status(COMMAND) == 2
+    assert "--sequences needs data.kind = 'parallel'" in capsys.readouterr().err
+    assert not (root / "out").exists()
+
+
+@pytest.mark.long
+def test_killed_while_writing_it_ends_the_same(root: Path) -> None:
+    with_recipes(root)
+    for side in ("en", "de"):
+        file = root / f"train.{side}"
+        file.write_text(file.read_text() * 60)
+    command = [sys.executable, "-m", "addnorm", *COMMAND]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    partial = root / "out" / "sequences.partial.txt"
+    running = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    while not (partial.exists() and partial.stat().st_size) and running.poll() is None:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert status(COMMAND) == 0
+    first = (root / "out" / "sequences.txt").read_bytes()
+    assert status([*COMMAND[:-1], "again"]) == 0
+    assert (root / "again" / "sequences.txt").read_bytes() == first
