@@ -61,7 +61,7 @@ def test_data_that_have_gone_leave_a_dash(runs: list[Path], tmp_path: Path) -> N
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="two runs or more"):
+    with pytest.raises(InputError, match="not a run folder: no config"):
         compare([tmp_path])
     with pytest.raises(InputError, match="nothing is there"):
         compare([tmp_path / "a", tmp_path / "b"])

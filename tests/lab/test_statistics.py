@@ -131,11 +131,6 @@ def test_verdicts() -> None:
     assert math.isnan(single.effect)
 
 
-def test_a_difference_that_never_varies_is_decided() -> None:
-    [found] = differences([([2.0, 3.0, 4.0], [1.0, 2.0, 3.0])])
-    assert (found.verdict, found.p, found.effect) == ("higher", 0.0, math.inf)
-
-
 def test_sides_of_different_lengths_are_no_pairs() -> None:
     with pytest.raises(ValueError, match=r"shorter|longer|argument"):
         differences([([1.0], [1.0, 2.0])])
@@ -169,3 +164,38 @@ def test_a_score_that_is_no_number_hides_no_other() -> None:
     good = ([1.0, 1.1, 1.2, 1.15], [0.0, 0.0, 0.0, 0.0])
     found = differences([good, ([math.nan, 1.0, 1.0, 1.0], [0.0] * 4)])
     assert [one.verdict for one in found] == ["higher", "undecided"]
+
+
+def test_equal_differences_of_few_seeds_are_no_certainty() -> None:
+    """Of scores with a resolution they vary by one step at least; of others there are signs."""
+    [two] = differences([([2.0, 3.0], [1.0, 2.0])])
+    assert (two.p, two.verdict) == (0.5, "undecided")
+    [six] = differences([([2.0] * 6, [1.0] * 6)])
+    assert six.p == pytest.approx(2**-5)
+    [step] = differences([([95.0] * 3, [90.0] * 3)], resolution=5.0)
+    assert step.p == pytest.approx(2 * stats.t.sf(math.sqrt(3), 2))
+    assert step.verdict == "undecided"
+    assert step.interval.low < 0 < step.interval.high
+    [far] = differences([([100.0] * 3, [0.0] * 3)], resolution=5.0)
+    assert far.verdict == "higher"
+
+
+@pytest.mark.parametrize(("n_examples", "accuracy", "n_seeds"), [(20, 0.9, 2), (100, 0.99, 3)])
+def test_false_alarms_are_few_for_scores_that_count(
+    n_examples: int, accuracy: float, n_seeds: int
+) -> None:
+    """Four comparisons without a true difference; a study errs if any of them is decided."""
+    rng = np.random.default_rng(0)
+    step, alarms, n = 100 / n_examples, 0, 1500
+    for _ in range(n):
+        scores = step * rng.binomial(n_examples, accuracy, (5, n_seeds))
+        found = differences([(list(one), list(scores[0])) for one in scores[1:]], resolution=step)
+        alarms += any(one.verdict in ("higher", "lower") for one in found)
+    assert alarms <= 0.06 * n
+
+
+def test_tests_that_are_not_shown_count() -> None:
+    pair = ([1.0, 2.1, 3.0, 4.2], [0.5, 1.0, 2.2, 3.1])
+    [alone], [among] = differences([pair]), differences([pair], others=3)
+    assert among.p == alone.p == alone.adjusted
+    assert among.adjusted == pytest.approx(4 * alone.p)

@@ -1,6 +1,7 @@
 """Running a study from its design to its report, with progress on a console."""
 
 import re
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a variant costs: parameters, FLOP per token, and seconds of training a cell."""
+    """What a variant costs: parameters, FLOP per token, and seconds of a cell, with its data."""
 
     parameters: int
     flops: float
@@ -59,6 +60,8 @@ def ablate_recipe(
     Raises `InputError` for what is wrong, before anything runs, and `Interrupted` when stopped.
     """
     at_once = workers(options, design.threads)
+    if options.budget is not None:
+        read_budget(options.budget)  # a mistake there is said before anything is measured
     study = study_of(recipe, folder, design)
     for variant in study.variants:
         if variant.refused:
@@ -139,10 +142,13 @@ def costs_of(study: Study, threads: int, console: Console) -> dict[int, Cost]:
 
 
 def _cost(recipe: Recipe) -> Cost:
+    begun = time.perf_counter()
     prepared = Prepared(recipe)
+    preparing = time.perf_counter() - begun
     flops = flops_per_token(recipe, prepared)
     parameters = count_parameters(recipe, prepared.tokenizers, prepared.labels)
-    return Cost(parameters=parameters, flops=flops, seconds=estimate(prepared, n_timed=4).seconds)
+    seconds = preparing + estimate(prepared, n_timed=4).seconds
+    return Cost(parameters=parameters, flops=flops, seconds=seconds)
 
 
 def within_budget(
@@ -189,8 +195,8 @@ def cost_table(study: Study, costs: Mapping[int, Cost], at_once: int) -> Table:
         "parameters",
         "FLOP per token",
         "minutes a cell",
-        caption=f"{n_seeds} seeds each, {at_once} at once: about {total / 60:,.1f} minutes in all, "
-        "validation on top",
+        caption=f"{n_seeds} seeds each, {at_once} at once: about {total / 60:,.1f} minutes in all; "
+        "start-up, validation and pictures come on top",
     )
     for index, cost in costs.items():
         table.add_row(

@@ -61,12 +61,12 @@ def compare(folders: Sequence[Path]) -> Comparison:
     Runs of different tasks are not comparable, and refused.
     """
     unique = list({folder.resolve(): folder for folder in folders}.values())
-    if len(unique) < 2:
-        raise InputError("compare needs two runs or more: `addnorm compare runs/a runs/b`")
     for folder in unique:
         if not is_run(folder):
             lacks = "no config.json" if folder.exists() else "nothing is there"
             raise InputError(f"{folder}: not a run folder: {lacks}")
+    if len(unique) < 2:
+        raise InputError("compare needs two runs or more: `addnorm compare runs/a runs/b`")
     saved = [read_settings(folder) for folder in unique]
     tasks = {task_of(one.recipe): folder for one, folder in zip(saved, unique, strict=True)}
     if len(tasks) > 1:

@@ -1,10 +1,11 @@
 """Making variants cost the same: as many parameters, or operations a token, as the first."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import fields, is_dataclass, replace
+from reprlib import repr as short
+from typing import Any, Literal
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, nearest
 from addnorm.inspect.flops import forward_flops
 from addnorm.lab.grid import Reader, Variant
 from addnorm.runs.build import build_model, count_parameters
@@ -32,8 +33,27 @@ def matched(read: Reader, variants: list[Variant], cost: Cost, field: str = FIEL
     """
     first = variants[0].recipe
     assert first is not None
+    check_width(first, field)
     target = cost(first)
     return [variants[0], *(_matched(read, one, cost, target, field) for one in variants[1:])]
+
+
+def check_width(recipe: Recipe, field: str) -> None:
+    """Raise `InputError` unless `field` names a whole number of a recipe, with the nearest name."""
+    here: Any = recipe
+    tables: list[str] = []
+    for name in field.split("."):
+        known = [one.name for one in fields(here)] if is_dataclass(here) else []
+        if name not in known:
+            place = ".".join(tables) or "the recipe"
+            valid = f" Valid: {', '.join(known)}." if known else ""
+            raise InputError(
+                f"--match-by {field}: {place} has no {name!r}.{nearest(name, known)}{valid}"
+            )
+        here = getattr(here, name)
+        tables.append(name)
+    if isinstance(here, bool) or not (here is None or isinstance(here, int)):
+        raise InputError(f"--match-by {field}: {short(here)} is no whole number to adjust")
 
 
 def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:

@@ -128,6 +128,8 @@ def speedrun(
     board: str, recipe: Path | None, seeds: int, root: Path, out: Path, console: Console
 ) -> Table:
     """Time the recipes of a board in turn, seed by seed; keep and show their times."""
+    if not root.is_dir():
+        raise InputError(f"--data.root {root}: no such folder")
     folder = out / f"{board}-{file_name(processor())}"
     recipes = contenders(board, recipe, folder)
     found: list[Time] = []

@@ -7,7 +7,7 @@ a seed does to both cancels out.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,48 +59,62 @@ class Difference:
     """The seeds that would decide it, if the difference is what it seems; None if none would."""
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
+def mean_interval(values: Sequence[float], least_spread: float = 0.0) -> Interval:
     """The mean with its 95 % interval, `mean ± t(n - 1) · s / √n`; infinite for a single value.
 
-    Raises `ValueError` if there are no values.
+    `s` is at least `least_spread`. Raises `ValueError` if there are no values.
     """
     if not values:
         raise ValueError("no values, no mean")
     mean, n = float(np.mean(values)), len(values)
     if n == 1:
         return Interval(mean=mean, low=-math.inf, high=math.inf, n=1)
-    error = float(stats.sem(values))
+    error = max(float(np.std(values, ddof=1)), least_spread) / math.sqrt(n)
     reach = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
     return Interval(mean=mean, low=mean - reach, high=mean + reach, n=n)
 
 
-def differences(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Difference]:
+def differences(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
+    *,
+    resolution: float = 0.0,
+    others: int = 0,
+) -> list[Difference]:
     """Compare the values of each variant with those of the first, seed by seed.
 
     A pair is the values of a variant and those of the first one with the same seeds. All pairs
-    together are one family of tests, corrected by Holm. Raises `ValueError` for values of different
-    lengths, or none.
+    together are one family of tests, corrected by Holm, with `others` that are not shown. Scores
+    that are whole multiples of a `resolution`, such as the accuracy on 20 examples, are taken to
+    vary by one at least: equal differences of few seeds are no certainty. Raises `ValueError` for
+    values of different lengths, or none.
     """
     all_of = [[a - b for a, b in zip(ours, first, strict=True)] for ours, first in pairs]
-    ps = [_p(one) for one in all_of]
+    ps = [_p(one, resolution) for one in all_of]
+    n_tests = len(ps) + others
     return [
-        _difference(one, p, adjusted, len(pairs))
-        for one, p, adjusted in zip(all_of, ps, holm(ps), strict=True)
+        _difference(one, p, adjusted, n_tests, resolution)
+        for one, p, adjusted in zip(all_of, ps, holm([*ps, *[1.0] * others]), strict=False)
     ]
 
 
-def _p(values: Sequence[float]) -> float:
-    """The p-value of the t-test that the mean is zero; 1 where nothing can be tested."""
-    if len(values) < 2 or not any(values) or not np.all(np.isfinite(values)):
+def _p(values: Sequence[float], resolution: float) -> float:
+    """The p-value of the t-test that the mean is zero; 1 where nothing can be tested.
+
+    Differences that are all equal, of scores of unknown resolution, have that of the sign test.
+    """
+    n = len(values)
+    if n < 2 or not any(values) or not np.all(np.isfinite(values)):
         return 1.0
-    if not _spread(values):
-        return 0.0  # the same difference with every seed
-    found: Any = stats.ttest_1samp(values, 0.0)
-    return float(found.pvalue)
+    spread = max(_spread(values), resolution)
+    if not spread:
+        return 2.0 ** (1 - n)
+    return float(2 * stats.t.sf(abs(float(np.mean(values))) / (spread / math.sqrt(n)), n - 1))
 
 
-def _difference(values: Sequence[float], p: float, adjusted: float, n_tests: int) -> Difference:
-    interval = mean_interval(values)
+def _difference(
+    values: Sequence[float], p: float, adjusted: float, n_tests: int, resolution: float
+) -> Difference:
+    interval = mean_interval(values, resolution)
     if len(values) > 1 and not any(values):
         verdict: Verdict = "equal"
     elif adjusted < 1 - LEVEL:

@@ -241,7 +241,8 @@ def study_of(recipe: Path | Recipe, folder: Path, design: Design) -> Study:
     assert first is not None
     if sum(one.recipe is not None for one in variants) < 2:
         reasons = "; ".join(f"{one.name}: {one.refused}" for one in variants if one.refused)
-        raise InputError(f"nothing is left to compare {variants[0].name} with: {reasons}")
+        why = reasons or "--vary gives one value: give two or more, with commas between"
+        raise InputError(f"nothing is left to compare {variants[0].name} with: {why}")
     known = MEASURED[task_of(first)]
     if design.metric is not None and design.metric not in known:
         valid = ", ".join(known)

@@ -20,6 +20,9 @@ from addnorm.lab.studies import Study
 BLEU_SAMPLES = 1000
 """How often sacrebleu draws the sentences again."""
 
+COUNTING = ("accuracy", "exact")
+"""The metrics that are the share of the examples that are right, in per cent."""
+
 BySeed = Mapping[int, Figures]
 
 
@@ -77,7 +80,9 @@ def summarise(study: Study, dropped: Mapping[int, str] | None = None) -> Summary
     }
     compared = [i for i in scores if i and len(scores[i].keys() & scores[0].keys()) > 0]
     pairs = [_paired(scores[i], scores[0]) for i in compared]
-    found = dict(zip(compared, differences(pairs), strict=True))
+    others = len([i for i in dropped or {} if i not in compared])  # tests all the same
+    tested = differences(pairs, resolution=resolution_of(study.metric, figures), others=others)
+    found = dict(zip(compared, tested, strict=True))
     rows = [
         _row(
             study,
@@ -99,6 +104,17 @@ def summarise(study: Study, dropped: Mapping[int, str] | None = None) -> Summary
         splits=sorted(splits),
         n_seeds=len(study.settings.seeds),
     )
+
+
+def resolution_of(metric: str, figures: Mapping[int, BySeed]) -> float:
+    """The least step of a score that counts examples; 0 for any other."""
+    counts = [
+        len(one.values[metric])
+        for several in figures.values()
+        for one in several.values()
+        if metric in COUNTING and len(one.values.get(metric, ()))
+    ]
+    return 100 / min(counts) if counts else 0.0
 
 
 def _paired(

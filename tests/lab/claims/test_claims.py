@@ -118,8 +118,8 @@ HOLDS = {
         }
     ),
     "norms": table(
-        spread={(name, x): 2.0 + (name == "batchnorm") for name in ("layernorm", "batchnorm")
-                for x in (0.0, 0.9)},
+        spread={(name, x): 2.0 + (1 + x) * (name == "batchnorm")
+                for name in ("layernorm", "batchnorm") for x in (0.0, 0.9)},
         rate={(name, rate): 9.0 if rate > (1e-3 if name == "batchnorm" else 1.6e-2) else 2.0
               for name in ("layernorm", "batchnorm")
               for rate in (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)},

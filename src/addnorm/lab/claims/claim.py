@@ -85,6 +85,17 @@ class Results:
         mine, theirs = self.values[ours], self.values[first]
         return mean_interval([mine[seed] - theirs[seed] for seed in theirs if seed in mine])
 
+    def growth(
+        self, panel: str, ours: str, first: str, x: float | str, before: float | str
+    ) -> Interval:
+        """How much more two series differ at `x` than `before`, with its 95 % interval."""
+        points = [Point(panel, series, at) for at in (x, before) for series in (ours, first)]
+        columns = [self.values[point] for point in points]
+        seeds = [seed for seed in columns[0] if all(seed in one for one in columns)]
+        return mean_interval(
+            [(columns[0][s] - columns[1][s]) - (columns[2][s] - columns[3][s]) for s in seeds]
+        )
+
     def ratio(self, ours: Point, first: Point) -> Interval:
         """The mean ratio of two points, seed by seed, with its 95 % interval."""
         mine, theirs = self.values[ours], self.values[first]
