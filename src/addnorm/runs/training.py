@@ -33,6 +33,7 @@ from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.checkpoint import checkpoints_in
+from addnorm.train.optim import check_installed
 from addnorm.train.patience import patiently
 from addnorm.train.precision import autocast, resolve_device
 from addnorm.train.progress import ProgressBar
@@ -55,6 +56,7 @@ class Prepared:
         console: Console | None = None,
     ) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
+        check_installed(recipe.train.optimizer)
         check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
         self.recipe = recipe
         try:
