@@ -1,6 +1,7 @@
 """Optimisers: AdamW, AdamW with states of 8 bits, or Muon for matrices and AdamW for the rest."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
@@ -72,9 +73,7 @@ class AdamW8bitConfig:
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         """Build both optimisers. Raises `InputError` without torchao."""
-        check_installed(self)
-        from torchao.optim import AdamW8bit
-
+        adamw_8bit = _torchao_adamw()
         roles = roles_of(model)
         wide = AdamWConfig(betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
         rest = wide.over(roles.tables, roles.vectors, lr)
@@ -82,7 +81,7 @@ class AdamW8bitConfig:
             return [rest]
         # A hint to whoever wrote the states, of no use to whoever trains.
         warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash")
-        narrow = AdamW8bit(
+        narrow = adamw_8bit(
             roles.matrices,
             lr=lr,
             betas=self.betas,
@@ -91,6 +90,12 @@ class AdamW8bitConfig:
             block_size=self.block_size,
         )
         return [narrow, rest]
+
+
+def _torchao_adamw() -> Callable[..., torch.optim.Optimizer]:
+    with torchao_for('optimizer kind = "adamw_8bit"', 'choose "adamw"'):
+        from torchao.optim import AdamW8bit
+    return AdamW8bit
 
 
 @config
@@ -138,8 +143,7 @@ OptimizerConfig = Annotated[
 def check_installed(config: OptimizerConfig) -> None:
     """Raise `InputError` if the optimiser needs a library that is not installed."""
     if isinstance(config, AdamW8bitConfig):
-        with torchao_for('optimizer kind = "adamw_8bit"', 'choose "adamw"'):
-            import torchao.optim  # noqa: F401
+        _torchao_adamw()
 
 
 def build_optimizers(
