@@ -1,9 +1,9 @@
-"""Memory of the machine and of this process, and the C library's allocator."""
+"""Memory of the machine and of this process, and tuning of the C library's allocator."""
 
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,49 +23,6 @@ def keep_freed_pages() -> None:
     if not mallopt(M_MMAP_THRESHOLD, 2**30):
         mallopt(M_MMAP_THRESHOLD, 2**25)  # the limit of older versions
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-class _Usage(ctypes.Structure):
-    """`struct mallinfo2` of glibc."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-def replayed_growth(events: Iterable[tuple[int, int]]) -> int | None:
-    """How far the heap grows beyond its size now by these events; None without glibc 2.33.
-
-    An event is `(key, bytes)`: so many bytes are allocated, or, where they are 0, those of the same
-    key are freed. Gaps that freed memory leaves are part of the growth. Nothing is written to the
-    memory, so that it takes no physical memory.
-    """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if libc is None or (mallinfo := getattr(libc, "mallinfo2", None)) is None:
-        return None
-    mallinfo.restype = _Usage
-    libc.aligned_alloc.restype = ctypes.c_void_p
-    libc.aligned_alloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
-    libc.free.argtypes = [ctypes.c_void_p]
-
-    def size() -> int:
-        now = mallinfo()
-        return now.arena + now.hblkhd
-
-    start, most, held = size(), 0, dict[int, int]()
-    for key, n in events:
-        if n:
-            held[key] = libc.aligned_alloc(64, n)  # as torch aligns its tensors
-            most = max(most, size() - start)
-        elif key in held:
-            libc.free(held.pop(key))
-    for address in held.values():
-        libc.free(address)
-    return most
 
 
 def _mallopt() -> Callable[[int, int], int] | None:

@@ -43,8 +43,8 @@ def train(
         may change on the way: steps, epochs, how often it validates and saves, patience, device.
     dry_run
         Only print the model, its parameters, tokens a step, memory at the peak and the time to
-        expect. Memory is predicted without training, and warned of where there is less; for the
-        time, a few steps are made. No run is written.
+        expect. The largest batches are counted first without memory for them, and a warning says
+        if they do not fit; otherwise a few steps are made. No run is written.
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.terminal import console

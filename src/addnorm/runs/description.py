@@ -130,7 +130,7 @@ def expected_memory(peak: PeakMemory) -> Table:
         "optimiser state": peak.optimizer,
         "moving average": peak.average,
         "gradients and activations": peak.activations,
-        "gaps between tensors": peak.gaps,
+        "libraries at work, gaps": peak.other,
     }
     table = Table("memory at the peak", "", box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name, size in rows.items():
@@ -144,7 +144,7 @@ def expected_memory(peak: PeakMemory) -> Table:
 def too_large(peak: PeakMemory) -> str | None:
     """A warning if training needs more memory than there is; None if it fits."""
     there = peak.available
-    if there is None or peak.total <= there:
+    if there is None or not peak.exceeds():
         return None
     where = "this GPU" if peak.device.type == "cuda" else "this machine"
     return (

@@ -1,4 +1,4 @@
-"""Predicting the peak memory of training: steps on tensors without values, nothing trained."""
+"""The peak memory of training: from steps on tensors without values, then from a few true ones."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -18,19 +18,14 @@ from torch._subclasses.fake_tensor import (
 
 from addnorm.data.batching import Batch, Buckets, Loader
 from addnorm.memory import (
-    keep_freed_pages,
     peak_resident_memory,
-    replayed_growth,
     resident_memory,
     total_memory,
 )
-from addnorm.models import DecoderConfig
-from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.choices import choices
 from addnorm.runs.training import Prepared
 from addnorm.train.activation_checkpointing import checkpointed_activations
 from addnorm.train.allocations import Allocations
-from addnorm.train.loss import CrossEntropyConfig
 from addnorm.train.precision import resolve_device
 from addnorm.train.settings import TrainConfig
 from addnorm.train.trainer import Trainer
@@ -50,8 +45,8 @@ class PeakMemory:
     """The moving average of the weights."""
     activations: int
     """Gradients, what the backward pass needs, and temporary results."""
-    gaps: int
-    """What lies free between tensors and is too small for the next; 0 on a GPU."""
+    other: int
+    """Work space of libraries, and gaps between tensors that are too small for the next one."""
     before: int
     """The most that the process took before training, while it read the data."""
 
@@ -59,7 +54,7 @@ class PeakMemory:
     def total(self) -> int:
         """All parts together, or what was taken before if that was more."""
         kept = self.weights + self.optimizer + self.average
-        return max(self.process + kept + self.activations + self.gaps, self.before)
+        return max(self.process + kept + self.activations + self.other, self.before)
 
     @property
     def available(self) -> int | None:
@@ -68,55 +63,70 @@ class PeakMemory:
             return torch.cuda.get_device_properties(self.device).total_memory
         return total_memory()
 
+    def exceeds(self) -> bool:
+        """Whether there is less memory than this."""
+        return self.available is not None and self.total > self.available
+
 
 @dataclass(frozen=True, kw_only=True)
-class _Traced:
-    """What steps allocated: the parts that stay, the peak, and each event."""
+class _Counted:
+    """The bytes that steps allocated: the parts that stay, and the peak."""
 
     weights: int
     optimizer: int
     average: int
     peak: int
-    events: list[tuple[int, int]]
 
 
 def predict_peak_memory(prepared: Prepared) -> PeakMemory:
     """Predict the peak memory of training: of the process on a CPU, or of the tensors on a GPU.
 
     The largest batches go through the model, the loss, the backward pass and the optimiser as
-    tensors without values, while each allocation is recorded. On a CPU the C library then repeats
-    these allocations, in memory that is never touched, to see which gaps remain between them; what
-    libraries take is measured on a tiny model. Where a model reads values, to choose a shape or a
-    path, as a mixture of experts does, the steps are made with values, and change the weights of
-    `prepared.model`. A compiler's own memory, validation and saving are not counted.
+    tensors without values, while each allocation is counted: this takes no memory. If they fit into
+    the machine, steps are made with them, for what cannot be counted: what libraries take, and gaps
+    between tensors. They change the weights of `prepared.model`. Where a model reads values, to
+    choose a shape or a path, as a mixture of experts does, the count has them too. Validation and
+    saving are not counted.
     """
-    config = prepared.recipe.train
-    device = resolve_device(config.device)
-    before = peak_resident_memory() or 0
-    if on_cpu := device.type == "cpu":
-        if choices().keep_pages:
-            keep_freed_pages()
-        _step_of_tiny_model(config, prepared.loaders.train)
-    base = resident_memory() or before
+    device = resolve_device(prepared.recipe.train.device)
+    before, base = peak_resident_memory() or 0, resident_memory() or 0
+    choices()  # measured now, if ever
     batches = largest_batches(prepared.loaders.train)
     try:
-        traced = _without_values(prepared, batches, device)
-        grown = replayed_growth(traced.events) if on_cpu else None
+        counted = _without_values(prepared, batches, device)
     except (DataDependentOutputException, DynamicOutputShapeException):
-        traced = _trace(prepared.model, prepared, batches, lambda tensor: tensor)
-        grown = (resident_memory() or base) - base if on_cpu else None
-    kept = traced.weights + traced.optimizer + traced.average
-    growth = traced.peak - traced.weights
-    return PeakMemory(
+        counted = _count(prepared.model, prepared, batches, lambda tensor: tensor)
+    kept = counted.weights + counted.optimizer + counted.average
+    on_cpu = device.type == "cpu"
+    found = PeakMemory(
         device=device,
-        process=max(base - traced.weights, 0) if on_cpu else 0,
-        weights=traced.weights,
-        optimizer=traced.optimizer,
-        average=traced.average,
-        activations=traced.peak - kept,
-        gaps=max((grown or 0) - growth, 0),
+        process=max(base - counted.weights, 0) if on_cpu else 0,
+        weights=counted.weights,
+        optimizer=counted.optimizer,
+        average=counted.average,
+        activations=counted.peak - kept,
+        other=0,
         before=before if on_cpu else 0,
     )
+    if found.exceeds():
+        return found
+    _make_steps(prepared, batches)
+    if on_cpu:
+        most = peak_resident_memory() or 0
+        taken = most if most > before else resident_memory() or 0
+    else:
+        taken = torch.cuda.max_memory_allocated(device)
+    return replace(found, other=max(taken - found.process - counted.peak, 0))
+
+
+def _make_steps(prepared: Prepared, batches: Sequence[Batch]) -> None:
+    """Make two steps with each batch."""
+    config = prepared.recipe.train
+    blocks = checkpointed_activations(prepared.model, config.activation_checkpointing)
+    with TemporaryDirectory() as folder, blocks:
+        trainer = Trainer(prepared.model, prepared.loaders.train, _plain(config), Path(folder))
+        for batch in [*batches, *batches]:
+            trainer.update([batch] * config.accumulate)
 
 
 def largest_batches(loader: Loader[Any]) -> list[Batch]:
@@ -134,7 +144,7 @@ def largest_batches(loader: Loader[Any]) -> list[Batch]:
     return [loader.build(plan[n]) for n in dict.fromkeys((by_positions, by_scores, 0))]
 
 
-def _without_values(prepared: Prepared, batches: Sequence[Batch], device: torch.device) -> _Traced:
+def _without_values(prepared: Prepared, batches: Sequence[Batch], device: torch.device) -> _Counted:
     mode = FakeTensorMode()
     with FakeCopyMode(mode):
         model = copy.deepcopy(prepared.model)
@@ -142,7 +152,7 @@ def _without_values(prepared: Prepared, batches: Sequence[Batch], device: torch.
         _move(model, device)
         # Tensors without values cannot be moved in place, which `to` does.
         vars(model)["to"] = lambda _: model  # pyright: ignore[reportUnknownLambdaType]
-        return _trace(model, prepared, batches, mode.from_tensor)
+        return _count(model, prepared, batches, mode.from_tensor)
 
 
 def _move(model: nn.Module, device: torch.device) -> None:
@@ -158,32 +168,30 @@ def _move(model: nn.Module, device: torch.device) -> None:
                     held[name] = moved.setdefault(id(tensor), there)
 
 
-def _trace(
+def _count(
     model: nn.Module,
     prepared: Prepared,
     batches: Sequence[Batch],
     as_tensor: Callable[[Tensor], Tensor],
-) -> _Traced:
-    """Make a step of each batch, twice, and record what is allocated; nothing is written."""
-    config = _plain(prepared.recipe.train)
+) -> _Counted:
+    """Make a step of each batch, twice, and count what is allocated."""
+    config = replace(_plain(prepared.recipe.train), compile=False)
     blocks = checkpointed_activations(model, config.activation_checkpointing)
     allocations = Allocations()
     with TemporaryDirectory() as folder, blocks:
         allocations.add(model.state_dict(keep_vars=True).values())
         weights = allocations.live
-        allocations.events.clear()
         with allocations:
             trainer = Trainer(model, prepared.loaders.train, config, Path(folder))
             average = allocations.live - weights
             states: list[Tensor] = []  # of the optimisers that are not run here
             for batch in [*batches, *batches]:
                 _update(trainer, _mapped(batch, as_tensor), states)
-            return _Traced(
+            return _Counted(
                 weights=weights,
                 optimizer=allocations.live - weights - average,
                 average=average,
                 peak=allocations.peak,
-                events=list(allocations.events),
             )
 
 
@@ -221,17 +229,6 @@ def _states_of_8_bits(optimizer: Any) -> list[Tensor]:
     return found
 
 
-def _step_of_tiny_model(config: TrainConfig, loader: Loader[Any]) -> None:
-    """Let the libraries take what they take at a first step; nothing of it is kept."""
-    attention = AttentionConfig(n_heads=2)
-    model = DecoderConfig(d_model=64, n_layers=1, attention=attention).build(8)
-    tokens = torch.ones(2, 8, dtype=torch.long)
-    batch = Batch.of({"tokens": tokens}, tokens, [0, 1])
-    plain = replace(_plain(config), loss=CrossEntropyConfig())
-    with TemporaryDirectory() as folder:
-        Trainer(model, loader, plain, Path(folder)).update([batch])
-
-
 def _plain(config: TrainConfig) -> TrainConfig:
-    """Without what needs a compiler, validation data or a place to write to."""
-    return replace(config, compile=False, select="last", patience=None, tensorboard=False)
+    """Without what needs validation data, or TensorBoard."""
+    return replace(config, select="last", patience=None, tensorboard=False)

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Iterable
-from itertools import count
 from typing import Any
 
 from torch import Tensor, UntypedStorage
@@ -13,8 +12,7 @@ from torch.utils._pytree import tree_leaves
 class Allocations(TorchDispatchMode):
     """Within this, counts the bytes of every storage from its creation until it is freed.
 
-    `live` are the bytes at the moment, `peak` the most so far, and `events` what happened: the key
-    of a storage with its bytes, and with 0 when it is freed. Tensors that were there before are
+    `live` are the bytes at the moment, `peak` the most so far. Tensors that were there before are
     counted by `add`. What a kernel allocates for itself, and frees before it returns, is not seen.
     """
 
@@ -22,10 +20,7 @@ class Allocations(TorchDispatchMode):
         super().__init__()
         self.live = 0
         self.peak = 0
-        self.events: list[tuple[int, int]] = []
         self._sizes: dict[int, int] = {}
-        self._keys: dict[int, int] = {}
-        self._count = count()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -42,14 +37,10 @@ class Allocations(TorchDispatchMode):
                 self._begin(address, storage)
 
     def _begin(self, address: int, storage: UntypedStorage) -> None:
-        size = self._sizes[address] = storage.nbytes()
-        self._keys[address] = next(self._count)  # an address is taken again, a key never
-        if size:
-            self.events.append((self._keys[address], size))
-        self.live += size
+        self._sizes[address] = storage.nbytes()
+        self.live += self._sizes[address]
         self.peak = max(self.peak, self.live)
         weakref.finalize(storage, self._end, address).atexit = False
 
     def _end(self, address: int) -> None:
         self.live -= self._sizes.pop(address)
-        self.events.append((self._keys.pop(address), 0))
