@@ -63,16 +63,19 @@ class LargestFirst:
 
 
 def prepared(name: str) -> Prepared:
+    """A case with its data and model."""
     recipe, overrides = CASES[name]
     return Prepared(read_recipe(HERE.parent / "recipes" / f"{recipe}.toml", overrides))
 
 
 def predict(name: str) -> dict[str, int]:
+    """What the dry run says."""
     peak = predict_peak_memory(prepared(name))
     return {"predicted": peak.total, "counted": peak.total - peak.other}
 
 
 def train(name: str) -> dict[str, int]:
+    """What training takes."""
     ready = prepared(name)
     batches = LargestFirst(ready)
     config = ready.recipe.train
@@ -84,11 +87,13 @@ def train(name: str) -> dict[str, int]:
 
 
 def in_a_process(what: str, name: str) -> dict[str, int]:
+    """Either, in a process of its own."""
     command = [sys.executable, __file__, what, name]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def main() -> None:
+    """Predict and measure every case, and keep the figures."""
     results = dict[str, dict[str, float]]()
     for name in CASES:
         found = {**in_a_process("predict", name), **in_a_process("train", name)}

@@ -1,7 +1,7 @@
 """The peak memory of training: from steps on tensors without values, then from a few true ones."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -159,7 +159,7 @@ def _move(model: nn.Module, device: torch.device) -> None:
     """Replace every tensor of a model by an empty one on a device; tied ones stay tied."""
     moved: dict[int, Any] = {}
     for module in model.modules():
-        for held in (module._parameters, module._buffers):
+        for held in (module._parameters, module._buffers):  # pyright: ignore[reportPrivateUsage]
             for name, tensor in held.items():
                 if tensor is not None and tensor.device != device:
                     there = torch.empty_like(tensor, device=device)
@@ -189,10 +189,20 @@ def _count(
                 _update(trainer, _mapped(batch, as_tensor), states)
             return _Counted(
                 weights=weights,
-                optimizer=allocations.live - weights - average,
+                optimizer=_bytes([*_states(trainer.optimizers), *states]),
                 average=average,
                 peak=allocations.peak,
             )
+
+
+def _states(optimizers: Sequence[torch.optim.Optimizer]) -> Generator[Tensor]:
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            yield from (entry for entry in state.values() if isinstance(entry, Tensor))
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:

@@ -33,7 +33,8 @@ class Allocations(TorchDispatchMode):
         """Count the storages of these tensors, each once, until they are freed."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if (address := storage._cdata) not in self._sizes:
+            address = storage._cdata  # pyright: ignore[reportPrivateUsage]
+            if address not in self._sizes:
                 self._begin(address, storage)
 
     def _begin(self, address: int, storage: UntypedStorage) -> None:
