@@ -30,6 +30,7 @@ from addnorm.train.schedule import ScheduleConfig
 
 NAMES = [
     "ALiBiConfig",
+    "AdamW8bitConfig",
     "AdamWConfig",
     "AdditiveConfig",
     "AttentionConfig",

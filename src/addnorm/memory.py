@@ -1,4 +1,4 @@
-"""Memory size, and tuning of the C library's allocator.
+"""Memory of the machine and of this process, and tuning of the C library's allocator.
 
 It is a script too, with which `addnorm.nn.pages` measures the tuning, so it imports nothing else.
 """
@@ -48,6 +48,24 @@ def total_memory() -> int | None:
         with suppress(ValueError, OSError):
             found.append(int((Path("/sys/fs/cgroup") / limit).read_text(encoding="ascii")))
     return min(found, default=None)
+
+
+def resident_memory() -> int | None:
+    """The bytes of physical memory that this process has now; None if unknown."""
+    with suppress(ValueError, OSError, AttributeError):
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def peak_resident_memory() -> int | None:
+    """The most bytes of physical memory that this process has had; None if unknown."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def allocate(keep: bool) -> None:

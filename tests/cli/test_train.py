@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.runs.tiny import RECIPES, write_recipe
 
+from addnorm.runs import peak_memory
 from addnorm.runs.run import Run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -114,9 +115,29 @@ def test_the_dry_run_writes_nothing(
     before = sorted(tmp_path.iterdir())
     code, _, err = addnorm("train", recipe, "--dry-run")
     assert code == 0
-    for expected in ("left out", "parameters", "target tokens", "memory", "time"):
+    for expected in ("left out", "parameters", "target tokens", "together", "time"):
         assert expected in err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_dry_run_warns_of_too_little_memory(
+    tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_recipe(tmp_path, "language")
+    monkeypatch.setattr(peak_memory, "total_memory", lambda: 2**20)
+    code, _, err = addnorm("train", recipe, "--dry-run", "--train.device", "cpu")
+    assert code == 0
+    assert "warning: training takes about" in err
+    assert "target tokens" not in err  # no step was made
+
+
+def test_a_mistyped_optimiser_names_the_nearest(tmp_path: Path, addnorm: Command) -> None:
+    recipe = write_recipe(tmp_path, "language")
+    code, _, err = addnorm(
+        "train", recipe, "--out", tmp_path / "run", "--train.optimizer.kind", "adamw_8bits"
+    )
+    assert (code, "Did you mean 'adamw_8bit'?" in err) == (2, True), err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

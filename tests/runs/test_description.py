@@ -2,18 +2,23 @@
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console, RenderableType
 from tests.runs.tiny import RECIPES, write_recipe
 from tests.test_house import write_gpt2
 
 from addnorm.errors import InputError
-from addnorm.runs.description import describe, expectation
+from addnorm.runs import peak_memory
+from addnorm.runs.description import describe, expectation, expected_memory, planned, too_large
 from addnorm.runs.estimate import estimate
+from addnorm.runs.peak_memory import PeakMemory
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.training import Prepared
 
@@ -93,7 +98,36 @@ def test_what_training_will_take(tmp_path: Path) -> None:
     text = shown(expectation(recipe, estimate(Prepared(recipe), n_timed=1)))
     for expected in ("1,000 (11 an epoch)", "a step", "MiB", "about", "on this cpu in bfloat16"):
         assert expected in text
-    assert "decoder" in text
+    assert "decoder" in shown(planned(recipe))
+
+
+PEAK = PeakMemory(
+    device=torch.device("cpu"),
+    process=300 * 2**20,
+    weights=3 * 2**20,
+    optimizer=6 * 2**20,
+    average=0,
+    activations=40 * 2**20,
+    other=11 * 2**20,
+    before=0,
+)
+
+
+def test_what_memory_is_for() -> None:
+    text = shown(expected_memory(PEAK))
+    for line in ("weights +3.0 MiB", "activations +40 MiB", "together +360 MiB"):
+        assert re.search(line, text)
+    assert "average" not in text
+    assert "while reading the data" in shown(expected_memory(replace(PEAK, before=2**30)))
+
+
+def test_too_little_memory_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, said in ((2**40, False), (None, False), (2**28, True)):
+        monkeypatch.setattr(peak_memory, "total_memory", lambda there=there: there)
+        assert (too_large(PEAK) is not None) is said
+    assert str(too_large(PEAK)).startswith(
+        "training takes about 360 MiB and this machine has 256 MiB: smaller batches"
+    )
 
 
 def test_a_language_model_that_names_no_decoding_samples(run_of: RunOf) -> None:

@@ -1,6 +1,7 @@
 """Which optimiser updates which parameter, and round trips of optimiser state."""
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -8,20 +9,24 @@ from tests.contracts import check_records, named
 from tests.train import tiny
 from torch import nn
 
+from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.train.optim import (
+    AdamW8bitConfig,
     AdamWConfig,
     MuonConfig,
     OptimizerConfig,
+    check_installed,
     optimizer_tensors,
     restore_optimizers,
     roles_of,
 )
 
-RECORDS = [AdamWConfig(weight_decay=0.1), MuonConfig(weight_decay=0.2)]
+BUILT = [AdamWConfig(weight_decay=0.1), MuonConfig(weight_decay=0.2)]
+RECORDS = [*BUILT, AdamW8bitConfig(block_size=128)]
 SMALL = {"d_model": 16, "n_layers": 2, "attention": AttentionConfig(n_heads=2)}
 MODELS = {
     "decoder": lambda: DecoderConfig(**SMALL).build(11),
@@ -127,7 +132,7 @@ def move(model: nn.Module, optimizers: list[torch.optim.Optimizer], n: int = 3) 
             optimizer.step()
 
 
-@pytest.mark.parametrize("config", named(RECORDS))
+@pytest.mark.parametrize("config", named(BUILT))
 def test_the_state_goes_through_tensors_and_back(model: nn.Module, config) -> None:
     first = config.build(model, lr=0.01)
     move(model, first)
@@ -153,3 +158,86 @@ def test_restored_settings_are_those_of_the_config() -> None:
     restore_optimizers(new, optimizer_tensors(old))
     assert new[0].param_groups[0]["lr"] == 0.02
     assert new[0].param_groups[0]["weight_decay"] == 0.3
+
+
+# States of 8 bits.
+
+
+@pytest.fixture
+def wide() -> nn.Module:
+    """A decoder with matrices that are large enough for 8 bits."""
+    pytest.importorskip("torchao", exc_type=ImportError)
+    config = DecoderConfig(d_model=64, n_layers=1, attention=AttentionConfig(n_heads=2))
+    return config.build(11)
+
+
+def test_8_bits_are_for_matrices_of_the_stacks_alone(wide: nn.Module) -> None:
+    """As embeddings are in 32 bits in Dettmers et al. 2022, §2.3."""
+    narrow, rest = AdamW8bitConfig(weight_decay=0.1, betas=(0.8, 0.9)).build(wide, lr=0.5)
+    roles = roles_of(wide)
+    [group] = narrow.param_groups
+    assert ids(group["params"]) == ids(roles.matrices)
+    assert (float(group["lr"]), group["weight_decay"], group["betas"]) == (0.5, 0.1, (0.8, 0.9))
+    assert isinstance(rest, torch.optim.AdamW)
+    assert ids(p for g in rest.param_groups for p in g["params"]) == ids(
+        roles.tables + roles.vectors
+    )
+
+
+def test_without_torchao_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
+    with pytest.raises(
+        InputError, match=r'"adamw_8bit" is .* pip install "addnorm\[compression\]"'
+    ):
+        check_installed(AdamW8bitConfig())
+    check_installed(AdamWConfig())
+
+
+def test_a_state_of_another_type_is_refused(wide: nn.Module) -> None:
+    pytest.importorskip("torchao", exc_type=ImportError)
+    from torchao.optim import AdamW4bit
+
+    other = AdamW4bit(wide.parameters())
+    for parameter in wide.parameters():
+        other.state[parameter]["exp_avg"] = other._new_buffer(parameter, True)
+    with pytest.raises(InputError, match="AdamW4bit keeps exp_avg as OptimState4bit"):
+        optimizer_tensors([other])
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.usefixtures("types_unchecked")
+def test_states_of_8_bits_go_through_tensors_and_back(wide: nn.Module) -> None:
+    config = AdamW8bitConfig()
+    first = config.build(wide, lr=0.01)
+    move(wide, first)
+    tensors = {name: t.clone() for name, t in optimizer_tensors(first).items()}
+    n = sum(p.numel() for p in roles_of(wide).matrices)
+    states = [t for name, t in tensors.items() if name.endswith(".codes")]
+    assert all(t.dtype == torch.uint8 for t in states)
+    assert sum(t.numel() for t in states) == 2 * n
+    assert {type(t) for t in tensors.values()} == {torch.Tensor}
+    twin = copy.deepcopy(wide)
+    second = config.build(twin, lr=0.01)
+    restore_optimizers(second, tensors)
+    tiny.same(tensors, optimizer_tensors(second))
+    for m, optimizers in ((wide, first), (twin, second)):
+        torch.manual_seed(1)
+        move(m, optimizers)
+    tiny.same(wide.state_dict(), twin.state_dict())
+    tiny.same(optimizer_tensors(first), optimizer_tensors(second))
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.usefixtures("types_unchecked")
+def test_steps_with_8_bits_are_near_those_with_32(wide: nn.Module) -> None:
+    twin, start = copy.deepcopy(wide), copy.deepcopy(wide)
+    for m, config in ((wide, AdamW8bitConfig()), (twin, AdamWConfig(eps=1e-8))):
+        torch.manual_seed(1)
+        move(m, config.build(m, lr=0.01), n=5)
+    before, ours, theirs = (
+        torch.cat([p.detach().flatten() for p in roles_of(m).matrices]) for m in (start, wide, twin)
+    )
+    assert not torch.equal(ours, theirs)
+    assert (ours - theirs).norm() < 0.05 * (theirs - before).norm()

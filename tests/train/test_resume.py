@@ -27,7 +27,7 @@ from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.train.checkpoint import checkpoints_in
-from addnorm.train.optim import MuonConfig
+from addnorm.train.optim import AdamW8bitConfig, MuonConfig
 from addnorm.train.trainer import (
     Interrupted,
 )
@@ -83,6 +83,26 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path: Path, model, name) -> No
     assert {k: v for k, v in ours.items() if k.startswith(last)} == {
         k: v for k, v in theirs.items() if k.startswith(last)
     }
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_states_of_8_bits_resume_bit_for_bit(tmp_path: Path) -> None:
+    pytest.importorskip("torchao", exc_type=ImportError)
+    feedforward = FeedForwardConfig(d_ff=256)  # 16 × 256 values are enough for 8 bits
+    settings = {"optimizer": AdamW8bitConfig(), "ema": 0.5, "parts": {"feedforward": feedforward}}
+    straight = tiny.trainer(tmp_path / "straight", "decoder", **settings)
+    straight.fit()
+    first = tiny.trainer(tmp_path / "half", "decoder", listener=At(8, crash), **settings)
+    with pytest.raises(Crash):
+        first.fit()
+    second = tiny.trainer(tmp_path / "half", "decoder", seed=7, **settings)
+    assert second.resume() == []
+    assert second.state.step == 5
+    second.fit()
+    assert any(name.endswith(".codes") for name in everything(second))
+    same(everything(second), everything(straight))
+    assert contents(tmp_path / "half") == contents(tmp_path / "straight")
 
 
 def test_the_stops_above_are_in_the_middle_of_an_epoch() -> None:

@@ -1,12 +1,17 @@
 """`addnorm train`: train a recipe in a run folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError, Interrupted, nearest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from addnorm.runs.recipe import Recipe
 
 
 def train(
@@ -37,16 +42,15 @@ def train(
         Go on from the newest checkpoint in the run folder: `addnorm train --resume runs/my`. What
         may change on the way: steps, epochs, how often it validates and saves, patience, device.
     dry_run
-        Only print the model, its parameters, tokens a step, memory and the time to expect; this
-        takes a few steps and writes no run.
+        Only print the model, its parameters, tokens a step, memory at the peak and the time to
+        expect. The largest batches are counted first without memory for them, and a warning says
+        if they do not fit; otherwise a few steps are made. No run is written.
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.terminal import console
-    from addnorm.runs.description import expectation
-    from addnorm.runs.estimate import estimate
     from addnorm.runs.recipe import read_recipe
     from addnorm.runs.resuming import resume_command, resumed_recipe
-    from addnorm.runs.training import Prepared, train_run
+    from addnorm.runs.training import train_run
     from addnorm.train.patience import ExhaustedError
 
     fields = fields_given(overrides, ["--out", "--resume", "--dry-run", "--import"])
@@ -70,9 +74,7 @@ def train(
         parsed = read_recipe(recipe, fields, import_parts=True)
         folder = out or Path("runs") / recipe.stem
     if dry_run:
-        prepared = Prepared(parsed, console=console)
-        prepared.report(console)
-        console.print(expectation(parsed, estimate(prepared)))
+        show_expectations(parsed, console)
         return
     try:
         train_run(parsed, folder, resume=resume, console=console)
@@ -80,3 +82,23 @@ def train(
         stopped.add_note(f"go on with `{resume_command(folder, parsed)}`")
         raise
     console.out(f"Trained. Next: addnorm info {folder}")
+
+
+def show_expectations(recipe: "Recipe", console: "Console") -> None:
+    """Print what a recipe builds and needs; steps are timed if they fit into memory."""
+    from addnorm.runs.description import expectation, expected_memory, planned, too_large
+    from addnorm.runs.estimate import estimate
+    from addnorm.runs.peak_memory import predict_peak_memory
+    from addnorm.runs.training import Prepared
+
+    prepared = Prepared(recipe, console=console)
+    prepared.report(console)
+    peak = predict_peak_memory(prepared)
+    console.print(planned(recipe))
+    console.out()
+    console.print(expected_memory(peak))
+    console.out()
+    if problem := too_large(peak):
+        console.out(f"warning: {problem}", highlight=False)
+        return
+    console.print(expectation(recipe, estimate(prepared)))

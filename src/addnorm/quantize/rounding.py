@@ -1,9 +1,6 @@
 """Rounding a matrix to four bits: to the nearest, or with what is known of weights and inputs."""
 
-import logging
-import warnings
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -11,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.errors import InputError
 from addnorm.quantize.int4 import LEAST, MOST, Groups
+from addnorm.quantize.torchao_import import torchao_for
 
 Rounding = Literal["nearest", "hqq", "gptq"]
 """The ways to round to four bits."""
@@ -42,30 +39,11 @@ def round_hqq(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Groups:
 
 
 def _torchao_hqq() -> Callable[..., tuple[Tensor, Tensor]]:
-    try:
-        with _silent():
-            from torchao.quantization.quant_primitives import (
-                _choose_qparams_and_quantize_scale_only_hqq as choose,  # pyright: ignore[reportPrivateUsage]
-            )
-    except ImportError as error:
-        raise InputError(
-            'rounding = "hqq" is done by torchao: pip install "addnorm[compression]", '
-            'or choose "nearest" or "gptq"'
-        ) from error
+    with torchao_for('rounding = "hqq"', 'choose "nearest" or "gptq"'):
+        from torchao.quantization.quant_primitives import (
+            _choose_qparams_and_quantize_scale_only_hqq as choose,  # pyright: ignore[reportPrivateUsage]
+        )
     return choose
-
-
-@contextmanager
-def _silent() -> Generator[None]:
-    """Without torchao's words on kernels that are not for this machine."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def round_gptq(

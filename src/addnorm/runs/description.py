@@ -18,6 +18,7 @@ from addnorm.runs.build import count_parameters
 from addnorm.runs.decoding import usual_decoding
 from addnorm.runs.estimate import Estimate
 from addnorm.runs.folder import is_finished, read_settings
+from addnorm.runs.peak_memory import PeakMemory
 from addnorm.runs.quantized import read_quantization
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
 from addnorm.train.checkpoint import checkpoints_in
@@ -34,7 +35,7 @@ def describe(what: Path) -> RenderableType:
         return Group(
             facts({"recipe": str(what), "task": task_of(recipe)}),
             Text(),
-            parts(_as_decoded(recipe)),
+            planned(recipe),
         )
     return describe_run(what)
 
@@ -63,7 +64,7 @@ def describe_run(folder: Path) -> RenderableType:
     if (quantization := read_quantization(folder)) is not None:
         rows |= quantization.facts()
     rows |= progress(folder)
-    return Group(facts(rows), Text(), parts(_as_decoded(recipe)))
+    return Group(facts(rows), Text(), planned(recipe))
 
 
 def _weights(folder: Path) -> str:
@@ -107,7 +108,7 @@ def progress(folder: Path) -> dict[str, str]:
 
 
 def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
-    """Describe what a recipe builds and the estimated cost of training it."""
+    """Describe the estimated cost of training a recipe."""
     rows = {
         "task": task_of(recipe),
         "parameters": f"{cost.parameters:,}",
@@ -118,9 +119,44 @@ def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
         f"{recipe.train.precision}, {1000 * cost.seconds_per_step:,.0f} ms a step "
         f"(mean of {cost.timed}; validation comes on top)",
     }
-    if cost.peak_bytes is not None:
-        rows["memory"] += f"; {_megabytes(cost.peak_bytes)} at the peak"
-    return Group(parts(_as_decoded(recipe)), Text(), facts(rows))
+    return facts(rows)
+
+
+def expected_memory(peak: PeakMemory) -> Table:
+    """The predicted peak memory of training, by what takes it."""
+    rows = {
+        "libraries and data": peak.process,
+        "weights": peak.weights,
+        "optimiser state": peak.optimizer,
+        "moving average": peak.average,
+        "gradients and activations": peak.activations,
+        "libraries at work, gaps": peak.other,
+    }
+    table = Table("memory at the peak", "", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name, size in rows.items():
+        if size:
+            table.add_row(name, Text(_megabytes(size), justify="right"))
+    what = "together" if peak.total > peak.before else "while reading the data"
+    table.add_row(Text(what, "bold"), Text(_megabytes(peak.total), "bold", justify="right"))
+    return table
+
+
+def too_large(peak: PeakMemory) -> str | None:
+    """A warning if training needs more memory than there is; None if it fits."""
+    there = peak.available
+    if there is None or not peak.exceeds():
+        return None
+    where = "this GPU" if peak.device.type == "cuda" else "this machine"
+    return (
+        f"training takes about {_megabytes(peak.total)} and {where} has {_megabytes(there)}: "
+        "smaller batches with train.accumulate take less, and so does "
+        "train.activation_checkpointing = 'block'; no step was timed"
+    )
+
+
+def planned(recipe: Recipe) -> Tree:
+    """The parts of a recipe, with the decoding that its run uses."""
+    return parts(_as_decoded(recipe))
 
 
 def _megabytes(n: int) -> str:

@@ -43,6 +43,7 @@ from addnorm.runs.teacher import open_teacher
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
 from addnorm.train.checkpoint import checkpoints_in
+from addnorm.train.optim import check_installed
 from addnorm.train.patience import patiently
 from addnorm.train.precision import autocast, resolve_device
 from addnorm.train.progress import ProgressBar
@@ -65,6 +66,7 @@ class Prepared:
         console: Console | None = None,
     ) -> None:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
+        check_installed(recipe.train.optimizer)
         check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
         self.recipe = recipe
         try:

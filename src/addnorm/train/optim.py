@@ -1,16 +1,19 @@
-"""Optimisers: AdamW for all parameters, or Muon for matrices and AdamW for the rest."""
+"""Optimisers: AdamW, AdamW with states of 8 bits, or Muon for matrices and AdamW for the rest."""
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
 from addnorm.errors import InputError
 from addnorm.nn.blocks import Stack
 from addnorm.parts import Family, kind_of
+from addnorm.quantize.torchao_import import torchao_for
 
 Betas = tuple[Probability, Probability]
 
@@ -46,6 +49,53 @@ class AdamWConfig:
             eps=self.eps,
             fused=True,  # one kernel over all parameters: about 4 × faster, on CPU too
         )
+
+
+@config
+class AdamW8bitConfig:
+    """AdamW whose two moments take 8 bits for the linear layers of the stack, by torchao.
+
+    Each block of moments has one scale, and a code of 8 bits for each (Dettmers et al. 2022, §2).
+    As there, embeddings keep 32 bits, and so do heads, biases and norm gains; by torchao's rule
+    also matrices of fewer than 4096 values, or of other than whole blocks. `torch.compile` builds
+    the step, which takes a compiler and a minute at the start.
+    """
+
+    kind: Literal["adamw_8bit"] = "adamw_8bit"
+    betas: Betas = (0.9, 0.98)
+    """The decay of the running means of the gradient and of its square."""
+    eps: PositiveFloat = 1e-8
+    """Added to the root of the second moment, against division by zero."""
+    weight_decay: NonNegativeFloat = 0.01
+    """The decoupled decay of matrices, times the learning rate at each step."""
+    block_size: PositiveInt = 256
+    """How many values share a scale."""
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+        """Build both optimisers. Raises `InputError` without torchao."""
+        adamw_8bit = _torchao_adamw()
+        roles = roles_of(model)
+        wide = AdamWConfig(betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
+        rest = wide.over(roles.tables, roles.vectors, lr)
+        if not roles.matrices:
+            return [rest]
+        # A hint to whoever wrote the states, of no use to whoever trains.
+        warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash")
+        narrow = adamw_8bit(
+            roles.matrices,
+            lr=lr,
+            betas=self.betas,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            block_size=self.block_size,
+        )
+        return [narrow, rest]
+
+
+def _torchao_adamw() -> Callable[..., torch.optim.Optimizer]:
+    with torchao_for('optimizer kind = "adamw_8bit"', 'choose "adamw"'):
+        from torchao.optim import AdamW8bit
+    return AdamW8bit
 
 
 @config
@@ -85,9 +135,15 @@ class OptimizerPart(Protocol):
 
 
 OptimizerConfig = Annotated[
-    AdamWConfig | MuonConfig | OptimizerPart, Family("optimizer", OptimizerPart)
+    AdamWConfig | AdamW8bitConfig | MuonConfig | OptimizerPart, Family("optimizer", OptimizerPart)
 ]
 """Any optimiser, built-in or custom."""
+
+
+def check_installed(config: OptimizerConfig) -> None:
+    """Raise `InputError` if the optimiser needs a library that is not installed."""
+    if isinstance(config, AdamW8bitConfig):
+        _torchao_adamw()
 
 
 def build_optimizers(
@@ -158,26 +214,33 @@ NUMBERS: dict[str, tuple[type, torch.dtype]] = {
 """The types of numbers in an optimiser's state, and their dtypes in a checkpoint."""
 
 
+STATE_8BIT = ("codes", "scale", "signed:bool")
+"""What a checkpoint has of a state of 8 bits; the table of its values follows from its sign."""
+
+
 def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """The state of every optimiser as tensors named `optimiser.parameter.entry`.
 
-    Numbers become tensors whose names end in their type. Raises `InputError` for an entry of any
-    other type.
+    Numbers become tensors whose names end in their type, and a state of 8 bits becomes its codes,
+    its scales and its sign. Raises `InputError` for an entry of any other type.
     """
     tensors: dict[str, Tensor] = {}
     for i, optimizer in enumerate(optimizers):
         for parameter, state in optimizer.state_dict()["state"].items():
             for entry, value in state.items():
-                name = f"{i}.{parameter}.{entry}"
-                kind = type(value).__name__
-                if isinstance(value, Tensor):
+                name, kind = f"{i}.{parameter}.{entry}", type(value).__name__
+                if type(value) in (Tensor, nn.Parameter):
                     tensors[name] = value
+                elif kind == "OptimState8bit":
+                    parts = (value.codes, value.scale, torch.tensor(value.signed))
+                    named = zip(STATE_8BIT, parts, strict=True)
+                    tensors |= {f"{name}.{part}": tensor for part, tensor in named}
                 elif kind in NUMBERS:
                     tensors[f"{name}:{kind}"] = torch.tensor(value, dtype=NUMBERS[kind][1])
                 elif value is not None:
                     raise InputError(
                         f"train.optimizer: {type(optimizer).__name__} keeps {entry} as {kind}: "
-                        "only tensors and numbers can be saved"
+                        "only tensors, numbers and torchao's states of 8 bits can be saved"
                     )
     return tensors
 
@@ -185,7 +248,7 @@ def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tens
 def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
     """Restore a state from `optimizer_tensors`; hyperparameters keep their current values."""
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
-    for name, tensor in tensors.items():
+    for name, tensor in _with_states_of_8_bits(tensors).items():
         i, parameter, entry = name.split(".", 2)
         entry, _, kind = entry.partition(":")
         value = NUMBERS[kind][0](tensor.item()) if kind else tensor
@@ -193,3 +256,22 @@ def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[st
     for optimizer, state in zip(optimizers, states, strict=True):
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _with_states_of_8_bits(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with every state of 8 bits put together from its parts."""
+    sign = f".{STATE_8BIT[-1]}"
+    found = {name.removesuffix(sign) for name in tensors if name.endswith(sign)}
+    if not found:
+        return tensors
+    from torchao.optim.subclass_8bit import OptimState8bit
+
+    def together(name: str) -> Tensor:
+        codes, scale, signed = (tensors[f"{name}.{part}"] for part in STATE_8BIT)
+        block = codes.numel() // scale.numel()
+        empty = OptimState8bit.zeros((block,), bool(signed), block, codes.device)
+        return OptimState8bit(codes, scale, empty.qmap, bool(signed), scale.dtype)
+
+    parts = {f"{name}.{part}" for name in found for part in STATE_8BIT}
+    plain = {name: tensor for name, tensor in tensors.items() if name not in parts}
+    return plain | {name: together(name) for name in found}

@@ -128,7 +128,7 @@ class Trainer:
         self.say = say
         self.saved_step = 0
         self.optimizers = build_optimizers(config.optimizer, model, config.lr)
-        self.peaks = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
+        self.peaks = [[float(g["lr"]) for g in opt.param_groups] for opt in self.optimizers]
         self.scaler = loss_scaler(config.precision, self.device)
         self.objective = Objective(
             config.loss,
@@ -267,7 +267,10 @@ class Trainer:
         factor = checked_factor(self.config.schedule, step, self.total_steps)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * factor
+                if isinstance(group["lr"], Tensor):  # read by a compiled step
+                    group["lr"].fill_(peak * factor)
+                else:
+                    group["lr"] = peak * factor
 
     # Training state.
 
@@ -299,7 +302,7 @@ class Trainer:
 
     def report(self, loss: float, norm: float, n_tokens: int) -> None:
         state = self.state
-        rate = self.optimizers[-1].param_groups[0]["lr"]
+        rate = float(self.optimizers[-1].param_groups[0]["lr"])
         figures = {"loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens}
         self.note({"epoch": state.epoch, **figures})
         if self.listener is not None:
