@@ -199,7 +199,6 @@ def test_a_traced_step_serves_every_length(name: str) -> None:
     [
         (decoder(attention=RecurrentConfig()), "a Recurrent reads .*: use attention"),
         (decoder(attention=ConvolutionConfig()), "a Convolution reads .*: use attention"),
-        (decoder(feedforward=MixtureOfExpertsConfig()), "kind = 'gated'"),
         (translator(input=LogMelEmbeddingConfig(n_mels=8)), "log-mel frames"),
         (translator(input=SeriesEmbeddingConfig()), "time series"),
     ],
