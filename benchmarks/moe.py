@@ -1,6 +1,6 @@
 """Mixtures of experts beside their dense twins of equal active width: forward and backward.
 
-    python benchmarks/moe.py benchmarks/results/moe.json
+python benchmarks/moe.py benchmarks/results/moe.json
 """
 
 import json
@@ -24,6 +24,7 @@ NEVER = 2**62
 
 
 def seconds(layer: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """The time of one forward and backward pass."""
     start = time.perf_counter()
     layer(x).backward(x.detach())
     return time.perf_counter() - start

@@ -25,7 +25,6 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.masks import Branches
-from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.positions import ALiBiConfig, LearnedConfig, RotaryConfig
 from addnorm.nn.recurrent import RecurrentConfig

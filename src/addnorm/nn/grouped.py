@@ -22,10 +22,11 @@ def grouped_feedforward(
     experts: Sequence[FeedForward] | Sequence[GatedFeedForward],
     counts: Int[Tensor, " n_experts"],
 ) -> Float[Tensor, "rows d_model"]:
-    """Apply expert e to the e-th group of `counts[e]` rows, all experts in one product for each map.
+    """Apply expert e to the e-th group of `counts[e]` rows, by one grouped product for each map.
 
-    Equals one call for each group, to rounding; `can_group` says for which layers. The weights stay
-    those of each layer: they are stacked here, and their gradients go back to them.
+    `FeedForward` and `GatedFeedForward` of x, whose equations are theirs; equal to one call for
+    each group up to rounding, for layers that `can_group`. The weights stay those of each layer:
+    they are stacked here, and their gradients go back to them.
     """
 
     def product(x: Tensor, layers: Sequence[Linear]) -> Tensor:

@@ -29,8 +29,8 @@ RouterLogits = Float[Tensor, "*tokens n_experts"]
 REGISTERS = 32
 """Numbers that torch's elementwise kernels process at a time: two registers of 16 in float32."""
 
-GROUPED = 1024
-"""Choices from which one grouped product pays for stacking the weights of all experts."""
+GROUPED = 4096
+"""Choices from which a grouped product pays for stacking the weights (`benchmarks/moe.py`)."""
 
 
 class MixtureOfExperts(nn.Module):
@@ -39,7 +39,7 @@ class MixtureOfExperts(nn.Module):
     Shazeer et al. 2017, eq. 1; the router is linear and without noise (Fedus et al. 2022, §2.1;
     Jiang et al. 2024, §2.1). Each expert reads its own tokens alone, so a token costs k experts
     however many there are. By default an expert has no capacity and drops nothing: batch-mates
-    never change a result. With `capacity_factor` c, in training, an expert takes the first
+    change no result by more than a rounding (`outputs`). With `capacity_factor` c, in training, an expert takes the first
     `⌈c k tokens / n_experts⌉` choices alone (Fedus et al. 2022, §2.2; see `within_capacity`) and
     adds nothing to the others, so there a result does depend on the batch; padding takes places
     too. At inference nothing is dropped. Nothing here evens out the load: training adds `balance`
@@ -109,36 +109,33 @@ class MixtureOfExperts(nn.Module):
         tokens: Int[Tensor, " n"],
         counts: Int[Tensor, " n_experts"],
     ) -> Float[Tensor, "n d_model"]:
-        """`E_e` of the tokens of group e, the same whoever else is in it.
+        """`E_e` of the tokens of group e: many by grouped products, few one expert at a time.
 
-        Many tokens take one grouped product for each map (`grouped_feedforward`); few, custom
-        experts and narrow widths one product for each expert. On a CPU a product of one row rounds
-        differently from one of several, and so does an elementwise function at the end of a tensor,
-        where the numbers fill no register. Spare rows, left out again, see to it that no token is
-        alone or at the end: on one thread it is the same to the last bit. Where torch shares a
-        large group among n threads, each of their parts has an end: to the last bit if the width of
-        the experts is a multiple of 32 n (1344 on two threads); at another, such as the 1365 that
-        gated experts have by default at d_model = 512, later tokens may move earlier outputs by a
-        rounding (1e-8 was seen).
+        Grouped (`grouped_feedforward`), other tokens may move an output by a rounding, since a
+        product of other size may sum in another order. Custom experts, narrow widths and few tokens
+        take one product for each expert (`expert_outputs`), which batch-mates do not move.
         """
-        spare = self.spare if len(x) > 1 else 0  # no batch-mates if `x` is one token
-        if len(tokens) < GROUPED or not can_group(list(self.experts), x):
-            groups = enumerate(tokens.split(counts.tolist()))
-            return torch.cat([self.expert_outputs(e, x, group, spare) for e, group in groups])
-        shift = torch.arange(len(counts), device=x.device).repeat_interleave(
-            counts, output_size=len(tokens)
-        )
-        places = torch.arange(len(tokens), device=x.device) + spare * shift
-        rows = tokens.new_zeros(len(tokens) + spare * len(counts)).index_copy(0, places, tokens)
-        y = grouped_feedforward(x[rows], cast("Any", list(self.experts)), counts + spare)
-        return y[places]
+        if len(tokens) >= GROUPED and can_group(list(self.experts), x):
+            return grouped_feedforward(x[tokens], cast("Any", list(self.experts)), counts)
+        groups = enumerate(tokens.split(counts.tolist()))
+        return torch.cat([self.expert_outputs(e, x, group) for e, group in groups])
 
     def expert_outputs(
-        self, e: int, x: Float[Tensor, "tokens d_model"], group: Int[Tensor, " n"], spare: int
+        self, e: int, x: Float[Tensor, "tokens d_model"], group: Int[Tensor, " n"]
     ) -> Float[Tensor, "n d_model"]:
-        """`E_e` of the tokens in `group`, the last of which is repeated `spare` times."""
+        """`E_e` of the tokens in `group`, the same whoever else is in it.
+
+        On a CPU a product of one row rounds differently from one of several, and so does an
+        elementwise function at the end of a tensor, where the numbers fill no register. Copies of
+        the last token, left out again, see to it that no token is alone or at the end: on one
+        thread it is the same to the last bit. Where torch shares a large group among n threads,
+        each of their parts has an end: to the last bit if the width of the experts is a multiple of
+        32 n (1344 on two threads); at another, such as the 1365 that gated experts have by default
+        at d_model = 512, later tokens may move earlier outputs by a rounding (1e-8 was seen).
+        """
         n = len(group)
-        rows = torch.cat([group, group[-1:].expand(spare)]) if spare and n else group
+        spare = self.spare if n and len(x) > 1 else 0  # no batch-mates if `x` is one token
+        rows = torch.cat([group, group[-1:].expand(spare)]) if spare else group
         return self.experts[e](x[rows])[:n]
 
 
