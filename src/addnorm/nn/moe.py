@@ -39,11 +39,11 @@ class MixtureOfExperts(nn.Module):
     Shazeer et al. 2017, eq. 1; the router is linear and without noise (Fedus et al. 2022, §2.1;
     Jiang et al. 2024, §2.1). Each expert reads its own tokens alone, so a token costs k experts
     however many there are. By default an expert has no capacity and drops nothing: batch-mates
-    change no result by more than a rounding (`outputs`). With `capacity_factor` c, in training, an expert takes the first
-    `⌈c k tokens / n_experts⌉` choices alone (Fedus et al. 2022, §2.2; see `within_capacity`) and
-    adds nothing to the others, so there a result does depend on the batch; padding takes places
-    too. At inference nothing is dropped. Nothing here evens out the load: training adds `balance`
-    times `load_balance`.
+    change no result by more than a rounding (`outputs`). With `capacity_factor` c, in training, an
+    expert takes the first `⌈c k tokens / n_experts⌉` choices alone (Fedus et al. 2022, §2.2; see
+    `within_capacity`) and adds nothing to the others, so there a result does depend on the batch;
+    padding takes places too. At inference nothing is dropped. Nothing here evens out the load:
+    training adds `balance` times `load_balance`.
     """
 
     def __init__(
