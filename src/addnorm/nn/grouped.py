@@ -58,7 +58,8 @@ def can_group(experts: Sequence[nn.Module], x: Float[Tensor, "rows d_model"]) ->
 def _grouped_linear(x: Tensor, layers: Sequence[Linear], counts: Tensor) -> Tensor:
     weight = torch.stack([layer.weight for layer in layers]).transpose(1, 2)
     y = F.grouped_mm(x, weight, offs=counts.cumsum(0).int())
-    biases = [layer.bias for layer in layers if layer.bias is not None]
+    named = (item for layer in layers for item in layer.named_parameters())
+    biases: list[Tensor] = [tensor for name, tensor in named if name == "bias"]
     if not biases:
         return y
     return y + torch.stack(biases).repeat_interleave(counts, dim=0, output_size=len(x))
@@ -73,7 +74,8 @@ def _description(expert: nn.Module) -> tuple[object, ...]:
 
 def _is_plain(layer: nn.Module, x: Tensor) -> bool:
     """Whether a part is as it was built: no hooks and, of linear maps, aligned weights as `x`."""
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks  # pyright: ignore[reportPrivateUsage]
+    if any(hooks):
         return False
     if not isinstance(layer, nn.Linear):
         return True
