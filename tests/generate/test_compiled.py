@@ -59,6 +59,7 @@ OTHERS = {
     "sinusoidal": {"position": SinusoidalConfig()},
     "dynamic": {"position": RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=4))},
     "blocks": {"attention": AttentionConfig(n_heads=2, pattern=BlocksPatternConfig(size=3))},
+    "moe": {"feedforward": MixtureOfExpertsConfig(n_experts=3)},
     "additive": {"attention": AttentionConfig(n_heads=2, score=AdditiveConfig())},
 }
 
@@ -298,7 +299,6 @@ def test_beams_are_refused_not_searched_wrongly(monkeypatch: pytest.MonkeyPatch)
     ("part", "said"),
     [
         ({"attention": RecurrentConfig()}, "only attention"),
-        ({"feedforward": MixtureOfExpertsConfig()}, "mixture of experts"),
     ],
 )
 def test_parts_that_do_not_compile_are_named(part: dict, said: str) -> None:

@@ -25,7 +25,6 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.masks import Branches
-from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.positions import ALiBiConfig, LearnedConfig, RotaryConfig
 from addnorm.nn.recurrent import RecurrentConfig
@@ -199,7 +198,6 @@ def test_a_traced_step_serves_every_length(name: str) -> None:
     [
         (decoder(attention=RecurrentConfig()), "a Recurrent reads .*: use attention"),
         (decoder(attention=ConvolutionConfig()), "a Convolution reads .*: use attention"),
-        (decoder(feedforward=MixtureOfExpertsConfig()), "kind = 'gated'"),
         (translator(input=LogMelEmbeddingConfig(n_mels=8)), "log-mel frames"),
         (translator(input=SeriesEmbeddingConfig()), "time series"),
     ],

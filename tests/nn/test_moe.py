@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from addnorm.models import DecoderConfig
+from addnorm.nn import moe
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.moe import (
@@ -17,6 +18,7 @@ from addnorm.nn.moe import (
     MixtureOfExpertsConfig,
     load_balance,
     route,
+    within_capacity,
 )
 
 GELU = FeedForwardConfig(activation="gelu", d_ff=5)
@@ -199,6 +201,63 @@ def test_probabilities_keep_float32(dtype: torch.dtype) -> None:
     gates, _ = route(torch.randn(5, 8).to(dtype), 2)
     assert gates.dtype == torch.float32
     assert_close(gates.sum(-1), torch.ones(5))
+
+
+# Capacity.
+
+
+def test_first_choices_and_earlier_tokens_are_kept() -> None:
+    chosen = torch.tensor([[0, 1], [1, 0], [0, 1], [0, 2]])
+    kept = within_capacity(chosen, 2)
+    assert kept.tolist() == [[True, True], [True, False], [True, False], [False, True]]
+    assert within_capacity(chosen, 4).all()
+
+
+def test_capacity_drops_in_training_alone() -> None:
+    """One expert is preferred by all eight tokens, and has four places."""
+    expert = GatedFeedForwardConfig(d_ff=5)
+    config = MixtureOfExpertsConfig(n_experts=2, top_k=1, expert=expert, capacity_factor=1.0)
+    module, x = started(config.build(4)), torch.rand(2, 4, 4)
+    with torch.no_grad():
+        module.router.weight[0], module.router.weight[1] = 1.0, -1.0
+    full, limited = module.eval()(x).view(8, 4), module.train()(x).view(8, 4)
+    assert_close(limited[:4], full[:4])
+    assert not limited[4:].any()
+    assert full[4:].any()
+
+
+# One computation in three forms.
+
+
+def forms(module: MixtureOfExperts, x: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Expert by expert, as one grouped product, and over all experts."""
+    monkeypatch.setattr(moe, "GROUPED", 2**62)
+    one_by_one = module(x)
+    monkeypatch.setattr(moe, "GROUPED", 0)
+    return [one_by_one, module(x), module.dense(x)]
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 4])
+@pytest.mark.parametrize("expert", [GatedFeedForwardConfig(d_ff=24), FeedForwardConfig(d_ff=24)])
+def test_all_forms_are_equal(
+    expert: GatedFeedForwardConfig | FeedForwardConfig, top_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = MixtureOfExpertsConfig(n_experts=4, top_k=top_k, expert=expert).build(16)
+    for shape in [(3, 7), (1, 1), (0, 4)]:
+        x = torch.randn(*shape, 16)
+        one_by_one, grouped, dense = forms(module, x, monkeypatch)
+        assert_close(grouped, one_by_one)
+        assert_close(dense, one_by_one)
+
+
+def test_later_tokens_move_grouped_products_by_a_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moe, "GROUPED", 0)
+    module = MixtureOfExpertsConfig(n_experts=8, expert=GatedFeedForwardConfig(d_ff=24)).build(16)
+    for seq in (2, 5, 9, 30):
+        x, later = torch.randn(2, seq, 16), torch.randn(2, seq, 16)
+        t = seq // 2
+        other = torch.cat([x[:, :t], later[:, t:]], dim=1)
+        assert_close(module(other)[:, :t], module(x)[:, :t], rtol=0, atol=1e-6)
 
 
 # The load.

@@ -227,7 +227,7 @@ def test_the_load_of_each_stack_has_its_own_mask(masked: bool) -> None:
     model, inputs = Two(), {"source": torch.randn(2, 3, 4), "target": torch.randn(2, 3, 4)}
     valid = {f"{side}_valid": torch.rand(2, 3) > 0.4 for side in inputs} if masked else {}
     mixtures = mixtures_of(model)
-    assert list(mixtures) == ["encoder.0", "decoder.0"]
+    assert list(mixtures) == ["encoder.0", "decoder.0", "extra.0"]
     with record_router_logits(mixtures) as router_logits:
         model(**inputs)
     found = balance_loss(mixtures, router_logits, inputs | valid)
@@ -240,7 +240,7 @@ def test_nobody_listens_afterwards() -> None:
     model = Two()
     with record_router_logits(mixtures_of(model)) as router_logits:
         model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
-    assert len(router_logits) == 2
+    assert len(router_logits) == 3
     router_logits.clear()
     model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
     assert not router_logits

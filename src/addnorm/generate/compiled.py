@@ -53,8 +53,8 @@ class CompiledContinuation(Continuation):
     By default for one text at a time; with `several` for any number of texts or beams, which is
     slightly slower for a single text. Compilation takes up to a minute; afterwards the graph is
     loaded from disk. Weights that are not contiguous (such as GPT-2's transposed views of the file)
-    are copied. Raises `InputError` for a model with mixers other than attention, with a mixture of
-    experts, or not on a CPU, and if there is no C++ compiler.
+    are copied. A mixture of experts computes all its experts in a graph. Raises `InputError` for a
+    model with mixers other than attention, or not on a CPU, and if there is no C++ compiler.
     """
 
     def __init__(self, model: DecoderModel, *, several: bool = False) -> None:

@@ -23,7 +23,6 @@ from addnorm.nn.audio import LogMelEmbedding
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, FixedCache, KVCache
 from addnorm.nn.masks import Branches
-from addnorm.nn.moe import MixtureOfExperts
 from addnorm.nn.patches import SeriesEmbedding
 from addnorm.nn.types import KeysValues
 
@@ -180,7 +179,6 @@ def pairs(tensors: Sequence[Tensor]) -> list[KeysValues]:
 # Which models can be traced.
 
 UNTRACEABLE: dict[type[nn.Module], str] = {
-    MixtureOfExperts: "a mixture of experts splits its tokens as the data say: use kind = 'gated'",
     LogMelEmbedding: "log-mel frames are no input of a graph: read tokens or images",
     SeriesEmbedding: "time series are no input of a graph: read tokens or images",
 }

@@ -3,12 +3,13 @@
 The union of all feed-forward layers is at the end of this file, since an expert is itself one.
 """
 
+import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import config
@@ -19,6 +20,7 @@ from addnorm.nn.feedforward import (
     GatedFeedForwardConfig,
     build_feedforward,
 )
+from addnorm.nn.grouped import can_group, grouped_feedforward
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
 
@@ -27,18 +29,31 @@ RouterLogits = Float[Tensor, "*tokens n_experts"]
 REGISTERS = 32
 """Numbers that torch's elementwise kernels process at a time: two registers of 16 in float32."""
 
+GROUPED = 4096
+"""Choices from which a grouped product pays for stacking the weights (`benchmarks/moe.py`)."""
+
 
 class MixtureOfExperts(nn.Module):
     """`Σ_{e in top-k} g_e(x) E_e(x)`, `g` and the choice from `softmax(x W_r)`: see `route`.
 
     Shazeer et al. 2017, eq. 1; the router is linear and without noise (Fedus et al. 2022, §2.1;
     Jiang et al. 2024, §2.1). Each expert reads its own tokens alone, so a token costs k experts
-    however many there are. An expert has no capacity and drops nothing: batch-mates never change a
-    result. Nothing here evens out the load: training adds `balance` times `load_balance`.
+    however many there are. By default an expert has no capacity and drops nothing: batch-mates
+    change no result by more than a rounding (`outputs`). With `capacity_factor` c, in training, an
+    expert takes the first `⌈c k tokens / n_experts⌉` choices alone (Fedus et al. 2022, §2.2; see
+    `within_capacity`) and adds nothing to the others, so there a result does depend on the batch;
+    padding takes places too. At inference nothing is dropped. Nothing here evens out the load:
+    training adds `balance` times `load_balance`.
     """
 
     def __init__(
-        self, d_model: int, experts: Sequence[nn.Module], *, top_k: int, balance: float = 0.01
+        self,
+        d_model: int,
+        experts: Sequence[nn.Module],
+        *,
+        top_k: int,
+        balance: float = 0.01,
+        capacity_factor: float | None = None,
     ) -> None:
         super().__init__()
         if not 1 <= top_k <= len(experts):
@@ -47,27 +62,65 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList(experts)
         self.top_k = top_k
         self.balance = balance
+        self.capacity_factor = capacity_factor
         narrowest = min((p.shape[0] for p in self.experts.parameters() if p.ndim > 1), default=1)
         self.spare = -(-REGISTERS // narrowest)
 
     def forward(self, x: TokenVectors) -> TokenVectors:
+        if torch.compiler.is_exporting():
+            return self.dense(x)
         mix: Any = self.mix
         if torch.compiler.is_compiling():  # its shapes depend on the data
             mix = torch.compiler.disable(mix)
         return mix(x)
 
     def mix(self, x: TokenVectors) -> TokenVectors:
-        """Compute the sum, expert by expert, each on the tokens routed to it."""
+        """Compute the sum, each expert on the tokens routed to it, within its capacity."""
         gates, chosen = route(self.router(x), self.top_k)
         order = chosen.flatten().argsort(stable=True)  # (token, choice) pairs, expert by expert
-        counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()
-        groups = (order // self.top_k).split(counts)
-        x = x.reshape(-1, x.shape[-1])
-        y = [self.outputs(e, x, group) for e, group in enumerate(groups)]
-        y = torch.cat(y)[order.argsort()].view(*chosen.shape, x.shape[-1])
-        return (gates.to(y.dtype)[..., None] * y).sum(-2)
+        if (capacity := self.capacity(chosen)) is not None:
+            order = order[within_capacity(chosen, capacity).flatten()[order]]
+        counts = chosen.flatten()[order].bincount(minlength=len(self.experts))
+        y = self.outputs(x.reshape(-1, x.shape[-1]), order // self.top_k, counts)
+        y = y.new_zeros(chosen.numel(), y.shape[-1]).index_copy(0, order, y)
+        return (gates.to(y.dtype)[..., None] * y.view(*chosen.shape, y.shape[-1])).sum(-2)
+
+    def dense(self, x: TokenVectors) -> TokenVectors:
+        """Compute the sum over all experts, the gates of those not chosen being zero.
+
+        For graphs, whose shapes may not depend on the data: equal to `mix` at inference up to
+        rounding, at the cost of every expert.
+        """
+        gates, chosen = route(self.router(x), self.top_k)
+        each = (chosen[..., None] == torch.arange(len(self.experts), device=x.device)).to(x.dtype)
+        weights = (gates.to(x.dtype)[..., None] * each).sum(-2)
+        y = torch.stack([expert(x) for expert in self.experts], dim=-2)
+        return (weights[..., None] * y).sum(-2)
+
+    def capacity(self, chosen: Int[Tensor, "*tokens top_k"]) -> int | None:
+        """The number of choices that an expert takes; None without a limit, as at inference."""
+        if self.capacity_factor is None or not self.training:
+            return None
+        return math.ceil(self.capacity_factor * chosen.numel() / len(self.experts))
 
     def outputs(
+        self,
+        x: Float[Tensor, "tokens d_model"],
+        tokens: Int[Tensor, " n"],
+        counts: Int[Tensor, " n_experts"],
+    ) -> Float[Tensor, "n d_model"]:
+        """`E_e` of the tokens of group e: many by grouped products, few one expert at a time.
+
+        Grouped (`grouped_feedforward`), other tokens may move an output by a rounding, since a
+        product of other size may sum in another order. Custom experts, narrow widths and few tokens
+        take one product for each expert (`expert_outputs`), which batch-mates do not move.
+        """
+        if len(tokens) >= GROUPED and can_group(list(self.experts), x):
+            return grouped_feedforward(x[tokens], cast("Any", list(self.experts)), counts)
+        groups = enumerate(tokens.split(counts.tolist()))
+        return torch.cat([self.expert_outputs(e, x, group) for e, group in groups])
+
+    def expert_outputs(
         self, e: int, x: Float[Tensor, "tokens d_model"], group: Int[Tensor, " n"]
     ) -> Float[Tensor, "n d_model"]:
         """`E_e` of the tokens in `group`, the same whoever else is in it.
@@ -99,6 +152,34 @@ def route(
     if top_k == 1:
         return probabilities, chosen
     return probabilities / probabilities.sum(-1, keepdim=True), chosen
+
+
+def within_capacity(
+    chosen: Int[Tensor, "*tokens top_k"], capacity: int
+) -> Bool[Tensor, "*tokens top_k"]:
+    """Which choices are among the first `capacity` of their expert; the others are dropped.
+
+    All first choices come before all second ones, and earlier tokens before later ones (Lepikhin et
+    al. 2021, §2.2, without its random routing). A token whose choices are all dropped passes by the
+    residual alone; the gates of what is left stay as they are.
+    """
+    by_choice = chosen.reshape(-1, chosen.shape[-1]).T.flatten()
+    order = by_choice.argsort(stable=True)
+    counts = by_choice.bincount()
+    starts = (counts.cumsum(0) - counts)[by_choice[order]]
+    kept = torch.empty_like(by_choice, dtype=torch.bool)
+    kept[order] = torch.arange(len(order), device=order.device) - starts < capacity
+    return kept.view(chosen.shape[-1], -1).T.reshape(chosen.shape)
+
+
+def expert_load(
+    chosen: Int[Tensor, "*tokens top_k"],
+    n_experts: int,
+    valid: Bool[Tensor, "*tokens"] | None = None,
+) -> Int[Tensor, " n_experts"]:
+    """The number of choices that went to each expert, over the real tokens."""
+    real = chosen if valid is None else chosen[valid]
+    return real.flatten().bincount(minlength=n_experts)
 
 
 def load_balance(
@@ -139,6 +220,8 @@ class MixtureOfExpertsConfig:
     """The kind and width of one expert."""
     balance: NonNegativeFloat = 0.01
     """The weight of the load-balance loss in training."""
+    capacity_factor: PositiveFloat | None = None
+    """In training, an expert takes this times its even share; None drops nothing."""
 
     def __post_init__(self) -> None:
         if self.top_k > self.n_experts:
@@ -155,7 +238,13 @@ class MixtureOfExpertsConfig:
 
     def build(self, d_model: int) -> MixtureOfExperts:
         experts = [build_feedforward(self.expert, d_model) for _ in range(self.n_experts)]
-        return MixtureOfExperts(d_model, experts, top_k=self.top_k, balance=self.balance)
+        return MixtureOfExperts(
+            d_model,
+            experts,
+            top_k=self.top_k,
+            balance=self.balance,
+            capacity_factor=self.capacity_factor,
+        )
 
 
 AnyFeedForwardConfig = Annotated[

@@ -200,12 +200,9 @@ MASKS = {"encoder": "source_valid", "decoder": "target_valid"}
 
 
 def mixtures_of(model: nn.Module) -> Mixtures:
-    """The mixtures of experts that have a load-balancing loss."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, MixtureOfExperts) and module.balance
-    }
+    """All mixtures of experts in the model."""
+    modules = model.named_modules()
+    return {name: module for name, module in modules if isinstance(module, MixtureOfExperts)}
 
 
 @contextmanager
@@ -234,14 +231,17 @@ def balance_loss(
     return sum(
         (
             mixtures[name].balance
-            * load_balance(logits, mixtures[name].top_k, _real(name, logits, inputs))
+            * load_balance(logits, mixtures[name].top_k, real_tokens(name, logits, inputs))
             for name, logits in router_logits.items()
+            if mixtures[name].balance
         ),
         start=0.0,
     )
 
 
-def _real(name: str, logits: Tensor, inputs: Mapping[str, Tensor]) -> Bool[Tensor, "..."] | None:
+def real_tokens(
+    name: str, logits: Tensor, inputs: Mapping[str, Tensor]
+) -> Bool[Tensor, "..."] | None:
     """The mask of real tokens in this layer; None (all) if the inputs' mask has another shape."""
     valid = inputs.get(MASKS.get(name.partition(".")[0], "valid"))
     return valid if valid is not None and valid.shape == logits.shape[:-1] else None

@@ -31,11 +31,8 @@ from addnorm.train.checkpoint import (
     save_weights,
 )
 from addnorm.train.journal import Journal
-from addnorm.train.loss import (
-    balance_loss,
-    mixtures_of,
-    record_router_logits,
-)
+from addnorm.train.load import ExpertLoad
+from addnorm.train.loss import balance_loss, mixtures_of, record_router_logits
 from addnorm.train.objective import Objective
 from addnorm.train.optim import build_optimizers, optimizer_tensors, restore_optimizers
 from addnorm.train.patience import ExhaustedError, out_of_memory, patiently, to_standard_error
@@ -140,6 +137,7 @@ class Trainer:
             in_parts=not self.scaler.is_enabled(),
         )
         self.mixtures = mixtures_of(model)
+        self.load = ExpertLoad(self.mixtures)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
         self.journal = Journal(folder, tensorboard=config.tensorboard)
         self.state = TrainState()
@@ -226,6 +224,7 @@ class Trainer:
             loss = self.loss_of(batch.inputs, batch.targets)
             loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, batch.inputs)
             loss = loss / max(n_tokens, 1)
+        self.load.count(router_logits, batch.inputs)
         self.scaler.scale(loss).backward()
         return loss.detach()
 
@@ -304,7 +303,7 @@ class Trainer:
         state = self.state
         rate = float(self.optimizers[-1].param_groups[0]["lr"])
         figures = {"loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens}
-        self.note({"epoch": state.epoch, **figures})
+        self.note({"epoch": state.epoch, **figures, **self.load.figures()})
         if self.listener is not None:
             self.listener.stepped(state.step, self.total_steps, loss, n_tokens)
 
@@ -326,7 +325,8 @@ class Trainer:
         restore_random_state(state, self.device)
         self.note({f"valid_{k}": v for k, v in scores.items()})
         if self.listener is not None:
-            self.listener.validated(self.state.step, scores)
+            load = {f"train_{name}": value for name, value in self.load.latest.items()}
+            self.listener.validated(self.state.step, scores | load)
 
     def note_best(self, value: float) -> None:
         """Save the current weights if this is the best validation so far."""

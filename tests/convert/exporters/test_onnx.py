@@ -127,6 +127,11 @@ DECODERS = {
         residual=PreNormConfig(),
         embedding=EmbeddingConfig(scale="one"),
     ),
+    "moe": DecoderConfig(
+        **SMALL,
+        attention=AttentionConfig(n_heads=2),
+        feedforward=MixtureOfExpertsConfig(n_experts=4, expert=GatedFeedForwardConfig(d_ff=24)),
+    ),
     "original": DecoderConfig(**SMALL, attention=AttentionConfig(n_heads=2)),
     "alibi, window, parallel": DecoderConfig(
         **SMALL,
@@ -423,7 +428,6 @@ def test_images_are_captioned_as_by_ours(tmp_path: Path) -> None:
     [
         (DecoderConfig(**SMALL, attention=RecurrentConfig()), "use attention"),
         (DecoderConfig(**SMALL, attention=ConvolutionConfig()), "use attention"),
-        (DecoderConfig(**SMALL, feedforward=MixtureOfExpertsConfig()), "kind = 'gated'"),
         (EncoderDecoderConfig(**SMALL, input=LogMelEmbeddingConfig(n_mels=8)), "log-mel"),
     ],
 )
