@@ -54,6 +54,10 @@ SURFACE = {
     "swap": {
         "--run", "--out", "--set", "--layers", "--recover", "--distill", "--split", "--import",
     },
+    "prune": {
+        "--run", "--out", "--heads", "--feed-forward", "--layers", "--recover", "--calibrate",
+        "--split", "--import",
+    },
     "quantize": {
         "--run", "--out", "--to", "--weights-only", "--dynamic", "--static", "--range",
         "--smoothing", "--rounding", "--group-size", "--calibrate", "--keep", "--keep-worst",
