@@ -19,13 +19,14 @@ SURFACE = {
     "demo": {"--to", "--out"},
     "train": {"--recipe", "--out", "--resume", "--dry-run", "--import"},
     "evaluate": {
-        "--run", "--split", "--predictions", "--weights", "--device", "--dtype", "--import",
+        "--run", "--split", "--predictions", "--weights", "--exit", "--device", "--dtype",
+        "--import",
     },
     "generate": {
         "--run", "--prompt", "--beams", "--n-best", "--length-penalty", "--early-stopping",
         "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k", "--top-p",
         "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
-        "--encoding", "--errors", "--device", "--dtype", "--import",
+        "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
     },
     "classify": {
         "--run", "--pairs", "--threshold", "--json", "--encoding", "--errors", "--device",

@@ -12,7 +12,7 @@ from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.flex import FlexCore
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
-from addnorm.nn.attention.scores import Additive, DotProduct
+from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.positions.learned import Learned
@@ -87,12 +87,10 @@ def _groups(path: str, attention: nn.Module) -> Units:
     assert isinstance(attention, MultiHead)
     _check(f"{path}.core", attention.core, CORES, "sdpa, eager and flex can")
     _check(f"{path}.output", attention.output, OUTPUTS, "plain and gated outputs can")
-    score = attention.core.score
-    of_heads = isinstance(score, Additive) or (
-        isinstance(score, DotProduct) and score.weight is not None
-    )
-    if of_heads or not (score is None or isinstance(score, DotProduct) or callable(score)):
-        raise _refusal("--heads", f"{path}.core.score", score, "dot products can")  # pyright: ignore[reportArgumentType]
+    score: object = attention.core.score
+    plain = type(score) is DotProduct and score.weight is None
+    if isinstance(score, nn.Module) and not plain:
+        raise _refusal("--heads", f"{path}.core.score", score, "dot products can")
     table = None
     if isinstance(attention, SelfAttention):
         place = f"{path}.position"
