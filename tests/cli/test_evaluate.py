@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.runs.tiny import train_tiny
 from tests.test_house import write_gpt2
 from torch.nn.functional import cross_entropy
 
@@ -88,3 +89,29 @@ def test_a_language_model_predicts_no_lines(
     assert (code, out) == (2, "")
     assert "leave predictions out" in err
     assert not file.exists()
+
+
+EXITS = {"model.n_layers": "2", "model.exits": "[1]"}
+
+
+def test_early_exits_say_how_deep_each_example_went(tmp_path: Path, addnorm: Command) -> None:
+    run, file = train_tiny(tmp_path, "classification", **EXITS), tmp_path / "said.txt"
+    whole = json.loads(addnorm("evaluate", run)[1])
+    code, out, err = addnorm("evaluate", run, "--exit", "entropy:0")
+    assert code == 0, err
+    assert json.loads(out) == {**whole, "mean_depth": 2.0}
+    words = ["--exit", "entropy:9", "--predictions", file]
+    code, out, err = addnorm("evaluate", run, *words)
+    assert json.loads(out)["mean_depth"] == 1.0
+    assert "exits: mean depth 1.00 layers · layer 1 100.0%" in err
+    assert all(line.endswith("\t1") for line in file.read_text().splitlines())
+
+
+def test_a_model_without_exits_is_one_message(run_of: RunOf, addnorm: Command) -> None:
+    for command in ("evaluate", "generate"):
+        code, out, err = addnorm(command, run_of("language"), "--exit", "entropy:0.3")
+        assert (code, out) == (2, "")
+        assert "this model has no early exits: train one with model.exits" in err
+    code, _, err = addnorm("evaluate", run_of("language"), "--exit", "entropy")
+    assert code == 2
+    assert "write entropy:0.3 or confidence:0.9" in err

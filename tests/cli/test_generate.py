@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.runs.tiny import train_tiny
 
 RunOf = Callable[[str], Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -184,3 +185,22 @@ def test_what_does_not_compile_says_so(run_of: RunOf, addnorm: Command) -> None:
     code, _, err = addnorm("generate", run_of("language"), "--weights", "int4")
     assert code == 2
     assert '"bfloat16", "int8"' in err
+
+
+def test_early_exits_of_a_language_model(tmp_path: Path, addnorm: Command) -> None:
+    fields = {"model.n_layers": "2", "model.exits": "[1]"}
+    run = train_tiny(tmp_path, "language", **fields)
+    words = ["generate", run, "--prompt", "a", "--max-new-tokens", "6", "--beams", "1"]
+    _, whole, _ = addnorm(*words)
+    code, out, err = addnorm(*words, "--exit", "confidence:1")
+    assert (code, out) == (0, whole)
+    assert "exits: mean depth 2.00 layers" in err
+    code, _, err = addnorm(*words, "--exit", "confidence:0", "--json")
+    assert code == 0
+    assert "exits: mean depth 1.00 layers · layer 1 100.0%" in err
+    code, _, err = addnorm("evaluate", run, "--exit", "confidence:0", "--split", "valid")
+    assert code == 0
+    assert "mean depth 1.00" in err
+    code, _, err = addnorm(*words, "--exit", "confidence:0", "--compile")
+    assert code == 2
+    assert "leave --exit or --compile out" in err

@@ -19,14 +19,15 @@ SURFACE = {
     "demo": {"--to", "--out"},
     "train": {"--recipe", "--out", "--resume", "--dry-run", "--import"},
     "evaluate": {
-        "--run", "--split", "--predictions", "--confusion", "--weights", "--device", "--dtype",
+        "--run", "--split", "--predictions", "--confusion", "--weights", "--exit", "--device",
+        "--dtype",
         "--import",
     },
     "generate": {
         "--run", "--prompt", "--beams", "--n-best", "--length-penalty", "--early-stopping",
         "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k", "--top-p",
         "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
-        "--encoding", "--errors", "--device", "--dtype", "--import",
+        "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
     },
     "classify": {
         "--run", "--pairs", "--threshold", "--json", "--encoding", "--errors", "--device",
@@ -54,6 +55,10 @@ SURFACE = {
     "export": {"--run", "--out", "--to", "--family", "--dtype", "--import"},
     "swap": {
         "--run", "--out", "--set", "--layers", "--recover", "--distill", "--split", "--import",
+    },
+    "prune": {
+        "--run", "--out", "--heads", "--feed-forward", "--layers", "--recover", "--calibrate",
+        "--split", "--import",
     },
     "quantize": {
         "--run", "--out", "--to", "--weights-only", "--dynamic", "--static", "--range",

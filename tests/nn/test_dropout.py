@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from addnorm.nn.dropout import Dropout, keep_mask
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.dropout import Dropout, LayerDrop, keep_mask
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
@@ -87,3 +90,43 @@ def test_compiled_every_call_drops_anew_and_a_seed_repeats_it() -> None:
     assert done.returncode == 0, done.stderr
     once, again = done.stdout.splitlines()
     assert once == again
+
+
+# LayerDrop.
+
+
+def test_a_dropped_layer_is_skipped_and_never_scaled() -> None:
+    module, x, ran = LayerDrop(0.25), torch.ones(2, 3), []
+
+    def layer(h: torch.Tensor) -> torch.Tensor:
+        ran.append(1)
+        return h + 1
+
+    torch.manual_seed(0)
+    results = [float(module(x, layer)[0, 0]) for _ in range(400)]
+    assert {*results} == {1.0, 2.0}
+    assert len(ran) == results.count(2.0)
+    assert 0.68 < len(ran) / 400 < 0.82
+    module.eval()
+    assert all(float(module(x, layer)[0, 0]) == 2.0 for _ in range(20))
+
+
+def test_a_stack_drops_whole_layers_in_training_alone() -> None:
+    config = DecoderConfig(
+        d_model=8, n_layers=3, attention=AttentionConfig(n_heads=2), dropout=0.0, layer_drop=0.5
+    )
+    model, tokens = config.build(11), torch.randint(11, (2, 4))
+    ran: list[int] = []
+    for i, block in enumerate(model.stack.blocks):
+        block.register_forward_hook(lambda *_, i=i: ran.append(i))
+    torch.manual_seed(1)
+    lengths = set()
+    for _ in range(20):
+        ran.clear()
+        model(tokens)
+        assert ran == sorted(ran)
+        lengths.add(len(ran))
+    assert len(lengths) > 1
+    plain = replace(config, layer_drop=0.0).build(11)
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(model.eval()(tokens), plain.eval()(tokens))

@@ -244,6 +244,7 @@ NOT_VARIED: Mapping[str, str] = {
     "d_model": "one small width serves all cells; the tests of parts have others",
     "max_len": "it bounds learned positions alone; tests/nn/positions/test_learned.py",
     "dropout": "it is random; tests/nn/test_dropout.py",
+    "layer_drop": "it is random; tests/nn/test_dropout.py",
     "init": "every weight is drawn anew; tests/nn/test_init.py",
     "vocab_size": "it is read by recipes; tests/runs/test_recipe.py",
     "target_vocab_size": "it is read by recipes; tests/runs/test_recipe.py",

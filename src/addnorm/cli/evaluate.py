@@ -18,6 +18,7 @@ def evaluate(
     predictions: Path | None = None,
     confusion: Path | None = None,
     weights: Literal["bfloat16", "int8"] | None = None,
+    early_exit: Annotated[str | None, Parameter(name="--exit")] = None,
     where: Where = ANYWHERE,
     imports: Imports = (),
 ) -> None:
@@ -41,22 +42,20 @@ def evaluate(
         A picture to draw, .png, .svg or .pdf: which classes a classifier takes for which.
     weights
         Score the model with its weights in fewer bits.
+    early_exit
+        Leave at the first early exit that is sure: `entropy:0.3` for an entropy below 0.3 nats,
+        `confidence:0.9` for two likeliest classes that are more than 0.9 apart. `--predictions`
+        then has the layers of each example too, after a tab.
     """
     from addnorm.cli.fields import fields_given
     from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
+    from addnorm.models.early_exit import EarlyExit, exit_rule
     from addnorm.runs.evaluation import evaluation_of
 
     import_named(imports)
-    options = [
-        "--split",
-        "--predictions",
-        "--confusion",
-        "--weights",
-        "--device",
-        "--dtype",
-        "--import",
-    ]
+    named = ("split", "predictions", "confusion", "weights", "exit", "device", "dtype", "import")
+    options = [f"--{name}" for name in named]
     opened = where.open(run, fields_given(overrides, options))
     if weights is not None:
         from addnorm.quantize import with_weights
@@ -68,7 +67,10 @@ def evaluate(
         )
     if confusion is not None and opened.task != "classification":
         raise InputError(f"a {opened.task} model has no classes to confuse: leave confusion out")
-    evaluation = evaluation_of(opened, split, console=console)
+    early = None if early_exit is None else EarlyExit(exit_rule(early_exit))
+    evaluation = evaluation_of(opened, split, console=console, early=early)
+    if early is not None:
+        console.out(f"exits: {early}", highlight=False)
     if confusion is not None:
         from addnorm.inspect.confusion import confusion_picture
 
@@ -76,6 +78,8 @@ def evaluate(
         pairs = [(gold, evaluation.predictions[i]) for i, gold in evaluation.gold.items()]
         confusion_picture(pairs, opened.labels, confusion, title)
     if predictions is not None:
-        lines = (f"{one_line(text)}\n" for text in evaluation.predictions.values())
+        depths = {} if early is None else early.depth_of
+        ends = {i: f"\t{depth}" for i, depth in depths.items()}
+        lines = (f"{one_line(y)}{ends.get(i, '')}\n" for i, y in evaluation.predictions.items())
         predictions.write_text("".join(lines), encoding="utf-8")
     print(json.dumps(evaluation.scores, indent=1))

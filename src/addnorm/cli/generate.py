@@ -13,6 +13,7 @@ from addnorm.errors import InputError
 
 if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig
+    from addnorm.models.early_exit import EarlyExit
     from addnorm.runs.run import Run
 
 
@@ -89,10 +90,28 @@ class Speed(Where):
         time takes up to a minute; the graph is then kept on disk.
     weights
         Keep the weights in fewer bits while this runs: faster, and slightly different.
+    exit
+        Let a token leave at the first early exit that is sure of it: `confidence:0.9` for two
+        likeliest tokens more than 0.9 apart, `entropy:0.3` for an entropy below 0.3 nats. Prompts
+        take every layer.
     """
 
     compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
     weights: Literal["bfloat16", "int8"] | None = None
+    exit: str | None = None
+
+    def early_exit(self, run: "Run") -> "EarlyExit | None":
+        """The early exits that were asked for. Raises `InputError` where the run has none."""
+        from addnorm.models.early_exit import EarlyExit, exit_rule
+        from addnorm.runs.evaluation import check_early
+
+        if self.exit is None:
+            return None
+        if self.compile:
+            raise InputError("a compiled graph runs every layer: leave --exit or --compile out")
+        rule = exit_rule(self.exit)
+        check_early(run)
+        return EarlyExit(rule)
 
 
 @Parameter(name="*")
@@ -154,7 +173,7 @@ def generate(
     from addnorm.cli.generated import as_json, as_lines
     from addnorm.cli.terminal import console
     from addnorm.runs.types import Written
-    from addnorm.runs.use import compiled, write, write_as_it_comes
+    from addnorm.runs.use import compiled, with_early_exits, write, write_as_it_comes
 
     others = (
         *asdict(choices),
@@ -175,7 +194,8 @@ def generate(
         from addnorm.quantize import with_weights
 
         with_weights(opened.model, speed.weights)
-    graph = None
+    early = speed.early_exit(opened)
+    graph = None if early is None else with_early_exits(opened, early)
     if speed.compile:
         with console.status("compiling, once for this kind of model"):
             graph = compiled(opened, decoding, several=prompt is None)
@@ -184,6 +204,7 @@ def generate(
         for piece in write_as_it_comes(opened, prompt, decoding, **asdict(end), compiled=graph):
             print(piece, end="", flush=True)
         print()
+        _report(early)
         return
     n_best = decoding.n_best if decoding.kind == "beam" else 1
 
@@ -201,3 +222,12 @@ def generate(
     for number, best in enumerate(answer(0, [prompt]), 1) if prompt is not None else found:
         lines = as_json(best, number) if json_lines else as_lines(best, n_best)
         print("\n".join(lines), flush=True)
+    _report(early)
+
+
+def _report(early: "EarlyExit | None") -> None:
+    """Say at which layers tokens left, if any could."""
+    from addnorm.cli.terminal import console
+
+    if early is not None:
+        console.out(f"exits: {early}", highlight=False)

@@ -37,6 +37,7 @@ COMMANDS = (
     "look",
     "export",
     "swap",
+    "prune",
     "quantize",
     "merge",
     "distill",

@@ -33,7 +33,7 @@ Ends = int | Sequence[int] | None
 
 
 def generate(
-    model: DecoderModel | CompiledContinuation,
+    model: DecoderModel | Continuation | CompiledContinuation,
     prompts: Sequence[Ids],
     decoding: DecodingConfig,
     *,

@@ -1,6 +1,6 @@
 """NextToken: a common interface to next-token logits, for every architecture, cached or not."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from sys import maxsize
 from typing import Protocol, runtime_checkable
@@ -18,6 +18,8 @@ from addnorm.nn.heads import HiddenHead
 
 Ids = Sequence[int]
 Logits = Float[Tensor, "rows vocab"]
+DecoderStep = Callable[[DecoderModel, Tensor, DecoderState], tuple[Tensor, DecoderState]]
+"""A decoding step: the model, the new tokens and the state to logits and the next state."""
 
 
 @runtime_checkable
@@ -57,13 +59,17 @@ class Continuation:
     """Continue prompts by a decoder-only model, with padding on the left.
 
     With `cached`, every token is processed once; without it, each step processes the whole row
-    again, as a reference for testing the cache.
+    again, as a reference for testing the cache. `step` is another way to run a cached step, such as
+    one with early exits.
     """
 
-    def __init__(self, model: DecoderModel, *, cached: bool = True) -> None:
+    def __init__(
+        self, model: DecoderModel, *, cached: bool = True, step: DecoderStep = decoder_step
+    ) -> None:
         check_writes(model)
         self.model = model
         self.cached = cached
+        self.decoder_step = step
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
         """All positions after the prompt, plus one: the last token generated is never an input."""
@@ -93,7 +99,7 @@ class Continuation:
 
     def _step(self) -> Logits:
         with evaluating(self.model):
-            logits, self._state = decoder_step(self.model, self._unread, self._state)
+            logits, self._state = self.decoder_step(self.model, self._unread, self._state)
         return logits[:, -1]
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.errors import InputError
+from addnorm.nn.blocks import Stack
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.linear import Linear
 
@@ -163,6 +164,12 @@ class Ledger:
         """Claim a dropout module, which does nothing at inference."""
         self.module(dropout, Dropout)
         self.leave(dropout, "p", because="nothing is dropped at inference")
+
+    def stack(self, stack: Stack) -> Stack:
+        """Claim a stack, without its blocks and norm; it skips layers in training alone."""
+        if stack.layer_drop is not None:
+            self.leave_all(stack.layer_drop, because="no layer is dropped at inference")
+        return self.module(stack, Stack)
 
     # Skipping items.
 

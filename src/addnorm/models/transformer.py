@@ -18,6 +18,7 @@ from addnorm.nn.blocks import (
     ParallelCrossBlock,
     Stack,
 )
+from addnorm.nn.dropout import LayerDrop
 from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig, TokenEmbedding, build_embedding
 from addnorm.nn.exits import ExitHead
 from addnorm.nn.feedforward import FeedForwardConfig, build_feedforward
@@ -106,6 +107,8 @@ class TransformerConfig:
     """The table of token vectors, and what is done to them first."""
     dropout: Probability = 0.1
     """The dropout rate of embeddings and of what every sublayer adds to the residual stream."""
+    layer_drop: Probability = 0.0
+    """How often training skips a layer, so that layers can be removed later; 0.2 is usual."""
     init: InitName = "xavier"
     """How weights start: Glorot's, GPT-2's, BERT's or torch's own way, or sublayers that write
     zero.
@@ -187,7 +190,8 @@ class TransformerConfig:
         blocks = [
             self._layer(position, replace(depth, layer=i), cross=cross) for i in range(n_layers)
         ]
-        return Stack(blocks, build_final_norm(self.residual, self.d_model, self.norm))
+        layer_drop = LayerDrop(self.layer_drop) if self.layer_drop else None
+        return Stack(blocks, build_final_norm(self.residual, self.d_model, self.norm), layer_drop)
 
     def _layer(self, position: Position, depth: Depth, *, cross: bool) -> AnyBlock:
         """The block of a layer; a part that cannot stand there is refused with its number."""

@@ -8,6 +8,7 @@ from torch import nn
 from addnorm.nn.attention.multihead import SelfAttention
 from addnorm.nn.cache import Cache, KVCache, LayerCache, SegmentMemory
 from addnorm.nn.context import Context
+from addnorm.nn.dropout import LayerDrop
 from addnorm.nn.masks import Mask
 from addnorm.nn.types import Hidden
 
@@ -156,12 +157,18 @@ AnyBlock = Block | CrossBlock | ParallelBlock | ParallelCrossBlock
 
 
 class Stack(nn.Module):
-    """A sequence of blocks, followed by the final norm of the placement."""
+    """A sequence of blocks, followed by the final norm of the placement.
 
-    def __init__(self, blocks: Sequence[AnyBlock], norm: nn.Module) -> None:
+    With `layer_drop`, training skips blocks at random.
+    """
+
+    def __init__(
+        self, blocks: Sequence[AnyBlock], norm: nn.Module, layer_drop: LayerDrop | None = None
+    ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
+        self.layer_drop = layer_drop
 
     @property
     def mixers(self) -> list[Mixer]:
@@ -186,10 +193,15 @@ class Stack(nn.Module):
         contexts = {pattern: ctx.restrict(pattern) for pattern in patterns}
         for i, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layers[i]
-            x = block(x, contexts[patterns[i]], layer)
+            x = self._run(block, x, contexts[patterns[i]], layer)
             yield x
         if cache is not None:
             cache.advance(x.shape[1])
+
+    def _run(self, block: nn.Module, x: Hidden, ctx: Context, cache: LayerCache | None) -> Hidden:
+        if self.layer_drop is None:
+            return block(x, ctx, cache)
+        return self.layer_drop(x, lambda h: block(h, ctx, cache))
 
     def new_cache(self) -> KVCache:
         """An empty cache for all layers."""

@@ -1,4 +1,6 @@
-"""Dropout with a faster mask generator on the CPU."""
+"""Dropout with a faster mask generator on the CPU, and LayerDrop, which drops whole layers."""
+
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -24,6 +26,30 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0.0:
             return x
         return x * keep_mask(x, self.p) if x.device.type == "cpu" else F.dropout(x, self.p)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class LayerDrop(nn.Module):
+    """`b f(x) + (1 - b) x`, `b ~ Bernoulli(1 - p)`: skip a layer in training (Fan et al. 2020, §3).
+
+    One draw for each layer and forward pass, shared by the batch; nothing is scaled, and outside of
+    training every layer runs. A skipped layer costs no time, except in a compiled graph.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(
+        self, x: Float[Tensor, "*shape"], layer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "*shape"]:
+        if not self.training:
+            return layer(x)
+        if torch.compiler.is_compiling():
+            return torch.where(torch.rand((), device=x.device) >= self.p, layer(x), x)
+        return layer(x) if float(torch.rand(())) >= self.p else x
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -31,6 +31,7 @@ from addnorm.data.examples import (
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.models import EncoderDecoderModel, Model
+from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.runs import metrics
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.folder import Saved
@@ -73,6 +74,8 @@ class Evaluator:
     tokenizers: Tokenizers | None
     labels: Sequence[str]
     settings: EvalConfig
+    early: EarlyExit | None = None
+    """How to leave at early exits; by default every layer runs."""
 
     @classmethod
     def of(
@@ -139,11 +142,16 @@ class Evaluator:
         outputs: dict[int, list[Any]] = {}
         for batch in self.loader.batches():
             batch = batch.to(device)
-            logits = model(**batch.inputs)
+            logits = model(**batch.inputs) if self.early is None else self._early(model, batch)
             batches.append((loss_sum(logits, batch.targets).item(), batch.n_tokens))
             if self.labels:
                 outputs.update(_answers(logits, batch))
         return batches, dict(sorted(outputs.items()))
+
+    def _early(self, model: Model, batch: Batch) -> Tensor:
+        assert self.early is not None
+        assert not isinstance(model, EncoderDecoderModel)
+        return self.early.logits(model, batch)
 
     def _language(self, total: float, loss: float, characters: Ids) -> dict[str, float]:
         if isinstance(self.loader, Buckets):
@@ -275,15 +283,19 @@ def evaluate_run(
 
 
 def evaluation_of(
-    run: Run, split: Split, console: Console | None = None, corpus: Corpus | None = None
+    run: Run,
+    split: Split,
+    console: Console | None = None,
+    corpus: Corpus | None = None,
+    early: EarlyExit | None = None,
 ) -> Evaluation:
     """The scores and predictions of a run on a split of its data or of `corpus`.
 
     The prediction of an example that was skipped as too long is empty; language models have no
-    predictions. Skipped examples are reported on the `console`. Raises `InputError` if the data
-    have no such split.
+    predictions. With `early`, examples leave at early exits. Skipped examples are reported on the
+    `console`. Raises `InputError` if the data have no such split, or the model no exits.
     """
-    return evaluated(run, split, data_of(run, corpus, console), console)
+    return evaluated(run, split, data_of(run, corpus, console), console, early)
 
 
 def data_of(run: Run, corpus: Corpus | None = None, console: Console | None = None) -> EncodedData:
@@ -293,9 +305,15 @@ def data_of(run: Run, corpus: Corpus | None = None, console: Console | None = No
 
 
 def evaluated(
-    run: Run, split: Split, data: EncodedData, console: Console | None = None
+    run: Run,
+    split: Split,
+    data: EncodedData,
+    console: Console | None = None,
+    early: EarlyExit | None = None,
 ) -> Evaluation:
     """Evaluate a run on a split of encoded data (see `evaluation_of`)."""
+    if early is not None:
+        check_early(run)
     loaders = build_loaders(run.recipe.train.batching, data.encoded)
     evaluator = Evaluator.of(split, data, loaders, run.recipe.eval)
     if evaluator is None:
@@ -304,12 +322,21 @@ def evaluated(
         raise InputError(f"the data have no {split} split: data.{split} is not given{there}")
     if console is not None:
         console.out(f"{split}: {loaders.reports[split]}", highlight=False)
-    found = evaluator.evaluate(run.model)
+    found = replace(evaluator, early=early).evaluate(run.model)
     predictions = found.predictions and {
         i: found.predictions.get(i, "") for i in range(len(evaluator.examples))
     }
     scores = {"examples": len(evaluator.encoded), **found.scores}
+    if early is not None:
+        scores["mean_depth"] = early.mean_depth
     return replace(found, scores=scores, predictions=predictions)
+
+
+def check_early(run: Run) -> None:
+    """Raise `InputError` unless the run's model has exits whose answers are classes or tokens."""
+    check_exits_early(run.model)
+    if run.task not in ("classification", "tagging", "language"):
+        raise InputError(f"--exit: a {run.task} model gives no probabilities to be sure by")
 
 
 @dataclass(frozen=True)

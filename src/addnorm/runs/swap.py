@@ -123,7 +123,7 @@ def swap_run(
     """
     _check(options, fields, out)
     with locked(out):
-        _check_empty(out)
+        check_empty(out)
         return _swap(folder, out, options, fields, console)
 
 
@@ -145,15 +145,15 @@ def _swap(
         device = resolve_device(recipe.train.device)
         for model in (run.model, new):
             model.to(device)
-    figures = _measured(data, {"before": run.model, "after": new}, console)
+    figures = measured(data, {"before": run.model, "after": new}, console)
     with atomic_directory(out, index="config.json") as partial:
         if options.recover:
             assert data is not None
             recipe = replace(recipe, train=recovery(recipe.train, options.recover, fields))
-            _train(
+            train_further(
                 new, recipe.train, data, partial, run.model if options.distill else None, console
             )
-            figures |= _measured(data, {"recovered": new}, console)
+            figures |= measured(data, {"recovered": new}, console)
         write_settings(partial, recipe, run.text, run.labels)
         copy_modules(run.folder, partial)
         save_model(partial, new)
@@ -188,7 +188,7 @@ def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> Train
 
 def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
     """Validate the options before reading anything. Raises `InputError`."""
-    _check_empty(out)
+    check_empty(out)
     if options.distill and not options.recover:
         raise InputError("--distill says what to learn from: give --recover, the number of steps")
     if options.recover < 0:
@@ -200,7 +200,8 @@ def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
         raise InputError("nothing to change: give --set, such as --set norm=rmsnorm, or --layers")
 
 
-def _check_empty(out: Path) -> None:
+def check_empty(out: Path) -> None:
+    """Raise `InputError` if something other than our own leavings is in `out`."""
     ours = {LOCK, ".partial"}  # the second is what a crash leaves
     if out.exists() and (not out.is_dir() or {one.name for one in out.iterdir()} - ours):
         raise InputError(f"{out}: something is there already: choose another --out")
@@ -272,7 +273,7 @@ def _data(
     return data, None
 
 
-def _measured(
+def measured(
     data: EvaluationData | None, models: Mapping[str, Model], console: Console
 ) -> dict[str, Mapping[str, float]]:
     """Evaluate each model, printing the scores."""
@@ -286,7 +287,7 @@ def _measured(
     return figures
 
 
-def _train(
+def train_further(
     model: Model,
     config: TrainConfig,
     data: EvaluationData,
@@ -294,6 +295,10 @@ def _train(
     teacher: Model | None,
     console: Console,
 ) -> None:
+    """Train a model that is already trained, by `recovery`, with its checkpoints in `folder`.
+
+    With a `teacher`, on its outputs. Raises `KeyboardInterrupt` if stopped.
+    """
     with ProgressBar(console) as bar:
         trainer = Trainer(model, data.loaders.train, config, folder, listener=bar, teacher=teacher)
         try:

@@ -27,6 +27,7 @@ from addnorm.generate import (
 )
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from addnorm.models.early_exit import EarlyExit
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import ClassificationHead, Transform
@@ -43,7 +44,8 @@ from addnorm.runs.types import (
     check_choice,
 )
 
-Compiled = CompiledContinuation | CompiledTranslation
+Compiled = CompiledContinuation | CompiledTranslation | Continuation
+"""What stands in for a model: a compiled graph, or a way to run it with early exits."""
 
 
 def chosen_decoding(
@@ -74,8 +76,8 @@ def write(
 
     The translation of a blank text is empty; a language model starts a new text. `first` is the
     number of texts processed before these, an offset for messages and random seeds. `compiled` is
-    used instead of the model. Raises `InputError` if the model does not generate text, or cannot
-    process a text.
+    used instead of the model, and may be a `Continuation` too. Raises `InputError` if the model
+    does not generate text, or cannot process a text.
     """
     target = run.tokenizers.target
     text_decoder = TextDecoder(target, stop)
@@ -84,7 +86,7 @@ def write(
             encoded = as_read("language", run.tokenizers.source, texts)
             check_lengths(model, encoded, first)
             found = generate(
-                compiled if isinstance(compiled, CompiledContinuation) else model,
+                compiled if isinstance(compiled, CompiledContinuation | Continuation) else model,
                 encoded,
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -140,7 +142,9 @@ def write_as_it_comes(
     [prompt] = as_read("language", run.tokenizers.source, [text])
     target = run.tokenizers.target
     return stream(
-        compiled if isinstance(compiled, CompiledContinuation) else Continuation(run.model),
+        compiled
+        if isinstance(compiled, CompiledContinuation | Continuation)
+        else Continuation(run.model),
         prompt or [target.bos_id],
         decoding,
         max_new_tokens=max_new_tokens,
@@ -167,6 +171,13 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
             raise InputError(
                 f"{run.name}: only a model that writes text compiles: this is for {run.task}"
             )
+
+
+def with_early_exits(run: Run, early: EarlyExit) -> Continuation:
+    """The run's language model, of which tokens leave early. Raises `InputError` for others."""
+    if not isinstance(run.model, DecoderModel):
+        raise InputError(f"{run.name}: a {run.task} model writes no text: use `addnorm classify`")
+    return Continuation(run.model, step=early.step)
 
 
 def classify(

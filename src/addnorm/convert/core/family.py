@@ -192,7 +192,7 @@ def without_dropout(settings: Any) -> Any:
     changes: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if field.name in ("dropout", "word_dropout"):
+        if field.name in ("dropout", "word_dropout", "layer_drop"):
             changes[field.name] = 0.0
         elif is_dataclass(value):
             changes[field.name] = without_dropout(value)

@@ -59,7 +59,7 @@ def refusal(part: str, accepted: str) -> InputError:
 
 def stack_options(stack: Stack, ledger: Ledger) -> Options:
     """The options shared by all layers of a stack. Raises `InputError` if unsupported."""
-    ledger.module(stack, Stack)
+    ledger.stack(stack)
     blocks = list(blocks_of(stack, ledger))
     layers = [_block_options(block, ledger) for block in blocks]
     for i, options in enumerate(layers):

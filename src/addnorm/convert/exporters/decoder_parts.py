@@ -50,7 +50,7 @@ PartDescriptions = Mapping[str, str]
 def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
     """Describe each part of the model."""
     ledger.module(model, DecoderModel)
-    ledger.module(model.stack, Stack)
+    ledger.stack(model.stack)
     ledger.leave_all(model.exits, because="the logits of early exits are no part of a forward pass")
     embed, head = ledger.module(model.embed, Embedding), ledger.module(model.head, TokenHead)
     blocks = list(blocks_of(model.stack, ledger))

@@ -105,6 +105,13 @@ class SelfAttention(MultiHead):
         heads = self.core(q, k, v, ctx.mask, self.position.score_bias(q, ctx))
         return self.merge(self.output(heads, x))
 
+    def remember(self, x: Hidden, ctx: Context, cache: AttentionCache) -> None:
+        """Store the keys and values of `x` in the cache for later tokens; attend to nothing."""
+        k, v = self.keys_values(cache.source(x))
+        heads = self.q_proj.out_features // self.d_head
+        unused = k.new_zeros(x.shape[0], heads, x.shape[1], self.d_head)
+        cache.append(self.position.rotate(unused, k, ctx)[1], v)
+
     def new_cache(self) -> SelfCache:
         """An empty cache that keeps as many tokens as the pattern can reach."""
         return SelfCache(self.pattern.reach[0])

@@ -1,0 +1,250 @@
+"""Early exits at work: texts and tokens leave at the first exit that is sure of its answer."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from addnorm.data.batch import Batch
+from addnorm.errors import InputError
+from addnorm.models.decoder import DecoderModel
+from addnorm.models.encoder import EncoderModel
+from addnorm.models.inputs import embedded
+from addnorm.models.step import LAST, DecoderState, decoder_step
+from addnorm.nn.attention import SelfAttention
+from addnorm.nn.blocks import AnyBlock, ParallelBlock, ParallelCrossBlock, Stack
+from addnorm.nn.cache import KVCache, LayerCache
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Causal, Full
+from addnorm.nn.types import Hidden
+
+RULES = "entropy:0.3 or confidence:0.9"
+
+
+@dataclass(frozen=True)
+class EntropyRule:
+    """Leave if `-Σ_c p_c log p_c < threshold`, in nats (Xin et al. 2020, DeeBERT, §3.2)."""
+
+    threshold: float
+
+    def leaves(self, logits: Float[Tensor, "*rows outputs"]) -> Bool[Tensor, "*rows"]:
+        """Whether the entropy of each row is below the threshold; never at threshold 0."""
+        return torch.special.entr(_wide(logits).softmax(-1)).sum(-1) < self.threshold
+
+
+@dataclass(frozen=True)
+class ConfidenceRule:
+    """Leave if `p_1 - p_2 > threshold`, the two largest (Schuster et al. 2022, CALM, §3.5)."""
+
+    threshold: float
+
+    def leaves(self, logits: Float[Tensor, "*rows outputs"]) -> Bool[Tensor, "*rows"]:
+        """Whether the margin of each row is above the threshold; never at threshold 1."""
+        first, second = _wide(logits).softmax(-1).topk(2, dim=-1).values.unbind(-1)
+        return first - second > self.threshold
+
+
+ExitRule = EntropyRule | ConfidenceRule
+"""Decides by the logits of an exit which rows leave there; its strictest threshold lets none."""
+
+
+def exit_rule(written: str) -> ExitRule:
+    """Read `entropy:0.3` or `confidence:0.9`. Raises `InputError` for anything else."""
+    kind, _, number = written.partition(":")
+    try:
+        threshold = float(number)
+    except ValueError:
+        raise InputError(f"--exit {written}: write {RULES}") from None
+    if kind == "entropy" and 0.0 <= threshold < float("inf"):
+        return EntropyRule(threshold)
+    if kind == "confidence" and 0.0 <= threshold <= 1.0:
+        return ConfidenceRule(threshold)
+    raise InputError(
+        f"--exit {written}: write {RULES}; an entropy is at least 0, a confidence from 0 to 1"
+    )
+
+
+class EarlyExit:
+    """Runs a model with exits, and counts the layers that each text or token took.
+
+    A text leaves an encoder alone, and its batch goes on without it. Tokens are decided one by one
+    too, so batch-mates change no answer; but a step of several texts skips layers only once all of
+    their tokens have left.
+    """
+
+    def __init__(self, rule: ExitRule) -> None:
+        self.rule = rule
+        self.depths = Counter[int]()
+        """How many texts or tokens took so many layers."""
+        self.depth_of: dict[int, int] = {}
+        """The layers that each example of a classifier or tagger took, by its index."""
+
+    @torch.inference_mode()
+    def logits(
+        self, model: EncoderModel | DecoderModel, batch: Batch
+    ) -> Float[Tensor, "batch *outputs"]:
+        """The logits of a batch, of each text or token those of the exit at which it left."""
+        if isinstance(model, DecoderModel):
+            return self._read(model, **batch.inputs)
+        logits, depths = self._classified(model, **batch.inputs)
+        self.depths.update(depths.tolist())
+        self.depth_of.update(zip(batch.indices, depths.tolist(), strict=True))
+        return logits
+
+    def _classified(
+        self,
+        model: EncoderModel,
+        inputs: Tensor,
+        valid: Bool[Tensor, "batch input_seq"] | None = None,
+        types: Int[Tensor, "batch seq"] | None = None,
+    ) -> tuple[Float[Tensor, "batch *outputs"], Int[Tensor, " batch"]]:
+        x, ctx = embedded(model.embed, inputs, valid, types)
+        rows = torch.arange(x.shape[0], device=x.device)
+        depths = torch.full_like(rows, len(model.stack.blocks))
+        answer: Tensor | None = None
+        contexts = _contexts(model.stack, ctx)
+        for layer, block in enumerate(model.stack.blocks, start=1):
+            x = block(x, contexts[layer - 1])
+            if str(layer) not in model.exits:
+                continue
+            logits = model.exits[str(layer)](x, ctx)
+            sure = self._sure(logits, ctx)
+            if not bool(sure.any()):
+                continue
+            found = logits.new_zeros(len(depths), *logits.shape[1:]) if answer is None else answer
+            found[rows[sure]], depths[rows[sure]] = logits[sure], layer
+            answer, rows, x = found, rows[~sure], x[~sure]
+            if not len(rows):
+                return found, depths
+            valid = None if ctx.valid is None else ctx.valid[~sure]
+            ctx = Context.over(x, Full(), valid=valid)
+            contexts = _contexts(model.stack, ctx)
+        last = model.head(model.stack.norm(x, ctx.valid), ctx)
+        if answer is None:
+            return last, depths
+        answer[rows] = last
+        return answer, depths
+
+    def _sure(
+        self, logits: Float[Tensor, "batch *outputs"], ctx: Context
+    ) -> Bool[Tensor, " batch"]:
+        """Whether each text leaves: a sequence of tags does if all of its tokens would."""
+        sure = self.rule.leaves(logits)
+        if sure.ndim == 1:
+            return sure
+        return (sure if ctx.valid is None else sure | ~ctx.valid).all(1)
+
+    def _read(
+        self,
+        model: DecoderModel,
+        tokens: Int[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch seq"] | None = None,
+        segments: Int[Tensor, "batch seq"] | None = None,
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """All tokens of a text at once; those after a token that left see its propagated state."""
+        ctx = Context.over(tokens, Causal(), valid=valid, segments=segments)
+        return self._decoded(model, model.embed(tokens, ctx), ctx, None)
+
+    @torch.inference_mode()
+    def step(
+        self,
+        model: DecoderModel,
+        tokens: Int[Tensor, "rows new"],
+        state: DecoderState,
+        some: slice = LAST,
+    ) -> tuple[Float[Tensor, "rows some vocab"], DecoderState]:
+        """A decoding step (see `decoder_step`): prompts take every layer, new tokens may leave."""
+        if tokens.shape[1] > 1 or state.cache is None or not state.cache.length:
+            return decoder_step(model, tokens, state, some)
+        past = state.cache.length
+        ctx = Context.over(tokens, Causal(), valid=state.valid, past=past)
+        logits = self._decoded(model, model.embed(tokens, ctx), ctx, state.cache)
+        return logits, state.extended()
+
+    def _decoded(
+        self, model: DecoderModel, x: Hidden, ctx: Context, cache: KVCache | None
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """The logits of the exit at which each token left.
+
+        The hidden state with which a token leaves is what the layers above take as its input, to
+        compute the keys and values that later tokens attend to (Schuster et al. 2022, §3.1).
+        """
+        contexts, layers = _contexts(model.stack, ctx), [] if cache is None else list(cache)
+        left = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+        counted = torch.ones_like(left) if ctx.valid is None else ctx.valid
+        depths = torch.full(x.shape[:2], len(model.stack.blocks), device=x.device)
+        answer: Tensor | None = None
+        for i, block in enumerate(model.stack.blocks):
+            layer = layers[i] if layers else None
+            if bool((left | ~counted).all()):
+                if layer is not None:
+                    _remember(block, x, contexts[i], layer)  # pyright: ignore[reportArgumentType]
+                continue
+            after = block(x, contexts[i], layer)
+            x = torch.where(left[..., None], x, after) if answer is not None else after
+            if str(i + 1) in model.exits:
+                logits = model.exits[str(i + 1)](x, ctx)
+                leaving = self.rule.leaves(logits) & ~left & counted
+                depths = torch.where(leaving, i + 1, depths)
+                if answer is not None or bool(leaving.any()):
+                    kept = logits if answer is None else answer
+                    answer = torch.where(leaving[..., None], logits, kept)
+                left = left | leaving
+        if cache is not None:
+            cache.advance(x.shape[1])
+        self.depths.update(depths[counted].tolist())
+        if answer is not None and bool((left | ~counted).all()):
+            return answer
+        last = model.head(model.stack.norm(x, ctx.valid), ctx)
+        return last if answer is None else torch.where(left[..., None], answer, last)
+
+    @property
+    def mean_depth(self) -> float:
+        """The mean number of layers of a text or token."""
+        return sum(k * n for k, n in self.depths.items()) / max(self.depths.total(), 1)
+
+    def __str__(self) -> str:
+        """The mean depth, and the share that left at each layer."""
+        total = max(self.depths.total(), 1)
+        shares = (f"layer {k} {n / total:.1%}" for k, n in sorted(self.depths.items()))
+        return " · ".join([f"mean depth {self.mean_depth:.2f} layers", *shares])
+
+
+def check_exits_early(model: nn.Module) -> None:
+    """Raise `InputError` unless the model has exits, and its layers can be skipped."""
+    if not isinstance(model, EncoderModel | DecoderModel) or not model.exits:
+        raise InputError(
+            "--exit: this model has no early exits: train one with model.exits, the layers that "
+            "get a head of their own"
+        )
+    for i, block in enumerate(model.stack.blocks):
+        if isinstance(model, DecoderModel) and not isinstance(block.attention, SelfAttention):
+            raise InputError(
+                f"--exit: layer {i} is {type(block.attention).__name__}, whose state cannot skip a "
+                "token: every layer of a language model must be attention"
+            )
+
+
+def _contexts(stack: Stack, ctx: Context) -> list[Context]:
+    """The context of each layer, evaluated once for all layers with the same pattern."""
+    restricted = {pattern: ctx.restrict(pattern) for pattern in stack.patterns}
+    return [restricted[pattern] for pattern in stack.patterns]
+
+
+def _remember(block: AnyBlock, x: Hidden, ctx: Context, cache: LayerCache) -> None:
+    """Store the keys and values that the layer computes from `x`, and compute nothing else."""
+    attention, kept = block.attention, cache.self_cache
+    assert isinstance(attention, SelfAttention)
+
+    def store(h: Hidden) -> Hidden:
+        attention.remember(h, ctx, kept)  # pyright: ignore[reportArgumentType]
+        return torch.zeros_like(h)
+
+    h = block.norm(x, ctx.valid) if isinstance(block, ParallelBlock | ParallelCrossBlock) else x
+    block.attention_residual(h, store, ctx.valid)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()

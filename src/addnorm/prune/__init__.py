@@ -1,0 +1,1 @@
+"""Structured pruning: heads, feed-forward rows and layers leave, and a smaller model stays."""

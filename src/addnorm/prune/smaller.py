@@ -1,0 +1,215 @@
+"""The smaller model: its configuration, and the weights that it keeps."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models.ledger import Item, equal, items_of, shown
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.prune.choice import Kept, n_kept
+
+OF_HEADS = {
+    "q_proj.weight": 0,
+    "q_proj.bias": 0,
+    "k_proj.weight": 0,
+    "k_proj.bias": 0,
+    "v_proj.weight": 0,
+    "v_proj.bias": 0,
+    "output.proj.weight": 0,
+    "out_proj.weight": 1,
+    "position.table.weight": 1,
+}
+"""The weights of attention that belong to heads, and the axis along which they do."""
+OF_ROWS = {
+    "up_proj.weight": 0,
+    "up_proj.bias": 0,
+    "gate_proj.weight": 0,
+    "gate_proj.bias": 0,
+    "down_proj.weight": 1,
+}
+"""The weights of a feed-forward that belong to its rows."""
+SIZES = {"n_heads", "in_features", "out_features", "num_embeddings", "embedding_dim", "p"}
+"""Settings that follow from the shapes of the weights, and dropout rates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruning:
+    """What stays of a model; what is not named stays as it is."""
+
+    heads: float | None = None
+    """The share of head groups to remove of every attention."""
+    feedforward: float | None = None
+    """The share of rows to remove of every feed-forward."""
+    units: Kept = field(default_factory=dict[str, tuple[int, ...]])
+    """The units that stay, by the path of their sublayer in the old model."""
+    of: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many units each of these sublayers had."""
+    layers: Kept = field(default_factory=dict[str, tuple[int, ...]])
+    """The layers that stay, by stack."""
+
+
+def smaller_config(config: ModelConfig, pruning: Pruning) -> ModelConfig:
+    """The configuration of the pruned model; the width of a head stays.
+
+    Raises `InputError` where an early exit stands on a layer that leaves.
+    """
+    if pruning.heads is not None:
+        config = _narrower_attention(config, pruning.heads)
+    if pruning.feedforward is not None:
+        config = _narrower_feedforward(config, pruning.feedforward)
+    return _shallower(config, pruning.layers) if pruning.layers else config
+
+
+def _narrower_attention(config: ModelConfig, share: float) -> ModelConfig:
+    def narrower(attention: Any) -> Any:
+        if not isinstance(attention, AttentionConfig):
+            return attention
+        heads = attention.heads(config.d_model)
+        groups = n_kept(heads.n_kv_heads, share, "--heads")
+        return replace(
+            attention,
+            n_heads=groups * (heads.n_heads // heads.n_kv_heads),
+            n_kv_heads=None if attention.n_kv_heads is None else groups,
+            d_head=heads.d_head,
+        )
+
+    crosses = isinstance(config, EncoderDecoderConfig)
+    parts = config.decoder_parts if crosses else config
+    changes: dict[str, Any] = {"attention": narrower(config.attention)}
+    if crosses:
+        changes["decoder_attention"] = narrower(config.decoder_attention)
+    if config.cross_attention is not None or (
+        crosses and not isinstance(parts.attention, AttentionConfig)
+    ):
+        changes["cross_attention"] = narrower(parts.cross_attention_config)
+    return replace(config, **changes)
+
+
+def _narrower_feedforward(config: ModelConfig, share: float) -> ModelConfig:
+    def narrower(feedforward: Any) -> Any:
+        if not isinstance(feedforward, FeedForwardConfig | GatedFeedForwardConfig):
+            return feedforward
+        plain = isinstance(feedforward, FeedForwardConfig)
+        width = feedforward.d_ff or (4 * config.d_model if plain else 8 * config.d_model // 3)
+        return replace(feedforward, d_ff=n_kept(width, share, "--feed-forward"))
+
+    changes: dict[str, Any] = {"feedforward": narrower(config.feedforward)}
+    if isinstance(config, EncoderDecoderConfig):
+        changes["decoder_feedforward"] = narrower(config.decoder_feedforward)
+    return replace(config, **changes)
+
+
+def _shallower(config: ModelConfig, layers: Kept) -> ModelConfig:
+    kept = next(iter(layers.values()))
+    changes: dict[str, Any] = {"n_layers": len(kept)}
+    if pattern := config.layer_pattern:
+        changes["layer_pattern"] = tuple(pattern[i % len(pattern)] for i in kept)
+    if isinstance(config, EncoderDecoderConfig):
+        if config.n_decoder_layers is not None:
+            changes["n_decoder_layers"] = len(layers["decoder"])
+    elif config.exits:
+        changes["exits"] = tuple(_new_exit(exit_layer, kept) for exit_layer in config.exits)
+    return replace(config, **changes)
+
+
+def _new_exit(exit_layer: int, kept: tuple[int, ...]) -> int:
+    """The layer, counted from one, that an exit stands on in the pruned model."""
+    if exit_layer - 1 not in kept or exit_layer - 1 == kept[-1]:
+        raise InputError(
+            f"--layers: an early exit stands on layer {exit_layer - 1}, counted from 0, which must "
+            "stay with a layer above it"
+        )
+    return kept.index(exit_layer - 1) + 1
+
+
+@torch.no_grad()
+def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
+    """Copy into `new` the weights that stay.
+
+    Raises `InputError` for a part of the new model that computes something else than the old one
+    did in its place, such as one that depends on the number of layers.
+    """
+    origin, cuts, sources = _origin(pruning), _cuts(old, pruning), _tensors(old)
+    for name, target in _tensors(new).items():
+        source = sources.get(origin(name))
+        if source is None:
+            raise InputError(f"--layers: the old model has no {origin(name)}, which {name} needs")
+        if id(source) in cuts:
+            axis, kept = cuts[id(source)]
+            source = source.index_select(axis, kept.to(source.device))
+        if source.shape != target.shape:
+            raise InputError(
+                f"{name} would have shape {list(source.shape)}, and needs {list(target.shape)}"
+            )
+        target.copy_(source)
+    _check_same_function(old, new, origin)
+
+
+def _origin(pruning: Pruning) -> Callable[[str], str]:
+    """The name in the old model of what has a name in the new one."""
+
+    def old_name(name: str) -> str:
+        if found := re.match(r"(\w+)\.blocks\.(\d+)(?=\.|$)", name):
+            stack, i = found[1], int(found[2])
+            kept = pruning.layers.get(stack)
+            return name if kept is None else f"{stack}.blocks.{kept[i]}{name[found.end() :]}"
+        if found := re.match(r"exits\.(\d+)(?=\.|$)", name):
+            kept = pruning.layers.get("stack")
+            i = int(found[1]) if kept is None else kept[int(found[1]) - 1] + 1
+            return f"exits.{i}{name[found.end() :]}"
+        return name
+
+    return old_name
+
+
+def _tensors(model: Model) -> dict[str, Tensor]:
+    """The parameters and the persistent buffers by all of their names."""
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    kept = model.state_dict().keys()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return parameters | {name: one for name, one in buffers.items() if name in kept}
+
+
+def _cuts(old: Model, pruning: Pruning) -> Mapping[int, tuple[int, Tensor]]:
+    """The axis and the entries that stay along it, by the identity of a tensor of the old model."""
+    found: dict[int, tuple[int, Tensor]] = {}
+    tensors = _tensors(old)
+    for path, kept in pruning.units.items():
+        axes = OF_HEADS if path.endswith("attention") else OF_ROWS
+        for name, axis in axes.items():
+            tensor = tensors.get(f"{path}.{name}")
+            if tensor is not None:
+                width = tensor.shape[axis] // pruning.of[path]
+                starts = torch.tensor(kept)[:, None] * width
+                found[id(tensor)] = axis, (starts + torch.arange(width)).flatten()
+    return found
+
+
+def _check_same_function(old: Model, new: Model, origin: Callable[[str], str]) -> None:
+    """Raise `InputError` for a setting of the new model that is another one in the old."""
+    for item in items_of(new):
+        if item.kind in ("parameter", "buffer") or item.name in SIZES:
+            continue
+        place = origin(item.path)
+        was = Item(old.get_submodule(place), place, item.name)
+        if not _same(item, was):
+            raise InputError(
+                f"{item} was {shown(was.value)} in the old model: it depends on the number of the "
+                "layer or of the layers, and cannot be pruned so"
+            )
+
+
+def _same(item: Item, was: Item) -> bool:
+    now, before = item.value, was.value
+    if now is item.module:
+        return type(now) is type(before)
+    if type(now) is type(before) and type(now).__eq__ is object.__eq__:
+        return not callable(now) or now is before
+    return equal(now, before)

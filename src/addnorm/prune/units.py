@@ -1,0 +1,114 @@
+"""The units that pruning can remove: groups of attention heads, and rows of feed-forwards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderModel, Model
+from addnorm.nn.attention import CrossAttention, SelfAttention
+from addnorm.nn.attention.core import EagerCore, SDPACore
+from addnorm.nn.attention.flex import FlexCore
+from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
+from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
+from addnorm.nn.feedforward import FeedForward, GatedFeedForward
+from addnorm.nn.positions.learned import Learned
+from addnorm.nn.positions.none import NoPosition
+from addnorm.nn.positions.rotary import DynamicRotary, Rotary
+from addnorm.nn.positions.sinusoidal import Sinusoidal
+from addnorm.nn.positions.t5 import T5Bias
+
+CORES = (SDPACore, EagerCore, FlexCore)
+OUTPUTS = (PlainOutput, GatedOutput)
+POSITIONS = (NoPosition, Sinusoidal, Learned, Rotary, DynamicRotary, T5Bias)
+"""The positions that treat all heads alike, and T5's, whose table has a column for each head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """The units of one sublayer: groups of heads, or feed-forward rows.
+
+    A group is a key/value head with the query heads that it serves.
+    """
+
+    path: str
+    """The path of the sublayer in the model."""
+    n: int
+    """How many units the sublayer has."""
+    width: int
+    """The inputs of the last projection that belong to a unit."""
+    projection: nn.Module
+    """The last projection, whose inputs are the outputs of the units."""
+    table: nn.Module | None = None
+    """The table of position biases by head, which every layer with the same one shares."""
+
+
+def stacks_of(model: Model) -> dict[str, Stack]:
+    """The stacks of a model by the names that they have in it."""
+    if isinstance(model, EncoderDecoderModel):
+        return {"encoder": model.encoder, "decoder": model.decoder}
+    return {"stack": model.stack}
+
+
+def head_groups(model: Model) -> list[Units]:
+    """The groups of heads of every attention. Raises `InputError` for what cannot lose heads."""
+    found: list[Units] = []
+    for name, stack in stacks_of(model).items():
+        for i, block in enumerate(stack.blocks):
+            attentions = {"attention": block.attention}
+            if isinstance(block, CrossBlock | ParallelCrossBlock):
+                attentions["cross_attention"] = block.cross_attention
+            for kind, attention in attentions.items():
+                path = f"{name}.blocks.{i}.{kind}"
+                found.append(_groups(path, attention))  # pyright: ignore[reportArgumentType]
+    return found
+
+
+def feedforward_rows(model: Model) -> list[Units]:
+    """The rows of every feed-forward. Raises `InputError` for one whose rows cannot be removed."""
+    found: list[Units] = []
+    for name, stack in stacks_of(model).items():
+        for i, block in enumerate(stack.blocks):
+            feedforward, path = block.feedforward, f"{name}.blocks.{i}.feedforward"
+            if type(feedforward) not in (FeedForward, GatedFeedForward):
+                raise _refusal("--feed-forward", path, feedforward, "mlp and gated layers can")  # pyright: ignore[reportArgumentType]
+            down = feedforward.down_proj  # pyright: ignore[reportAttributeAccessIssue]
+            n = down.in_features  # pyright: ignore[reportAttributeAccessIssue]
+            found.append(Units(path=path, n=n, width=1, projection=down))  # pyright: ignore[reportArgumentType]
+    return found
+
+
+def _groups(path: str, attention: nn.Module) -> Units:
+    if type(attention) not in (SelfAttention, CrossAttention):
+        raise _refusal("--heads", path, attention, "attention can")
+    assert isinstance(attention, MultiHead)
+    _check(f"{path}.core", attention.core, CORES, "sdpa, eager and flex can")
+    _check(f"{path}.output", attention.output, OUTPUTS, "plain and gated outputs can")
+    score: object = attention.core.score
+    plain = type(score) is DotProduct and score.weight is None
+    if isinstance(score, nn.Module) and not plain:
+        raise _refusal("--heads", f"{path}.core.score", score, "dot products can")
+    table = None
+    if isinstance(attention, SelfAttention):
+        place = f"{path}.position"
+        usable = "sinusoidal, learned, rotary, t5 and no positions can"
+        _check(place, attention.position, POSITIONS, usable)
+        table = attention.position if isinstance(attention.position, T5Bias) else None
+    n = attention.k_proj.out_features // attention.d_head
+    width = attention.out_proj.in_features // n
+    return Units(path=path, n=n, width=width, projection=attention.out_proj, table=table)
+
+
+def _check(path: str, part: nn.Module, known: Sequence[type], usable: str) -> None:
+    if type(part) not in known:
+        raise _refusal("--heads", path, part, usable)
+
+
+def _refusal(option: str, path: str, part: nn.Module, usable: str) -> InputError:
+    return InputError(
+        f"{option}: {path} is {type(part).__name__}, which cannot be pruned ({usable}): "
+        f"leave {option} out"
+    )

@@ -1,0 +1,89 @@
+"""Importances against plain autograd, example by example, in float64."""
+
+from typing import Any
+
+import pytest
+import torch
+from tests.prune.test_smaller import CONFIGS, built, inputs_of
+from torch import Tensor
+from torch.testing import assert_close
+
+from addnorm.data.batch import Batch
+from addnorm.models import EncoderConfig, Model
+from addnorm.prune.importance import gated, importance
+from addnorm.prune.units import feedforward_rows, head_groups
+from addnorm.train.loss import loss_sum
+
+BY_ROW = ["decoder", "grouped", "t5", "classifier", "translator_apart"]
+
+
+def batch_of(name: str) -> Batch:
+    inputs = inputs_of(CONFIGS[name])
+    shape = (3,) if isinstance(CONFIGS[name], EncoderConfig) else (3, 7)
+    targets = torch.randint(3, shape, generator=torch.Generator().manual_seed(2))
+    return Batch.of(inputs, targets, [0, 1, 2])
+
+
+def loss_of(model: Model, batch: Batch, row: int) -> Tensor:
+    inputs: dict[str, Any] = {key: x[row : row + 1] for key, x in batch.inputs.items()}
+    return loss_sum(model(**inputs), batch.targets[row : row + 1])
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_it_is_the_mean_of_each_examples_derivative(name: str) -> None:
+    """The derivative of the loss by the gate, by central differences of the masked model."""
+    model, batch = built(CONFIGS[name]), batch_of(name)
+    units = head_groups(model)
+    found = importance(model, units, [batch], loss_sum)
+    step = 1e-5
+    for one in units[:2]:
+        for unit in range(one.n):
+            sizes: list[float] = []
+            for row in range(3):
+                ends: list[float] = []
+                for change in (-step, step):
+                    gate = torch.ones(1, one.n, dtype=torch.float64)
+                    gate[0, unit] += change
+                    with torch.no_grad(), gated([one], {one.path: gate}):
+                        ends.append(float(loss_of(model, batch, row)))
+                sizes.append(abs(ends[1] - ends[0]) / (2 * step))
+            assert float(found[one.path][unit]) == pytest.approx(sum(sizes) / 3, rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_of_rows_it_is_the_first_order_taylor_term(name: str) -> None:
+    """`|Σ_t h_t ∂L/∂h_t|` of the hidden features themselves, without gates."""
+    model, batch = built(CONFIGS[name]), batch_of(name)
+    units = feedforward_rows(model)
+    found = importance(model, units, [batch, batch], loss_sum)
+    for one in units:
+        caught: list[Tensor] = []
+        hook = one.projection.register_forward_pre_hook(lambda _, x: caught.append(x[0]))  # noqa: B023
+        terms: list[Tensor] = []
+        for row in range(3):
+            caught.clear()
+            [gradient] = torch.autograd.grad(loss_of(model, batch, row), caught)
+            terms.append((gradient * caught[0]).sum((0, 1)).abs())
+        hook.remove()
+        assert_close(found[one.path], torch.stack(terms).mean(0).detach())
+
+
+def test_batch_mates_and_the_division_into_batches_change_nothing() -> None:
+    model, batch = built(CONFIGS["decoder"]), batch_of("decoder")
+    alone = [
+        Batch.of({k: x[i : i + 1] for k, x in batch.inputs.items()}, batch.targets[i : i + 1], [i])
+        for i in range(3)
+    ]
+    units = head_groups(model)
+    together = importance(model, units, [batch], loss_sum)
+    apart = importance(model, units, alone, loss_sum)
+    for path in together:
+        assert_close(together[path], apart[path])
+
+
+def test_hooks_do_not_stay_after_an_error() -> None:
+    model = built(CONFIGS["decoder"])
+    units = head_groups(model)
+    with pytest.raises(RuntimeError), gated(units, {units[0].path: torch.ones(1, 4)}):
+        raise RuntimeError
+    assert not units[0].projection._forward_pre_hooks

@@ -1,0 +1,240 @@
+"""The pruned model equals the masked one, over architectures, in float64 and float32."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models.transformer import LayerConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention.differential import DifferentialCoreConfig
+from addnorm.nn.attention.outputs import GatedOutputConfig
+from addnorm.nn.attention.patterns import WindowPatternConfig
+from addnorm.nn.attention.scores import AdditiveConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.heads import ClassificationHeadConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.positions import ALiBiConfig, KERPLEConfig, RotaryConfig, T5BiasConfig
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig
+from addnorm.prune.choice import kept_layers, kept_units
+from addnorm.prune.importance import gated
+from addnorm.prune.smaller import Pruning, keep_weights, smaller_config
+from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
+
+SIZES: dict[str, Any] = {"d_model": 16, "n_layers": 3, "max_len": 16, "dropout": 0.0}
+MHA = AttentionConfig(n_heads=4)
+CONFIGS: dict[str, ModelConfig] = {
+    "decoder": DecoderConfig(**SIZES, attention=MHA),
+    "grouped": DecoderConfig(
+        **SIZES,
+        attention=AttentionConfig(n_heads=8, n_kv_heads=4, d_head=6, qk_norm=RMSNormConfig()),
+        position=RotaryConfig(),
+        feedforward=GatedFeedForwardConfig(bias=True),
+        residual=PreNormConfig(),
+        norm=RMSNormConfig(),
+    ),
+    "gated_output": DecoderConfig(
+        **SIZES, attention=AttentionConfig(n_heads=4, output=GatedOutputConfig(), bias=False)
+    ),
+    "gated_by_head": DecoderConfig(
+        **SIZES,
+        attention=AttentionConfig(n_heads=8, n_kv_heads=4, output=GatedOutputConfig(per="head")),
+        residual=ParallelConfig(),
+    ),
+    "t5": DecoderConfig(**SIZES, attention=MHA, position=T5BiasConfig(buckets=6, max_distance=5)),
+    "exits": DecoderConfig(**SIZES, attention=MHA, exits=(1,)),
+    "classifier": EncoderConfig(**SIZES, attention=MHA, head=ClassificationHeadConfig()),
+    "translator": EncoderDecoderConfig(
+        **SIZES, attention=MHA, feedforward=FeedForwardConfig(d_ff=9)
+    ),
+    "translator_apart": EncoderDecoderConfig(
+        **SIZES,
+        attention=MHA,
+        n_decoder_layers=2,
+        decoder_attention=AttentionConfig(n_heads=8, n_kv_heads=2),
+        cross_attention=AttentionConfig(n_heads=2),
+        decoder_feedforward=GatedFeedForwardConfig(),
+        position=T5BiasConfig(buckets=6, max_distance=5),
+    ),
+}
+
+
+def built(config: ModelConfig, dtype: torch.dtype = torch.float64) -> Model:
+    torch.manual_seed(0)
+    n: dict[str, Any] = {"n_labels": 3} if isinstance(config, EncoderConfig) else {}
+    model = config.build(11, **n).to(dtype).eval()
+    with torch.no_grad():
+        for one in model.parameters():  # biases and norms away from where they start
+            one.add_(0.1 * torch.randn_like(one))
+    return model
+
+
+def inputs_of(config: ModelConfig) -> dict[str, Tensor]:
+    tokens = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(1))
+    valid = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
+    if isinstance(config, EncoderDecoderConfig):
+        return {"source": tokens, "target": tokens.flip(1), "source_valid": valid}
+    return {"tokens" if isinstance(config, DecoderConfig) else "inputs": tokens, "valid": valid}
+
+
+def pruning_of(
+    model: Model,
+    *,
+    heads: float | None = None,
+    rows: float | None = None,
+    layers: tuple[str, ...] = (),
+) -> tuple[Pruning, list[Units]]:
+    """A pruning by random importances."""
+    units = {"--heads": head_groups(model) if heads else [], "--feed-forward": []}
+    units["--feed-forward"] = feedforward_rows(model) if rows else []
+    every = units["--heads"] + units["--feed-forward"]
+    found = {one.path: torch.rand(one.n) for one in every}
+    kept: dict[str, tuple[int, ...]] = {}
+    for option, share in (("--heads", heads), ("--feed-forward", rows)):
+        kept |= kept_units(units[option], found, share or 0.0, option)
+    depths = {name: len(stack.blocks) for name, stack in stacks_of(model).items()}
+    pruning = Pruning(
+        heads=heads,
+        feedforward=rows,
+        units=kept,
+        of={one.path: one.n for one in every},
+        layers=kept_layers(layers, depths) if layers else {},
+    )
+    return pruning, every
+
+
+def pruned(config: ModelConfig, model: Model, pruning: Pruning) -> Model:
+    smaller = smaller_config(config, pruning)
+    new = built(smaller, next(model.parameters()).dtype)
+    keep_weights(model, new, pruning)
+    return new
+
+
+def masks_of(pruning: Pruning, units: list[Units], dtype: torch.dtype) -> Mapping[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for one in units:
+        found[one.path] = torch.zeros(1, one.n, dtype=dtype)
+        found[one.path][:, list(pruning.units[one.path])] = 1.0
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_pruned_model_is_the_masked_one(name: str, dtype: torch.dtype) -> None:
+    config = CONFIGS[name]
+    model, inputs = built(config, dtype), inputs_of(config)
+    whole = model(**inputs)
+    pruning, units = pruning_of(model, heads=0.5, rows=0.25)
+    with gated(units, masks_of(pruning, units, dtype)):
+        masked = model(**inputs)
+    new = pruned(config, model, pruning)
+    assert_close(new(**inputs), masked, rtol=0, atol=1e-6)
+    assert not torch.allclose(masked, whole, atol=1e-3)
+    count, before = (sum(p.numel() for p in one.parameters()) for one in (new, model))
+    assert count < before
+    assert_close(model(**inputs), whole, rtol=0, atol=0)  # the hooks are gone
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_without_layers_is_the_model_that_skips_them(name: str) -> None:
+    config = CONFIGS[name]
+    model, inputs = built(config), inputs_of(config)
+    pruning, _ = pruning_of(model, layers=("every:2",))
+    new = pruned(config, model, pruning)
+    for stack_name, stack in stacks_of(model).items():
+        stack.blocks = nn.ModuleList([stack.blocks[i] for i in pruning.layers[stack_name]])
+    assert torch.equal(new(**inputs), model(**inputs))
+
+
+def test_all_three_at_once() -> None:
+    config = CONFIGS["translator"]
+    model, inputs = built(config), inputs_of(config)
+    pruning, units = pruning_of(model, heads=0.25, rows=0.5, layers=("0", "2"))
+    new = pruned(config, model, pruning)
+    with gated(units, masks_of(pruning, units, torch.float64)):
+        for name, stack in stacks_of(model).items():
+            stack.blocks = nn.ModuleList([stack.blocks[i] for i in pruning.layers[name]])
+        masked = model(**inputs)
+    assert_close(new(**inputs), masked, rtol=0, atol=1e-6)
+
+
+def test_exits_go_with_their_layers() -> None:
+    config = DecoderConfig(**{**SIZES, "n_layers": 4}, attention=MHA, exits=(3,))
+    model, tokens = built(config), inputs_of(config)["tokens"]
+    pruning, _ = pruning_of(model, layers=("0", "2", "3"))
+    new = pruned(config, model, pruning)
+    assert list(new.exits) == ["2"]  # type: ignore[union-attr]
+    model.stack.blocks = nn.ModuleList([model.stack.blocks[i] for i in (0, 2, 3)])  # type: ignore[union-attr]
+    states = model.stack.layer_outputs(*_embedded(model, tokens))  # type: ignore[union-attr]
+    hidden = [next(states) for _ in range(2)][-1]
+    first = next(iter(new.exit_logits(tokens)))  # type: ignore[union-attr]
+    assert torch.equal(first, model.exits["3"](hidden, _embedded(model, tokens)[1]))  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="an early exit stands on layer 2"):
+        smaller_config(config, pruning_of(model, layers=("0", "1"))[0])
+
+
+def _embedded(model: Any, tokens: Tensor) -> tuple[Tensor, Any]:
+    from addnorm.nn.context import Context
+    from addnorm.nn.masks import Causal
+
+    ctx = Context.over(tokens, Causal())
+    return model.embed(tokens, ctx), ctx
+
+
+def test_a_layer_keeps_its_own_window() -> None:
+    pattern = (LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig())
+    config = DecoderConfig(**{**SIZES, "n_layers": 4}, attention=MHA, layer_pattern=pattern)
+    model, inputs = built(config), inputs_of(config)
+    pruning, _ = pruning_of(model, layers=("1", "2", "3"))
+    new = pruned(config, model, pruning)
+    model.stack.blocks = nn.ModuleList(list(model.stack.blocks)[1:])  # type: ignore[union-attr]
+    assert torch.equal(new(**inputs), model(**inputs))
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"position": ALiBiConfig()}, {"heads": 0.5}, "--heads: .* is ALiBi"),
+        ({"position": KERPLEConfig()}, {"heads": 0.5}, "--heads: .* is KERPLE"),
+        ({"attention": RecurrentConfig()}, {"heads": 0.5}, "blocks.0.attention is "),
+        (
+            {"attention": AttentionConfig(n_heads=4, core=DifferentialCoreConfig())},
+            {"heads": 0.5},
+            "core is DifferentialCore",
+        ),
+        (
+            {"attention": AttentionConfig(n_heads=4, score=AdditiveConfig())},
+            {"heads": 0.5},
+            "core.score is Additive",
+        ),
+        (
+            {"feedforward": MixtureOfExpertsConfig(n_experts=2, top_k=1)},
+            {"rows": 0.5},
+            "--feed-forward: .* is MixtureOfExperts",
+        ),
+        ({"residual": DeepNormConfig()}, {"layers": ("every:2",)}, "number of the layer"),
+        ({"residual": PreNormConfig(first=False)}, {"layers": ("1", "2")}, "the old model"),
+        ({"attention": AttentionConfig(n_heads=1)}, {"heads": 0.5}, "there is only one"),
+        ({}, {"heads": 0.1}, "removes no group or row of 4 in a layer: the nearest share is 0.25"),
+        ({}, {"heads": 0.95}, "removes every group or row of 4 in a layer: the nearest .* 0.75"),
+        ({}, {"rows": 1.5}, "--feed-forward 1.5: give the share to remove"),
+        ({}, {"layers": ("every:1",)}, "keeps every layer: the smallest step is every:2"),
+        ({}, {"layers": ("0", "3")}, "the model has layers 0 to 2"),
+        ({}, {"layers": ("2", "0")}, "give 0 2"),
+        ({}, {"layers": ("some",)}, "write numbers of layers"),
+    ],
+)
+def test_what_cannot_be_pruned_is_refused_by_name(
+    changes: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    config = DecoderConfig(**{**SIZES, "attention": MHA, **changes})
+    model = built(config)
+    with pytest.raises(InputError, match=message):
+        pruned(config, model, pruning_of(model, **options)[0])

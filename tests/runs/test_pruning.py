@@ -1,0 +1,100 @@
+"""Pruned runs: they open everywhere, their model is the masked one, and refusals write nothing."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch.testing import assert_close
+
+import addnorm
+from addnorm.errors import InputError
+from addnorm.prune.importance import gated
+from addnorm.prune.units import feedforward_rows, head_groups
+from addnorm.runs.evaluation import EvaluationData, evaluate_run
+from addnorm.runs.pruning import PruneOptions, PruneReport, calibration_batches, prune_run
+from addnorm.runs.run import Run
+
+RunOf = Callable[[str], Path]
+CONSOLE = Console(file=io.StringIO())
+
+
+def pruned(folder: Path, out: Path, **options: object) -> PruneReport:
+    return prune_run(folder, out, PruneOptions(**options), {}, CONSOLE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("task", ["language", "translation", "classification", "tagging"])
+def test_a_folder_with_the_masked_model(task: str, run_of: RunOf, tmp_path: Path) -> None:
+    report = pruned(run_of(task), tmp_path / "out", heads=0.5, feedforward=0.25)
+    opened = addnorm.load(tmp_path / "out")
+    assert opened.recipe.model.attention.n_heads == 1
+    assert opened.recipe.model.attention.d_head == 8
+    assert opened.recipe.model.feedforward.d_ff == 24
+    scores = evaluate_run(opened, "valid")
+    assert scores["loss"] == pytest.approx(report.scores["pruned"]["loss"], rel=1e-6)
+    old = Run.open(run_of(task))
+    units = head_groups(old.model) + feedforward_rows(old.model)
+    masks = {one.path: torch.zeros(1, one.n) for one in units}
+    for path, kept in report.pruning.units.items():
+        masks[path][:, list(kept)] = 1.0
+    [batch] = calibration_batches(EvaluationData.of(old, "valid"), 1)
+    with gated(units, masks), torch.no_grad():
+        assert_close(opened.model(**batch.inputs), old.model(**batch.inputs), rtol=0, atol=1e-6)
+
+
+def test_recovery_trains_the_smaller_model(run_of: RunOf, tmp_path: Path) -> None:
+    report = pruned(run_of("language"), tmp_path / "out", heads=0.5, recover=2)
+    assert set(report.scores) == {"before", "pruned", "recovered"}
+    assert report.scores["recovered"]["loss"] != report.scores["pruned"]["loss"]
+    opened = Run.open(tmp_path / "out")
+    assert opened.recipe.train.steps == 2
+    assert evaluate_run(opened, "valid")["loss"] == pytest.approx(
+        report.scores["recovered"]["loss"], rel=1e-6
+    )
+
+
+def test_calibration_takes_as_few_batches_as_have_the_examples(run_of: RunOf) -> None:
+    data = EvaluationData.of(Run.open(run_of("classification")), "valid")
+    assert len(calibration_batches(data, 1)) == 1
+    total = sum(len(one.indices) for one in calibration_batches(data, 10**6))
+    assert data.evaluator is not None
+    assert total == len(data.evaluator.encoded)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "nothing to remove: give --heads"),
+        ({"heads": 0.01}, "the nearest share is 0.5"),
+        ({"layers": ("every:2",)}, "keeps every layer"),
+        ({"heads": 0.5, "recover": -1}, "--recover: give a number"),
+        ({"heads": 0.5, "calibrate": 0}, "--calibrate: give a number, at least 1"),
+    ],
+)
+def test_a_refusal_writes_nothing(
+    options: dict[str, object], message: str, run_of: RunOf, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        pruned(run_of("language"), tmp_path / "out", **options)
+    assert not [*(tmp_path / "out").glob("*.*")]
+
+
+def test_what_is_there_stays(run_of: RunOf, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="something is there already"):
+        pruned(run_of("language"), tmp_path, heads=0.5)
+    assert [one.name for one in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_fields_of_the_model_are_no_pruning(run_of: RunOf, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="changed by addnorm swap"):
+        prune_run(
+            run_of("language"),
+            tmp_path / "out",
+            PruneOptions(heads=0.5),
+            {"model.d_model": json.dumps(8)},
+            CONSOLE,
+        )
