@@ -39,6 +39,7 @@ PAGES = {
 """The tables of a recipe on each page."""
 
 EXAMPLES = {
+    "capacity_factor": 1.25,
     "augment": {"time_width": 12},
     "core": "eager",
     "cross_attention": {"n_heads": 4},
