@@ -65,15 +65,18 @@ def picture_name(name: str, task: str) -> str:
     return name if task == MADE else f"{name}-{task}"
 
 
+HEAD_RULE = "|---:|---|---|---|---:|---|"
+
+
 def overview(found: Mapping[str, Sequence[Measured]], language: Language) -> str:
     """All claims in a table: what is said, and the verdict on each kind of data."""
     words = WORDS[language]
-    lines = [f"# {words['title']}", "", words["intro"], "", words["head"], "|---:|---|---|---|"]
+    lines = [f"# {words['title']}", "", words["intro"], "", words["head"], HEAD_RULE]
     for number, name in enumerate(CLAIMS, 1):
         claim = claim_called(name)
         title = _of(claim.title, language)
         if name not in found:
-            lines.append(f"| {number} | {title} | – | {words['none']} |")
+            lines.append(f"| {number} | {title} | – | – | – | {words['none']} |")
             continue
         for one in found[name]:
             findings = findings_of(claim, one)
@@ -81,7 +84,8 @@ def overview(found: Mapping[str, Sequence[Measured]], language: Language) -> str
             n = sum(finding.word == "supported" for finding in findings)
             parts = words["parts"].format(n=n, of=len(findings))
             word = words[verdict(findings)]
-            lines.append(f"| {number} | {link} | {data_name(one, words)} | **{word}** ({parts}) |")
+            cells = (link, data_name(one, words), words[one.size], str(one.n_seeds))
+            lines.append(f"| {number} | {' | '.join(cells)} | **{word}** ({parts}) |")
     machines = _machines(one for several in found.values() for one in several)
     return "\n".join([*lines, "", machines, ""])
 

@@ -10,7 +10,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "intro": "Each claim was written down with a prediction and a rule for its verdict before "
         "it was measured; what came out is what is shown. A claim is refuted where one of its "
         "parts is, and undecided where the 95 % interval over seeds holds the limit.",
-        "head": "| | claim | data | verdict |",
+        "head": "| | claim | data | size | seeds | verdict |",
         "none": "not measured",
         "parts": "{n} of {of} parts hold",
         "made": "Made data",
@@ -32,7 +32,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "title": "教程中的十个论断，以实验衡量",
         "intro": "每个论断在测量之前就写下了预测与裁决规则；结果如何，便如何展示。"
         "任何一部分被否定，论断即被否定；若种子间的 95 % 区间包含界限，则为未定。",
-        "head": "| | 论断 | 数据 | 裁决 |",
+        "head": "| | 论断 | 数据 | 规模 | 种子 | 裁决 |",
         "none": "尚未测量",
         "parts": "{of} 部分中 {n} 部分成立",
         "made": "生成的数据",
