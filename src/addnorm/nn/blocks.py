@@ -193,15 +193,11 @@ class Stack(nn.Module):
         contexts = {pattern: ctx.restrict(pattern) for pattern in patterns}
         for i, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layers[i]
-            x = self._run(block, x, contexts[patterns[i]], layer)
+            run = block if self.layer_drop is None else self.layer_drop.around(block)
+            x = run(x, contexts[patterns[i]], layer)
             yield x
         if cache is not None:
             cache.advance(x.shape[1])
-
-    def _run(self, block: nn.Module, x: Hidden, ctx: Context, cache: LayerCache | None) -> Hidden:
-        if self.layer_drop is None:
-            return block(x, ctx, cache)
-        return self.layer_drop(x, lambda h: block(h, ctx, cache))
 
     def new_cache(self) -> KVCache:
         """An empty cache for all layers."""

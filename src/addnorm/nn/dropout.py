@@ -51,6 +51,10 @@ class LayerDrop(nn.Module):
             return torch.where(torch.rand((), device=x.device) >= self.p, layer(x), x)
         return layer(x) if float(torch.rand(())) >= self.p else x
 
+    def around(self, layer: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """The layer, called as it is, and skipped at random in training."""
+        return lambda x, *rest: self(x, lambda h: layer(h, *rest))
+
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
