@@ -55,3 +55,13 @@ def test_a_pause_is_measured_and_gone_on_from(tmp_path: Path) -> None:
     assert (ended.state, ended.steps, ended.tokens) == ("finished", 8, other.tokens)
     files = [one.cells[0].folder / "model.safetensors" for one in (paused, whole)]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_figures_of_another_cell_are_not_believed(tmp_path: Path) -> None:
+    found = Figures(state="finished", split="valid", scores={}, steps=1, tokens=1, seconds=1.0)
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    write_figures(tmp_path / "one" / FIGURES, found)
+    assert read_figures(tmp_path / "one" / FIGURES) == found
+    (tmp_path / "other" / FIGURES).write_bytes((tmp_path / "one" / FIGURES).read_bytes())
+    assert read_figures(tmp_path / "other" / FIGURES) is None

@@ -8,8 +8,7 @@ import peft
 import pytest
 import torch
 import transformers
-from tests.runs.test_adapted import LANGUAGE, train
-from tests.runs.tiny import write_corpora
+from tests.runs.tiny import LANGUAGE, train_text, write_corpora
 from torch.testing import assert_close
 
 from addnorm.convert.core.family import ModelSpec
@@ -103,7 +102,7 @@ def test_it_loads_ours(root: Path, family: str, adapter: str) -> None:
         "dora": '{ kind = "dora", rank = 2 }',
         "some": '{ kind = "lora", rank = 2, targets = ["q_proj", "v_proj", "down_proj"] }',
     }[adapter]
-    ours = train(root, "adapted", recipe(written))
+    ours = train_text(root, "adapted", recipe(written))
     before = theirs(TOKENS).logits
     with torch.no_grad():
         loaded = peft.PeftModel.from_pretrained(theirs, root / "adapted").eval()
@@ -179,6 +178,6 @@ def test_training_begins_with_its(root: Path) -> None:
     model = peft.get_peft_model(base(root, "llama"), peft.LoraConfig(target_modules=["q_proj"]))
     model.save_pretrained(root / "theirs")
     text = recipe('{ kind = "lora" }').replace('"base"', '"theirs"')
-    run = train(root, "further", text)
+    run = train_text(root, "further", text)
     opened = Run.open(root / "further")
     assert all(torch.equal(w, run.weights[name]) for name, w in opened.weights.items())

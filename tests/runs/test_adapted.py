@@ -6,24 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.runs.tiny import CLASSIFICATION, LANGUAGE, quiet, write_corpora
+from tests.runs.tiny import CLASSIFICATION, LANGUAGE, train_text, write_corpora
 
 from addnorm.cli.main import status
 from addnorm.errors import InputError
-from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
 
 LORA = '{ kind = "lora", rank = 2 }'
-
-
-def train(folder: Path, name: str, text: str, **overrides: str) -> Run:
-    """A run of a recipe in `folder`."""
-    file = folder / f"{name}.toml"
-    file.write_text(text)
-    given = {key.replace("__", "."): value for key, value in overrides.items()}
-    given["data.root"] = f'"{folder}"'
-    return train_run(read_recipe(file, given), folder / name, resume=True, console=quiet())
 
 
 ADAPTED = LANGUAGE.replace('[tokenizer]\nkind = "char"\n', "").replace(
@@ -35,13 +24,13 @@ ADAPTED = LANGUAGE.replace('[tokenizer]\nkind = "char"\n', "").replace(
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_corpora(tmp_path)
     monkeypatch.chdir(tmp_path)
-    train(tmp_path, "base", LANGUAGE)
+    train_text(tmp_path, "base", LANGUAGE)
     return tmp_path
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora"])
 def test_the_folder_has_the_adapter_alone_and_opens_as_a_plain_model(root: Path, kind: str) -> None:
-    trained = train(root, "adapted", ADAPTED.replace('kind = "lora"', f'kind = "{kind}"'))
+    trained = train_text(root, "adapted", ADAPTED.replace('kind = "lora"', f'kind = "{kind}"'))
     folder = root / "adapted"
     assert not (folder / "model.safetensors").exists()
     base, whole = Run.open(root / "base"), (root / "base" / "model.safetensors").stat().st_size
@@ -57,9 +46,9 @@ def test_the_folder_has_the_adapter_alone_and_opens_as_a_plain_model(root: Path,
 
 def test_checkpoints_hold_what_is_learned_and_a_run_goes_on_to_the_bit(root: Path) -> None:
     steady = ADAPTED.replace("lr = 1e-2", 'lr = 1e-2\nschedule = "constant"')
-    whole = train(root, "whole", steady)
-    train(root, "parts", steady, train__steps="2")
-    parts = train(root, "parts", steady)
+    whole = train_text(root, "whole", steady)
+    train_text(root, "parts", steady, train__steps="2")
+    parts = train_text(root, "parts", steady)
     assert all(torch.equal(w, whole.weights[name]) for name, w in parts.weights.items())
     newest = sorted((root / "whole" / "checkpoints").iterdir())[-1]
     kept = load_file(newest / "model.safetensors")
@@ -73,13 +62,15 @@ def test_an_average_and_the_best_are_those_of_the_adapter(root: Path) -> None:
         "average = 2",
         'activation_checkpointing = "block"',
     ):
-        run = train(root, f"with-{extra[:3]}", ADAPTED.replace("lr = 1e-2", f"lr = 1e-2\n{extra}"))
+        run = train_text(
+            root, f"with-{extra[:3]}", ADAPTED.replace("lr = 1e-2", f"lr = 1e-2\n{extra}")
+        )
         opened = Run.open(run.folder or root)
         assert all(torch.equal(w, run.weights[name]) for name, w in opened.weights.items()), extra
 
 
 def test_it_is_saved_whole_by_merging(root: Path) -> None:
-    train(root, "adapted", ADAPTED)
+    train_text(root, "adapted", ADAPTED)
     opened = Run.open(root / "adapted")
     saved = opened.save(root / "merged")
     assert saved.recipe.train.adapter is None
@@ -89,8 +80,8 @@ def test_it_is_saved_whole_by_merging(root: Path) -> None:
 
 
 def test_another_adapter_begins_with_it(root: Path) -> None:
-    train(root, "adapted", ADAPTED)
-    train(root, "further", ADAPTED.replace('"base"', '"adapted"'))
+    train_text(root, "adapted", ADAPTED)
+    train_text(root, "further", ADAPTED.replace('"base"', '"adapted"'))
     first, second = Run.open(root / "adapted"), Run.open(root / "further")
     changed = [n for n, w in second.weights.items() if not torch.equal(w, first.weights[n])]
     assert changed
@@ -98,7 +89,7 @@ def test_another_adapter_begins_with_it(root: Path) -> None:
 
 
 def test_a_new_head_is_learned_and_kept(root: Path) -> None:
-    train(root, "good", CLASSIFICATION)
+    train_text(root, "good", CLASSIFICATION)
     other = CLASSIFICATION.replace('[tokenizer]\nkind = "word"\n', "").replace(
         "[train]", f'[train]\nstart = "good"\nadapter = {LORA}\nlr = 1e-2'
     )
@@ -108,7 +99,7 @@ def test_a_new_head_is_learned_and_kept(root: Path) -> None:
             f"{'abcd'[i % 4]} {line.split(' ', 1)[1]}\n" for i, line in enumerate(lines)
         )
         (root / name).write_text(labels)
-    run = train(root, "other", other)
+    run = train_text(root, "other", other)
     opened = Run.open(root / "other")
     assert opened.labels == ("a", "b", "c", "d")
     assert all(torch.equal(w, run.weights[name]) for name, w in opened.weights.items())
@@ -118,20 +109,20 @@ def test_a_new_head_is_learned_and_kept(root: Path) -> None:
 
 
 def test_the_base_is_checked(root: Path, tmp_path: Path) -> None:
-    train(root, "adapted", ADAPTED)
+    train_text(root, "adapted", ADAPTED)
     (root / "base").rename(root / "moved")
     with pytest.raises(InputError, match=r"base_model_name_or_path = .* is no folder here"):
         Run.open(root / "adapted")
     file = root / "adapted" / "adapter_config.json"
     file.write_text(file.read_text().replace(str(root / "base"), str(root / "moved")))
     Run.open(root / "adapted")
-    train(root, "base", LANGUAGE, train__seed="5")
+    train_text(root, "base", LANGUAGE, train__seed="5")
     with pytest.raises(InputError, match="base: other weights than those that the adapter in"):
         Run.open(root / "adapted")
 
 
 def test_a_damaged_adapter_is_named(root: Path) -> None:
-    train(root, "adapted", ADAPTED)
+    train_text(root, "adapted", ADAPTED)
     file = root / "adapted" / "adapter_model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[:-10])
@@ -159,7 +150,7 @@ def test_a_mistake_is_named(root: Path, case: str) -> None:
     if case == "without a start":
         text = text.replace("[model]", '[tokenizer]\nkind = "char"\n\n[model]')
     with pytest.raises(InputError, match="toml") as caught:
-        train(root, "wrong", text)
+        train_text(root, "wrong", text)
     assert expected in str(caught.value)
     assert not (root / "wrong").exists()
 
@@ -167,7 +158,7 @@ def test_a_mistake_is_named(root: Path, case: str) -> None:
 def test_a_layer_that_is_not_there_is_named(root: Path) -> None:
     text = ADAPTED.replace("rank = 2", 'rank = 2, targets = ["query"]')
     with pytest.raises(InputError, match=r"train\.adapter\.targets: no layer 'query'"):
-        train(root, "wrong", text)
+        train_text(root, "wrong", text)
 
 
 def test_it_is_described(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +173,7 @@ def test_it_is_described(root: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_command_merges(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(root, "adapted", ADAPTED)
+    train_text(root, "adapted", ADAPTED)
     assert status(["merge", "adapted", "--out", "whole"]) == 0
     assert "whole: the weights of the base" in "".join(capsys.readouterr())
     (root / "base").rename(root / "away")

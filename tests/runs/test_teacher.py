@@ -9,27 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.tiny import CLASSIFICATION, LANGUAGE, TRANSLATION, quiet, write_corpora
+from tests.runs.tiny import CLASSIFICATION, LANGUAGE, TRANSLATION, train_text, write_corpora
 from torch.nn import functional as F
 
 from addnorm.cli.main import status
 from addnorm.errors import InputError
-from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
 from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import CrossEntropyConfig
 from addnorm.train.objective import Objective
 
 TAUGHT = '[train]\ndistillation = { teacher = "teacher", temperature = 2.0, weight = 0.7 }'
-
-
-def train(folder: Path, name: str, text: str, **overrides: str) -> Run:
-    file = folder / f"{name}.toml"
-    file.write_text(text)
-    given = {key.replace("__", "."): value for key, value in overrides.items()}
-    given["data.root"] = f'"{folder}"'
-    return train_run(read_recipe(file, given), folder / name, resume=True, console=quiet())
 
 
 @pytest.fixture
@@ -51,17 +41,17 @@ def student(text: str) -> str:
 
 @pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
 def test_a_student_of_other_sizes_learns_and_goes_on_to_the_bit(root: Path, text: str) -> None:
-    train(root, "teacher", text)
+    train_text(root, "teacher", text)
     steady = student(text).replace("[train]\n", '[train]\nschedule = "constant"\n')
     steady = steady.replace("epochs = 2", "steps = 4\nsave_every = 2").replace(
         'select = "best"\n', ""
     )
-    whole = train(root, "whole", steady)
-    train(root, "parts", steady, train__steps="2")
-    parts = train(root, "parts", steady)
+    whole = train_text(root, "whole", steady)
+    train_text(root, "parts", steady, train__steps="2")
+    parts = train_text(root, "parts", steady)
     assert all(torch.equal(w, whole.weights[name]) for name, w in parts.weights.items())
     assert whole.recipe.model.d_model == 8
-    alone = train(
+    alone = train_text(
         root,
         "alone",
         steady.replace(TAUGHT.partition("\n")[2] + "\n", "").replace(
@@ -105,27 +95,27 @@ def test_the_loss_is_the_one_that_is_said(weight: float, smoothing: float) -> No
 
 
 def test_other_tokens_are_named(root: Path) -> None:
-    train(root, "teacher", TRANSLATION)
+    train_text(root, "teacher", TRANSLATION)
     with_own = TRANSLATION.replace("[train]", TAUGHT).replace('kind = "word"', 'kind = "char"')
     with pytest.raises(
         InputError, match=r"other source tokens: \d+ is '.+' there and '.+' here"
     ) as e:
-        train(root, "other", with_own)
+        train_text(root, "other", with_own)
     assert "more" in str(e.value)
     assert "Leave [tokenizer] out" in str(e.value)
-    same = train(root, "same", TRANSLATION.replace("[train]", TAUGHT))
+    same = train_text(root, "same", TRANSLATION.replace("[train]", TAUGHT))
     assert same.task == "translation"
 
 
 def test_a_teacher_of_another_kind_is_named(root: Path) -> None:
-    train(root, "teacher", CLASSIFICATION)
+    train_text(root, "teacher", CLASSIFICATION)
     with pytest.raises(InputError, match="teacher is an encoder, and the student is none"):
-        train(root, "other", LANGUAGE.replace("[train]", TAUGHT))
+        train_text(root, "other", LANGUAGE.replace("[train]", TAUGHT))
     lines = (root / "train.txt").read_text().replace("good", "fine")
     (root / "train.txt").write_text(lines)
     (root / "valid.txt").write_text(lines)
     with pytest.raises(InputError, match="other labels: bad, good there, and bad, fine here"):
-        train(root, "other", student(CLASSIFICATION))
+        train_text(root, "other", student(CLASSIFICATION))
 
 
 WRONG = {
@@ -141,7 +131,7 @@ WRONG = {
 def test_a_mistake_is_named(root: Path, case: str) -> None:
     old, new, expected = WRONG[case]
     with pytest.raises(InputError) as caught:
-        train(root, "wrong", student(LANGUAGE).replace(old, new))
+        train_text(root, "wrong", student(LANGUAGE).replace(old, new))
     assert expected in str(caught.value)
 
 
@@ -151,7 +141,7 @@ COMMAND = ("distill", "teacher", "student.toml", "--sequences", "--out", "out")
 
 
 def with_recipes(root: Path) -> None:
-    train(root, "teacher", TRANSLATION)
+    train_text(root, "teacher", TRANSLATION)
     text = student(TRANSLATION).replace(TAUGHT, "[train]")
     text = text.replace('kind = "parallel"', f'kind = "parallel"\nroot = "{root}"')
     (root / "student.toml").write_text(text)
@@ -192,7 +182,7 @@ def test_those_of_another_teacher_are_refused(
 def test_sequences_need_a_translator(
     root: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train(root, "teacher", text)
+    train_text(root, "teacher", text)
     recipe = student(text).replace(TAUGHT, "[train]").replace("[data]", f'[data]\nroot = "{root}"')
     (root / "student.toml").write_text(recipe)
     assert status(COMMAND) == 2

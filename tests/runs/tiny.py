@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from addnorm.runs.recipe import read_recipe
+from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
 
 PARTS = """
@@ -188,6 +189,15 @@ def write_recipe(folder: Path, task: str) -> Path:
     file = folder / f"{task}.toml"
     file.write_text(recipe, encoding="utf-8")
     return file
+
+
+def train_text(folder: Path, name: str, text: str, **overrides: str) -> Run:
+    """Train the text of a recipe, whose data are in `folder`; `train__steps` is `train.steps`."""
+    file = folder / f"{name}.toml"
+    file.write_text(text)
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    given["data.root"] = f'"{folder}"'
+    return train_run(read_recipe(file, given), folder / name, resume=True, console=quiet())
 
 
 def quiet() -> Console:

@@ -7,7 +7,7 @@ machine and written as JSON.
 import json
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +60,8 @@ class Figures:
     seconds: float
     parameters: int = 0
     problem: str = ""
+    cell: str = ""
+    """In a file, the folder that these are of: those of another one are not believed."""
     values: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
@@ -90,11 +92,12 @@ def run_cell(job: Job) -> Figures:
 
 
 def read_figures(file: Path) -> Figures | None:
-    """The figures of a cell; None where there are none, or the file is damaged."""
+    """The figures of a cell; None where there are none, or the file is damaged or another's."""
     try:
-        return FIGURES_OF.validate_json(read_file(file, MOST))
+        found = FIGURES_OF.validate_json(read_file(file, MOST))
     except (OSError, ValidationError, InputError):
         return None
+    return replace(found, cell="") if found.cell in ("", file.parent.name) else None
 
 
 def last_figures(folder: Path) -> Figures | None:
@@ -106,7 +109,7 @@ def last_figures(folder: Path) -> Figures | None:
 
 def write_figures(file: Path, found: Figures) -> None:
     """Write the figures of a cell."""
-    tree = FIGURES_OF.dump_python(found, mode="json")
+    tree = FIGURES_OF.dump_python(replace(found, cell=file.parent.name), mode="json")
     atomic_write(file, json.dumps(tree, ensure_ascii=False))
 
 
