@@ -181,3 +181,13 @@ def test_the_command_merges(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert status(["merge", "whole", "--out", "again"]) == 2
     assert "nothing to merge" in capsys.readouterr().err
     assert not (root / "again").exists()
+
+
+def test_a_run_goes_on_beside_the_same_base_alone(root: Path) -> None:
+    steady = ADAPTED.replace("lr = 1e-2", 'lr = 1e-2\nschedule = "constant"')
+    train_text(root, "parts", steady, train__steps="2")
+    train_text(root, "other", LANGUAGE, train__seed="5")
+    (root / "base").rename(root / "away")
+    (root / "other").rename(root / "base")
+    with pytest.raises(InputError, match=r"train\.start has other weights than when the run began"):
+        train_text(root, "parts", steady)

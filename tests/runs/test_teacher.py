@@ -208,3 +208,14 @@ def test_killed_while_writing_it_ends_the_same(root: Path) -> None:
     first = (root / "out" / "sequences.txt").read_bytes()
     assert status([*COMMAND[:-1], "again"]) == 0
     assert (root / "again" / "sequences.txt").read_bytes() == first
+
+
+def test_a_run_goes_on_with_the_same_teacher_alone(root: Path) -> None:
+    train_text(root, "teacher", LANGUAGE)
+    steady = student(LANGUAGE).replace("[train]\n", '[train]\nschedule = "constant"\n')
+    train_text(root, "parts", steady, train__steps="2")
+    train_text(root, "other", LANGUAGE, train__seed="5")
+    (root / "teacher").rename(root / "away")
+    (root / "other").rename(root / "teacher")
+    with pytest.raises(InputError, match=r"distillation\.teacher has other weights"):
+        train_text(root, "parts", steady)

@@ -1,10 +1,9 @@
 """Runs that are a base and an adapter: saved as the adapter alone, opened as one plain model."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import xxhash
@@ -28,8 +27,8 @@ from addnorm.runs.start import MatchReport
 from addnorm.train.adapters import Adapted
 from addnorm.train.average import Weights, weights_of
 
-BASE = "base.json"
-"""The file with the digest of the weights that an adapter was trained beside."""
+BASE, TEACHER = "base.json", "teacher.json"
+"""Files with the digest of the weights that an adapter was trained beside, or a student learns."""
 
 
 def is_adapter(folder: Path) -> bool:
@@ -37,17 +36,44 @@ def is_adapter(folder: Path) -> bool:
     return is_peft_folder(folder) and not (folder / "model.safetensors").is_file()
 
 
-def base_digest(model: nn.Module, taken: MatchReport) -> str:
-    """The XXH3 hash of the weights that a model took over from its base."""
+def weights_digest(model: nn.Module, names: Iterable[str] | None = None) -> str:
+    """The XXH3 hash of weights of a model, by default of all."""
     state, weights = xxhash.xxh3_128(), weights_of(model)
-    for name in sorted(taken.kept):
+    for name in sorted(weights if names is None else names):
         tensor = weights[name].detach().cpu().contiguous()
         state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         state.update(tensor.flatten().view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 
-def save_adapter(folder: Path, adapted: Adapted, start: Path, digest: str) -> None:
+def write_beside(folder: Path, digests: Mapping[str, str]) -> None:
+    """Write the digests of other models' weights that a run rests on, each by its file."""
+    for name, digest in digests.items():
+        atomic_write(folder / name, json.dumps({"xxh3_128": digest}))
+
+
+def check_beside(folder: Path, digests: Mapping[str, str]) -> None:
+    """Raise `InputError` if one of them is other than when the run began."""
+    for name, digest in digests.items():
+        if read_beside(folder / name) not in (None, digest):
+            what = "distillation.teacher" if name == TEACHER else "start"
+            raise InputError(
+                f"{folder}: the model of train.{what} has other weights than when the run began: a "
+                "run goes on beside the same"
+            )
+
+
+def read_beside(file: Path) -> str | None:
+    """A digest; None where there is no file. Raises `InputError` for a damaged one."""
+    if not file.is_file():
+        return None
+    try:
+        return str(json.loads(read_file(file))["xxh3_128"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{file}: damaged: {error}") from error
+
+
+def save_adapter(folder: Path, adapted: Adapted, start: Path) -> None:
     """Write what was learned alone, and the digests of the finished run.
 
     In the names of the Hugging Face family where the base is of one and the change can be said in
@@ -64,7 +90,6 @@ def save_adapter(folder: Path, adapted: Adapted, start: Path, digest: str) -> No
     theirs = in_their_names(adapter, names, everything)
     written, transposed = (adapter, False) if theirs is None else theirs
     write_peft(folder, written, transposed=transposed)
-    atomic_write(folder / BASE, json.dumps({"xxh3_128": digest}))
     write_digests(folder)
 
 
@@ -86,14 +111,7 @@ def apply_adapter(model: nn.Module, folder: Path, base: Path) -> Collection[str]
 
 def check_base(model: nn.Module, taken: MatchReport, folder: Path, base: Path) -> None:
     """Raise `InputError` if the base is not the one that the adapter was trained beside."""
-    file = folder / BASE
-    if not file.is_file():
-        return
-    try:
-        expected: Any = json.loads(read_file(file))["xxh3_128"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{file}: damaged: {error}") from error
-    if base_digest(model, taken) != expected:
+    if read_beside(folder / BASE) not in (None, weights_digest(model, taken.kept)):
         raise InputError(
             f"{base}: other weights than those that the adapter in {folder} was trained beside"
         )

@@ -17,7 +17,14 @@ from addnorm.data.examples import source_text, target_text
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.nn.choices import check_choices
-from addnorm.runs.adapted import base_digest, save_adapter
+from addnorm.runs.adapted import (
+    BASE,
+    TEACHER,
+    check_beside,
+    save_adapter,
+    weights_digest,
+    write_beside,
+)
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.data_digests import check_same_data, write_data_digests
 from addnorm.runs.digests import DIGESTS
@@ -89,14 +96,16 @@ class Prepared:
             begun = Run.open(start)
             check_float(begun, "is trained")
             self.start_report = transfer_matching_weights(self.model, begun.weights)
+        self.beside: dict[str, str] = {}
         self.teacher: Model | None = None
         if (distillation := recipe.train.distillation) is not None:
             told = (self.tokenizers, self.labels)
             self.teacher = open_teacher(distillation.teacher, self.model, *told)
+            self.beside[TEACHER] = weights_digest(self.teacher)
         self.adapted: Adapted | None = None
         if recipe.train.adapter is not None:
             assert self.start_report is not None
-            self.base_digest = base_digest(self.model, self.start_report)
+            self.beside[BASE] = weights_digest(self.model, self.start_report.kept)
             self.adapted = adapt(self.model, recipe.train.adapter, self.start_report.new)
 
     def report(self, console: Console) -> None:
@@ -145,11 +154,12 @@ class Prepared:
             save_model(folder, self.model)
         else:
             assert self.recipe.train.start is not None
-            save_adapter(folder, self.adapted, self.recipe.train.start, self.base_digest)
+            save_adapter(folder, self.adapted, self.recipe.train.start)
 
     def write_settings(self, folder: Path) -> None:
         """Write everything of a new run except its weights."""
         write_data_digests(folder, self.encoded)
+        write_beside(folder, self.beside)
         write_settings(folder, self.recipe, self.tokenizers, self.labels)
 
     def write_changes(self, folder: Path, saved: Saved) -> None:
@@ -196,6 +206,7 @@ def train_run(
         if saved is not None:
             for change in check_same_data(folder, prepared.encoded):
                 console.out(change, highlight=False)
+            check_beside(folder, prepared.beside)
         prepared.report(console)
         (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
         if saved is None:
