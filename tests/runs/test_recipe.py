@@ -15,13 +15,13 @@ from addnorm.errors import InputError
 from addnorm.nn.attention import WindowPatternConfig
 from addnorm.runs.recipe import (
     RECIPE,
-    check_task,
     line_of,
     read_recipe,
     set_field,
     task_of,
     with_current_names,
 )
+from addnorm.runs.task import check_corpus
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -191,7 +191,7 @@ def test_a_wrong_override_is_blamed_and_not_the_file(tmp_path: Path) -> None:
 def test_data_of_another_task_are_refused(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(CLASSIFICATION)
     with pytest.raises(InputError, match=r"use model\.kind = 'encoder_decoder'"):
-        check_task(read_recipe(tmp_path / "r.toml"), Corpus(train=[Pair("a", "b")]))
+        check_corpus(task_of(read_recipe(tmp_path / "r.toml")), Corpus(train=[Pair("a", "b")]))
 
 
 NAMES = st.text(string.ascii_lowercase + "_", min_size=1, max_size=6)

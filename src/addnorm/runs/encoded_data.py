@@ -12,7 +12,8 @@ from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.data.stored import Show, TextFiles, TextStore, can_keep
 from addnorm.runs.folder import Saved, read_settings
 from addnorm.runs.metrics import entity_scores
-from addnorm.runs.recipe import Recipe, check_task, task_of
+from addnorm.runs.recipe import Recipe, task_of
+from addnorm.runs.task import check_corpus
 from addnorm.train.progress import text_progress
 
 
@@ -52,7 +53,7 @@ def read_data(
         if tokenizers is not None:
             return EncodedData(None, store.encoded(tokenizers), tokenizers, ())
     corpus = corpus or recipe.corpus()
-    check_task(recipe, corpus)
+    check_corpus(task_of(recipe), corpus)
     if corpus.task == "tagging":
         entity_scores([["O"]], [["O"]])  # says so now if its package is missing
     if learnt is not None:

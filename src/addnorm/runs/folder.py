@@ -22,12 +22,12 @@ from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
 from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.runs.consistency import Place
 from addnorm.runs.generation_config import decoding_of
 from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.lock import in_use
 from addnorm.runs.recipe import (
     RECIPE,
-    Place,
     Recipe,
     check_recipe,
     set_field,

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -10,24 +10,17 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.config import config
-from addnorm.data import AudioConfig, Corpus, DataConfig, Medium, medium_of
-from addnorm.data.batch import BATCHING
-from addnorm.data.batching import (
-    ExamplesConfig,
-    FramesConfig,
-    PackedConfig,
-    TokensConfig,
-    WindowsConfig,
-)
+from addnorm.data import Corpus, DataConfig
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
-from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.models import ModelConfig
 from addnorm.parts import FROM_FILE, family_of, kind_of
+from addnorm.runs.consistency import Place, check_input, check_metric
 from addnorm.runs.imports import check_imports, import_named
 from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, written_path
-from addnorm.runs.settings import MEASURED, EvalConfig
+from addnorm.runs.settings import EvalConfig
 from addnorm.runs.start import MODEL, merged, model_tree
 from addnorm.runs.task import task_of_model
 from addnorm.train.settings import TrainConfig
@@ -71,9 +64,6 @@ class Recipe:
 
 RECIPE = TypeAdapter(Recipe)
 
-Place = Callable[[list[str]], str]
-"""A function that gives the source location of a field, for error messages."""
-
 
 def read_recipe(
     file: Path, overrides: Mapping[str, str] | None = None, *, import_parts: bool = False
@@ -110,8 +100,7 @@ def read_recipe(
     tree = with_current_names(tree)
     _write_start(tree, place)
     recipe = check_recipe(tree, place, from_file=not import_parts)
-    _check_task(recipe, place)
-    _check_metric(recipe, place)
+    check_metric(recipe.model, recipe.eval, place)
     return recipe
 
 
@@ -180,7 +169,8 @@ def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) 
         where = place(written_path(Recipe, first))
         raise InputError(f"{where}: {explain(Recipe, first)}") from error
     _check_numbers(tree, recipe, place)
-    _check_input(recipe, place)
+    if recipe.data is not None:
+        check_input(recipe.data, recipe.tokenizer, recipe.model, recipe.train, place)
     return recipe
 
 
@@ -214,105 +204,9 @@ def _with_layer_pattern(model: dict[str, Any]) -> dict[str, Any]:
     return {"layer_pattern" if key == "cycle" else key: value for key, value in model.items()}
 
 
-def _check_input(recipe: Recipe, place: Place) -> None:
-    """Raise `InputError` if data, tokenizer, model and batching are inconsistent."""
-    if recipe.data is None:
-        return
-    model, batching = recipe.model, recipe.train.batching
-    reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
-    # Custom data are assumed to fit the model's input; `encode` checks the examples.
-    medium = medium_of(recipe.data) or MEDIA.get(reads, "text")
-    needed = next((name for name, one in MEDIA.items() if one == medium), "tokens")
-    kind = f"data.kind = {kind_of(recipe.data)!r}"
-    batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
-    rules = [
-        (
-            reads != needed,
-            "model.input.kind",
-            f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
-        ),
-        (
-            recipe.tokenizer is None and medium == "text" and not recipe.train.has_tokens,
-            "tokenizer",
-            "tokenizer is missing.",
-        ),
-        (
-            recipe.tokenizer is not None and recipe.train.start is not None,
-            "tokenizer",
-            "the tokenizer is that of train.start: leave [tokenizer] out",
-        ),
-        (
-            recipe.tokenizer is not None and medium != "text",
-            "tokenizer",
-            f"{medium} have no tokenizer: leave [tokenizer] out beside {kind}",
-        ),
-        (
-            batched != medium and medium != "text",
-            "train.batching.kind",
-            f"train.batching.kind = {kind_of(batching)!r} is for {batched}: {kind} needs "
-            f"{BATCHING[medium]!r}",
-        ),
-    ]
-    for wrong, path, message in rules:
-        if wrong:
-            raise InputError(f"{place(path.split('.'))}: {message}")
-    if isinstance(recipe.data, AudioConfig) and not isinstance(model, DecoderConfig):
-        heard, read = recipe.data.n_mels, getattr(model.input, "n_mels", None)
-        if heard != read:
-            raise InputError(
-                f"{place(['data', 'n_mels'])}: data.n_mels = {heard}, and the model reads "
-                f"{read} mel features: give model.input the same n_mels"
-            )
-
-
-MEDIA: dict[str, Medium] = {"patches": "images", "log_mel": "audio"}
-"""What a model with another input than tokens reads."""
-
-BATCHED: dict[Medium, type | tuple[type, ...]] = {
-    "text": (TokensConfig, WindowsConfig, PackedConfig),
-    "images": ExamplesConfig,
-    "audio": FramesConfig,
-}
-"""The kinds of batching of each medium."""
-
-
-def _check_task(recipe: Recipe, place: Place) -> None:
-    try:
-        task_of(recipe)
-    except InputError as error:
-        raise InputError(f"{place(['model', 'head', 'kind'])}: {error}") from error
-
-
-def _check_metric(recipe: Recipe, place: Place) -> None:
-    metric, task = recipe.eval.metric, task_of(recipe)
-    if metric is not None and metric not in MEASURED[task]:
-        raise InputError(
-            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}. "
-            f"Valid: {', '.join(MEASURED[task])}."
-        )
-
-
 def task_of(recipe: Recipe) -> Task:
     """The task of a recipe's model. Raises `InputError` if it has none."""
     return task_of_model(recipe.model)
-
-
-def check_task(recipe: Recipe, corpus: Corpus) -> None:
-    """Raise `InputError` if the data are for another task than the model."""
-    wanted = task_of(recipe)
-    if corpus.task == wanted:
-        return
-    models: dict[Task, str] = {
-        "language": "model.kind = 'decoder'",
-        "translation": "model.kind = 'encoder_decoder'",
-        "classification": "model.kind = 'encoder' with model.head.kind = 'classification'",
-        "multi_label": "model.head = { kind = 'classification', problem = 'multi_label' }",
-        "regression": "model.head = { kind = 'classification', problem = 'regression' }",
-        "tagging": "model.kind = 'encoder' with model.head.kind = 'tagging'",
-    }
-    raise InputError(
-        f"the data are for {corpus.task}, the model is for {wanted}: use {models[corpus.task]}"
-    )
 
 
 # The text of a recipe.

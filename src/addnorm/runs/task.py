@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from addnorm.data.examples import Task
+from addnorm.data.examples import Corpus, Task
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.heads import (
@@ -78,4 +78,21 @@ def task_of_model(model: ModelConfig) -> Task:
     raise InputError(
         f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "
         "scores of tokens. Valid: classification, tagging."
+    )
+
+
+def check_corpus(wanted: Task, corpus: Corpus) -> None:
+    """Raise `InputError` if the data are for another task than the model."""
+    if corpus.task == wanted:
+        return
+    models: dict[Task, str] = {
+        "language": "model.kind = 'decoder'",
+        "translation": "model.kind = 'encoder_decoder'",
+        "classification": "model.kind = 'encoder' with model.head.kind = 'classification'",
+        "multi_label": "model.head = { kind = 'classification', problem = 'multi_label' }",
+        "regression": "model.head = { kind = 'classification', problem = 'regression' }",
+        "tagging": "model.kind = 'encoder' with model.head.kind = 'tagging'",
+    }
+    raise InputError(
+        f"the data are for {corpus.task}, the model is for {wanted}: use {models[corpus.task]}"
     )

@@ -1,0 +1,103 @@
+"""Whether the tables of a recipe fit each other: data, tokenizer, input, batching and metric."""
+
+from collections.abc import Callable
+
+from addnorm.data import AudioConfig, DataConfig, Medium, medium_of
+from addnorm.data.batch import BATCHING
+from addnorm.data.batching import (
+    ExamplesConfig,
+    FramesConfig,
+    PackedConfig,
+    TokensConfig,
+    WindowsConfig,
+)
+from addnorm.data.tokenizers import TokenizerConfig
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.parts import kind_of
+from addnorm.runs.settings import MEASURED, EvalConfig
+from addnorm.runs.task import task_of_model
+from addnorm.train.settings import TrainConfig
+
+Place = Callable[[list[str]], str]
+"""A function that gives the source location of a field, for error messages."""
+
+
+def check_input(
+    data: DataConfig,
+    tokenizer: TokenizerConfig | None,
+    model: ModelConfig,
+    train: TrainConfig,
+    place: Place,
+) -> None:
+    """Raise `InputError` if data, tokenizer, model and batching are inconsistent."""
+    batching = train.batching
+    reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
+    # Custom data are assumed to fit the model's input; `encode` checks the examples.
+    medium = medium_of(data) or MEDIA.get(reads, "text")
+    needed = next((name for name, one in MEDIA.items() if one == medium), "tokens")
+    kind = f"data.kind = {kind_of(data)!r}"
+    batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
+    rules = [
+        (
+            reads != needed,
+            "model.input.kind",
+            f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
+        ),
+        (
+            tokenizer is None and medium == "text" and not train.has_tokens,
+            "tokenizer",
+            "tokenizer is missing.",
+        ),
+        (
+            tokenizer is not None and train.start is not None,
+            "tokenizer",
+            "the tokenizer is that of train.start: leave [tokenizer] out",
+        ),
+        (
+            tokenizer is not None and medium != "text",
+            "tokenizer",
+            f"{medium} have no tokenizer: leave [tokenizer] out beside {kind}",
+        ),
+        (
+            batched != medium and medium != "text",
+            "train.batching.kind",
+            f"train.batching.kind = {kind_of(batching)!r} is for {batched}: {kind} needs "
+            f"{BATCHING[medium]!r}",
+        ),
+    ]
+    for wrong, path, message in rules:
+        if wrong:
+            raise InputError(f"{place(path.split('.'))}: {message}")
+    if isinstance(data, AudioConfig) and not isinstance(model, DecoderConfig):
+        heard, read = data.n_mels, getattr(model.input, "n_mels", None)
+        if heard != read:
+            raise InputError(
+                f"{place(['data', 'n_mels'])}: data.n_mels = {heard}, and the model reads "
+                f"{read} mel features: give model.input the same n_mels"
+            )
+
+
+MEDIA: dict[str, Medium] = {"patches": "images", "log_mel": "audio"}
+"""What a model with another input than tokens reads."""
+
+BATCHED: dict[Medium, type | tuple[type, ...]] = {
+    "text": (TokensConfig, WindowsConfig, PackedConfig),
+    "images": ExamplesConfig,
+    "audio": FramesConfig,
+}
+"""The kinds of batching of each medium."""
+
+
+def check_metric(model: ModelConfig, settings: EvalConfig, place: Place) -> None:
+    """Raise `InputError` if the model has no task, or the metric is not measured for it."""
+    try:
+        task = task_of_model(model)
+    except InputError as error:
+        raise InputError(f"{place(['model', 'head', 'kind'])}: {error}") from error
+    metric = settings.metric
+    if metric is not None and metric not in MEASURED[task]:
+        raise InputError(
+            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}. "
+            f"Valid: {', '.join(MEASURED[task])}."
+        )
