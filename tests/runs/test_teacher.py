@@ -18,6 +18,7 @@ from addnorm.runs.run import Run
 from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import CrossEntropyConfig
 from addnorm.train.objective import Objective
+from addnorm.train.settings import TrainConfig
 
 TAUGHT = '[train]\ndistillation = { teacher = "teacher", temperature = 2.0, weight = 0.7 }'
 
@@ -61,6 +62,45 @@ def test_a_student_of_other_sizes_learns_and_goes_on_to_the_bit(root: Path, text
     assert any(not torch.equal(w, whole.weights[name]) for name, w in alone.weights.items())
     (root / "teacher").rename(root / "away")  # a student needs it for learning alone
     assert Run.open(root / "whole").task == whole.task
+
+
+INSIDE = """hidden = { weight = 0.5 }, attention = { kind = "relations", n_heads = 4 }"""
+
+
+@pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
+def test_layers_learn_from_layers_and_go_on_to_the_bit(root: Path, text: str) -> None:
+    train_text(root, "teacher", text)
+    steady = student(text).replace("[train]\n", '[train]\nschedule = "constant"\n')
+    steady = steady.replace("epochs = 2", "steps = 4\nsave_every = 2")
+    steady = steady.replace('select = "best"\n', "")
+    outputs_alone = train_text(root, "outputs", steady)
+    inside = steady.replace("weight = 0.7", f"weight = 0.7, {INSIDE}")
+    whole = train_text(root, "whole", inside)
+    train_text(root, "parts", inside, train__steps="2")
+    parts = train_text(root, "parts", inside)
+    assert whole.weights.keys() == outputs_alone.weights.keys()  # no maps are left
+    assert all(torch.equal(w, whole.weights[name]) for name, w in parts.weights.items())
+    assert any(not torch.equal(w, whole.weights[name]) for name, w in outputs_alone.weights.items())
+    assert Run.open(root / "whole").weights.keys() == whole.weights.keys()
+
+
+def test_a_student_begins_with_layers_of_its_teacher(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_text(root, "teacher", CLASSIFICATION.replace("n_layers = 1", "n_layers = 3"))
+    begun = student(CLASSIFICATION).replace("d_model = 8", "d_model = 16")
+    begun = begun.replace("weight = 0.7", 'weight = 0.7, start = "teacher"')
+    (root / "small.toml").write_text(begun)
+    assert status(["train", "small.toml", "--train.lr", "1e-12", "--out", "small"]) == 0
+    said = capsys.readouterr().err
+    assert "teacher: " in said
+    assert "weights taken over" in said
+    small, teacher = Run.open(root / "small"), Run.open(root / "teacher")
+    name = "attention.q_proj.weight"
+    ours = small.weights[f"stack.blocks.0.{name}"]
+    n, of = (len([k for k in run.weights if k.endswith(name)]) for run in (small, teacher))
+    theirs = teacher.weights[f"stack.blocks.{round(of / n) - 1}.{name}"]
+    assert torch.allclose(ours, theirs, atol=1e-6)
 
 
 class Fixed(torch.nn.Module):
@@ -123,6 +163,16 @@ WRONG = {
     "weight 0": ("weight = 0.7", "weight = 0.0", "weight = 0.0"),
     "temperature": ("temperature = 2.0", "temperature = -1.0", "temperature = -1.0"),
     "a typo": ("temperature", "temprature", "Did you mean 'temperature'"),
+    "compiled": (
+        "weight = 0.7 }",
+        "weight = 0.7, hidden = {} }\ncompile = true",
+        "leave compile and activation_checkpointing out",
+    ),
+    "another kind": (
+        "weight = 0.7 }",
+        'weight = 0.7, attention = { kind = "relation" } }',
+        "Did you mean 'relations'?",
+    ),
     "another loss": ("[train]", '[train]\nloss = "no_loss_of_ours"', "loss"),
 }
 
@@ -133,6 +183,12 @@ def test_a_mistake_is_named(root: Path, case: str) -> None:
     with pytest.raises(InputError) as caught:
         train_text(root, "wrong", student(LANGUAGE).replace(old, new))
     assert expected in str(caught.value)
+
+
+def test_training_begins_in_one_way() -> None:
+    told = DistillationConfig(teacher=Path("t"), start="teacher")
+    with pytest.raises(ValueError, match="both say what training begins with"):
+        TrainConfig(steps=1, start=Path("s"), distillation=told)
 
 
 # Sequences.

@@ -38,13 +38,17 @@ class Batch:
         cls, inputs: dict[str, Tensor], targets: Shaped[Tensor, "..."], indices: list[int]
     ) -> "Batch":
         """The batch, its targets counted."""
-        counted = int((targets != IGNORE).sum()) if targets.dtype == torch.long else targets.numel()
-        return cls(inputs, targets, counted, indices)
+        return cls(inputs, targets, counted(targets), indices)
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on a device."""
         inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
         return replace(self, inputs=inputs, targets=self.targets.to(device))
+
+
+def counted(targets: Shaped[Tensor, "..."]) -> int:
+    """How many targets there are to predict: those that are not -100, and all other numbers."""
+    return int((targets != IGNORE).sum()) if targets.dtype == torch.long else targets.numel()
 
 
 class Loader(ABC, Generic[Item]):

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -11,23 +11,10 @@ from torch.utils.hooks import RemovableHandle
 
 from addnorm.errors import InputError
 from addnorm.models.ledger import hooks_of
+from addnorm.nn.attention.core import HasWeights
 from addnorm.nn.attention.multihead import MultiHead, SelfAttention, unfold_beams
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.masks import Evaluated
 from addnorm.nn.moe import MixtureOfExperts, route
-from addnorm.nn.positions.position import Bias
-from addnorm.nn.types import Keys, Queries
-
-
-@runtime_checkable
-class HasWeights(Protocol):
-    """An attention core that can return its attention weights."""
-
-    def weights(
-        self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None
-    ) -> Float[Tensor, "batch heads q_seq kv_seq"]:
-        """The attention weight of every key for every query."""
-        ...
 
 
 @contextmanager

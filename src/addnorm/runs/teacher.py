@@ -16,8 +16,8 @@ SHOWN = 3
 
 def open_teacher(
     folder: Path, student: Model, tokenizers: Tokenizers | None, labels: Sequence[str]
-) -> Model:
-    """The model in a folder, as the teacher of a student with these tokens and labels.
+) -> Run:
+    """The run in a folder, as the teacher of a student with these tokens and labels.
 
     Raises `InputError` if its task, tokens or labels are others, and for a student whose early
     exits nothing would teach.
@@ -42,7 +42,7 @@ def open_teacher(
     widths = [head.weight.shape[0] for head in heads if isinstance(head, TokenHead)]
     if len({*widths}) > 1:
         raise InputError(f"{where} says {widths[0]:,} tokens, and the student {widths[1]:,}")
-    return run.model
+    return run
 
 
 def _check_tokens(what: str, theirs: Tokenizer, ours: Tokenizer) -> None:

@@ -1,7 +1,7 @@
 """Training a recipe into a run folder."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -50,6 +50,7 @@ from addnorm.runs.teacher import open_teacher
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
 from addnorm.train.checkpoint import checkpoints_in
+from addnorm.train.intermediate import from_teacher, learned_maps
 from addnorm.train.optim import check_installed
 from addnorm.train.patience import patiently
 from addnorm.train.precision import autocast, resolve_device
@@ -97,11 +98,14 @@ class Prepared:
             check_float(begun, "is trained")
             self.start_report = transfer_matching_weights(self.model, begun.weights)
         self.beside: dict[str, str] = {}
-        self.teacher: Model | None = None
+        self.teacher: Run | None = None
         if (distillation := recipe.train.distillation) is not None:
             told = (self.tokenizers, self.labels)
             self.teacher = open_teacher(distillation.teacher, self.model, *told)
-            self.beside[TEACHER] = weights_digest(self.teacher)
+            self.beside[TEACHER] = weights_digest(self.teacher.model)
+            if distillation.start == "teacher":
+                weights = from_teacher(self.teacher.weights, self.model, self.teacher.model)
+                self.start_report = transfer_matching_weights(self.model, weights)
         self.adapted: Adapted | None = None
         if recipe.train.adapter is not None:
             assert self.start_report is not None
@@ -115,7 +119,7 @@ class Prepared:
         what was asked for and will not be had.
         """
         if self.start_report is not None:
-            console.out(f"{self.recipe.train.start}: {self.start_report}", highlight=False)
+            console.out(f"{self.started_from}: {self.start_report}", highlight=False)
         for split, report in self.loaders.reports.items():
             console.out(f"{split}: {report}{self.size(split)}", highlight=False)
         for warning in warnings_for(self.recipe, self.data, self.loaders.train, self.learnt):
@@ -138,6 +142,20 @@ class Prepared:
             return f"; {source}"
         target = size_of(sum(len(target_text(one)) for one in examples), _tokens(used, "targets"))
         return f"; source {source}; target {target}"
+
+    @property
+    def started_from(self) -> Path | None:
+        """The folder whose weights training begins with."""
+        train = self.recipe.train
+        return train.start or (train.distillation and train.distillation.teacher)
+
+    def learned_maps(self) -> AbstractContextManager[None]:
+        """What a student learns beside itself, as long as it is trained."""
+        told = self.recipe.train.distillation
+        if told is None or self.teacher is None:
+            return nullcontext()
+        widths = self.recipe.model.d_model, self.teacher.recipe.model.d_model
+        return learned_maps(self.model, told.hidden, widths)
 
     @property
     def parameters(self) -> str:
@@ -227,19 +245,20 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
     kernels = kernels_of(folder, console) if on_cpu else nullcontext()
     with kernels, ProgressBar(console) as bar:
-        trainer = Trainer(
-            run.model,
-            prepared.loaders.train,
-            recipe.train,
-            folder,
-            validation=prepared.validation(),
-            listener=bar,
-            teacher=prepared.teacher,
-            say=bar.say,
-        )
-        for problem in trainer.resume():
-            console.out(f"passed over: {problem}", highlight=False)
-        trainer.fit(until)
+        with prepared.learned_maps():
+            trainer = Trainer(
+                run.model,
+                prepared.loaders.train,
+                recipe.train,
+                folder,
+                validation=prepared.validation(),
+                listener=bar,
+                teacher=None if prepared.teacher is None else prepared.teacher.model,
+                say=bar.say,
+            )
+            for problem in trainer.resume():
+                console.out(f"passed over: {problem}", highlight=False)
+            trainer.fit(until)
         if trainer.finished():
             patiently(lambda: prepared.save(folder), "the model", bar.say)
     if prepared.adapted is not None:

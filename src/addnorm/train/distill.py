@@ -27,11 +27,12 @@ def imitation_sum(
         return squared_error_sum(student, teacher.detach())
     counted = targets.flatten() != IGNORED
     student_log_p, teacher_log_p = (
-        (_wide(logits.flatten(0, -2)[counted]) / temperature).log_softmax(-1)
+        (wide(logits.flatten(0, -2)[counted]) / temperature).log_softmax(-1)
         for logits in (student, teacher.detach())
     )
     return F.kl_div(student_log_p, teacher_log_p, reduction="sum", log_target=True) * temperature**2
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The numbers in float32, or in float64 if they are."""
     return x if x.element_size() >= 4 else x.float()

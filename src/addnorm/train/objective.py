@@ -1,8 +1,11 @@
 """The training objective: a function from a model and a micro-batch to a scalar."""
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 
+from addnorm.data.batch import counted
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.built import built
@@ -10,6 +13,7 @@ from addnorm.nn.heads import TokenHead
 from addnorm.parts import kind_of
 from addnorm.train.distill import imitation_sum
 from addnorm.train.distillation import DistillationConfig
+from addnorm.train.intermediate import LayerLoss
 from addnorm.train.loss import (
     CrossEntropyConfig,
     LossConfig,
@@ -23,8 +27,9 @@ class Objective:
     """The loss of a micro-batch, summed over its targets and averaged over early exits.
 
     With a `teacher`, the model learns the teacher's outputs instead of the labels, or beside them
-    as `distillation` says. With `in_parts`, cross-entropy computes the logits of a few rows at a
-    time. Raises `InputError` for an invalid custom loss.
+    as `distillation` says, which may compare layers of the `student`. With `in_parts`,
+    cross-entropy computes the logits of a few rows at a time. Raises `InputError` for an invalid
+    custom loss, and for layers that cannot be compared.
     """
 
     def __init__(
@@ -34,12 +39,20 @@ class Objective:
         label_smoothing: float = 0.0,
         teacher: nn.Module | None = None,
         distillation: DistillationConfig | None = None,
+        student: nn.Module | None = None,
         in_parts: bool = True,
     ) -> None:
         self.kind = kind_of(loss)
         self.label_smoothing = label_smoothing
         self.teacher = teacher
         self.distillation = distillation
+        self.layers = None
+        if distillation is not None and distillation.compares_layers:
+            assert teacher is not None
+            assert student is not None
+            self.layers = LayerLoss(
+                student, teacher, hidden=distillation.hidden, attention=distillation.attention
+            )
         self.in_parts = in_parts
         self.module = None
         if not isinstance(loss, CrossEntropyConfig):
@@ -52,11 +65,13 @@ class Objective:
 
     def __call__(self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The summed loss; divide it by the number of targets for the loss per token."""
-        if self.teacher is not None:
+        if self.teacher is None:
+            return self._labelled(model, inputs, targets)
+        with nullcontext() if self.layers is None else self.layers.watching() as layer_loss:
             with torch.no_grad():
                 wanted = self.teacher(**inputs)
-            return self._taught(model(**inputs), wanted, targets)
-        return self._labelled(model, inputs, targets)
+            taught = self._taught(model(**inputs), wanted, targets)
+            return taught if layer_loss is None else taught + counted(targets) * layer_loss()
 
     def _taught(self, outputs: Tensor, wanted: Tensor, targets: Tensor) -> Tensor:
         """The loss against the teacher, with that against the labels in its share."""

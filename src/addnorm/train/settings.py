@@ -118,6 +118,20 @@ class TrainConfig:
                 "compile decides itself what is computed again: leave activation_checkpointing out",
             ),
             (
+                self.distillation is not None
+                and self.distillation.compares_layers
+                and (self.compile or self.activation_checkpointing != "none"),
+                "distillation of hidden states and attention watches the layers as they run: leave "
+                "compile and activation_checkpointing out",
+            ),
+            (
+                self.start is not None
+                and self.distillation is not None
+                and self.distillation.start == "teacher",
+                'start and distillation.start = "teacher" both say what training begins with: give '
+                "one of them",
+            ),
+            (
                 self.average and self.select == "best",
                 "average replaces the best weights: use select = 'last' with it",
             ),

@@ -132,8 +132,8 @@ class Trainer:
             label_smoothing=config.label_smoothing,
             teacher=None if teacher is None else teacher.to(self.device).eval(),
             distillation=config.distillation,
-            # float16 scales the loss before the backward pass, but in parts the gradients come with
-            # the loss.
+            student=model,
+            # float16 scales the loss before the backward pass; parts give gradients with the loss.
             in_parts=not self.scaler.is_enabled(),
         )
         self.mixtures = mixtures_of(model)

@@ -8,7 +8,7 @@ attention weights, for inspection.
 """
 
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -32,6 +32,15 @@ from addnorm.nn.types import Keys, Mixed, Queries, Values
 from addnorm.parts import is_ours
 
 Weights = Float[Tensor, "batch heads q_seq kv_seq"]
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    """An attention core that can return its attention weights."""
+
+    def weights(self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None) -> Weights:
+        """The attention weight of every key for every query."""
+        ...
 
 
 class SDPACore(nn.Module):
