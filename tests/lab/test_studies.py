@@ -1,7 +1,9 @@
 """Studies: cells are recognised by what decides them, go on where they were, and end equal."""
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -82,28 +84,47 @@ from pathlib import Path
 from tests.lab.small import small_study
 from addnorm.lab.executor import processes
 if __name__ == "__main__":
-    study = small_study(Path(sys.argv[1]), seeds=2, steps=40)
+    study = small_study(Path(sys.argv[1]), seeds=2, steps=int(sys.argv[2]))
     with processes(2) as make:
         study.run(make, 2)
 """
 
 
+WITH_TESTS = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+def written(study: Path) -> int:
+    """The bytes of all curves: they grow with every step."""
+    return sum(file.stat().st_size for file in study.rglob("metrics.jsonl"))
+
+
+def killed_in_training(command: list[str], study: Path, chance: random.Random) -> int:
+    """Start a study, and kill it a moment after a step of a cell was made; its exit status."""
+    process = subprocess.Popen(command, env=WITH_TESTS)
+    least = written(study)  # a cell that goes on cuts its curve first
+    while process.poll() is None and (now := written(study)) <= least:
+        least = now
+        time.sleep(0.01)
+    time.sleep(chance.uniform(0, 0.3))
+    process.kill()
+    return process.wait()
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_killed_ten_times_it_ends_equal(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_killed_ten_times_in_training_it_ends_equal(tmp_path: Path) -> None:
     for name in ("killed", "whole"):
         (tmp_path / name).mkdir()
         (tmp_path / f"{name}.py").write_text(STUDY)
     chance = random.Random(3)
     command = [sys.executable, str(tmp_path / "killed.py")]
-    here = Path(__file__).parents[2]
+    steps = "400"
+    study = tmp_path / "killed" / "study"
     for _ in range(10):
-        process = subprocess.Popen([*command, str(tmp_path / "killed")], cwd=here)
-        time.sleep(chance.uniform(3, 9))
-        process.kill()
-        process.wait()
+        killed = killed_in_training([*command, str(study.parent), steps], study, chance)
+        assert killed == -signal.SIGKILL  # it had not ended yet
     for name in ("killed", "whole"):
-        subprocess.run([*command, str(tmp_path / name)], cwd=here, check=True)
+        subprocess.run([*command, str(tmp_path / name), steps], env=WITH_TESTS, check=True)
     killed, whole = (
         [{**one, "digest": ""} for one in lines(tmp_path / name / "study")]
         for name in ("killed", "whole")

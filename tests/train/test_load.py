@@ -1,7 +1,11 @@
 """The load of the experts in training, against counts by hand."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
+from tests.runs.tiny import LANGUAGE, train_text, write_corpora
 from torch import Tensor, nn
 
 from addnorm.nn.moe import MixtureOfExperts
@@ -54,3 +58,18 @@ def test_without_mixtures_or_real_tokens_there_are_no_figures() -> None:
     counted = load(0.75)
     counted.count({"stack.0": logits(*[0] * 8)}, {"valid": torch.zeros_like(VALID)})
     assert counted.figures() == {}
+
+
+def test_every_line_of_a_run_has_the_load_and_what_was_dropped(tmp_path: Path) -> None:
+    write_corpora(tmp_path)
+    moe = 'feedforward = { kind = "moe", n_experts = 4, top_k = 2, capacity_factor = 0.75 }'
+    text = LANGUAGE.replace('feedforward = { kind = "mlp", d_ff = 32 }', moe)
+    train_text(tmp_path, "run", text)
+    curve = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lines = [json.loads(one) for one in curve.splitlines()]
+    steps = [one for one in lines if "loss" in one]
+    assert len(steps) == 4
+    for one in steps:
+        assert 1.0 <= one["load_ratio"] <= 2.0  # of 4 experts, a token takes 2
+        assert 0.25 <= one["dropped"] < 1.0  # there are places for three of four choices
+    assert any("valid_loss" in one for one in lines)
