@@ -35,6 +35,7 @@ NAMES = [
     "AdditiveConfig",
     "AttentionConfig",
     "AudioConfig",
+    "ChatConfig",
     "BPEConfig",
     "BatchNormConfig",
     "BeamConfig",

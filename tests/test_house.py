@@ -26,6 +26,7 @@ SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
 BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
+    "data/answers.py": "data/test_chat.py",
     "runs/consistency.py": "runs/test_recipe.py",
     "nn/attention/cores.py": "nn/attention/test_core.py",
     "nn/attention/heads.py": "nn/attention/test_multihead.py",

@@ -31,6 +31,11 @@ FILES = {
     "reviews.txt": "".join(f"{line}\n" for line in LINES * 5),
     "reviews.csv": 'review,stars\na fine day,good\n"wet, and cold",bad\n' + "a day,good\n" * 8,
     "names.conll": SENTENCES * 5,
+    "talk.jsonl": "".join(
+        f'{{"messages": [{{"role": "user", "content": "{n} and {n}?"}},'
+        f' {{"role": "assistant", "content": "{2 * n}."}}]}}\n'
+        for n in range(20)
+    ),
 }
 SHORTER = {
     r"\bsteps = \d+": "steps = 4",

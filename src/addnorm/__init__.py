@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from addnorm.check.quick import check as check
     from addnorm.data.audio import AudioConfig as AudioConfig
     from addnorm.data.batching import TokensConfig as TokensConfig
+    from addnorm.data.chat import ChatConfig as ChatConfig
     from addnorm.data.constructors import labelled as labelled
     from addnorm.data.constructors import pairs as pairs
     from addnorm.data.constructors import table as table
@@ -132,6 +133,7 @@ _MODULES = {
     "addnorm.check.quick": "check",
     "addnorm.data.audio": "AudioConfig",
     "addnorm.data.batching": "TokensConfig",
+    "addnorm.data.chat": "ChatConfig",
     "addnorm.data.constructors": "labelled pairs table tagged text",
     "addnorm.data.dates": "DatesConfig",
     "addnorm.data.examples": "Corpus",

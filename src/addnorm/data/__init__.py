@@ -6,8 +6,10 @@
 from typing import Annotated, Protocol, runtime_checkable
 
 from addnorm.data.audio import AudioConfig
+from addnorm.data.chat import ChatConfig
 from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import (
+    Chat,
     Clip,
     Corpus,
     Example,
@@ -49,6 +51,7 @@ DataConfig = Annotated[
     | ImagesConfig
     | ImageFilesConfig
     | AudioConfig
+    | ChatConfig
     | DataPart,
     Family("data", DataPart, method="load"),
 ]
@@ -68,6 +71,8 @@ def medium_of(data: object) -> Medium | None:
 
 __all__ = [
     "AudioConfig",
+    "Chat",
+    "ChatConfig",
     "Clip",
     "ConllConfig",
     "Corpus",

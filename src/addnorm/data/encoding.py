@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from addnorm.data.answers import ids_and_answers
 from addnorm.data.compact import Compact, Encoded, Ids
 from addnorm.data.examples import (
+    Chat,
     Corpus,
     Example,
     Medium,
@@ -180,7 +182,7 @@ def encode(
     if tokenizers is None:
         return _signals(corpus, number)
     bos_id, pad_id = tokenizers.target.bos_id, tokenizers.target.pad_id
-    if corpus.task == "language":
+    if corpus.task == "language" and not isinstance(corpus.train[0], Chat):
         splits = {k: in_memory(v, tokenizers, advance) for k, v in corpus.splits.items()}
         characters = {k: characters_of(v) for k, v in corpus.splits.items()}
         facts: Any = {**splits, "characters": characters}
@@ -351,7 +353,16 @@ def _tagging(
         yield tokens, targets
 
 
+def _chats(examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]) -> Sides:
+    for example in examples:
+        assert isinstance(example, Chat)
+        ids, answered = ids_and_answers(tokenizers.source, example)
+        targets = (i if said else IGNORE for i, said in zip(ids, answered, strict=True))
+        yield ids[:-1], list(targets)[1:]
+
+
 _ENCODE = {
+    "language": _chats,
     "translation": _translation,
     "classification": _classification,
     "multi_label": _every_output,

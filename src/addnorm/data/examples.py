@@ -1,4 +1,4 @@
-"""Corpora: eight kinds of examples, three splits, and a report on every row read."""
+"""Corpora: nine kinds of examples, three splits, and a report on every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +63,26 @@ class Tagged:
     tags: tuple[str, ...]
 
 
+BEGIN, END = "\0begin\0", "\0end\0"
+"""What stands, in the text of a conversation, for the tokenizer's start and end tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A part of a conversation, and whether it is an answer, which a model learns to give."""
+
+    text: str
+    is_answer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation in parts, as a template writes it, and what was said in it."""
+
+    parts: tuple[Said, ...]
+    contents: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
     """An image (0 is black, 255 white) and its class."""
@@ -79,7 +99,7 @@ class Clip:
     label: str
 
 
-Example = Text | Pair | Labelled | MultiLabelled | Scored | Tagged | Image | Clip
+Example = Text | Pair | Labelled | MultiLabelled | Scored | Tagged | Chat | Image | Clip
 
 TASKS: dict[type[Example], Task] = {
     Text: "language",
@@ -88,6 +108,7 @@ TASKS: dict[type[Example], Task] = {
     MultiLabelled: "multi_label",
     Scored: "regression",
     Tagged: "tagging",
+    Chat: "language",
     Image: "classification",
     Clip: "classification",
 }
@@ -213,6 +234,8 @@ def source_text(example: Example) -> str:
             return source
         case Tagged(tokens, _):
             return " ".join(tokens)
+        case Chat(parts, _):
+            return "".join(one.text for one in parts).replace(BEGIN, "").replace(END, "")
         case Image() | Clip():
             return ""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from addnorm.data.examples import (
+    Chat,
     Clip,
     Corpus,
     Example,
@@ -121,5 +122,5 @@ def lowered(example: Example) -> Example:
             return Scored(text.lower(), values)
         case Tagged(tokens, tags):
             return Tagged(tuple(token.lower() for token in tokens), tags)
-        case Image() | Clip():
+        case Chat() | Image() | Clip():
             return example

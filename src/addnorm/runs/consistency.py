@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from addnorm.data import AudioConfig, DataConfig, Medium, medium_of
+from addnorm.data import AudioConfig, ChatConfig, DataConfig, Medium, medium_of
 from addnorm.data.batch import BATCHING
 from addnorm.data.batching import (
     ExamplesConfig,
@@ -69,6 +69,12 @@ def check_input(
     for wrong, path, message in rules:
         if wrong:
             raise InputError(f"{place(path.split('.'))}: {message}")
+    if isinstance(data, ChatConfig) and not isinstance(batching, TokensConfig):
+        raise InputError(
+            f"{place(['train', 'batching', 'kind'])}: train.batching.kind = {kind_of(batching)!r} "
+            "makes every token a target, and of a conversation the answers alone are: it needs "
+            "'tokens'"
+        )
     if isinstance(data, AudioConfig) and not isinstance(model, DecoderConfig):
         heard, read = data.n_mels, getattr(model.input, "n_mels", None)
         if heard != read:

@@ -60,7 +60,8 @@ def read_data(
         tokenizers = Tokenizers.train(learnt, corpus)
     labels = saved.labels if saved else corpus.labels
     encoded = encode(corpus, tokenizers, labels)
-    return EncodedData(None if corpus.task == "language" else corpus, encoded, tokenizers, labels)
+    counted = bool(encoded.characters)  # of texts for a language model that is all one needs
+    return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
 
 
 def _told(console: Console) -> tuple[Callable[[str], None], Show]:

@@ -15,6 +15,7 @@ from addnorm.data.batching import Buckets, Loaders, build_loaders
 from addnorm.data.compact import Encoded, Ids
 from addnorm.data.encoding import IGNORE, Tokenizers
 from addnorm.data.examples import (
+    Chat,
     Clip,
     Corpus,
     Example,
@@ -129,8 +130,8 @@ class Evaluator:
                 return self._regression(scores, outputs)
             case Tagged():
                 return self._tagging(scores, outputs)
-            case Text():
-                raise AssertionError("texts are counted in characters")
+            case Chat() | Text():  # whose characters are not all to be said
+                return Evaluation(scores | {"perplexity": metrics.perplexity(scores["loss"])}, {})
 
     def _run(self, model: Model) -> tuple[list[tuple[float, int]], dict[int, list[Any]]]:
         """The summed loss and number of targets of each batch, and the predictions by example.

@@ -21,7 +21,7 @@ from addnorm.runs.consistency import Place, check_input, check_metric
 from addnorm.runs.imports import check_imports, import_named
 from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, written_path
 from addnorm.runs.settings import EvalConfig
-from addnorm.runs.start import MODEL, merged, model_tree
+from addnorm.runs.start import MODEL, chat_template, merged, model_tree
 from addnorm.runs.task import task_of_model
 from addnorm.train.settings import TrainConfig
 
@@ -115,6 +115,9 @@ def _write_start(tree: dict[str, Any], place: Place) -> None:
             # anything.
             MODEL.validate_python(old, context=FROM_FILE)
             tree["model"] = merged(old, model)
+            data = tree.get("data")
+            if isinstance(data, dict) and data.get("kind") == "chat" and "template" not in data:
+                data["template"] = chat_template(Path(start))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
             raise InputError(f"{place(['train', 'start'])}: {start}: {first}") from error

@@ -20,6 +20,7 @@ from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.types import (
+    ChatOptions,
     Classified,
     ClassifyOptions,
     DecodingOptions,
@@ -217,6 +218,16 @@ class Run:
         if chosen.kind == "beam":
             raise InputError("beam search ends with all of a text at once: stream without beams")
         return use.write_as_it_comes(self, text, chosen, max_new_tokens=max_new_tokens, stop=stop)
+
+    @known_keywords
+    def chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[ChatOptions]) -> str:
+        """The answer to `[{"role": "user", "content": …}, …]`; options are those of `generate`.
+
+        Raises `InputError` as it does, and for a model that has no chat template.
+        """
+        from addnorm.runs import chat
+
+        return chat.answer(self, messages, **options)
 
     @overload
     def translate(

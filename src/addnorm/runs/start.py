@@ -1,5 +1,6 @@
 """Starting training from the configuration and weights of an existing folder."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import base_of, is_peft_folder
 from addnorm.errors import InputError
+from addnorm.files import read_file
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.runs.imports import check_imports
 from addnorm.train.average import Weights, weights_of
@@ -48,6 +50,21 @@ def model_tree(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder}: neither a run folder nor one from Hugging Face")
     check_imports(folder, model)
     return model
+
+
+def chat_template(folder: Path) -> str | None:
+    """The Jinja template with which the model of a folder was taught to chat; None without one."""
+    file, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
+    if file.is_file():
+        return read_file(file).decode()
+    tree = Settings.of(folder).tree.get("recipe")
+    own = tree.get("data") if isinstance(tree, dict) else None
+    if isinstance(own, dict):
+        return own.get("template") if own.get("kind") == "chat" else None
+    found = json.loads(read_file(settings)).get("chat_template") if settings.is_file() else None
+    if isinstance(found, list):
+        found = next((one["template"] for one in found if one.get("name") == "default"), None)
+    return found if isinstance(found, str) else None
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

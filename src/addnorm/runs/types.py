@@ -48,6 +48,13 @@ class DecodingOptions(TypedDict, total=False):
     seed: int
 
 
+class ChatOptions(DecodingOptions, total=False):
+    """Options of decoding, the most tokens of an answer, and strings before which it ends."""
+
+    max_new_tokens: int | None
+    stop: str | Sequence[str]
+
+
 class ClassifyOptions(TypedDict, total=False):
     """The batch size (default 64), and the probability threshold for labels (default 0.5)."""
 

@@ -32,6 +32,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import ClassificationHead, Transform
 from addnorm.nn.masks import Full
+from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
@@ -64,7 +65,7 @@ def chosen_decoding(
 
 def write(
     run: Run,
-    texts: Sequence[str],
+    texts: Sequence[str | Messages],
     decoding: DecodingConfig,
     *,
     max_new_tokens: int | None = None,
@@ -83,7 +84,7 @@ def write(
     text_decoder = TextDecoder(target, stop)
     match run.model:
         case DecoderModel() as model:
-            encoded = as_read("language", run.tokenizers.source, texts)
+            encoded = prompts(run, texts)
             check_lengths(model, encoded, first)
             found = generate(
                 compiled if isinstance(compiled, CompiledContinuation | Continuation) else model,
@@ -95,8 +96,9 @@ def write(
                 text_decoder=text_decoder,
             )
         case EncoderDecoderModel() as model:
-            filled = [i for i, text in enumerate(texts) if text.strip()]
-            encoded = as_read("translation", run.tokenizers.source, texts)
+            sources = [text for text in texts if isinstance(text, str)]
+            filled = [i for i, text in enumerate(sources) if text.strip()]
+            encoded = as_read("translation", run.tokenizers.source, sources)
             check_lengths(model, encoded, first)
             some = translate(
                 compiled if isinstance(compiled, CompiledTranslation) else model,
@@ -109,7 +111,7 @@ def write(
             )
             blank = [Generated(ids=(), score=0.0, finished="eos")]
             by_place = dict(zip(filled, some, strict=True))
-            found = [by_place.get(i, blank) for i in range(len(texts))]
+            found = [by_place.get(i, blank) for i in range(len(sources))]
         case EncoderModel():
             raise InputError(
                 f"{run.name}: a {run.task} model writes no text: use `addnorm classify`"
@@ -139,7 +141,7 @@ def write_as_it_comes(
     """
     if not isinstance(run.model, DecoderModel):
         raise InputError(f"{run.name}: only a language model streams: this one is for {run.task}")
-    [prompt] = as_read("language", run.tokenizers.source, [text])
+    [prompt] = prompts(run, [text])
     target = run.tokenizers.target
     return stream(
         compiled

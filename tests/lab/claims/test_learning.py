@@ -103,4 +103,4 @@ def test_gradients_caches_and_times() -> None:
     assert cache_bytes(cache) == 2 * 2 * 3 * 5 * 64 * 4
     calls: list[int] = []
     assert seconds_of(lambda: calls.append(1), 4) >= 0
-    assert len(calls) == 5
+    assert len(calls) == 6

@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from pydantic import TypeAdapter
@@ -119,15 +120,23 @@ def loss_on_new(model: nn.Module, task: str, n: int, length: int, last: int | No
     return cross_entropy(logits.flatten(0, 1), tokens[:, -(last or length) :].flatten()).item()
 
 
+Kind = TypeVar("Kind")
+
+
+def seconds_in_turn(works: Mapping[Kind, Callable[[], object]], repeats: int) -> dict[Kind, float]:
+    """The median time of each piece of work, taken in turn; two first rounds are not counted."""
+    times: dict[Kind, list[float]] = {kind: [] for kind in works}
+    for _ in range(repeats + 2):
+        for kind, work in works.items():
+            begun = time.perf_counter()
+            work()
+            times[kind].append(time.perf_counter() - begun)
+    return {kind: median(some[2:]) for kind, some in times.items()}
+
+
 def seconds_of(work: Callable[[], object], repeats: int) -> float:
-    """The median time of a piece of work, after a first one that is not counted."""
-    work()
-    times: list[float] = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begun)
-    return sorted(times)[len(times) // 2]
+    """The median time of a piece of work."""
+    return seconds_in_turn({None: work}, repeats)[None]
 
 
 def cache_bytes(cache: KVCache) -> int:

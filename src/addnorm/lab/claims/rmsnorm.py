@@ -1,8 +1,7 @@
 """Claim 9: RMSNorm is as good as LayerNorm and cheaper."""
 
-import time
 from collections.abc import Iterable, Sequence
-from statistics import median
+from functools import partial
 
 import torch
 from torch import nn
@@ -19,7 +18,15 @@ from addnorm.lab.claims.claim import (
     Size,
     at_most,
 )
-from addnorm.lab.claims.learning import BATCH, Course, decoder, learn_text, loss_of, loss_on_new
+from addnorm.lab.claims.learning import (
+    BATCH,
+    Course,
+    decoder,
+    learn_text,
+    loss_of,
+    loss_on_new,
+    seconds_in_turn,
+)
 from addnorm.lab.claims.tasks import Examples, Text, next_tokens, text_of
 
 NORMS = ("layernorm", "rmsnorm")
@@ -52,19 +59,14 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 def _timed(text: Text, d: int, repeats: int, seed: int) -> Iterable[Row]:
     models = {name: decoder(text.vocab, seed, d_model=d, norm={"kind": name}) for name in NORMS}
     examples = next_tokens(text.draw(torch.Generator().manual_seed(seed), BATCH, LENGTH + 1))
-    taken: dict[str, list[float]] = {name: [] for name in NORMS}
-    for _ in range(repeats + 2):
-        for name, model in models.items():
-            taken[name].append(_step(model, examples))
-    for name in NORMS:
-        yield Row("time", name, d, 1000 * median(taken[name][2:]))
+    works = {name: partial(_step, model, examples) for name, model in models.items()}
+    for name, seconds in seconds_in_turn(works, repeats).items():
+        yield Row("time", name, d, 1000 * seconds)
 
 
-def _step(model: nn.Module, examples: Examples) -> float:
-    begun = time.perf_counter()
+def _step(model: nn.Module, examples: Examples) -> None:
     loss_of(model, examples).backward()
     model.zero_grad()
-    return time.perf_counter() - begun
 
 
 def judge(results: Results) -> Sequence[Finding]:

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from addnorm.nn.choices import choices
 from addnorm.nn.dropout import keep_mask
-from addnorm.nn.types import ExpandedKeys, Mixed, Queries
+from addnorm.nn.types import ExpandedKeys, Keys, Mixed, Queries
 
 _softmax_gradient: Any = torch.ops.aten._softmax_backward_data.out
 
@@ -26,7 +26,7 @@ AT_ONCE = 2**20
 """Number of scores in one block: 4 MB in float32."""
 
 
-def use_blocked_attention(q: Queries, k: ExpandedKeys) -> bool:
+def use_blocked_attention(q: Queries, k: Keys) -> bool:
     """Whether blocked attention is faster: bfloat16 on a CPU, scores exceeding its cache."""
     if torch.compiler.is_compiling() or q.device.type != "cpu" or q.dtype is not torch.bfloat16:
         return False

@@ -70,23 +70,35 @@ def plain_products(
 ) -> Mixed:
     """The same by plain matrix products, the softmax in float32 at least."""
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
-    k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
     allowed = allowed_of(mask, q, k)
     # Adding a floor is faster than `masked_fill` on the scores of all heads.
     if bias is None and use_blocked_attention(q, k):
         floor = None if allowed is None else _floor(allowed, q.dtype)
+        k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
         mixed = blocked_attention(q, k, v, floor, dropout)
     else:
-        scores = q @ k.mT
+        scores = _grouped_product(q, k.mT)
         scores = scores if bias is None else scores + bias.to(q.dtype)
         scores = scores if allowed is None else scores + _floor(allowed, q.dtype)
         # In float32, because a weight near one would round to one and have no gradient.
         wide = torch.promote_types(q.dtype, torch.float32)
         weights = scores.softmax(-1, dtype=wide).to(q.dtype)
-        mixed = F.dropout(weights, dropout) @ v
+        mixed = _grouped_product(F.dropout(weights, dropout), v)
     if isinstance(mask, Dense | Tiled) and allowed is not None:  # some queries may be fully masked
         mixed = mixed.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     return mixed
+
+
+def _grouped_product(
+    x: Float[Tensor, "batch heads q_seq inner"], y: Float[Tensor, "batch kv_heads inner outer"]
+) -> Float[Tensor, "batch heads q_seq outer"]:
+    """`x y`, the heads of a group side by side as rows, so that what they share is not copied."""
+    n_kv_heads = y.shape[1]
+    if x.shape[1] == n_kv_heads:
+        return x @ y
+    group = x.shape[1] // n_kv_heads
+    rows = x.unflatten(1, (n_kv_heads, group)).flatten(2, 3)
+    return (rows @ y).unflatten(2, (group, -1)).flatten(1, 2)
 
 
 def prefers_products(q: Queries, k: Keys) -> bool:

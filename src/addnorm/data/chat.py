@@ -1,0 +1,166 @@
+"""Conversations: files of messages, and the template that turns them into text and answers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from jinja2 import Template, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from addnorm.config import config
+from addnorm.data.examples import BEGIN, END, Chat, Said
+from addnorm.data.rows import Row
+from addnorm.data.sources import RowFiles
+from addnorm.data.tables import Record, records_of
+from addnorm.data.text_files import find, given
+from addnorm.errors import InputError, nearest
+
+Message = Mapping[str, str]
+"""Who says something, `role`, and what, `content`."""
+
+ROLES = ("system", "user", "assistant")
+
+PLAIN = (
+    "{% for message in messages %}"
+    "{{ {'system': 'System', 'user': 'User', 'assistant': 'Assistant'}[message.role] }}: "
+    "{{ message.content }}{{ eos_token if message.role == 'assistant' else '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}Assistant: {% endif %}"
+)
+"""The template for tokenizers that know none: each answer ends with the end token."""
+
+
+@config
+class ChatConfig(RowFiles):
+    """Conversations for a language model, of which it learns the answers alone.
+
+    Each line of a `.jsonl` file, or row of a Parquet file, has a list of messages, `{"role": …,
+    "content": …}` with the roles system, user and assistant. A Jinja `template` turns them into
+    text, as in Hugging Face's `chat_template`; an answer is what it adds for a message of the
+    assistant after its prompt for one, and nothing else is a target.
+    """
+
+    kind: Literal["chat"] = "chat"
+    train: Path
+    """The conversations to learn from: `.jsonl` or `.parquet`."""
+    valid: Path | None = None
+    """The conversations to validate on while training."""
+    test: Path | None = None
+    """The conversations that training never sees."""
+    messages_column: str = "messages"
+    """The column, or the key of each line, of the list of messages."""
+    template: str | None = None
+    """The text of a Jinja template; by default that of the folder in `train.start`, or else one
+    that writes `User: …` and `Assistant: …`.
+    """
+
+    def __post_init__(self) -> None:
+        if self.lowercase:
+            raise ValueError("lowercase would change what a template writes: leave it out")
+        if self.template is not None:
+            compiled(self.template)
+
+    def rows(self) -> dict[str, Iterable[Row]]:
+        """The conversations of each given split."""
+        return {k: self.table(v) for k, v in given(self.train, self.valid, self.test).items()}
+
+    def table(self, path: Path) -> Iterator[Row]:
+        """Yield the conversations of one file."""
+        for where, record in records_of(find(path, self.root), self.encoding):
+            yield Row(where, "empty line") if record is None else self.row(where, record)
+
+    def row(self, where: str, record: Record) -> Row:
+        """A conversation, or the reason to skip it. Raises `InputError` for what is none."""
+        if self.messages_column not in record:
+            known = ", ".join(record)
+            raise InputError(
+                f"{where}: no column {self.messages_column!r} among {known}."
+                f"{nearest(self.messages_column, record)}"
+            )
+        messages = messages_of(record[self.messages_column], where)
+        answers = [one["content"] for one in messages if one["role"] == "assistant"]
+        if not answers:
+            return Row(where, "no answer of the assistant")
+        if any(not one["content"].strip() for one in messages):
+            return Row(where, "an empty message")
+        return Row(where, conversation(messages, self.template, where))
+
+
+def messages_of(cell: object, where: str) -> list[Message]:
+    """The messages of a list of objects. Raises `InputError`, naming the message, for others."""
+    if not isinstance(cell, list) or not cell:
+        raise InputError(f"{where}: expected a list of messages, not {cell!r}")
+    found: list[Message] = []
+    for n, one in enumerate(cast(list[Any], cell), 1):
+        place = f"{where}: message {n}"
+        if not isinstance(one, dict) or {"role", "content"} - one.keys():
+            raise InputError(f"{place}: expected role and content, not {one!r}")
+        role, content = (cast(dict[str, Any], one)[name] for name in ("role", "content"))
+        if role not in ROLES:
+            raise InputError(
+                f"{place}: role {role!r}.{nearest(str(role), ROLES)} Valid: {', '.join(ROLES)}."
+            )
+        if not isinstance(content, str):
+            raise InputError(f"{place}: content is {content!r}, and no text")
+        if "\0" in content:
+            raise InputError(f"{place}: a NUL is not text")
+        found.append({"role": role, "content": content})
+    return found
+
+
+def conversation(messages: Sequence[Message], template: str | None, where: str = "chat") -> Chat:
+    """The text of a conversation in parts, each an answer or not.
+
+    Raises `InputError` where the template refuses the messages, or writes a conversation that does
+    not begin as its first messages alone.
+    """
+    parts: list[Said] = []
+    written = ""
+    for n, message in enumerate(messages, 1):
+        if message["role"] != "assistant":
+            continue
+        for told, is_answer in (
+            (rendered(messages[: n - 1], template, where, prompt=True), False),
+            (rendered(messages[:n], template, where), True),
+        ):
+            if not told.startswith(written):
+                raise InputError(
+                    f"{where}: the template writes the {n - 1} messages before the answer in "
+                    f"message {n} otherwise than with it, so that no answer can be told apart"
+                )
+            parts.append(Said(told[len(written) :], is_answer))
+            written = told
+    return Chat(tuple(parts), tuple(one["content"] for one in messages))
+
+
+def prompt_of(messages: Sequence[Message], template: str | None) -> str:
+    """The text after which the assistant answers."""
+    return rendered(messages, template, "chat", prompt=True)
+
+
+def rendered(
+    messages: Sequence[Message], template: str | None, where: str, *, prompt: bool = False
+) -> str:
+    """What the template writes; special tokens stand in it as `BEGIN` and `END`."""
+    try:
+        return compiled(PLAIN if template is None else template).render(
+            messages=messages, add_generation_prompt=prompt, bos_token=BEGIN, eos_token=END
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    except (TemplateError, TypeError, ValueError, KeyError) as error:
+        raise InputError(f"{where}: data.template: {error}") from error
+
+
+@cache
+def compiled(template: str) -> Template:
+    """The template, which runs in a sandbox. Raises `ValueError` for one that is none."""
+    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    try:
+        return sandbox.from_string(template, {"raise_exception": _refuse})
+    except TemplateError as error:
+        raise ValueError(f"is no Jinja template: {error}") from error
+
+
+def _refuse(message: str) -> None:
+    raise InputError(f"the template refuses these messages: {message}")

@@ -1,0 +1,73 @@
+"""Answering messages with a trained model, by the template with which it was taught to chat."""
+
+from collections.abc import Mapping, Sequence
+from typing import Unpack
+
+from addnorm.data import ChatConfig
+from addnorm.data.answers import prompt_ids
+from addnorm.data.chat import messages_of, prompt_of
+from addnorm.data.encoding import as_read
+from addnorm.errors import InputError
+from addnorm.runs.run import Run
+from addnorm.runs.start import chat_template
+from addnorm.runs.types import DecodingOptions, listed
+
+Messages = Sequence[Mapping[str, str]]
+"""A conversation: mappings with `role` and `content`."""
+
+
+def template_of(run: Run) -> str | None:
+    """The template of a run; None is the plain one. Raises `InputError` for one without chat."""
+    if isinstance(run.recipe.data, ChatConfig):
+        return run.recipe.data.template
+    found = None if run.folder is None else chat_template(run.folder)
+    if found is None:
+        raise InputError(
+            f"{run.name}: no chat template: it was not trained on data.kind = 'chat', and has no "
+            "chat_template.jinja"
+        )
+    return found
+
+
+def chat_prompt(run: Run, messages: Messages) -> list[int]:
+    """The ids after which the assistant answers.
+
+    Raises `InputError` for what is no list of messages, and for a last one of the assistant.
+    """
+    checked = messages_of(list(messages), "messages")
+    if checked[-1]["role"] == "assistant":
+        raise InputError("messages: the last one is the assistant's: there is nothing to answer")
+    return prompt_ids(run.tokenizers.source, prompt_of(checked, template_of(run)))
+
+
+def prompts(run: Run, texts: Sequence[str | Messages]) -> list[list[int]]:
+    """What a language model continues: texts, or conversations to answer.
+
+    Of a model that learnt to chat, a text is a user's message.
+    """
+    chats = isinstance(run.recipe.data, ChatConfig)
+    return [
+        as_read("language", run.tokenizers.source, [one])[0]
+        if isinstance(one, str) and not chats
+        else chat_prompt(run, [{"role": "user", "content": one}] if isinstance(one, str) else one)
+        for one in texts
+    ]
+
+
+def answer(
+    run: Run,
+    messages: Messages,
+    *,
+    max_new_tokens: int | None = None,
+    stop: str | Sequence[str] = (),
+    **options: Unpack[DecodingOptions],
+) -> str:
+    """The assistant's answer to a conversation. Raises `InputError` as `chat_prompt` does."""
+    from addnorm.runs import use
+
+    chat_prompt(run, messages)
+    chosen = use.chosen_decoding(run, None, options)
+    told = use.write(
+        run, [messages], chosen, max_new_tokens=max_new_tokens, stop=listed(stop, "stop")
+    )
+    return told[0][0].text

@@ -1,0 +1,166 @@
+"""Chat from a recipe: training on answers alone, resuming, perplexity, and answering."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs.tiny import PARTS, train_text
+from torch.nn import functional as F
+
+from addnorm.cli.main import status
+from addnorm.errors import InputError
+from addnorm.runs.evaluation import evaluate_on
+from addnorm.runs.run import Run
+from addnorm.runs.start import chat_template
+
+RECIPE = f"""
+[data]
+kind = "chat"
+train = "talk.jsonl"
+valid_fraction = 0.25
+
+[tokenizer]
+kind = "char"
+
+[model]
+kind = "decoder"
+{PARTS}
+[train]
+steps = 4
+save_every = 2
+batching = {{ kind = "tokens", tokens = 400 }}
+"""
+
+
+def write_talk(folder: Path) -> None:
+    rows = [
+        [
+            {"role": "user", "content": f"{n} and {n}?"},
+            {"role": "assistant", "content": f"{2 * n}."},
+        ]
+        for n in range(20)
+    ]
+    lines = (json.dumps({"messages": row}) for row in rows)
+    (folder / "talk.jsonl").write_text("\n".join(lines))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_talk(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_it_is_trained_goes_on_to_the_bit_and_counts_answers_alone(root: Path) -> None:
+    whole = train_text(root, "whole", RECIPE)
+    train_text(root, "parts", RECIPE, train__steps="2")
+    steady = RECIPE.replace("[train]\n", '[train]\nschedule = "constant"\n')
+    whole = train_text(root, "whole2", steady)
+    train_text(root, "parts2", steady, train__steps="2")
+    parts = train_text(root, "parts2", steady)
+    assert all(torch.equal(w, whole.weights[name]) for name, w in parts.weights.items())
+    scores = evaluate_on(whole)
+    corpus, tokenizer = whole.recipe.corpus(), whole.tokenizers.source
+    total, n = 0.0, 0
+    for example in corpus.valid:
+        asked, said = example.parts  # pyright: ignore[reportAttributeAccessIssue]
+        prompt = [tokenizer.bos_id, *tokenizer.encode(asked.text)]
+        answer = [*tokenizer.encode(said.text.removesuffix("\0end\0")), tokenizer.eos_ids[0]]
+        with torch.no_grad():
+            logits = whole.model(torch.tensor([[*prompt, *answer]]))[0]
+        for at, target in enumerate(answer, len(prompt) - 1):
+            total += float(F.cross_entropy(logits[at], torch.tensor(target)))
+            n += 1
+    assert scores["loss"] == pytest.approx(total / n, rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(math.exp(total / n), rel=1e-5)
+
+
+def test_a_text_is_a_user_s_message(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train_text(root, "run", RECIPE)
+    asked = [{"role": "user", "content": "3 and 3?"}]
+    answer = run.chat(asked, beams=1, max_new_tokens=5)
+    assert run.generate("3 and 3?", beams=1, max_new_tokens=5) == answer
+    told = ["generate", "run", "--prompt", "3 and 3?", "--beams", "1", "--max-new-tokens", "5"]
+    assert status(told) == 0
+    assert capsys.readouterr().out.rstrip("\n") == answer.rstrip("\n")
+    ids = [
+        run.tokenizers.source.bos_id,
+        *run.tokenizers.source.encode("User: 3 and 3?\nAssistant: "),
+    ]
+    with torch.no_grad():
+        first = int(run.model(torch.tensor([ids]))[0, -1].argmax())
+    if first not in run.tokenizers.source.eos_ids:
+        assert answer.startswith(run.tokenizers.source.decode([first]))
+    longer = [
+        *asked,
+        {"role": "assistant", "content": "6."},
+        {"role": "user", "content": "1 and 1?"},
+    ]
+    assert isinstance(run.chat(longer, max_new_tokens=3), str)
+    with pytest.raises(InputError, match="there is nothing to answer"):
+        run.chat(longer[:2])
+    with pytest.raises(InputError, match="expected a list of messages"):
+        run.chat([])
+
+
+def test_a_run_goes_on_with_the_template_it_began_with(root: Path) -> None:
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}"
+    template += "{% if add_generation_prompt %}[assistant]{% endif %}"
+    text = RECIPE.replace("valid_fraction", f"template = {json.dumps(template)}\nvalid_fraction")
+    train_text(root, "first", text)
+    without = RECIPE.replace("[train]\n", '[train]\nstart = "first"\n')
+    start, end = without.index("[tokenizer]"), without.index("[model]")
+    tuned = train_text(root, "second", without[:start] + without[end:])
+    assert tuned.recipe.data.template == template  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    assert isinstance(Run.open(root / "second").chat([{"role": "user", "content": "1"}]), str)
+
+
+def test_the_template_of_a_folder_from_hugging_face(root: Path) -> None:
+    (root / "config.json").write_text('{"model_type": "llama"}')
+    assert chat_template(root) is None
+    kept = root / "tokenizer_config.json"
+    kept.write_text(json.dumps({"chat_template": "A"}))
+    assert chat_template(root) == "A"
+    several = [{"name": "tool_use", "template": "B"}, {"name": "default", "template": "C"}]
+    kept.write_text(json.dumps({"chat_template": several}))
+    assert chat_template(root) == "C"
+    (root / "chat_template.jinja").write_text("D")
+    assert chat_template(root) == "D"
+
+
+def test_a_model_that_did_not_learn_to_chat(root: Path) -> None:
+    text = RECIPE.replace('kind = "chat"', 'kind = "text"').replace("tokens = 400", "tokens = 2000")
+    other = train_text(root, "text", text)
+    with pytest.raises(InputError, match="text: no chat template"):
+        other.chat([{"role": "user", "content": "1 and 1?"}])
+
+
+def test_batches_that_make_every_token_a_target_are_refused(root: Path) -> None:
+    text = RECIPE.replace('kind = "tokens", tokens = 400', 'kind = "windows"')
+    with pytest.raises(InputError, match=r"the answers alone are: it needs 'tokens'"):
+        train_text(root, "run", text)
+    other = RECIPE.replace('kind = "decoder"', 'kind = "encoder_decoder"')
+    with pytest.raises(InputError, match="the data are for language, the model is for translation"):
+        train_text(root, "run", other)
+
+
+def test_rendered_as_transformers_does() -> None:
+    transformers = pytest.importorskip("transformers")
+    from tests.data.test_chat import CHATML, TALK
+    from tokenizers import Tokenizer as Library
+    from tokenizers.models import BPE
+
+    from addnorm.data.chat import rendered
+
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Library(BPE({"a": 0}, [])), bos_token="<s>", eos_token="</s>"
+    )
+    for template in (CHATML, "{{ bos_token }}" + CHATML + "\n{%- if true %}\n  x{% endif %}\n"):
+        for prompt in (False, True):
+            expected = theirs.apply_chat_template(
+                TALK[:4], chat_template=template, tokenize=False, add_generation_prompt=prompt
+            )
+            found = rendered(TALK[:4], template, "here", prompt=prompt)
+            assert found.replace("\0begin\0", "<s>").replace("\0end\0", "</s>") == expected
