@@ -39,6 +39,8 @@ PAGES = {
 """The tables of a recipe on each page."""
 
 EXAMPLES = {
+    "hidden": {"weight": 0.5},
+    "template": "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}",
     "capacity_factor": 1.25,
     "augment": {"time_width": 12},
     "core": "eager",

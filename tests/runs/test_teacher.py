@@ -64,7 +64,7 @@ def test_a_student_of_other_sizes_learns_and_goes_on_to_the_bit(root: Path, text
     assert Run.open(root / "whole").task == whole.task
 
 
-INSIDE = """hidden = { weight = 0.5 }, attention = { kind = "relations", n_heads = 4 }"""
+INSIDE = """hidden = { weight = 0.5 }, attention_transfer = { kind = "relations", n_heads = 4 }"""
 
 
 @pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
@@ -170,7 +170,7 @@ WRONG = {
     ),
     "another kind": (
         "weight = 0.7 }",
-        'weight = 0.7, attention = { kind = "relation" } }',
+        'weight = 0.7, attention_transfer = { kind = "relation" } }',
         "Did you mean 'relations'?",
     ),
     "another loss": ("[train]", '[train]\nloss = "no_loss_of_ours"', "loss"),

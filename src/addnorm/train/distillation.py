@@ -14,7 +14,7 @@ class DistillationConfig:
     """Learn what a teacher says beside the labels: `(1 - w) CE + w T² KL` (Hinton et al. 2015).
 
     KL is that of the teacher's probabilities from the student's, both at the temperature T. To this
-    sum over targets, `hidden` and `attention` add their means, once for each target.
+    sum over targets, `hidden` and `attention_transfer` add their means, once for each target.
     """
 
     teacher: Path
@@ -25,7 +25,7 @@ class DistillationConfig:
     """The share w of what the teacher says: 1 leaves the labels out."""
     hidden: HiddenStatesConfig | None = None
     """Learn the teacher's hidden states too; by default its outputs alone."""
-    attention: AttentionTransferConfig | None = None
+    attention_transfer: AttentionTransferConfig | None = None
     """Learn the teacher's attention too: its `weights`, or the `relations` inside of it."""
     start: Literal["random", "teacher"] = "random"
     """What training begins with: random weights, or those of the teacher that have a place in the
@@ -35,4 +35,4 @@ class DistillationConfig:
     @property
     def compares_layers(self) -> bool:
         """Whether the student learns from the inside of the teacher."""
-        return self.hidden is not None or self.attention is not None
+        return self.hidden is not None or self.attention_transfer is not None

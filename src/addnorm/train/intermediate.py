@@ -68,7 +68,7 @@ class AttentionWeightsConfig:
         if ours != theirs:
             raise InputError(
                 f"{where} has {ours} heads, and the teacher {theirs}: take "
-                'train.distillation.attention.kind = "relations"'
+                'train.distillation.attention_transfer.kind = "relations"'
             )
         for one in (student, teacher):
             if not isinstance(one.core, HasWeights):
@@ -104,8 +104,8 @@ class AttentionRelationsConfig:
             for proj in (one.q_proj, one.k_proj, one.v_proj):
                 if proj.out_features % self.n_heads:
                     raise InputError(
-                        f"{where}: train.distillation.attention.n_heads = {self.n_heads} does not "
-                        f"divide the {proj.out_features} features of {whose}'s projections"
+                        f"{where}: train.distillation.attention_transfer.n_heads = {self.n_heads} "
+                        f"does not divide the {proj.out_features} features of {whose}'s projections"
                     )
 
     def of(self, seen: "Attended") -> Sequence[Probabilities]:
@@ -327,7 +327,7 @@ def _attentions(
         if not isinstance(one, SelfAttention):
             raise InputError(
                 f"{where} is {type(one).__name__}, which has no heads to compare: leave "
-                "train.distillation.attention out"
+                "train.distillation.attention_transfer out"
             )
     return found[0], found[1]  # pyright: ignore[reportReturnType]
 

@@ -51,7 +51,10 @@ class Objective:
             assert teacher is not None
             assert student is not None
             self.layers = LayerLoss(
-                student, teacher, hidden=distillation.hidden, attention=distillation.attention
+                student,
+                teacher,
+                hidden=distillation.hidden,
+                attention=distillation.attention_transfer,
             )
         self.in_parts = in_parts
         self.module = None
