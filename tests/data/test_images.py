@@ -261,15 +261,15 @@ def test_moving_is_that_of_every_pixel(down: int, right: int) -> None:
 def test_moves_are_within_reach_and_all_there() -> None:
     loader = Images(encoded(300).train, 300, seed=1, shift=2)
     [plan] = loader.plan(0)
-    assert {down for _, down, _ in plan} == {right for _, _, right in plan} == set(range(-2, 3))
+    assert {one.down for one in plan} == {one.right for one in plan} == set(range(-2, 3))
     [batch] = loader.batches()
-    i, down, right = plan[0]
+    i, down, right, _ = plan[0]
     held = loader.examples[i].signal
     assert held is not None
     expected = F.pad(held, (right, -right, down, -down)).float() / 127.5 - 1
     assert torch.equal(batch.inputs["inputs"][0], expected)
     unmoved = Images(encoded(300).train, 300, shift=2).plan(0)[0]
-    assert list(unmoved) == [(i, 0, 0) for i in range(300)]
+    assert list(unmoved) == [(i, 0, 0, 0) for i in range(300)]
 
 
 @settings(max_examples=15)

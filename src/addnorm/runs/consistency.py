@@ -35,14 +35,15 @@ def check_input(
     reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
     medium = medium_of(data) or MEDIA.get(reads, "text")
-    needed = next((name for name, one in MEDIA.items() if one == medium), "tokens")
+    fitting = [name for name, one in MEDIA.items() if one == medium] or ["tokens"]
     kind = f"data.kind = {kind_of(data)!r}"
     batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
     rules = [
         (
-            reads != needed,
+            reads not in fitting,
             "model.input.kind",
-            f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
+            f"the model reads {reads}, but {kind} needs model.input.kind = "
+            + " or ".join(map(repr, fitting)),
         ),
         (
             tokenizer is None and medium == "text" and not train.has_tokens,
@@ -78,7 +79,11 @@ def check_input(
             )
 
 
-MEDIA: dict[str, Medium] = {"patches": "images", "log_mel": "audio"}
+MEDIA: dict[str, Medium] = {
+    "patches": "images",
+    "convolutions": "images",
+    "log_mel": "audio",
+}
 """What a model with another input than tokens reads."""
 
 BATCHED: dict[Medium, type | tuple[type, ...]] = {

@@ -13,6 +13,7 @@ from addnorm.data.image_files import read_image
 from addnorm.data.images import scaled
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.run import Run
 from addnorm.runs.types import Classified
@@ -60,7 +61,7 @@ def _reader(run: Run) -> Callable[[Path], Tensor]:
         return lambda file: data.read(_there(file), str(file))
     assert isinstance(data, ImagesConfig)
     assert isinstance(model, EncoderConfig)
-    assert isinstance(model.input, PatchEmbeddingConfig)
+    assert isinstance(model.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
     height, width = (side * data.pool for side in model.input.size)
     channels = model.input.channels
 
