@@ -41,6 +41,7 @@ PAGES = {
 EXAMPLES = {
     "capacity_factor": 1.25,
     "augment": {"time_width": 12},
+    "ExamplesConfig.augment": ["flip", {"kind": "crop", "padding": 4}],
     "core": "eager",
     "cross_attention": {"n_heads": 4},
     "d_ff": 2048,
@@ -277,8 +278,9 @@ def example(config: type, of: "Field[Any]") -> Any:
             form for given, form in SPLITS.items() if given in (annotation, *get_args(annotation))
         )
         return json.loads(json.dumps(form).replace("{}", of.name))
-    if missing and of.name in EXAMPLES:
-        return EXAMPLES[of.name]
+    known = EXAMPLES.get(f"{config.__name__}.{of.name}", EXAMPLES.get(of.name))
+    if missing and known is not None:
+        return known
     if chooses(annotation):
         return other_kind(annotation, None if missing else kind_of(of.default))
     if isinstance(of.default, bool):

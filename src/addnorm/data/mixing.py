@@ -23,7 +23,7 @@ class MixupConfig(Augmentation):
 
     kind: Literal["mixup"] = "mixup"
     alpha: PositiveFloat = 0.2
-    """α: small ones leave most images nearly whole, 1 draws every λ alike."""
+    """The α of λ: small ones leave most images nearly whole, 1 draws every λ alike."""
     probability: Share = 1.0
     """The share of images that are mixed."""
 
@@ -46,7 +46,7 @@ class CutMixConfig(Augmentation):
 
     kind: Literal["cutmix"] = "cutmix"
     alpha: PositiveFloat = 1.0
-    """α: 1 draws every λ alike, small ones make the rectangle nearly nothing or all."""
+    """The α of λ: 1 draws every λ alike, small ones make the rectangle nearly nothing or all."""
     probability: Share = 1.0
     """The share of images that are mixed."""
 
