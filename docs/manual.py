@@ -56,6 +56,7 @@ EXAMPLES = {
     "factor": 4.0,
     "file": "mnist.npz",
     "file_column": "path",
+    "image": "image",
     "image_size": [32, 32],
     "label": "label",
     "label_pattern": "^([^_]+)_",

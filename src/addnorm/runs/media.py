@@ -7,7 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from addnorm.data import AudioConfig, ImageFilesConfig, ImagesConfig, medium_of
+from addnorm.data import (
+    AudioConfig,
+    DatasetConfig,
+    ImageFilesConfig,
+    ImagesConfig,
+    medium_of,
+)
 from addnorm.data.frames import side_by_side
 from addnorm.data.image_files import read_image
 from addnorm.data.images import scaled
@@ -57,7 +63,7 @@ def classify_files(
 def _reader(run: Run) -> Callable[[Path], Tensor]:
     """The function that reads a file as the run's data were read."""
     data, model = run.recipe.data, run.recipe.model
-    if isinstance(data, AudioConfig | ImageFilesConfig):
+    if isinstance(data, AudioConfig | ImageFilesConfig | DatasetConfig):
         return lambda file: data.read(_there(file), str(file))
     assert isinstance(data, ImagesConfig)
     assert isinstance(model, EncoderConfig)
