@@ -216,7 +216,7 @@ class Images(Loader[Drawn]):
             for one, item in zip(examples, items, strict=True)
             if one.signal is not None
         ]
-        images: Shaped[Tensor, "batch channels height width"] = torch.stack(pixels)
+        images: UInt8[Tensor, "batch channels height width"] = torch.stack(pixels)
         targets = torch.tensor([label for one in examples for label in one.targets])
         indices = [one.index for one in examples]
         if self.seed is None or not self.augment:
