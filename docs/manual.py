@@ -80,6 +80,7 @@ EXAMPLES = {
     "path": "wmt16",
     "patience": 5,
     "permute_seed": 0,
+    "pixels": 200_000,
     "root": "~/data",
     "save_every": 500,
     "scaling": {"kind": "yarn", "factor": 4.0, "original_max_len": 4096},

@@ -176,7 +176,9 @@ class Images(Loader[Drawn]):
 
     Then each of `augment` changes them, in this order. The order of the images and all changes are
     determined by seed and epoch; without a seed there are none. Mixed images have `soft_targets`,
-    the probabilities of all `n_labels` classes.
+    the probabilities of all `n_labels` classes. The images of a batch have one size; there are
+    fewer of them where they would have more than `pixels` together. Raises `InputError` for an
+    image that has more by itself.
     """
 
     def __init__(
@@ -188,6 +190,7 @@ class Images(Loader[Drawn]):
         shift: int = 0,
         augment: Sequence[Augmentation] = (),
         n_labels: int = 0,
+        pixels: int | None = None,
     ) -> None:
         self.examples = examples
         self.size = size
@@ -195,18 +198,38 @@ class Images(Loader[Drawn]):
         self.shift = shift
         self.augment = augment
         self.n_labels = n_labels
+        self.sizes = [size_of(one) for one in examples]
+        self.at_most = dict.fromkeys(sorted(set(self.sizes)), size)
+        for (height, width), n in self.at_most.items():
+            fitting = n if pixels is None else min(n, pixels // (height * width))
+            if not fitting:
+                raise InputError(
+                    f"an image of {height} × {width} pixels is larger than a batch: raise "
+                    f"train.batching.pixels = {pixels:,} to {height * width:,}"
+                )
+            self.at_most[height, width] = fitting
 
     def plan(self, epoch: int) -> list[Sequence[Drawn]]:
         """Indices of examples with their draws, in a new order every epoch."""
         rng = dice(self.seed, epoch)
         if rng is None:
-            return chunks([Drawn(i) for i in range(len(self.examples))], self.size)
+            return self.by_size([Drawn(i) for i in range(len(self.examples))])
         reach = range(-self.shift, self.shift + 1)
         drawn = [Drawn(i, rng.choice(reach), rng.choice(reach)) for i in range(len(self.examples))]
         rng.shuffle(drawn)
         if self.augment:
             drawn = [one._replace(seed=rng.getrandbits(32)) for one in drawn]
-        return chunks(drawn, self.size)
+        batches = self.by_size(drawn)
+        if len(self.at_most) > 1:
+            rng.shuffle(batches)
+        return batches
+
+    def by_size(self, drawn: Sequence[Drawn]) -> list[Sequence[Drawn]]:
+        """Batches of images of one size each, in their order, the smallest size first."""
+        of_size: dict[tuple[int, int], list[Drawn]] = {size: [] for size in self.at_most}
+        for one in drawn:
+            of_size[self.sizes[one.example]].append(one)
+        return [part for size, n in self.at_most.items() for part in chunks(of_size[size], n)]
 
     def build(self, items: Sequence[Drawn]) -> Batch:
         """Build a batch of images, scaled to -1 (black) … 1 (white)."""
@@ -228,6 +251,12 @@ class Images(Loader[Drawn]):
             changed = augmentation(changed, generators)
         batch = Batch.of({"inputs": scaled(changed.images)}, targets, indices)
         return replace(batch, soft_targets=changed.classes) if mixes(self.augment) else batch
+
+
+def size_of(example: Encoded) -> tuple[int, int]:
+    """Height and width of an image."""
+    assert example.signal is not None
+    return example.signal.shape[-2], example.signal.shape[-1]
 
 
 def mixes(augment: Sequence[Augmentation]) -> bool:
@@ -253,12 +282,15 @@ def moved(
 class ExamplesConfig:
     """For images: `size` of them to a batch, in training moved at random by up to `shift` pixels.
 
-    Leave pixels that are shuffled, by `data.permute_seed`, where they are.
+    The images of a batch have one size; where there are several, `pixels` bounds its cost. Leave
+    pixels that are shuffled, by `data.permute_seed`, where they are.
     """
 
     kind: Literal["examples"] = "examples"
     size: PositiveInt = 128
     """Images in a batch."""
+    pixels: PositiveInt | None = None
+    """The most pixels of a batch: of large images it has fewer than `size`; by default any."""
     shift: NonNegativeInt = 0
     """The maximum random shift of a training image along each axis, in pixels."""
     augment: tuple[AugmentationConfig, ...] = ()
@@ -275,8 +307,9 @@ class ExamplesConfig:
                 shift=self.shift,
                 augment=self.augment,
                 n_labels=corpus.n_labels,
+                pixels=self.pixels,
             ),
-            Images(corpus.valid, self.size) if corpus.valid else None,
-            Images(corpus.test, self.size) if corpus.test else None,
+            Images(corpus.valid, self.size, pixels=self.pixels) if corpus.valid else None,
+            Images(corpus.test, self.size, pixels=self.pixels) if corpus.test else None,
             corpus.reports,
         )

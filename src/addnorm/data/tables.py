@@ -66,8 +66,7 @@ class Columns(ABC):
     tags: str | None = None
     """The column of their tags, one for each word."""
 
-    kinds: ClassVar[tuple[tuple[str, ...], ...]] = KINDS
-    """The fields that are given together."""
+    kinds: ClassVar[tuple[tuple[str, ...], ...]] = KINDS  # the fields that are given together
 
     def __post_init__(self) -> None:
         if tuple(self.columns()) not in self.kinds:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from addnorm.data import AudioConfig, DataConfig, Medium, medium_of
+from addnorm.data import AudioConfig, DataConfig, ImageFilesConfig, Medium, medium_of
 from addnorm.data.batch import BATCHING
 from addnorm.data.batching import (
     ExamplesConfig,
@@ -14,6 +14,7 @@ from addnorm.data.batching import (
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.runs.settings import MEASURED, EvalConfig
 from addnorm.runs.task import task_of_model
@@ -70,6 +71,13 @@ def check_input(
     for wrong, path, message in rules:
         if wrong:
             raise InputError(f"{place(path.split('.'))}: {message}")
+    if isinstance(data, ImageFilesConfig) and not isinstance(model, DecoderConfig):
+        patch = model.input.patch if isinstance(model.input, PatchEmbeddingConfig) else 1
+        if data.image_size == "own" and data.size_multiple % patch:
+            raise InputError(
+                f"{place(['data', 'size_multiple'])}: images of their own sizes need "
+                f"data.size_multiple = {patch}, or a multiple of it, for patches of {patch} pixels"
+            )
     if isinstance(data, AudioConfig) and not isinstance(model, DecoderConfig):
         heard, read = data.n_mels, getattr(model.input, "n_mels", None)
         if heard != read:

@@ -87,11 +87,14 @@ def _there(file: Path) -> Path:
 def _classified(run: Run, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
     signals = [signal for _, signal in some]
     if medium_of(run.recipe.data) == "audio":
-        inputs = side_by_side(signals)
-    else:
-        inputs = {"inputs": scaled(torch.stack(signals))}
-    logits = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
-    for row in logits.softmax(-1).tolist():
-        by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
-        best = max(by_label, key=by_label.__getitem__)
-        yield Classified(best, (best,), by_label)
+        batches = [side_by_side(signals)]
+    elif len({signal.shape for signal in signals}) == 1:
+        batches = [{"inputs": scaled(torch.stack(signals))}]
+    else:  # of several sizes, one by one
+        batches = [{"inputs": scaled(signal[None])} for signal in signals]
+    for inputs in batches:
+        logits = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
+        for row in logits.softmax(-1).tolist():
+            by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
+            best = max(by_label, key=by_label.__getitem__)
+            yield Classified(best, (best,), by_label)
