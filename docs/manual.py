@@ -43,6 +43,7 @@ EXAMPLES = {
     "template": "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}",
     "capacity_factor": 1.25,
     "augment": {"time_width": 12},
+    "ExamplesConfig.augment": ["flip", {"kind": "crop", "padding": 4}],
     "core": "eager",
     "cross_attention": {"n_heads": 4},
     "d_ff": 2048,
@@ -57,6 +58,7 @@ EXAMPLES = {
     "factor": 4.0,
     "file": "mnist.npz",
     "file_column": "path",
+    "image": "image",
     "image_size": [32, 32],
     "label": "label",
     "label_pattern": "^([^_]+)_",
@@ -80,6 +82,7 @@ EXAMPLES = {
     "path": "wmt16",
     "patience": 5,
     "permute_seed": 0,
+    "pixels": 200_000,
     "root": "~/data",
     "save_every": 500,
     "scaling": {"kind": "yarn", "factor": 4.0, "original_max_len": 4096},
@@ -279,8 +282,9 @@ def example(config: type, of: "Field[Any]") -> Any:
             form for given, form in SPLITS.items() if given in (annotation, *get_args(annotation))
         )
         return json.loads(json.dumps(form).replace("{}", of.name))
-    if missing and of.name in EXAMPLES:
-        return EXAMPLES[of.name]
+    known = EXAMPLES.get(f"{config.__name__}.{of.name}", EXAMPLES.get(of.name))
+    if missing and known is not None:
+        return known
     if chooses(annotation):
         return other_kind(annotation, None if missing else kind_of(of.default))
     if isinstance(of.default, bool):

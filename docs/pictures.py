@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import matplotlib as mpl
@@ -16,8 +17,17 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import addnorm
+from addnorm.data.augmentation import (
+    Augmentation,
+    CropConfig,
+    ErasingConfig,
+    Examples,
+    FlipConfig,
+)
 from addnorm.data.batching import TokensConfig
 from addnorm.data.dates import DatesConfig
+from addnorm.data.mixing import CutMixConfig, MixupConfig
+from addnorm.data.randaugment import RandAugmentConfig
 from addnorm.data.tokenizers import BPEConfig
 from addnorm.inspect.curves import Curves, training_picture
 from addnorm.inspect.look import look
@@ -53,7 +63,8 @@ def draw_all(folder: Path) -> None:
     """Every picture of the pages, as PNG files in `folder`."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    for draw in (positions, biases, rotary, masks, norms, gradients, window, speed, curves, inside):
+    drawn = (positions, biases, rotary, masks, norms, gradients, window, speed, curves)
+    for draw in (*drawn, augmentation, inside):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
@@ -247,6 +258,40 @@ def curves() -> Figure:
                 progress=False,
             )
         return training_picture([Curves.of(Path(name) / folder) for folder in folders])
+
+
+def augmentation() -> Figure:
+    """A picture, and what each kind of augmentation makes of it."""
+    drawn = torch.stack([_landscape(sky=sky) for sky in (0.35, 0.7)])
+    given = Examples(drawn, torch.eye(2))
+    changes: list[tuple[str, Augmentation | None]] = [
+        ("as it is", None),
+        ("crop", CropConfig(padding=8)),
+        ("flip", FlipConfig(probability=1.0)),
+        ("randaugment", RandAugmentConfig()),
+        ("erasing", ErasingConfig(probability=1.0)),
+        ("mixup", MixupConfig(alpha=5.0)),
+        ("cutmix", CutMixConfig(alpha=5.0)),
+    ]
+    figure, axes = plt.subplots(1, len(changes), figsize=(11, 2), layout="constrained")
+    for axis, (name, change) in zip(axes, changes, strict=True):
+        found = given if change is None else change(given, [Random(4), Random(5)])
+        axis.imshow(found.images[0].movedim(0, -1) / 255)
+        axis.set(title=name, xticks=[], yticks=[])
+    return figure
+
+
+def _landscape(*, sky: float) -> Tensor:
+    """A sun above a hill, 48 × 48 pixels; with another sky another time of the day."""
+    rows, columns = torch.meshgrid(
+        torch.linspace(0, 1, 48), torch.linspace(0, 1, 48), indexing="ij"
+    )
+    picture = torch.stack([sky + 0.2 * rows, 0.75 - 0.3 * sky * rows, 1 - sky * rows])
+    sun = (rows - 0.25).hypot(columns - 0.7 * sky - 0.2) < 0.13
+    picture = torch.where(sun, torch.tensor([1.0, 0.85, 0.2])[:, None, None], picture)
+    hill = rows > 0.95 - 0.45 * torch.exp(-12 * (columns - 1 + sky).square())
+    picture = torch.where(hill, torch.tensor([0.2, 0.55, 0.25])[:, None, None], picture)
+    return 255 * picture
 
 
 def inside() -> Figure:

@@ -65,7 +65,6 @@ UNMIRRORED = {
     "convert/core/windows.py": "parity/test_qwen.py",
     "data/encoding.py": "data/test_batching.py",
     "data/examples.py": "data/test_sources.py",
-    "data/hub.py": "data/test_tables.py",
     "data/rows.py": "data/test_sources.py",
     "data/sentence_pairs.py": "parity/test_pairs.py",
     "lab/claims/cache.py": "lab/claims/test_claims.py",

@@ -105,6 +105,19 @@ def write_clips(folder: Path) -> None:
             soundfile.write(file, 0.5 * np.sin(2 * np.pi * hertz * times), 8000)
 
 
+def write_pictures(folder: Path) -> None:
+    """A ring or a disc on a grey ground."""
+    pillow = pytest.importorskip("PIL.Image")
+    rows, columns = np.mgrid[-1:1:32j, -1:1:32j]
+    for i in range(8):
+        for label, inner in (("disc", 0.0), ("ring", 0.4)):
+            file = folder / ("train" if i < 7 else "test") / label / f"{i}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            distance = np.hypot(rows, columns)
+            shape = (distance > inner) & (distance < 0.7)
+            pillow.fromarray(np.where(shape, 220 - i, 60 + i).astype(np.uint8)).save(file)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
@@ -122,6 +135,7 @@ def test_the_commands_of_a_page_print_what_it_says(
         write_gpt2(tmp_path / "gpt2")
     if page.stem == "images_and_sound":
         write_clips(tmp_path / "clips")
+        write_pictures(tmp_path / "pictures")
     for recipe in blocks(page, "toml"):
         name = recipe.split("\n", 1)[0].removeprefix("# ")
         for long, short in SHORTER.items():

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from addnorm.check.quick import check as check
     from addnorm.data.audio import AudioConfig as AudioConfig
+    from addnorm.data.augmentation import CropConfig as CropConfig
+    from addnorm.data.augmentation import ErasingConfig as ErasingConfig
+    from addnorm.data.augmentation import FlipConfig as FlipConfig
     from addnorm.data.batching import TokensConfig as TokensConfig
     from addnorm.data.chat import ChatConfig as ChatConfig
     from addnorm.data.constructors import labelled as labelled
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
     from addnorm.data.image_files import ImageFilesConfig as ImageFilesConfig
     from addnorm.data.images import ExamplesConfig as ExamplesConfig
     from addnorm.data.images import ImagesConfig as ImagesConfig
+    from addnorm.data.mixing import CutMixConfig as CutMixConfig
+    from addnorm.data.mixing import MixupConfig as MixupConfig
+    from addnorm.data.randaugment import RandAugmentConfig as RandAugmentConfig
     from addnorm.data.tokenizers import BPEConfig as BPEConfig
     from addnorm.data.tokenizers import CharConfig as CharConfig
     from addnorm.data.tokenizers import Tokenizer as Tokenizer
@@ -75,6 +81,9 @@ if TYPE_CHECKING:
     from addnorm.nn.attention.scores import ScaledDotConfig as ScaledDotConfig
     from addnorm.nn.audio import LogMelEmbeddingConfig as LogMelEmbeddingConfig
     from addnorm.nn.convolution import ConvolutionConfig as ConvolutionConfig
+    from addnorm.nn.convolutional_embedding import (
+        ConvolutionalEmbeddingConfig as ConvolutionalEmbeddingConfig,
+    )
     from addnorm.nn.embed import EmbeddingConfig as EmbeddingConfig
     from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
     from addnorm.nn.feedforward import GatedFeedForwardConfig as GatedFeedForwardConfig
@@ -132,6 +141,7 @@ __version__ = "0.1.0.dev0"
 _MODULES = {
     "addnorm.check.quick": "check",
     "addnorm.data.audio": "AudioConfig",
+    "addnorm.data.augmentation": "CropConfig ErasingConfig FlipConfig",
     "addnorm.data.batching": "TokensConfig",
     "addnorm.data.chat": "ChatConfig",
     "addnorm.data.constructors": "labelled pairs table tagged text",
@@ -141,6 +151,8 @@ _MODULES = {
     "addnorm.data.hub": "DatasetConfig",
     "addnorm.data.image_files": "ImageFilesConfig",
     "addnorm.data.images": "ExamplesConfig ImagesConfig",
+    "addnorm.data.mixing": "CutMixConfig MixupConfig",
+    "addnorm.data.randaugment": "RandAugmentConfig",
     "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
     "addnorm.data.windows": "PackedConfig WindowsConfig",
     "addnorm.errors": "InputError Interrupted NonFiniteError",
@@ -158,6 +170,7 @@ _MODULES = {
     "addnorm.nn.attention.scores": "AdditiveConfig BilinearConfig DotConfig ScaledDotConfig",
     "addnorm.nn.audio": "LogMelEmbeddingConfig",
     "addnorm.nn.convolution": "ConvolutionConfig",
+    "addnorm.nn.convolutional_embedding": "ConvolutionalEmbeddingConfig",
     "addnorm.nn.embed": "EmbeddingConfig",
     "addnorm.nn.feedforward": "FeedForwardConfig GatedFeedForwardConfig",
     "addnorm.nn.heads": (

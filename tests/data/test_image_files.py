@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image as pillow
 
-from addnorm.data.image_files import read_image
+from addnorm.data.image_files import ImageFilesConfig, read_image
 from addnorm.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -78,3 +78,16 @@ def test_a_bomb_is_refused_unread(tmp_path: Path) -> None:
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + larger + chunk(b"IDAT", zlib.compress(bytes(10))))
     with pytest.raises(InputError, match="bomb is not readable as a picture"):
         read_image(path, "bomb", (4, 4), 1)
+
+
+def test_a_picture_may_keep_its_size_but_for_its_edges(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.png", COLOURS)  # 6 × 8
+    whole = torch.from_numpy(COLOURS).movedim(-1, 0)
+    own = ImageFilesConfig(train="x", image_size="own")
+    assert torch.equal(own.read(path, "a"), whole)
+    cut = ImageFilesConfig(train="x", image_size="own", size_multiple=5)
+    assert torch.equal(cut.read(path, "a"), whole[:, 0:5, 1:6])
+    with pytest.raises(InputError, match=r"a has 6 × 8 pixels: .* data.size_multiple = 7"):
+        ImageFilesConfig(train="x", image_size="own", size_multiple=7).read(path, "a")
+    with pytest.raises(InputError, match='size_multiple = 4 is for image_size = "own"'):
+        ImageFilesConfig(train="x", image_size=(4, 4), size_multiple=4)

@@ -261,15 +261,15 @@ def test_moving_is_that_of_every_pixel(down: int, right: int) -> None:
 def test_moves_are_within_reach_and_all_there() -> None:
     loader = Images(encoded(300).train, 300, seed=1, shift=2)
     [plan] = loader.plan(0)
-    assert {down for _, down, _ in plan} == {right for _, _, right in plan} == set(range(-2, 3))
+    assert {one.down for one in plan} == {one.right for one in plan} == set(range(-2, 3))
     [batch] = loader.batches()
-    i, down, right = plan[0]
+    i, down, right, _ = plan[0]
     held = loader.examples[i].signal
     assert held is not None
     expected = F.pad(held, (right, -right, down, -down)).float() / 127.5 - 1
     assert torch.equal(batch.inputs["inputs"][0], expected)
     unmoved = Images(encoded(300).train, 300, shift=2).plan(0)[0]
-    assert list(unmoved) == [(i, 0, 0) for i in range(300)]
+    assert list(unmoved) == [(i, 0, 0, 0) for i in range(300)]
 
 
 @settings(max_examples=15)
@@ -287,6 +287,49 @@ def test_an_epoch_goes_on_from_any_place(seed: int, epoch: int, start: int) -> N
         assert torch.equal(one.inputs["inputs"], other.inputs["inputs"])
     assert loader.plan(epoch) != loader.plan(epoch + 1)
     assert loader.plan(epoch) != Images(loader.examples, 3, seed=seed + 1, shift=1).plan(epoch)
+
+
+def of_sizes(*sizes: tuple[int, int]) -> EncodedCorpus:
+    pictures = [torch.full((1, *size), i, dtype=torch.uint8) for i, size in enumerate(sizes)]
+    labelled = [Image(one, str(i % 2)) for i, one in enumerate(pictures)]
+    return encode(Corpus(train=labelled, valid=labelled[:5]), None)
+
+
+@settings(max_examples=20)
+@given(
+    sizes=st.lists(st.sampled_from([(2, 3), (3, 2), (4, 4), (1, 9)]), min_size=5, max_size=30),
+    size=st.integers(1, 4),
+    pixels=st.integers(16, 60),
+    epoch=st.integers(0, 3),
+)
+def test_images_of_several_sizes(
+    sizes: list[tuple[int, int]], size: int, pixels: int, epoch: int
+) -> None:
+    """Each in one batch of its size, which has neither more images nor more pixels than may be."""
+    loaders = ExamplesConfig(size=size, pixels=pixels).build(of_sizes(*sizes), seed=1)
+    assert loaders.valid is not None
+    for loader, n in ((loaders.train, len(sizes)), (loaders.valid, 5)):
+        batches = list(loader.batches(epoch))
+        assert sorted(i for batch in batches for i in batch.indices) == list(range(n))
+        assert len(batches) == len(loader)
+        for batch in batches:
+            images = batch.inputs["inputs"]
+            assert {sizes[i] for i in batch.indices} == {tuple(images.shape[-2:])}
+            assert len(images) <= size
+            assert images.numel() <= pixels
+
+
+def test_several_sizes_come_in_a_new_order_every_epoch() -> None:
+    loader = ExamplesConfig(size=2).build(of_sizes(*[(2, 3), (3, 2)] * 10), seed=1).train
+    orders = [[tuple(one.indices) for one in loader.batches(epoch)] for epoch in (0, 1, 0)]
+    assert orders[0] == orders[2] != orders[1]
+    shapes = [tuple(one.inputs["inputs"].shape[-2:]) for one in loader.batches(0)]
+    assert shapes not in (sorted(shapes), sorted(shapes, reverse=True))
+
+
+def test_an_image_larger_than_a_batch_is_refused() -> None:
+    with pytest.raises(InputError, match=r"4 × 4 pixels .* raise train.batching.pixels = 15 to 16"):
+        ExamplesConfig(pixels=15).build(of_sizes((2, 2), (4, 4), (3, 3), (2, 2), (2, 2)))
 
 
 def test_text_and_images_have_their_own_batches() -> None:

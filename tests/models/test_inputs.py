@@ -16,6 +16,7 @@ from addnorm.models import EncoderConfig, EncoderDecoderConfig, EncoderDecoderMo
 from addnorm.models.inputs import InputConfig, TokenInputConfig, valid_positions
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig, TokenHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig, SeriesEmbeddingConfig
 from addnorm.nn.positions import LearnedConfig, NoPositionConfig, RotaryConfig
@@ -24,11 +25,13 @@ from addnorm.nn.residuals import PreNormConfig
 VOCAB, LABELS = 11, 5
 INPUTS = {
     "patches": PatchEmbeddingConfig(size=(4, 6), channels=2, patch=2),
+    "convolutions": ConvolutionalEmbeddingConfig(size=(4, 6), channels=2, widths=(3,)),
     "log_mel": LogMelEmbeddingConfig(n_mels=3),
     "series": SeriesEmbeddingConfig(channels=2, patch=3, stride=2, norm="instance"),
 }
 READ = {
     "patches": (torch.randn(3, 2, 6, 4), None),
+    "convolutions": (torch.randn(3, 2, 6, 4), None),
     "log_mel": (torch.randn(3, 3, 9), torch.arange(9) < torch.tensor([[9], [4], [7]])),
     "series": (torch.randn(3, 2, 9), torch.arange(9) < torch.tensor([[9], [4], [7]])),
 }

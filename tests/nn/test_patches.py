@@ -21,6 +21,7 @@ from addnorm.nn.patches import (
     SeriesEmbedding,
     SeriesEmbeddingConfig,
     check_frames,
+    check_images,
     standardised,
 )
 from addnorm.nn.positions import NoPosition, Sinusoidal
@@ -177,7 +178,7 @@ def test_images_are_numbers_with_a_point_and_have_no_padding() -> None:
     with pytest.raises(InputError, match="no padding"):
         build(PLAIN)(torch.randn(1, 2, 4, 6), torch.ones(1, 7, dtype=torch.bool))
     with pytest.raises(InputError, match="uint8"):
-        build(PLAIN).check(torch.zeros(1, 2, 4, 6, dtype=torch.uint8), None)
+        check_images(torch.zeros(1, 2, 4, 6, dtype=torch.uint8), 2, None)
 
 
 def test_an_impossible_size_is_refused_with_the_nearest() -> None:

@@ -163,10 +163,11 @@ def test_tied_tensors_that_differ(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_head_that_they_have_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pooling", ["mean", "seqpool"])
+def test_a_head_that_they_have_not(pooling: Any, tmp_path: Path) -> None:
     _, loaded = made("BertForSequenceClassification", config(), tmp_path)
-    model = replace(loaded.spec.model, head=ClassificationHeadConfig(pooling="mean"))
-    with pytest.raises(InputError, match=r"model\.head\.pooling = 'mean' would become 'first'"):
+    model = replace(loaded.spec.model, head=ClassificationHeadConfig(pooling=pooling))
+    with pytest.raises(InputError, match=rf"pooling = '{pooling}' would become 'first'"):
         save(
             tmp_path / "out",
             replace(loaded.spec, model=model),

@@ -124,6 +124,32 @@ def test_going_on_ends_where_one_go_would(tmp_path: Path) -> None:
     assert all(one[name].equal(other[name]) for name in one)
 
 
+AUGMENT = (
+    '[{ kind = "crop", padding = 1 }, "flip", "randaugment", "erasing", '
+    '{ kind = "mixup", alpha = 0.4, probability = 0.5 }, "cutmix"]'
+)
+
+
+def test_augmentation_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """A convolutional stem and mixed classes: two halves are the whole; validation is as before."""
+    file = write(tmp_path)
+    file.write_text(
+        file.read_text()
+        .replace("epochs = 10", "steps = 18\nsave_every = 9\nlabel_smoothing = 0.1")
+        .replace("shift = 1", f"augment = {AUGMENT}")
+        .replace('kind = "patches"', 'kind = "convolutions"')
+        .replace("channels = 1, patch = 4", "channels = 1, widths = [4]")
+        .replace('pooling = "first"', 'pooling = "seqpool"')
+    )
+    whole = train(tmp_path, "whole")
+    train(tmp_path, "parts", **{"train.steps": "9"})
+    parts = train(tmp_path, "parts")
+    one, other = (load_file(run.folder / "model.safetensors") for run in (whole, parts))
+    assert all(one[name].equal(other[name]) for name in one)
+    assert evaluation_of(whole, "test").scores == evaluation_of(parts, "test").scores
+    assert whole.recipe.train.batching.augment[3].kind == "erasing"  # type: ignore[union-attr]
+
+
 def test_it_reads_no_text(run: Run) -> None:
     with pytest.raises(InputError, match="reads images, not text"):
         classify(Run.open(run.folder), ["a line"])

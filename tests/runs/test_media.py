@@ -19,9 +19,10 @@ from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.runs.evaluation import evaluation_of
 from addnorm.runs.media import classify_files
+from addnorm.runs.peak_memory import largest_batches
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
+from addnorm.runs.training import Prepared, train_run
 
 SOUND = """
 [data]
@@ -186,3 +187,69 @@ def test_from_the_command_line(run: Run, capsys: pytest.CaptureFixture[str]) -> 
     ):
         assert status(["classify", folder, *words]) == 2
         assert message in capsys.readouterr().err
+
+
+SHAPES = """
+[data]
+kind = "image_files"
+root = "{root}"
+train = "shades/train"
+test = "shades/test"
+image_size = "own"
+size_multiple = 4
+channels = 1
+
+[model]
+kind = "encoder"
+d_model = 16
+n_layers = 1
+input = {{ kind = "patches", size = [8, 8], channels = 1, patch = 4, class_token = false }}
+attention = {{ n_heads = 2 }}
+feedforward = {{ kind = "mlp", d_ff = 16 }}
+head = {{ kind = "classification", pooling = "mean" }}
+
+[train]
+steps = 40
+batching = {{ kind = "examples", size = 8, pixels = 400, augment = ["flip", "cutmix"] }}
+lr = 1e-2
+"""
+
+
+def write_shades(folder: Path) -> Path:
+    """Dark and light pictures of four sizes, one of which no patch divides."""
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        size = ((8, 8), (8, 12), (12, 8), (13, 9))[i // 2 % 4]
+        name, light = ("dark", "light")[i % 2], 150 * (i % 2)
+        file = folder / "shades" / ("train" if i < 32 else "test") / name / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pillow.fromarray((rng.integers(0, 90, size) + light).astype(np.uint8)).save(file)
+    recipe = folder / "shades.toml"
+    recipe.write_text(SHAPES.format(root=folder))
+    return recipe
+
+
+def test_pictures_of_several_sizes(tmp_path: Path) -> None:
+    """Batches of one size each; the positions of patches are interpolated to it."""
+    recipe = write_shades(tmp_path)
+    run = train_run(read_recipe(recipe, {}), tmp_path / "run", resume=False, console=quiet())
+    assert evaluation_of(run, "test").scores["accuracy"] >= 90
+    files = sorted((tmp_path / "shades" / "test").rglob("*.png"))
+    together = [found for _, found in classify_files(run, files)]
+    alone = [found for file in files for _, found in classify_files(run, [file])]
+    assert [one.label for one in together] == [file.parent.name for file in files]
+    assert together == alone
+
+
+def test_the_largest_batch_of_pictures_is_that_of_most_pixels(tmp_path: Path) -> None:
+    prepared = Prepared(read_recipe(write_shades(tmp_path), {}))
+    found = largest_batches(prepared.loaders.train)
+    every = [batch.inputs["inputs"].numel() for batch in prepared.loaders.train.batches()]
+    assert found[0].inputs["inputs"].numel() == max(every)
+
+
+def test_patches_divide_pictures_of_their_own_sizes(tmp_path: Path) -> None:
+    recipe = write_shades(tmp_path)
+    recipe.write_text(recipe.read_text().replace("size_multiple = 4", "size_multiple = 6"))
+    with pytest.raises(InputError, match=r"shades.toml:8: .* data.size_multiple = 4, or a mult"):
+        read_recipe(recipe, {})

@@ -147,6 +147,24 @@ def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
         gradient.square().sum().backward()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_probabilities_of_classes(smoothing: float) -> None:
+    """`-Σ y log softmax`, `y` mixed with even probabilities, in float64."""
+    logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    y = torch.rand(6, 4).double().softmax(-1)
+    found = loss_sum(logits, torch.zeros(6, dtype=torch.long), smoothing, y)
+    mixed = (1 - smoothing) * y + smoothing / 4
+    assert_close(found, -(mixed * logits.log_softmax(-1)).sum())
+    (grad,) = torch.autograd.grad(found, logits)
+    assert_close(grad, logits.softmax(-1) - mixed)
+    one_hot, classes = torch.eye(4)[[0, 3, 1, 1, 2, 0]], torch.tensor([0, 3, 1, 1, 2, 0])
+    assert_close(
+        loss_sum(logits, classes, smoothing, one_hot), cross_entropy_sum(logits, classes, smoothing)
+    )
+    twice = exits_cross_entropy_sum([logits, logits], classes, smoothing, y)
+    assert_close(twice, found)
+
+
 def test_micro_batches_add_up() -> None:
     logits, targets = some(20, 9, torch.float64)
     parts = [cross_entropy_sum(logits[s], targets[s]) for s in (slice(0, 3), slice(3, 20))]

@@ -7,6 +7,9 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from addnorm.data.augmentation import FlipConfig
+from addnorm.data.images import ExamplesConfig
+from addnorm.data.mixing import MixupConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -89,6 +92,14 @@ def test_smoothing_belongs_to_cross_entropy() -> None:
     assert TrainConfig(steps=1, loss=CrossEntropyConfig(), label_smoothing=0.1).label_smoothing
     with pytest.raises(ValidationError, match="label_smoothing is that of cross_entropy"):
         TrainConfig(steps=1, loss=OwnLossConfig(), label_smoothing=0.1)
+
+
+def test_mixed_images_belong_to_cross_entropy() -> None:
+    mixed = ExamplesConfig(augment=(FlipConfig(), MixupConfig()))
+    assert TrainConfig(steps=1, batching=mixed).batching == mixed
+    TrainConfig(steps=1, loss=OwnLossConfig(), batching=ExamplesConfig(augment=(FlipConfig(),)))
+    with pytest.raises(ValidationError, match="mixup and cutmix give probabilities"):
+        TrainConfig(steps=1, loss=OwnLossConfig(), batching=mixed)
 
 
 def test_the_module_of_cross_entropy_is_its_sum() -> None:

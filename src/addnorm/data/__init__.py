@@ -61,7 +61,7 @@ DataConfig = Annotated[
 def medium_of(data: object) -> Medium | None:
     """What the examples of built-in data are made of; None if the data are custom, or none."""
     match data:
-        case ImagesConfig() | ImageFilesConfig():
+        case ImagesConfig() | ImageFilesConfig() | DatasetConfig(image=str()):
             return "images"
         case AudioConfig():
             return "audio"

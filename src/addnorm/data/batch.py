@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from addnorm.data.encoding import IGNORE, EncodedCorpus
@@ -25,13 +25,15 @@ class Batch:
     `targets` is -100 where nothing is to be predicted, `n_tokens` counts the others; where they are
     numbers or truth values, every one counts. `indices` are
     the places of the examples in their split of the corpus, row by row; for windows, where each
-    starts in the stream.
+    starts in the stream. Of mixed images the loss takes `soft_targets`, the probabilities of all
+    classes; `targets` are then the classes before.
     """
 
     inputs: dict[str, Tensor]
     targets: Shaped[Tensor, "..."]
     n_tokens: int
     indices: list[int]
+    soft_targets: Float[Tensor, "batch classes"] | None = None
 
     @classmethod
     def of(
@@ -43,7 +45,8 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on a device."""
         inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
-        return replace(self, inputs=inputs, targets=self.targets.to(device))
+        soft = None if self.soft_targets is None else self.soft_targets.to(device)
+        return replace(self, inputs=inputs, targets=self.targets.to(device), soft_targets=soft)
 
 
 def counted(targets: Shaped[Tensor, "..."]) -> int:

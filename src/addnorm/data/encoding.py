@@ -80,7 +80,7 @@ class EncodedCorpus:
     """Encoded examples of one task in three splits, with the reports on them.
 
     `bos_id` and `pad_id` mean something for text alone. `characters` has the length of each text of
-    a language model, by split.
+    a language model, by split, `n_labels` the number of classes of images and clips.
     """
 
     task: Task
@@ -92,6 +92,7 @@ class EncodedCorpus:
     reports: Mapping[str, Report] = field(default_factory=dict[str, Report])
     characters: Mapping[str, Ids] = field(default_factory=dict[str, Ids])
     medium: Medium = "text"
+    n_labels: int = 0
 
     @property
     def splits(self) -> dict[str, Sequence[Encoded]]:
@@ -256,7 +257,7 @@ def _signals(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
         for split, examples in corpus.splits.items()
     }
     facts: Any = {**splits, "reports": corpus.reports, "medium": corpus.medium}
-    return EncodedCorpus("classification", bos_id=0, pad_id=0, **facts)
+    return EncodedCorpus("classification", bos_id=0, pad_id=0, **facts, n_labels=len(number))
 
 
 def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

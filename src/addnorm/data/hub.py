@@ -1,13 +1,20 @@
 """Corpora from Hugging Face `datasets`: from the hub by name, or from a local folder."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, cast
+
+from jaxtyping import UInt8
+from pydantic import PositiveInt
+from torch import Tensor
 
 from addnorm.config import Probability, config
-from addnorm.data.examples import Corpus
+from addnorm.data.examples import Corpus, Image
+from addnorm.data.image_files import read_image
+from addnorm.data.labelled_files import Readable
 from addnorm.data.rows import Row, assemble
-from addnorm.data.tables import Columns
+from addnorm.data.tables import KINDS, Columns, Record, cell_of
 from addnorm.data.text_files import given
 from addnorm.errors import InputError, nearest
 
@@ -16,8 +23,11 @@ from addnorm.errors import InputError, nearest
 class DatasetConfig(Columns):
     """A dataset of the hub (the only source that uses the network), or a local folder.
 
-    `path` and `name` are those of `datasets.load_dataset`. Class numbers become class names.
+    `path` and `name` are those of `datasets.load_dataset`. Class numbers become class names. In
+    place of text there may be images: `image` and `label` name their columns.
     """
+
+    kinds: ClassVar[tuple[tuple[str, ...], ...]] = (*KINDS, ("label", "image"))
 
     kind: Literal["dataset"] = "dataset"
     path: str
@@ -30,12 +40,29 @@ class DatasetConfig(Columns):
     """The split to validate on while training."""
     test: str | None = None
     """The split that training never sees."""
+    image: str | None = None
+    """The column of the image, as `datasets` stores it or the bytes of an image file."""
+    image_size: tuple[PositiveInt, PositiveInt] | None = None
+    """Height and width, in pixels, that every image is brought to, as in `image_files`."""
+    channels: Literal[1, 3] = 3
+    """Values of a pixel of an image: 3 for colours, 1 for grey."""
     lowercase: bool = False
     """Put the text in lower case; labels and tags keep theirs."""
     valid_fraction: Probability = 0.0
     """The share of train that is held out for validation, where `valid` names no split."""
     seed: int = 0
     """The seed of the random rows that `valid_fraction` holds out."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.image is None) != (self.image_size is None):
+            missing = "image_size, the height and width to bring images to"
+            other = "image, the column of the images that image_size is for"
+            raise ValueError(f"give {other if self.image is None else missing}")
+
+    def columns(self) -> dict[str, str]:
+        """The fields of an example, with their column names."""
+        return super().columns() | ({} if self.image is None else {"image": self.image})
 
     def load(self) -> Corpus:
         """Load and check every split."""
@@ -53,9 +80,49 @@ class DatasetConfig(Columns):
     def rows(self, name: str, dataset: Any) -> Iterator[Row]:
         """Yield the rows of one split, numbered from 1."""
         classes = {column: _classes(feature) for column, feature in dataset.features.items()}
-        for n, record in enumerate(dataset, 1):
+        for n, record in enumerate(_undecoded(dataset), 1):
+            where = f"{self.path}, {name} row {n}"
             named = {column: _named(cell, classes[column]) for column, cell in record.items()}
-            yield self.row(f"{self.path}, {name} row {n}", named)
+            yield self.row(where, named) if self.image is None else self.picture(where, named)
+
+    def picture(self, where: str, record: Record) -> Row:
+        """Convert a record to an image with its class, or to the reason to skip it.
+
+        Raises `InputError` for a missing column, or a cell that holds no image.
+        """
+        cells = {name: cell_of(record, column, where) for name, column in self.columns().items()}
+        image, label = cells["image"], cells["label"]
+        if image is None:
+            return Row(where, "empty image")
+        if label is None or not str(label).strip():
+            return Row(where, "empty label")
+        return Row(where, Image(self.read(_image_file(image, where), where), str(label).strip()))
+
+    def read(self, file: Readable, where: str) -> UInt8[Tensor, "channels height width"]:
+        """The pixels of an image. Raises `InputError` for a file that is none."""
+        assert self.image_size is not None
+        return read_image(file, where, self.image_size, self.channels)
+
+
+def _undecoded(dataset: Any) -> Any:
+    """The dataset with images as the files that they are, which we read ourselves."""
+    import datasets
+
+    pictures = [name for name, one in dataset.features.items() if isinstance(one, datasets.Image)]
+    for name in pictures:
+        dataset = dataset.cast_column(name, datasets.Image(decode=False))
+    return dataset
+
+
+def _image_file(cell: object, where: str) -> Readable:
+    """The file in a cell: its bytes, or its path. Raises `InputError` if there is neither."""
+    held = cast(Mapping[str, object], cell) if isinstance(cell, dict) else {"bytes": cell}
+    content, path = held.get("bytes"), held.get("path")
+    if isinstance(content, bytes):
+        return BytesIO(content)
+    if isinstance(path, str) and Path(path).is_file():
+        return Path(path)
+    raise InputError(f"{where}: expected an image, not {str(cell)[:80]}")
 
 
 def _splits(path: str, name: str | None) -> Mapping[str, Any]:

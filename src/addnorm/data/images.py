@@ -1,24 +1,34 @@
-"""Images in .npz files, and image batches with random shifts."""
+"""Images in .npz files, and batches of images with random changes."""
 
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped, UInt8
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.config import Probability, config
+from addnorm.config import WORD, Probability, config
+from addnorm.data.augmentation import (
+    Augmentation,
+    CropConfig,
+    ErasingConfig,
+    Examples,
+    FlipConfig,
+)
 from addnorm.data.batch import Batch, Loader, Loaders, check_medium, chunks, dice
 from addnorm.data.encoding import Encoded, EncodedCorpus
 from addnorm.data.examples import Corpus, Image
+from addnorm.data.mixing import CutMixConfig, MixupConfig
+from addnorm.data.randaugment import RandAugmentConfig
 from addnorm.data.rows import Row, assemble
 from addnorm.data.text_files import find, given
 from addnorm.errors import InputError, nearest
@@ -144,45 +154,114 @@ def rows_of(place: str, images: Pixels, labels_place: str, labels: Array) -> Ite
         yield Row(f"{labels_place}[{i}]", Image(pixels, str(label)))
 
 
-Moved = tuple[int, int, int]
-"""The index of an example, and its shift downwards and to the right."""
+AugmentationConfig = Annotated[
+    CropConfig | FlipConfig | RandAugmentConfig | ErasingConfig | MixupConfig | CutMixConfig,
+    Field(discriminator="kind"),
+    WORD,
+]
+"""Any augmentation of images."""
 
 
-class Images(Loader[Moved]):
+class Drawn(NamedTuple):
+    """The number of an example, its shift downwards and to the right, and the seed of the rest."""
+
+    example: int
+    down: int = 0
+    right: int = 0
+    seed: int = 0
+
+
+class Images(Loader[Drawn]):
     """Batches of `size` images, randomly shifted by up to `shift` pixels along each axis.
 
-    Order and shifts are determined by seed and epoch. Without a seed there are no shifts.
+    Then each of `augment` changes them, in this order. The order of the images and all changes are
+    determined by seed and epoch; without a seed there are none. Mixed images have `soft_targets`,
+    the probabilities of all `n_labels` classes. The images of a batch have one size; there are
+    fewer of them where they would have more than `pixels` together. Raises `InputError` for an
+    image that has more by itself.
     """
 
     def __init__(
-        self, examples: Sequence[Encoded], size: int, *, seed: int | None = None, shift: int = 0
+        self,
+        examples: Sequence[Encoded],
+        size: int,
+        *,
+        seed: int | None = None,
+        shift: int = 0,
+        augment: Sequence[Augmentation] = (),
+        n_labels: int = 0,
+        pixels: int | None = None,
     ) -> None:
         self.examples = examples
         self.size = size
         self.seed = seed
         self.shift = shift
+        self.augment = augment
+        self.n_labels = n_labels
+        self.sizes = [size_of(one) for one in examples]
+        self.at_most = dict.fromkeys(sorted(set(self.sizes)), size)
+        for (height, width), n in self.at_most.items():
+            fitting = n if pixels is None else min(n, pixels // (height * width))
+            if not fitting:
+                raise InputError(
+                    f"an image of {height} × {width} pixels is larger than a batch: raise "
+                    f"train.batching.pixels = {pixels:,} to {height * width:,}"
+                )
+            self.at_most[height, width] = fitting
 
-    def plan(self, epoch: int) -> list[Sequence[Moved]]:
-        """Indices of examples with their shifts, in a new order every epoch."""
+    def plan(self, epoch: int) -> list[Sequence[Drawn]]:
+        """Indices of examples with their draws, in a new order every epoch."""
         rng = dice(self.seed, epoch)
         if rng is None:
-            return chunks([(i, 0, 0) for i in range(len(self.examples))], self.size)
+            return self.by_size([Drawn(i) for i in range(len(self.examples))])
         reach = range(-self.shift, self.shift + 1)
-        moves = [(i, rng.choice(reach), rng.choice(reach)) for i in range(len(self.examples))]
-        rng.shuffle(moves)
-        return chunks(moves, self.size)
+        drawn = [Drawn(i, rng.choice(reach), rng.choice(reach)) for i in range(len(self.examples))]
+        rng.shuffle(drawn)
+        if self.augment:
+            drawn = [one._replace(seed=rng.getrandbits(32)) for one in drawn]
+        batches = self.by_size(drawn)
+        if len(self.at_most) > 1:
+            rng.shuffle(batches)
+        return batches
 
-    def build(self, items: Sequence[Moved]) -> Batch:
+    def by_size(self, drawn: Sequence[Drawn]) -> list[Sequence[Drawn]]:
+        """Batches of images of one size each, in their order, the smallest size first."""
+        of_size: dict[tuple[int, int], list[Drawn]] = {size: [] for size in self.at_most}
+        for one in drawn:
+            of_size[self.sizes[one.example]].append(one)
+        return [part for size, n in self.at_most.items() for part in chunks(of_size[size], n)]
+
+    def build(self, items: Sequence[Drawn]) -> Batch:
         """Build a batch of images, scaled to -1 (black) … 1 (white)."""
-        examples = [self.examples[i] for i, _, _ in items]
+        examples = [self.examples[one.example] for one in items]
         pixels = [
-            moved(one.signal, down, right)
-            for one, (_, down, right) in zip(examples, items, strict=True)
+            moved(one.signal, item.down, item.right)
+            for one, item in zip(examples, items, strict=True)
             if one.signal is not None
         ]
         images: UInt8[Tensor, "batch channels height width"] = torch.stack(pixels)
         targets = torch.tensor([label for one in examples for label in one.targets])
-        return Batch.of({"inputs": scaled(images)}, targets, [one.index for one in examples])
+        indices = [one.index for one in examples]
+        if self.seed is None or not self.augment:
+            return Batch.of({"inputs": scaled(images)}, targets, indices)
+        classes = F.one_hot(targets, max(self.n_labels, 1 + int(targets.max()))).float()
+        changed = Examples(images.float(), classes)
+        generators = [Random(item.seed) for item in items]
+        for augmentation in self.augment:
+            changed = augmentation(changed, generators)
+        batch = Batch.of({"inputs": scaled(changed.images)}, targets, indices)
+        return replace(batch, soft_targets=changed.classes) if mixes(self.augment) else batch
+
+
+def size_of(example: Encoded) -> tuple[int, int]:
+    """Height and width of an image."""
+    assert example.signal is not None
+    return example.signal.shape[-2], example.signal.shape[-1]
+
+
+def mixes(augment: Sequence[Augmentation]) -> bool:
+    """Whether images get several classes, with their probabilities."""
+    return any(isinstance(one, MixupConfig | CutMixConfig) for one in augment)
 
 
 def scaled(
@@ -203,21 +282,34 @@ def moved(
 class ExamplesConfig:
     """For images: `size` of them to a batch, in training moved at random by up to `shift` pixels.
 
-    Leave pixels that are shuffled, by `data.permute_seed`, where they are.
+    The images of a batch have one size; where there are several, `pixels` bounds its cost. Leave
+    pixels that are shuffled, by `data.permute_seed`, where they are.
     """
 
     kind: Literal["examples"] = "examples"
     size: PositiveInt = 128
     """Images in a batch."""
+    pixels: PositiveInt | None = None
+    """The most pixels of a batch: of large images it has fewer than `size`; by default any."""
     shift: NonNegativeInt = 0
     """The maximum random shift of a training image along each axis, in pixels."""
+    augment: tuple[AugmentationConfig, ...] = ()
+    """Further random changes of training images, one after the other; by default none."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
         """Build the loaders of an image corpus. Raises `InputError` for text."""
         check_medium(corpus, "examples", "images")
         return Loaders(
-            Images(corpus.train, self.size, seed=seed, shift=self.shift),
-            Images(corpus.valid, self.size) if corpus.valid else None,
-            Images(corpus.test, self.size) if corpus.test else None,
+            Images(
+                corpus.train,
+                self.size,
+                seed=seed,
+                shift=self.shift,
+                augment=self.augment,
+                n_labels=corpus.n_labels,
+                pixels=self.pixels,
+            ),
+            Images(corpus.valid, self.size, pixels=self.pixels) if corpus.valid else None,
+            Images(corpus.test, self.size, pixels=self.pixels) if corpus.test else None,
             corpus.reports,
         )

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from addnorm.config import config
 from addnorm.data.examples import (
@@ -66,9 +66,11 @@ class Columns(ABC):
     tags: str | None = None
     """The column of their tags, one for each word."""
 
+    kinds: ClassVar[tuple[tuple[str, ...], ...]] = KINDS  # the fields that are given together
+
     def __post_init__(self) -> None:
-        if tuple(self.columns()) not in KINDS:
-            kinds = "; ".join(" and ".join(names) for names in KINDS)
+        if tuple(self.columns()) not in self.kinds:
+            kinds = "; ".join(" and ".join(names) for names in self.kinds)
             raise ValueError(f"name the columns of one kind of example: {kinds}")
 
     def columns(self) -> dict[str, str]:
@@ -95,7 +97,7 @@ class Columns(ABC):
         Raises `InputError` for a missing column or a cell of the wrong type.
         """
         needed = self.columns()
-        cells = {name: _cell(record, column, where) for name, column in needed.items()}
+        cells = {name: cell_of(record, column, where) for name, column in needed.items()}
         empty = [
             name for name, cell in cells.items() if not _filled(cell, may_be_none=name == "labels")
         ]
@@ -104,13 +106,14 @@ class Columns(ABC):
         return Row(where, _example(cells, where))
 
 
-def _cell(record: Record, column: str, where: str) -> object:
+def cell_of(record: Record, column: str, where: str) -> object:
+    """The cell of a column. Raises `InputError` if there is none."""
     if column in record:
         return record[column]
     outer, dot, inner = column.partition(".")
     nested = record.get(outer)
     if dot and isinstance(nested, dict):
-        return _cell(cast(Record, nested), inner, where)
+        return cell_of(cast(Record, nested), inner, where)
     known = ", ".join(record)
     raise InputError(f"{where}: no column {column!r} among {known}.{nearest(column, record)}")
 

@@ -10,6 +10,7 @@ from addnorm.config import WORD, config
 from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.audio import LogMelEmbedding, LogMelEmbeddingConfig
 from addnorm.nn.context import Context
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding, ConvolutionalEmbeddingConfig
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.masks import Full
 from addnorm.nn.patches import (
@@ -21,7 +22,7 @@ from addnorm.nn.patches import (
 )
 from addnorm.nn.positions.position import Position
 
-Input = TokenEmbedding | PatchEmbedding | LogMelEmbedding | SeriesEmbedding
+Input = TokenEmbedding | PatchEmbedding | ConvolutionalEmbedding | LogMelEmbedding | SeriesEmbedding
 """An input embedding of any kind."""
 
 
@@ -33,7 +34,11 @@ class TokenInputConfig:
 
 
 InputConfig = Annotated[
-    TokenInputConfig | PatchEmbeddingConfig | LogMelEmbeddingConfig | SeriesEmbeddingConfig,
+    TokenInputConfig
+    | PatchEmbeddingConfig
+    | ConvolutionalEmbeddingConfig
+    | LogMelEmbeddingConfig
+    | SeriesEmbeddingConfig,
     Field(discriminator="kind"),
     WORD,
 ]

@@ -18,6 +18,7 @@ from addnorm.nn.functional import soft_capped
 from addnorm.nn.linear import Linear, linear
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
+from addnorm.nn.pooling import POOLINGS, SequencePooling, first_token
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
 
@@ -185,12 +186,12 @@ class ClassificationHead(nn.Module):
         width: int,
         n_outputs: int,
         *,
-        pooling: Literal["mean", "max", "first"] = "mean",
+        pooling: Literal["mean", "max", "first"] | SequencePooling = "mean",
         transform: nn.Module | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.pool = POOLINGS[pooling]
+        self.pool = POOLINGS[pooling] if isinstance(pooling, str) else pooling
         self.transform = transform or nn.Identity()
         self.dropout = Dropout(dropout)
         self.proj = Linear(width, n_outputs)
@@ -211,8 +212,10 @@ class ClassificationHeadConfig:
     kind: Literal["classification"] = "classification"
     problem: Problem = "single_label"
     """What the outputs are: one class of several, several labels, or numbers (regression)."""
-    pooling: Literal["mean", "max", "first"] = "mean"
-    """How a text becomes one vector: the mean or maximum over tokens, or the first token."""
+    pooling: Literal["mean", "max", "first", "seqpool"] = "mean"
+    """How a text becomes one vector: the mean or maximum over tokens, the first token, or the mean
+    by learned weights (SeqPool, Hassani et al. 2021, §3.3).
+    """
     transform: TransformConfig | None = None
     """A layer before the logits, as in BERT; by default none."""
     dropout: Probability = 0.0
@@ -227,13 +230,14 @@ class ClassificationHeadConfig:
             "classification_first": cls(
                 pooling="first", transform=TransformConfig(activation="tanh", bias=False)
             ),
+            "classification_seqpool": cls(pooling="seqpool"),
         }
 
     def build(self, d_model: int, n_outputs: int) -> ClassificationHead:
         return ClassificationHead(
             width_after(self.transform, d_model),
             n_outputs,
-            pooling=self.pooling,
+            pooling=SequencePooling(d_model) if self.pooling == "seqpool" else self.pooling,
             transform=None if self.transform is None else self.transform.build(d_model),
             dropout=self.dropout,
         )
@@ -294,7 +298,7 @@ class PoolerHead(nn.Module):
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch d_model"]:
         valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
-        return self.proj(_first(x, valid[..., None])).tanh()
+        return self.proj(first_token(x, valid[..., None])).tanh()
 
 
 @config
@@ -355,23 +359,6 @@ HeadConfig = Annotated[
     Family("head", HeadPart),
 ]
 """Any head, built-in or custom."""
-
-
-def _mean(x: Hidden, valid: Tensor) -> Float[Tensor, "batch d_model"]:
-    return torch.where(valid, x, 0.0).sum(1) / valid.sum(1).clamp(min=1)
-
-
-def _max(x: Hidden, valid: Tensor) -> Float[Tensor, "batch d_model"]:
-    highest = torch.where(valid, x, torch.finfo(x.dtype).min).amax(1)
-    return torch.where(valid.any(1), highest, 0.0)
-
-
-def _first(x: Hidden, valid: Tensor) -> Float[Tensor, "batch d_model"]:
-    first = valid.squeeze(-1).long().argmax(1)
-    return x[torch.arange(x.shape[0], device=x.device), first]
-
-
-POOLINGS = {"mean": _mean, "max": _max, "first": _first}
 
 
 def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:

@@ -56,8 +56,9 @@ class PatchEmbedding(nn.Module):
         valid: Bool[Tensor, "batch seq"] | None = None,
     ) -> tuple[Hidden, Context]:
         """Embed the class token and the patches, and build their context (without padding)."""
-        self.check(images, valid)
-        patches = self.proj(images.to(self.proj.weight.dtype)).to(self.proj.weight.dtype)
+        check_images(images, self.proj.in_channels, valid)
+        check_divides((images.shape[-2], images.shape[-1]), self.patch)
+        patches = self.proj(images.to(self.dtype)).to(self.dtype)
         x = patches.flatten(2).transpose(1, 2)
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.shape[0], 1, -1), x], dim=1)
@@ -65,32 +66,33 @@ class PatchEmbedding(nn.Module):
             x = x + self.positions_of(patches.shape[-2], patches.shape[-1])
         return as_sequence(x, self.position, self.dropout)
 
-    def check(self, images: Tensor, valid: Tensor | None) -> None:
-        """Raise `InputError` for images that cannot be split into patches."""
-        if valid is not None:
-            raise InputError("an image has no padding: valid must be None")
-        channels = self.proj.in_channels
-        if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
-            raise InputError(
-                f"images must be numbers with a point of shape (batch, {channels}, height, width), "
-                f"got {images.dtype} of shape {tuple(images.shape)}"
-            )
-        height, width = images.shape[-2:]
-        check_divides((height, width), self.patch)
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+        return self.proj.weight.dtype
 
     def positions_of(self, rows: int, columns: int) -> Float[Tensor, "seq d_model"]:
         """The learned positions, interpolated to this grid, except the class token's."""
-        table = self.positions
-        assert table is not None
+        assert self.positions is not None
         assert self.grid is not None
-        if (rows, columns) == self.grid:
-            return table
-        n_patches = self.grid[0] * self.grid[1]
-        first, patches = table.split([len(table) - n_patches, n_patches])
-        wide = patches if patches.dtype == torch.float64 else patches.float()
-        image = wide.T.unflatten(1, self.grid)[None]
-        image = F.interpolate(image, size=(rows, columns), mode="bicubic", align_corners=False)
-        return torch.cat([first, image[0].flatten(1).T.to(table.dtype)])
+        return interpolated(self.positions, self.grid, (rows, columns))
+
+
+def interpolated(
+    table: Float[Tensor, "rows d_model"], known: tuple[int, int], wanted: tuple[int, int]
+) -> Float[Tensor, "seq d_model"]:
+    """Positions of a grid of `known` rows and columns for one of others (bicubic).
+
+    Dosovitskiy et al. 2021, §3.2. What stands in the table before those of the grid stays.
+    """
+    if known == wanted:
+        return table
+    n_patches = known[0] * known[1]
+    first, patches = table.split([len(table) - n_patches, n_patches])
+    wide = patches if patches.dtype == torch.float64 else patches.float()
+    image = wide.T.unflatten(1, known)[None]
+    image = F.interpolate(image, size=wanted, mode="bicubic", align_corners=False)
+    return torch.cat([first, image[0].flatten(1).T.to(table.dtype)])
 
 
 def check_divides(size: tuple[int, int], patch: int) -> None:
@@ -265,6 +267,17 @@ def as_sequence(
     """`drop(position(x))`, zero at padding, with its context for a bidirectional stack."""
     ctx = Context.over(x, Full(), valid=valid)
     return zero_padding(dropout(position.embed(x, ctx)), valid), ctx
+
+
+def check_images(images: Tensor, channels: int, valid: Tensor | None) -> None:
+    """Raise `InputError` for a wrong shape, or padding."""
+    if valid is not None:
+        raise InputError("an image has no padding: valid must be None")
+    if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
+        raise InputError(
+            f"images must be numbers with a point of shape (batch, {channels}, height, width), "
+            f"got {images.dtype} of shape {tuple(images.shape)}"
+        )
 
 
 def check_frames(frames: Tensor, channels: int, valid: Tensor | None) -> None:

@@ -2,7 +2,14 @@
 
 from collections.abc import Callable
 
-from addnorm.data import AudioConfig, ChatConfig, DataConfig, Medium, medium_of
+from addnorm.data import (
+    AudioConfig,
+    ChatConfig,
+    DataConfig,
+    ImageFilesConfig,
+    Medium,
+    medium_of,
+)
 from addnorm.data.batch import BATCHING
 from addnorm.data.batching import (
     ExamplesConfig,
@@ -14,6 +21,7 @@ from addnorm.data.batching import (
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.runs.settings import MEASURED, EvalConfig
 from addnorm.runs.task import task_of_model
@@ -35,14 +43,15 @@ def check_input(
     reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
     medium = medium_of(data) or MEDIA.get(reads, "text")
-    needed = next((name for name, one in MEDIA.items() if one == medium), "tokens")
+    fitting = [name for name, one in MEDIA.items() if one == medium] or ["tokens"]
     kind = f"data.kind = {kind_of(data)!r}"
     batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
     rules = [
         (
-            reads != needed,
+            reads not in fitting,
             "model.input.kind",
-            f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
+            f"the model reads {reads}, but {kind} needs model.input.kind = "
+            + " or ".join(map(repr, fitting)),
         ),
         (
             tokenizer is None and medium == "text" and not train.has_tokens,
@@ -75,6 +84,13 @@ def check_input(
             "makes every token a target, and of a conversation the answers alone are: it needs "
             "'tokens'"
         )
+    if isinstance(data, ImageFilesConfig) and not isinstance(model, DecoderConfig):
+        patch = model.input.patch if isinstance(model.input, PatchEmbeddingConfig) else 1
+        if data.image_size == "own" and data.size_multiple % patch:
+            raise InputError(
+                f"{place(['data', 'size_multiple'])}: images of their own sizes need "
+                f"data.size_multiple = {patch}, or a multiple of it, for patches of {patch} pixels"
+            )
     if isinstance(data, AudioConfig) and not isinstance(model, DecoderConfig):
         heard, read = data.n_mels, getattr(model.input, "n_mels", None)
         if heard != read:
@@ -84,7 +100,11 @@ def check_input(
             )
 
 
-MEDIA: dict[str, Medium] = {"patches": "images", "log_mel": "audio"}
+MEDIA: dict[str, Medium] = {
+    "patches": "images",
+    "convolutions": "images",
+    "log_mel": "audio",
+}
 """What a model with another input than tokens reads."""
 
 BATCHED: dict[Medium, type | tuple[type, ...]] = {

@@ -7,12 +7,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from addnorm.data import AudioConfig, ImageFilesConfig, ImagesConfig, medium_of
+from addnorm.data import (
+    AudioConfig,
+    DatasetConfig,
+    ImageFilesConfig,
+    ImagesConfig,
+    medium_of,
+)
 from addnorm.data.frames import side_by_side
 from addnorm.data.image_files import read_image
 from addnorm.data.images import scaled
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.run import Run
 from addnorm.runs.types import Classified
@@ -56,11 +63,11 @@ def classify_files(
 def _reader(run: Run) -> Callable[[Path], Tensor]:
     """The function that reads a file as the run's data were read."""
     data, model = run.recipe.data, run.recipe.model
-    if isinstance(data, AudioConfig | ImageFilesConfig):
+    if isinstance(data, AudioConfig | ImageFilesConfig | DatasetConfig):
         return lambda file: data.read(_there(file), str(file))
     assert isinstance(data, ImagesConfig)
     assert isinstance(model, EncoderConfig)
-    assert isinstance(model.input, PatchEmbeddingConfig)
+    assert isinstance(model.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
     height, width = (side * data.pool for side in model.input.size)
     channels = model.input.channels
 
@@ -80,11 +87,14 @@ def _there(file: Path) -> Path:
 def _classified(run: Run, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
     signals = [signal for _, signal in some]
     if medium_of(run.recipe.data) == "audio":
-        inputs = side_by_side(signals)
-    else:
-        inputs = {"inputs": scaled(torch.stack(signals))}
-    logits = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
-    for row in logits.softmax(-1).tolist():
-        by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
-        best = max(by_label, key=by_label.__getitem__)
-        yield Classified(best, (best,), by_label)
+        batches = [side_by_side(signals)]
+    elif len({signal.shape for signal in signals}) == 1:
+        batches = [{"inputs": scaled(torch.stack(signals))}]
+    else:  # of several sizes, one by one
+        batches = [{"inputs": scaled(signal[None])} for signal in signals]
+    for inputs in batches:
+        logits = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
+        for row in logits.softmax(-1).tolist():
+            by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
+            best = max(by_label, key=by_label.__getitem__)
+            yield Classified(best, (best,), by_label)

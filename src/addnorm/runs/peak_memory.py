@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +17,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-from addnorm.data.batching import Batch, Buckets, Loader
+from addnorm.data.batching import Batch, Buckets, Images, Loader
 from addnorm.memory import (
     peak_resident_memory,
     resident_memory,
@@ -132,9 +133,15 @@ def _make_steps(prepared: Prepared, batches: Sequence[Batch]) -> None:
 def largest_batches(loader: Loader[Any]) -> list[Batch]:
     """The batches of an epoch that may need most: by positions, and by their square as scores do.
 
-    The first batch follows them, whose other shape leaves other gaps. Only `Buckets` have batches
-    of several shapes; of other loaders it is the first batch alone.
+    The first batch follows them, whose other shape leaves other gaps. `Buckets` and `Images` have
+    batches of several shapes; of other loaders it is the first batch alone.
     """
+    if isinstance(loader, Images):
+        plan = loader.plan(0)
+        areas = [prod(loader.sizes[items[0].example]) for items in plan]
+        most = max(range(len(plan)), key=lambda n: len(plan[n]) * areas[n])
+        largest = max(range(len(plan)), key=lambda n: len(plan[n]) * areas[n] ** 2)
+        return [loader.build(plan[n]) for n in dict.fromkeys((most, largest, 0))]
     if not isinstance(loader, Buckets):
         return [next(loader.batches())]
     plan = loader.plan(0)

@@ -47,6 +47,25 @@ def cross_entropy_sum(
     )
 
 
+def soft_cross_entropy_sum(
+    logits: Float[Tensor, "*batch classes"],
+    probabilities: Float[Tensor, "*batch classes"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """`Σ_t -Σ_c y_c log softmax(logits_t)_c` in nats, `y` the probabilities of each row.
+
+    They are mixed with the uniform distribution by `label_smoothing` (Szegedy et al. 2016, §7).
+    Computed in float32 or wider.
+    """
+    wide = _wide(logits)
+    return F.cross_entropy(
+        wide.flatten(0, -2),
+        probabilities.to(wide.dtype).flatten(0, -2),
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+
+
 def binary_cross_entropy_sum(
     logits: Float[Tensor, "*batch labels"], targets: Shaped[Tensor, "*batch labels"]
 ) -> Float[Tensor, ""]:
@@ -70,11 +89,15 @@ def loss_sum(
     outputs: Float[Tensor, "*batch outputs"],
     targets: Shaped[Tensor, "*targets"],
     label_smoothing: float = 0.0,
+    soft_targets: Float[Tensor, "*batch outputs"] | None = None,
 ) -> Float[Tensor, ""]:
     """The loss by the dtype of the targets: classes, boolean labels or real values.
 
-    Raises `InputError` for label smoothing of anything other than classes.
+    With `soft_targets`, the probabilities of the classes, these are what counts. Raises
+    `InputError` for label smoothing of anything other than classes.
     """
+    if soft_targets is not None:
+        return soft_cross_entropy_sum(outputs, soft_targets, label_smoothing)
     if targets.dtype == torch.long:
         return cross_entropy_sum(outputs, targets, label_smoothing)
     if label_smoothing:
@@ -180,13 +203,14 @@ def exits_cross_entropy_sum(
     outputs: Iterable[Float[Tensor, "*batch vocab"]],
     targets: Shaped[Tensor, "*targets"],
     label_smoothing: float = 0.0,
+    soft_targets: Float[Tensor, "*batch vocab"] | None = None,
 ) -> Float[Tensor, ""]:
     """The mean of `loss_sum` over all exits of a model, including the last.
 
     All exits are trained jointly with equal weights (Teerapittayanon et al. 2016, §III.B; Schwartz
     et al. 2020, §3). Raises `ValueError` if there are none.
     """
-    losses = [loss_sum(logits, targets, label_smoothing) for logits in outputs]
+    losses = [loss_sum(logits, targets, label_smoothing, soft_targets) for logits in outputs]
     if not losses:
         raise ValueError("the loss of no exits is undefined: a model has at least its last")
     return torch.stack(losses).mean()

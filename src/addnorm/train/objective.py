@@ -66,17 +66,28 @@ class Objective:
                 "a loss has none"
             )
 
-    def __call__(self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
-        """The summed loss; divide it by the number of targets for the loss per token."""
+    def __call__(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        targets: Tensor,
+        soft_targets: Tensor | None = None,
+    ) -> Tensor:
+        """The summed loss; divide it by the number of targets for the loss per token.
+
+        Where `soft_targets` are given, classes have these probabilities.
+        """
         if self.teacher is None:
-            return self._labelled(model, inputs, targets)
+            return self._labelled(model, inputs, targets, soft_targets)
         with nullcontext() if self.layers is None else self.layers.watching() as layer_loss:
             with torch.no_grad():
                 wanted = self.teacher(**inputs)
-            taught = self._taught(model(**inputs), wanted, targets)
+            taught = self._taught(model(**inputs), wanted, targets, soft_targets)
             return taught if layer_loss is None else taught + counted(targets) * layer_loss()
 
-    def _taught(self, outputs: Tensor, wanted: Tensor, targets: Tensor) -> Tensor:
+    def _taught(
+        self, outputs: Tensor, wanted: Tensor, targets: Tensor, soft: Tensor | None
+    ) -> Tensor:
         """The loss against the teacher, with that against the labels in its share."""
         if self.distillation is None:
             return imitation_sum(outputs, wanted, targets)
@@ -84,22 +95,25 @@ class Objective:
         taught = imitation_sum(outputs, wanted, targets, self.distillation.temperature)
         if share == 1.0:
             return taught
-        return share * taught + (1 - share) * loss_sum(outputs, targets, self.label_smoothing)
+        labelled = loss_sum(outputs, targets, self.label_smoothing, soft)
+        return share * taught + (1 - share) * labelled
 
-    def _labelled(self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+    def _labelled(
+        self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None
+    ) -> Tensor:
         smoothing = self.label_smoothing
         early = model if isinstance(model, EncoderModel | DecoderModel) and model.exits else None
         if self.module is not None:
             outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
             return torch.stack([self._own(self.module, out, targets) for out in outputs]).mean()
         if early is not None:
-            return exits_cross_entropy_sum(early.exit_logits(**inputs), targets, smoothing)
+            return exits_cross_entropy_sum(early.exit_logits(**inputs), targets, smoothing, soft)
         if not self.in_parts or not isinstance(model, Model):
-            return loss_sum(model(**inputs), targets, smoothing)
+            return loss_sum(model(**inputs), targets, smoothing, soft)
         x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
         if isinstance(model.head, TokenHead):
             return head_cross_entropy_sum(model.head, x, ctx, targets, smoothing)
-        return loss_sum(model.head(x, ctx), targets, smoothing)
+        return loss_sum(model.head(x, ctx), targets, smoothing, soft)
 
     def _own(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         found = module(logits, targets)

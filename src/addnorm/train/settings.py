@@ -7,6 +7,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from addnorm.config import Probability, config
 from addnorm.data.batching import BatchingConfig, TokensConfig
+from addnorm.data.images import ExamplesConfig, mixes
 from addnorm.parts import kind_of
 from addnorm.train.activation_checkpointing import Checkpointed
 from addnorm.train.adapters import AdapterConfig
@@ -108,6 +109,13 @@ class TrainConfig:
             (
                 other and self.label_smoothing,
                 f"label_smoothing is that of cross_entropy: leave it out with {other}",
+            ),
+            (
+                other
+                and isinstance(self.batching, ExamplesConfig)
+                and mixes(self.batching.augment),
+                "mixup and cutmix give probabilities of classes, which cross_entropy takes: leave "
+                f"them out with {other}",
             ),
             (
                 self.ema is not None and self.average,

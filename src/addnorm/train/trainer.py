@@ -221,16 +221,16 @@ class Trainer:
         """
         recorded = record_router_logits(self.mixtures)
         with autocast(self.config.precision, self.device), recorded as router_logits:
-            loss = self.loss_of(batch.inputs, batch.targets)
+            loss = self.loss_of(batch.inputs, batch.targets, batch.soft_targets)
             loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, batch.inputs)
             loss = loss / max(n_tokens, 1)
         self.load.count(router_logits, batch.inputs)
         self.scaler.scale(loss).backward()
         return loss.detach()
 
-    def loss(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+    def loss(self, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None) -> Tensor:
         """The loss of one micro-batch, summed over its targets."""
-        return self.objective(self.model, inputs, targets)
+        return self.objective(self.model, inputs, targets, soft)
 
     def clip(self, loss: float) -> float:
         """Clip the gradient's global norm. Raises `NonFiniteError` if it is not finite."""

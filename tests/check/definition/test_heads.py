@@ -33,6 +33,17 @@ def test_texts_are_pooled(pooling: str, first: list[float]) -> None:
     assert head(config, EYE) == [first, [6, 6]]
 
 
+def test_texts_are_pooled_by_learned_weights() -> None:
+    """Scores of 0 and log 3: a quarter of the first token and three of the second."""
+    a, b = X[0].tolist(), X[1].tolist()
+    apart = math.log(3) / (b[0] - a[0])
+    score = {"weight": torch.tensor([[apart, 0.0]]).double(), "bias": torch.ones(1).double()}
+    weights = EYE | {f"pool.score.{name}": w for name, w in score.items()}
+    found = head(ClassificationHeadConfig(pooling="seqpool"), weights)
+    assert found[0] == pytest.approx([(x + 3 * y) / 4 + 1 for x, y in zip(a, b, strict=True)])
+    assert found[1] == [6, 6]
+
+
 def test_tokens_have_tags_and_logits() -> None:
     assert head(TaggingHeadConfig(), EYE) == (X + 1).tolist()
     assert head(HiddenHeadConfig(), {}) == X.tolist()

@@ -21,7 +21,12 @@ from addnorm.convert.exporters.onnx import export_onnx
 from addnorm.convert.folder import save
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
-from addnorm.models.inputs import LogMelEmbeddingConfig, PatchEmbeddingConfig, SeriesEmbeddingConfig
+from addnorm.models.inputs import (
+    ConvolutionalEmbeddingConfig,
+    LogMelEmbeddingConfig,
+    PatchEmbeddingConfig,
+    SeriesEmbeddingConfig,
+)
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
 from addnorm.nn.norms import RMSNormConfig
@@ -50,6 +55,9 @@ def test_the_sample_is_within_the_vocabulary_and_the_table_of_positions() -> Non
         EncoderConfig(**SMALL, input=PatchEmbeddingConfig(size=(8, 4), patch=4), head=LABELS).build(
             n_labels=2
         ),
+        EncoderConfig(
+            **SMALL, input=ConvolutionalEmbeddingConfig(size=(9, 8), widths=(4,)), head=LABELS
+        ).build(n_labels=2),
         EncoderConfig(**SMALL, input=SeriesEmbeddingConfig(patch=4), head=LABELS).build(n_labels=2),
         EncoderDecoderConfig(**SMALL).build(11),
         EncoderDecoderConfig(

@@ -28,6 +28,7 @@ from addnorm.nn.attention import (
 )
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import (
@@ -330,14 +331,32 @@ def test_an_encoder_gives_our_outputs(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parity
-def test_an_encoder_of_images_gives_our_outputs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("images", "head"),
+    [
+        (
+            PatchEmbeddingConfig(size=(8, 12), channels=3, patch=4),
+            ClassificationHeadConfig(pooling="first"),
+        ),
+        (
+            ConvolutionalEmbeddingConfig(size=(8, 12), widths=(8,)),
+            ClassificationHeadConfig(pooling="seqpool"),
+        ),
+    ],
+    ids=["patches", "convolutions"],
+)
+def test_an_encoder_of_images_gives_our_outputs(
+    images: PatchEmbeddingConfig | ConvolutionalEmbeddingConfig,
+    head: ClassificationHeadConfig,
+    tmp_path: Path,
+) -> None:
     config = EncoderConfig(
         **SMALL,
         position=NoPositionConfig(),
         attention=AttentionConfig(n_heads=4),
         residual=PreNormConfig(),
-        input=PatchEmbeddingConfig(size=(8, 12), channels=3, patch=4),
-        head=ClassificationHeadConfig(pooling="first"),
+        input=images,
+        head=head,
     )
     model = _built(config, n_labels=3)
     session = Session(export_onnx(model, config, tmp_path)[0])

@@ -47,8 +47,13 @@ def tagging(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
 
 
 def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
-    """Devlin et al. 2019, §4.1."""
-    pool = {"mean": lambda t: t.mean(0), "max": lambda t: t.amax(0), "first": lambda t: t[0]}
+    """Devlin et al. 2019, §4.1; `seqpool` is Hassani et al. 2021, §3.3."""
+    pool = {
+        "mean": lambda t: t.mean(0),
+        "max": lambda t: t.amax(0),
+        "first": lambda t: t[0],
+        "seqpool": lambda t: torch.softmax(linear(weights, "pool.score", t)[:, 0], 0) @ t,
+    }
     pooled = torch.stack([pool[config.pooling](x[tokens]) for tokens in _each(texts)])
     return linear(
         weights, "proj", transformed(config.transform, under(weights, "transform"), pooled)

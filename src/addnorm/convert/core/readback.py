@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.audio import LogMelEmbedding
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, SeriesEmbedding
 
@@ -50,6 +51,10 @@ def _sample_input(embed: nn.Module) -> Tensor:
         case PatchEmbedding():
             rows, columns = embed.grid or (2, 2)
             shape = (1, embed.proj.in_channels, rows * embed.patch, columns * embed.patch)
+        case ConvolutionalEmbedding():
+            rows, columns = embed.grid or (2, 2)
+            factor = 2 ** len(embed.convolutions)
+            shape = (1, embed.channels, rows * factor, columns * factor)
         case LogMelEmbedding():
             most = 2 * (embed.position.max_len or LENGTH)  # two frames per position
             shape = (1, embed.conv1.in_channels, min(LENGTH, most))

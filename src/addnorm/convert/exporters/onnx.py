@@ -42,6 +42,7 @@ from addnorm.nn.attention.flex import FlexCore
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding, ConvolutionalEmbeddingConfig
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
 from addnorm.quantize import is_quantized
@@ -235,11 +236,11 @@ def _readable(embed: Input, config: ModelConfig) -> dict[str, GraphTensor]:
     if isinstance(embed, TokenEmbedding):
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (embed.types is not None)
         return {name: _ids(3, "sequence") for name in names}
-    assert isinstance(embed, PatchEmbedding)
+    assert isinstance(embed, PatchEmbedding | ConvolutionalEmbedding)
     assert not isinstance(config, DecoderConfig)
-    assert isinstance(config.input, PatchEmbeddingConfig)
+    assert isinstance(config.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
     pixels = torch.zeros(2, config.input.channels, *config.input.size)
-    return {"pixels": GraphTensor(example=pixels.to(embed.proj.weight.dtype), axes={0: "batch"})}
+    return {"pixels": GraphTensor(example=pixels.to(embed.dtype), axes={0: "batch"})}
 
 
 def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[str, GraphTensor]:

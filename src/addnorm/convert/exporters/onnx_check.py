@@ -12,6 +12,7 @@ from addnorm.convert.core.readback import check_logits, model_logits, sample_inp
 from addnorm.convert.exporters.onnx_quantized import DequantizedMatrix, Product
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding
 from addnorm.nn.patches import PatchEmbedding
 
 TYPES = {"tensor(float16)": torch.float16, "tensor(double)": torch.float64}
@@ -56,12 +57,12 @@ def _inputs(folder: Path, model: Model) -> tuple[Tensor, ...]:
     """Sample inputs for the model, with images of the size that the graph takes."""
     inputs = sample_inputs(model)
     embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
-    if not isinstance(embed, PatchEmbedding):
+    if not isinstance(embed, PatchEmbedding | ConvolutionalEmbedding):
         return inputs
     file = "encoder_model.onnx" if isinstance(model, EncoderDecoderModel) else "model.onnx"
     shape = (1, *Session(folder / file).shapes["pixels"][1:])
     pixels = torch.linspace(-1.0, 1.0, int(torch.tensor(shape).prod())).view(shape)
-    return (pixels.to(inputs[0].device, embed.proj.weight.dtype), *inputs[1:])
+    return (pixels.to(inputs[0].device, embed.dtype), *inputs[1:])
 
 
 def _translated(folder: Path, read: tuple[Tensor, ...], *, as_written: bool) -> Tensor:

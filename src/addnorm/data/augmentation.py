@@ -1,0 +1,137 @@
+"""Augmentation: random changes of training images, made on a whole batch at once."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+from random import Random
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.nn import functional as F
+
+from addnorm.config import config
+from addnorm.errors import InputError
+
+Images = Float[Tensor, "batch channels height width"]
+"""Images from 0, black, to 255, white."""
+
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+"""A number in (0, 1]."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images with the probability of each class: one of 1, until images are mixed."""
+
+    images: Images
+    classes: Float[Tensor, "batch classes"]
+
+
+class Augmentation(ABC):
+    """A random change of images. All that is random comes from a generator for each image.
+
+    So what happens to an image depends on its own draws, and of the batch on its neighbour alone,
+    whose part an image takes over when the two are mixed.
+    """
+
+    @abstractmethod
+    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+        """Change each image by its own generator."""
+
+
+@config
+class CropConfig(Augmentation):
+    """A crop of the image's own size, anywhere in the image with a frame around it.
+
+    He et al. 2016, §4.2: a frame of 4 black pixels. With one of black it is `shift`.
+    """
+
+    kind: Literal["crop"] = "crop"
+    padding: PositiveInt = 4
+    """The width of the frame, in pixels; mirrored, it is narrower than the image."""
+    frame: Literal["black", "reflect"] = "black"
+    """What the frame shows: black, or the image mirrored at its edges."""
+
+    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+        height, width = examples.images.shape[-2:]
+        if self.frame == "reflect" and self.padding >= min(height, width):
+            raise InputError(
+                f"crop: padding = {self.padding} cannot be mirrored from images of "
+                f"{height} × {width}: at most {min(height, width) - 1}"
+            )
+        mode = "constant" if self.frame == "black" else "reflect"
+        wide = F.pad(examples.images, (self.padding,) * 4, mode=mode)
+        reach = 2 * self.padding
+        places = [(rng.randint(0, reach), rng.randint(0, reach)) for rng in dice]
+        rows = [
+            image[:, top : top + height, left : left + width]
+            for image, (top, left) in zip(wide, places, strict=True)
+        ]
+        return replace(examples, images=torch.stack(rows))
+
+
+@config
+class FlipConfig(Augmentation):
+    """Left and right change places in some of the images."""
+
+    kind: Literal["flip"] = "flip"
+    probability: Share = 0.5
+    """The share of images that are flipped."""
+
+    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+        flipped = chosen(self.probability, dice)[:, None, None, None]
+        images = torch.where(flipped, examples.images.flip(-1), examples.images)
+        return replace(examples, images=images)
+
+
+@config
+class ErasingConfig(Augmentation):
+    """A rectangle anywhere in some of the images is filled with random pixels.
+
+    Zhong et al. 2020, alg. 1: its share of the image and its height by its width are drawn, the
+    latter evenly on a logarithmic scale, until it fits; where ten draws do not, nothing is erased.
+    """
+
+    kind: Literal["erasing"] = "erasing"
+    probability: Share = 0.5
+    """The share of images that lose a rectangle."""
+    area: tuple[Share, Share] = (0.02, 0.4)
+    """The least and the largest share of the image that is erased."""
+    aspect: PositiveFloat = 0.3
+    """The smallest height by width of the rectangle; the largest is its inverse."""
+
+    def __post_init__(self) -> None:
+        if self.area[0] > self.area[1]:
+            least, most = self.area
+            raise ValueError(f"area = ({least}, {most}): the least first, ({most}, {least})")
+
+    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+        images = examples.images.clone()
+        for image, rng in zip(images, dice, strict=True):
+            if rng.random() < self.probability:
+                self.erase(image, rng)
+        return replace(examples, images=images)
+
+    def erase(self, image: Float[Tensor, "channels height width"], rng: Random) -> None:
+        """Fill a rectangle of the image."""
+        channels, height, width = image.shape
+        steepest = abs(log(self.aspect))
+        for _ in range(10):
+            area = rng.uniform(*self.area) * height * width
+            aspect = exp(rng.uniform(-steepest, steepest))
+            rows, columns = round(sqrt(area * aspect)), round(sqrt(area / aspect))
+            if 0 < rows <= height and 0 < columns <= width:
+                top, left = rng.randint(0, height - rows), rng.randint(0, width - columns)
+                noise = bytearray(rng.randbytes(channels * rows * columns))
+                filled = torch.frombuffer(noise, dtype=torch.uint8).view(channels, rows, columns)
+                image[:, top : top + rows, left : left + columns] = filled
+                return
+
+
+def chosen(probability: float, dice: Sequence[Random]) -> Bool[Tensor, " batch"]:
+    """Which images a draw chooses."""
+    return torch.tensor([rng.random() < probability for rng in dice])
