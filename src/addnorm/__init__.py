@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from addnorm.data.image_files import ImageFilesConfig as ImageFilesConfig
     from addnorm.data.images import ExamplesConfig as ExamplesConfig
     from addnorm.data.images import ImagesConfig as ImagesConfig
+    from addnorm.data.series import SeriesConfig as SeriesConfig
+    from addnorm.data.series_batches import SeriesBatchesConfig as SeriesBatchesConfig
     from addnorm.data.tokenizers import BPEConfig as BPEConfig
     from addnorm.data.tokenizers import CharConfig as CharConfig
     from addnorm.data.tokenizers import Tokenizer as Tokenizer
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
     from addnorm.nn.embed import EmbeddingConfig as EmbeddingConfig
     from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
     from addnorm.nn.feedforward import GatedFeedForwardConfig as GatedFeedForwardConfig
+    from addnorm.nn.forecast import ForecastHeadConfig as ForecastHeadConfig
     from addnorm.nn.heads import ClassificationHeadConfig as ClassificationHeadConfig
     from addnorm.nn.heads import HiddenHeadConfig as HiddenHeadConfig
     from addnorm.nn.heads import PoolerHeadConfig as PoolerHeadConfig
@@ -139,6 +142,8 @@ _MODULES = {
     "addnorm.data.hub": "DatasetConfig",
     "addnorm.data.image_files": "ImageFilesConfig",
     "addnorm.data.images": "ExamplesConfig ImagesConfig",
+    "addnorm.data.series": "SeriesConfig",
+    "addnorm.data.series_batches": "SeriesBatchesConfig",
     "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
     "addnorm.data.windows": "PackedConfig WindowsConfig",
     "addnorm.errors": "InputError Interrupted NonFiniteError",
@@ -158,6 +163,7 @@ _MODULES = {
     "addnorm.nn.convolution": "ConvolutionConfig",
     "addnorm.nn.embed": "EmbeddingConfig",
     "addnorm.nn.feedforward": "FeedForwardConfig GatedFeedForwardConfig",
+    "addnorm.nn.forecast": "ForecastHeadConfig",
     "addnorm.nn.heads": (
         "ClassificationHeadConfig HiddenHeadConfig PoolerHeadConfig "
         "TaggingHeadConfig TokenHeadConfig TransformConfig"

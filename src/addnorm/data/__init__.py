@@ -13,17 +13,21 @@ from addnorm.data.examples import (
     Example,
     Image,
     Labelled,
+    LabelledSeries,
     Medium,
     MultiLabelled,
     Pair,
     Report,
     Scored,
+    ScoredSeries,
+    Series,
     Tagged,
     Text,
 )
 from addnorm.data.hub import DatasetConfig
 from addnorm.data.image_files import ImageFilesConfig
 from addnorm.data.images import ImagesConfig
+from addnorm.data.series import SeriesConfig
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import TableConfig
 from addnorm.parts import Family, members
@@ -49,6 +53,7 @@ DataConfig = Annotated[
     | ImagesConfig
     | ImageFilesConfig
     | AudioConfig
+    | SeriesConfig
     | DataPart,
     Family("data", DataPart, method="load"),
 ]
@@ -62,6 +67,8 @@ def medium_of(data: object) -> Medium | None:
             return "images"
         case AudioConfig():
             return "audio"
+        case SeriesConfig():
+            return "series"
         case _:
             return "text" if isinstance(data, members(DataConfig)) else None
 
@@ -80,6 +87,7 @@ __all__ = [
     "ImageFilesConfig",
     "ImagesConfig",
     "Labelled",
+    "LabelledSeries",
     "LinesConfig",
     "Medium",
     "MultiLabelled",
@@ -87,6 +95,9 @@ __all__ = [
     "ParallelConfig",
     "Report",
     "Scored",
+    "ScoredSeries",
+    "Series",
+    "SeriesConfig",
     "TableConfig",
     "Tagged",
     "Text",

@@ -8,6 +8,7 @@ from addnorm.data.batching import (
     ExamplesConfig,
     FramesConfig,
     PackedConfig,
+    SeriesBatchesConfig,
     TokensConfig,
     WindowsConfig,
 )
@@ -78,13 +79,14 @@ def check_input(
             )
 
 
-MEDIA: dict[str, Medium] = {"patches": "images", "log_mel": "audio"}
+MEDIA: dict[str, Medium] = {"patches": "images", "log_mel": "audio", "series": "series"}
 """What a model with another input than tokens reads."""
 
 BATCHED: dict[Medium, type | tuple[type, ...]] = {
     "text": (TokensConfig, WindowsConfig, PackedConfig),
     "images": ExamplesConfig,
     "audio": FramesConfig,
+    "series": SeriesBatchesConfig,
 }
 """The kinds of batching of each medium."""
 
