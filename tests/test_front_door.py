@@ -76,6 +76,7 @@ NAMES = [
     "Interrupted",
     "InverseSquareRootConfig",
     "KERPLEConfig",
+    "LabelledSeriesConfig",
     "LayerConfig",
     "LayerNormConfig",
     "LearnedConfig",

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,10 @@ FILES = {
     "reviews.txt": "".join(f"{line}\n" for line in LINES * 5),
     "reviews.csv": 'review,stars\na fine day,good\n"wet, and cold",bad\n' + "a day,good\n" * 8,
     "names.conll": SENTENCES * 5,
+    "load.csv": "date,load,temperature\n"
+    + "".join(
+        f"{datetime(2023, 1, 1) + timedelta(hours=i)},{i % 24},{(7 * i) % 24}\n" for i in range(720)
+    ),
 }
 SHORTER = {
     r"\bsteps = \d+": "steps = 4",

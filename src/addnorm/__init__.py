@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from addnorm.data.image_files import ImageFilesConfig as ImageFilesConfig
     from addnorm.data.images import ExamplesConfig as ExamplesConfig
     from addnorm.data.images import ImagesConfig as ImagesConfig
+    from addnorm.data.labelled_series import LabelledSeriesConfig as LabelledSeriesConfig
     from addnorm.data.series import SeriesConfig as SeriesConfig
     from addnorm.data.series_batches import SeriesBatchesConfig as SeriesBatchesConfig
     from addnorm.data.tokenizers import BPEConfig as BPEConfig
@@ -142,6 +143,7 @@ _MODULES = {
     "addnorm.data.hub": "DatasetConfig",
     "addnorm.data.image_files": "ImageFilesConfig",
     "addnorm.data.images": "ExamplesConfig ImagesConfig",
+    "addnorm.data.labelled_series": "LabelledSeriesConfig",
     "addnorm.data.series": "SeriesConfig",
     "addnorm.data.series_batches": "SeriesBatchesConfig",
     "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",

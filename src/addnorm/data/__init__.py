@@ -27,6 +27,7 @@ from addnorm.data.examples import (
 from addnorm.data.hub import DatasetConfig
 from addnorm.data.image_files import ImageFilesConfig
 from addnorm.data.images import ImagesConfig
+from addnorm.data.labelled_series import LabelledSeriesConfig
 from addnorm.data.series import SeriesConfig
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import TableConfig
@@ -54,6 +55,7 @@ DataConfig = Annotated[
     | ImageFilesConfig
     | AudioConfig
     | SeriesConfig
+    | LabelledSeriesConfig
     | DataPart,
     Family("data", DataPart, method="load"),
 ]
@@ -67,7 +69,7 @@ def medium_of(data: object) -> Medium | None:
             return "images"
         case AudioConfig():
             return "audio"
-        case SeriesConfig():
+        case SeriesConfig() | LabelledSeriesConfig():
             return "series"
         case _:
             return "text" if isinstance(data, members(DataConfig)) else None
@@ -88,6 +90,7 @@ __all__ = [
     "ImagesConfig",
     "Labelled",
     "LabelledSeries",
+    "LabelledSeriesConfig",
     "LinesConfig",
     "Medium",
     "MultiLabelled",

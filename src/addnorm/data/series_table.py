@@ -68,7 +68,7 @@ def read_series(
     time_name = _time_column(file, rows[0], time_column)
     names = _variables(rows[0], time_name, columns)
     places = [where for where, _ in rows]
-    times = [_time(record, time_name, where) for where, record in rows]
+    times = [time_in(record, time_name, where) for where, record in rows]
     values = np.array([_numbers(record, names, where, missing) for where, record in rows])
     check_order(times, places)
     interval = regular_interval(times)
@@ -102,7 +102,7 @@ def _rows(file: Path, encoding: str) -> list[tuple[str, Record]]:
 def _time_column(file: Path, first: tuple[str, Record], wanted: str | None) -> str:
     where, record = first
     if wanted is not None:
-        _check_column(record, wanted, where)
+        check_column(record, wanted, where)
         return wanted
     # A number alone could be a date such as 20160701, and is a value far more often.
     for name, cell in record.items():
@@ -119,19 +119,21 @@ def _variables(
 ) -> tuple[str, ...]:
     where, record = first
     for name in columns:
-        _check_column(record, name, where)
+        check_column(record, name, where)
     if time_name in columns or len({*columns}) < len(columns):
         raise InputError(f"{where}: data.columns = {list(columns)}: each variable once, no times")
     return tuple(columns) or tuple(name for name in record if name != time_name)
 
 
-def _check_column(record: Record, name: str, where: str) -> None:
+def check_column(record: Record, name: str, where: str) -> None:
+    """Raise `InputError`, with the nearest name, for a column that a row has not."""
     if name not in record:
         known = ", ".join(record)
         raise InputError(f"{where}: no column {name!r} among {known}.{nearest(name, record)}")
 
 
-def _time(record: Record, name: str, where: str) -> datetime:
+def time_in(record: Record, name: str, where: str) -> datetime:
+    """The time in a cell. Raises `InputError`, with its place, for anything else."""
     found = parsed_time(record[name])
     if found is None:
         raise InputError(
@@ -151,7 +153,7 @@ def cell_number(record: Mapping[str, object], name: str, where: str, missing: Mi
     empty = cell is None or str(cell).strip().lower() in EMPTY
     if empty and missing == "refuse":
         raise InputError(
-            f"{where}: {name} is empty: fill it in, or leave out the windows that touch it: "
+            f"{where}: {name} is empty: fill it in, or leave out what touches it: "
             "data.missing = 'leave_out'"
         )
     if empty:
