@@ -12,7 +12,6 @@ from torch.testing import assert_close
 from addnorm.data.examples import Corpus, Series
 from addnorm.data.forecast_windows import ForecastWindows, encode_series, naive_forecasts
 from addnorm.data.scaling import Scaling
-from addnorm.data.series_batches import SeriesBatchesConfig
 from addnorm.errors import InputError
 
 SCALING = Scaling((2.0, -1.0), (3.0, 0.5))
@@ -93,23 +92,6 @@ def test_no_window_is_copied_before_its_turn() -> None:
 def test_a_part_too_short_is_named() -> None:
     with pytest.raises(InputError, match=r"the valid part of the series has 2 steps.* horizon = 4"):
         encode_series(corpus(torch.randn(2, 60).double(), (30, 32)), 8, 4)
-
-
-def test_batches_hold_windows_and_what_follows() -> None:
-    encoded = encode_series(corpus(torch.randn(2, 60).double(), (40, 50)), 8, 4)
-    loaders = SeriesBatchesConfig(size=5).build(encoded, seed=1)
-    batches = list(loaders.train.batches(epoch=0))
-    assert sorted(i for batch in batches for i in batch.indices) == list(range(len(encoded.train)))
-    for batch in batches:
-        windows = [encoded.train[i] for i in batch.indices]
-        inputs = torch.stack([one.signal for one in windows if one.signal is not None])
-        assert batch.inputs["inputs"].equal(inputs)
-        assert batch.targets.shape == (len(windows), 2, 4)
-        assert batch.n_tokens == batch.targets.numel()
-    orders = [[i for b in loaders.train.batches(epoch=e) for i in b.indices] for e in (0, 0, 1)]
-    assert orders[0] == orders[1] != orders[2]
-    assert loaders.valid is not None
-    assert [i for b in loaders.valid.batches() for i in b.indices] == list(range(7))
 
 
 def test_naive_forecasts() -> None:
