@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,10 @@ FILES = {
         f'{{"messages": [{{"role": "user", "content": "{n} and {n}?"}},'
         f' {{"role": "assistant", "content": "{2 * n}."}}]}}\n'
         for n in range(20)
+    ),
+    "load.csv": "date,load,temperature\n"
+    + "".join(
+        f"{datetime(2023, 1, 1) + timedelta(hours=i)},{i % 24},{(7 * i) % 24}\n" for i in range(720)
     ),
 }
 SHORTER = {

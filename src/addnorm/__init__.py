@@ -44,9 +44,12 @@ if TYPE_CHECKING:
     from addnorm.data.image_files import ImageFilesConfig as ImageFilesConfig
     from addnorm.data.images import ExamplesConfig as ExamplesConfig
     from addnorm.data.images import ImagesConfig as ImagesConfig
+    from addnorm.data.labelled_series import LabelledSeriesConfig as LabelledSeriesConfig
     from addnorm.data.mixing import CutMixConfig as CutMixConfig
     from addnorm.data.mixing import MixupConfig as MixupConfig
     from addnorm.data.randaugment import RandAugmentConfig as RandAugmentConfig
+    from addnorm.data.series import SeriesConfig as SeriesConfig
+    from addnorm.data.series_batches import SeriesBatchesConfig as SeriesBatchesConfig
     from addnorm.data.tokenizers import BPEConfig as BPEConfig
     from addnorm.data.tokenizers import CharConfig as CharConfig
     from addnorm.data.tokenizers import Tokenizer as Tokenizer
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
     from addnorm.nn.embed import EmbeddingConfig as EmbeddingConfig
     from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
     from addnorm.nn.feedforward import GatedFeedForwardConfig as GatedFeedForwardConfig
+    from addnorm.nn.forecast import ForecastHeadConfig as ForecastHeadConfig
     from addnorm.nn.heads import ClassificationHeadConfig as ClassificationHeadConfig
     from addnorm.nn.heads import HiddenHeadConfig as HiddenHeadConfig
     from addnorm.nn.heads import PoolerHeadConfig as PoolerHeadConfig
@@ -153,6 +157,9 @@ _MODULES = {
     "addnorm.data.images": "ExamplesConfig ImagesConfig",
     "addnorm.data.mixing": "CutMixConfig MixupConfig",
     "addnorm.data.randaugment": "RandAugmentConfig",
+    "addnorm.data.labelled_series": "LabelledSeriesConfig",
+    "addnorm.data.series": "SeriesConfig",
+    "addnorm.data.series_batches": "SeriesBatchesConfig",
     "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
     "addnorm.data.windows": "PackedConfig WindowsConfig",
     "addnorm.errors": "InputError Interrupted NonFiniteError",
@@ -173,6 +180,7 @@ _MODULES = {
     "addnorm.nn.convolutional_embedding": "ConvolutionalEmbeddingConfig",
     "addnorm.nn.embed": "EmbeddingConfig",
     "addnorm.nn.feedforward": "FeedForwardConfig GatedFeedForwardConfig",
+    "addnorm.nn.forecast": "ForecastHeadConfig",
     "addnorm.nn.heads": (
         "ClassificationHeadConfig HiddenHeadConfig PoolerHeadConfig "
         "TaggingHeadConfig TokenHeadConfig TransformConfig"

@@ -29,6 +29,10 @@ SURFACE = {
         "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
         "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
     },
+    "forecast": {
+        "--run", "--history", "--horizon", "--until", "--truth", "--out", "--plot", "--device",
+        "--dtype", "--import",
+    },
     "classify": {
         "--run", "--pairs", "--threshold", "--json", "--encoding", "--errors", "--device",
         "--dtype", "--import",

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts import check_config, check_gradients, check_module
 from torch import Tensor
-from torch.nn import functional as F
 from torch.testing import assert_close
 
 from addnorm.errors import InputError
@@ -22,7 +21,6 @@ from addnorm.nn.patches import (
     SeriesEmbeddingConfig,
     check_frames,
     check_images,
-    standardised,
 )
 from addnorm.nn.positions import NoPosition, Sinusoidal
 
@@ -269,15 +267,6 @@ def test_the_number_of_patches() -> None:
     assert module(torch.randn(1, 1, 337))[0].shape == (1, 42, 8)  # as the paper has
 
 
-def test_instance_norm_takes_level_and_scale_away() -> None:
-    series, real = torch.randn(2, 3, 50).double(), torch.ones(2, 1, 50, dtype=torch.bool)
-    got = standardised(series, real)
-    assert_close(got, F.instance_norm(series), rtol=0, atol=1e-12)
-    assert_close(standardised(1000 * series + 7, real), got, rtol=0, atol=1e-4)
-    assert standardised(series.bfloat16(), real).dtype == torch.bfloat16
-    assert (standardised(torch.ones(1, 1, 4), real[:1, :, :4]) == 0).all()
-
-
 @pytest.mark.parametrize(
     ("shape", "valid", "expected"),
     [
@@ -303,3 +292,28 @@ def test_contexts_are_those_of_the_sequence() -> None:
     assert isinstance(ctx, Context)
     assert ctx.batch == 2
     assert len(ctx.kv_slots) == 3
+
+
+@settings(max_examples=20)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    norm=st.sampled_from(["none", "instance", "instance_last"]),
+)
+def test_an_independent_channel_is_a_series_of_its_own(lengths: list[int], norm: Any) -> None:
+    """Nie et al. 2023, §3.1: a batch with a row for each channel, and the same weights."""
+    shape: dict[str, Any] = {"patch": 3, "stride": 2, "norm": norm}
+    module = build(SeriesEmbeddingConfig(channels=2, variables="independent", **shape)).double()
+    alone = build(SeriesEmbeddingConfig(channels=1, **shape)).double()
+    alone.load_state_dict(module.state_dict())
+    valid = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    series = torch.randn(len(lengths), 2, max(lengths)).double()
+    x, ctx = module(series, valid)
+    rows, each = alone(series.flatten(0, 1)[:, None], valid.repeat_interleave(2, 0))
+    assert_close(x, rows, rtol=0, atol=1e-12)
+    assert torch.equal(ctx.valid, each.valid)
+    assert ctx.statistics.mean.shape == (len(lengths), 2, 1)
+
+
+def test_an_affine_follows_a_norm() -> None:
+    with pytest.raises(ValueError, match="affine = 'learned' follows a norm"):
+        SeriesEmbeddingConfig(affine="learned")

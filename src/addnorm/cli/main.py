@@ -28,6 +28,7 @@ COMMANDS = (
     "evaluate",
     "generate",
     "classify",
+    "forecast",
     "embed",
     "info",
     "plot",

@@ -15,17 +15,22 @@ from addnorm.data.examples import (
     Example,
     Image,
     Labelled,
+    LabelledSeries,
     Medium,
     MultiLabelled,
     Pair,
     Report,
     Scored,
+    ScoredSeries,
+    Series,
     Tagged,
     Text,
 )
 from addnorm.data.hub import DatasetConfig
 from addnorm.data.image_files import ImageFilesConfig
 from addnorm.data.images import ImagesConfig
+from addnorm.data.labelled_series import LabelledSeriesConfig
+from addnorm.data.series import SeriesConfig
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import TableConfig
 from addnorm.parts import Family, members
@@ -52,6 +57,8 @@ DataConfig = Annotated[
     | ImageFilesConfig
     | AudioConfig
     | ChatConfig
+    | SeriesConfig
+    | LabelledSeriesConfig
     | DataPart,
     Family("data", DataPart, method="load"),
 ]
@@ -65,6 +72,8 @@ def medium_of(data: object) -> Medium | None:
             return "images"
         case AudioConfig():
             return "audio"
+        case SeriesConfig() | LabelledSeriesConfig():
+            return "series"
         case _:
             return "text" if isinstance(data, members(DataConfig)) else None
 
@@ -85,6 +94,8 @@ __all__ = [
     "ImageFilesConfig",
     "ImagesConfig",
     "Labelled",
+    "LabelledSeries",
+    "LabelledSeriesConfig",
     "LinesConfig",
     "Medium",
     "MultiLabelled",
@@ -92,6 +103,9 @@ __all__ = [
     "ParallelConfig",
     "Report",
     "Scored",
+    "ScoredSeries",
+    "Series",
+    "SeriesConfig",
     "TableConfig",
     "Tagged",
     "Text",

@@ -95,7 +95,12 @@ class Loaders:
     reports: Mapping[str, Report]
 
 
-BATCHING: dict[Medium, str] = {"text": "tokens", "images": "examples", "audio": "frames"}
+BATCHING: dict[Medium, str] = {
+    "text": "tokens",
+    "images": "examples",
+    "audio": "frames",
+    "series": "series",
+}
 """The kind of batching that takes any data of a medium."""
 
 

@@ -22,6 +22,7 @@ from addnorm.data.batch import (
 from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Longer
 from addnorm.data.frames import Frames, FramesConfig
 from addnorm.data.images import ExamplesConfig, Images
+from addnorm.data.series_batches import SeriesBatchesConfig
 from addnorm.data.windows import Packed, PackedConfig, Windows, WindowsConfig
 from addnorm.errors import InputError
 from addnorm.nn.built import built
@@ -39,6 +40,7 @@ __all__ = [
     "Loaders",
     "Packed",
     "PackedConfig",
+    "SeriesBatchesConfig",
     "TokensConfig",
     "Windows",
     "WindowsConfig",
@@ -168,7 +170,13 @@ class BatchingPart(Protocol):
 
 
 BatchingConfig = Annotated[
-    TokensConfig | WindowsConfig | PackedConfig | ExamplesConfig | FramesConfig | BatchingPart,
+    TokensConfig
+    | WindowsConfig
+    | PackedConfig
+    | ExamplesConfig
+    | FramesConfig
+    | SeriesBatchesConfig
+    | BatchingPart,
     Family("batching", BatchingPart),
 ]
 """Every way to make batches."""

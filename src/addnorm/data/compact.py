@@ -26,16 +26,16 @@ class Encoded:
     | tagging        | bos words eos   | the number of the tag at each word's first piece     |
 
     A conversation is a text for a language model, whose targets are -100 outside of answers. An
-    image or a clip has a `signal`, its pixels or frames, and no tokens; its target is the number
-    of its class. Where every output of the model has to say something of its own, `values` are the
-    targets: numbers, or for each label whether the text has it.
+    image, a clip or a series has a `signal`, its pixels, frames or steps, and no tokens; its
+    target is the number of its class. Where every output of the model has to say something of its
+    own, `values` are the targets: numbers, or for each label whether the text has it.
     """
 
     index: int
     tokens: list[int]
     targets: list[int]
     signal: Shaped[Tensor, "channels *size"] | None = None
-    values: Shaped[Tensor, " outputs"] | None = None
+    values: Shaped[Tensor, "*outputs"] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

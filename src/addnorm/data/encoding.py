@@ -21,6 +21,7 @@ from addnorm.data.examples import (
     MultiLabelled,
     Report,
     Scored,
+    ScoredSeries,
     Task,
     labels_of,
     signal_of,
@@ -251,13 +252,13 @@ def characters_of(examples: Sequence[Example]) -> Ids:
 def _signals(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
     splits: Any = {
         split: [
-            Encoded(i, [], _numbers(example, number), signal_of(example))
+            Encoded(i, [], _numbers(example, number), signal_of(example), _values(example, number))
             for i, example in enumerate(examples)
         ]
         for split, examples in corpus.splits.items()
     }
     facts: Any = {**splits, "reports": corpus.reports, "medium": corpus.medium}
-    return EncodedCorpus("classification", bos_id=0, pad_id=0, **facts, n_labels=len(number))
+    return EncodedCorpus(corpus.task, bos_id=0, pad_id=0, **facts, n_labels=len(number))
 
 
 def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -333,7 +334,7 @@ def _every_output(
 def _values(example: Example, number: Mapping[str, int]) -> Shaped[Tensor, " outputs"] | None:
     """What every output has to say of a text; None for tasks of other targets."""
     match example:
-        case Scored(_, values):
+        case Scored(_, values) | ScoredSeries(_, values):
             return torch.tensor(values)
         case MultiLabelled():
             has = torch.zeros(len(number), dtype=torch.bool)

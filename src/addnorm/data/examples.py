@@ -1,4 +1,4 @@
-"""Corpora: nine kinds of examples, three splits, and a report on every row read."""
+"""Corpora: twelve kinds of examples, three splits, and a report on every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +8,20 @@ from typing import Literal
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
+from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 
-Task = Literal["language", "translation", "classification", "multi_label", "regression", "tagging"]
+Task = Literal[
+    "language",
+    "translation",
+    "classification",
+    "multi_label",
+    "regression",
+    "tagging",
+    "forecasting",
+]
 
-Medium = Literal["text", "images", "audio"]
+Medium = Literal["text", "images", "audio", "series"]
 """What examples are made of."""
 
 
@@ -99,7 +108,52 @@ class Clip:
     label: str
 
 
-Example = Text | Pair | Labelled | MultiLabelled | Scored | Tagged | Chat | Image | Clip
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """A series of several variables, in units, whose steps from `start` on are to be forecast.
+
+    NaN stands where a step or a value is missing; `places` has the line of each step. `scaling` is
+    by the training part, and a season is what repeats itself after so many steps.
+    """
+
+    values: Float[Tensor, "variables time"]
+    start: int
+    names: tuple[str, ...]
+    places: Sequence[str]
+    scaling: Scaling
+    season: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledSeries:
+    """A whole series of several variables, and its class."""
+
+    values: Float[Tensor, "variables time"]
+    label: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredSeries:
+    """A whole series of several variables, and one or more numbers."""
+
+    series: Float[Tensor, "variables time"]
+    values: tuple[float, ...]
+
+
+Example = (
+    Text
+    | Pair
+    | Labelled
+    | MultiLabelled
+    | Scored
+    | Tagged
+    | Chat
+    | Image
+    | Clip
+    | Series
+    | LabelledSeries
+    | ScoredSeries
+)
 
 TASKS: dict[type[Example], Task] = {
     Text: "language",
@@ -111,10 +165,19 @@ TASKS: dict[type[Example], Task] = {
     Chat: "language",
     Image: "classification",
     Clip: "classification",
+    Series: "forecasting",
+    LabelledSeries: "classification",
+    ScoredSeries: "regression",
 }
 
 
-MEDIA: dict[type[Example], Medium] = {Image: "images", Clip: "audio"}
+MEDIA: dict[type[Example], Medium] = {
+    Image: "images",
+    Clip: "audio",
+    Series: "series",
+    LabelledSeries: "series",
+    ScoredSeries: "series",
+}
 """What examples are made of, other than text."""
 
 
@@ -194,16 +257,20 @@ class Corpus:
     def labels(self) -> tuple[str, ...]:
         """All classes, labels or tags in train and valid, sorted, or the names of the numbers.
 
-        Empty for other tasks.
+        Of a series to forecast, the names of its variables. Empty for other tasks.
         """
+        first = self.train[0]
+        if isinstance(first, Series):
+            return first.names
         if scored := next(self._scored(), None):
             n = len(scored.values)
             return ("value",) if n == 1 else tuple(f"value_{i}" for i in range(1, n + 1))
         examples = chain(self.train, self.valid)
         return tuple(sorted({label for example in examples for label in labels_of(example)}))
 
-    def _scored(self) -> Iterator[Scored]:
-        return (one for split in self.splits.values() for one in split if isinstance(one, Scored))
+    def _scored(self) -> Iterator[Scored | ScoredSeries]:
+        every = chain.from_iterable(self.splits.values())
+        return (one for one in every if isinstance(one, Scored | ScoredSeries))
 
     def source_texts(self) -> Iterator[str]:
         """The texts for training a (source) tokenizer: the training examples only."""
@@ -217,7 +284,7 @@ class Corpus:
 def labels_of(example: Example) -> tuple[str, ...]:
     """The class, labels or tags of an example."""
     match example:
-        case Labelled(_, label) | Image(_, label) | Clip(_, label):
+        case Labelled(_, label) | Image(_, label) | Clip(_, label) | LabelledSeries(_, label):
             return (label,)
         case MultiLabelled(_, labels) | Tagged(_, labels):
             return labels
@@ -226,7 +293,7 @@ def labels_of(example: Example) -> tuple[str, ...]:
 
 
 def source_text(example: Example) -> str:
-    """The input text of an example: words joined by spaces; empty for an image or a clip."""
+    """The input text of an example: words joined by spaces; empty for what is no text."""
     match example:
         case Text(text) | Labelled(text, _) | MultiLabelled(text, _) | Scored(text, _):
             return text
@@ -236,7 +303,7 @@ def source_text(example: Example) -> str:
             return " ".join(tokens)
         case Chat(parts, _):
             return "".join(one.text for one in parts).replace(BEGIN, "").replace(END, "")
-        case Image() | Clip():
+        case Image() | Clip() | Series() | LabelledSeries() | ScoredSeries():
             return ""
 
 
@@ -253,7 +320,9 @@ def words_of(example: Example) -> tuple[str, ...]:
 def signal_of(example: Example) -> Shaped[Tensor, "channels *size"] | None:
     """The numbers that an example other than text is made of."""
     match example:
-        case Image(signal, _) | Clip(signal, _):
+        case (
+            Image(signal, _) | Clip(signal, _) | LabelledSeries(signal, _) | ScoredSeries(signal, _)
+        ):
             return signal
         case _:
             return None

@@ -11,10 +11,13 @@ from addnorm.data.examples import (
     Example,
     Image,
     Labelled,
+    LabelledSeries,
     MultiLabelled,
     Pair,
     Report,
     Scored,
+    ScoredSeries,
+    Series,
     Tagged,
     Text,
     labels_of,
@@ -122,5 +125,5 @@ def lowered(example: Example) -> Example:
             return Scored(text.lower(), values)
         case Tagged(tokens, tags):
             return Tagged(tuple(token.lower() for token in tokens), tags)
-        case Chat() | Image() | Clip():
+        case Chat() | Image() | Clip() | Series() | LabelledSeries() | ScoredSeries():
             return example

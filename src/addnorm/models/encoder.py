@@ -13,6 +13,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
+from addnorm.nn.forecast import ForecastHead, ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
@@ -22,6 +23,7 @@ from addnorm.nn.heads import (
     build_head,
 )
 from addnorm.nn.init import initialise
+from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.residuals import Depth
 from addnorm.parts import check_conflicts, kind_of
 
@@ -55,7 +57,7 @@ class EncoderModel(nn.Module):
         inputs: Shaped[Tensor, "batch *input"],
         valid: Bool[Tensor, "batch input_seq"] | None = None,
         types: Int[Tensor, "batch seq"] | None = None,
-    ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
+    ) -> tuple[Float[Tensor, "rows seq d_model"], Context]:
         """The final hidden states and their context: the inputs of the head."""
         x, ctx = embedded(self.embed, inputs, valid, types)
         return self.stack(x, ctx), ctx
@@ -91,6 +93,12 @@ class EncoderConfig(TransformerConfig):
                 f"a tied head shares the table of tokens, and {self.input.kind} have none: "
                 "give model.head another kind, or tied = false"
             )
+        alone = isinstance(self.input, SeriesEmbeddingConfig) and self.input.variables != "mixed"
+        if alone and not isinstance(self.head, ForecastHeadConfig):
+            raise ValueError(
+                f"input.variables = 'independent' is for a forecast of each variable: a "
+                f"{kind_of(self.head)} head reads them 'mixed'"
+            )
 
     @property
     def tied(self) -> bool:
@@ -106,7 +114,7 @@ class EncoderConfig(TransformerConfig):
         if labels and n_labels is None:
             raise ValueError(f"a {kind_of(self.head)} head needs n_labels")
         n_outputs = vocab_size if tokens else n_labels or 0
-        head = build_head(self.head, self.d_model, n_outputs)
+        head = self._forecast_head() or build_head(self.head, self.d_model, n_outputs)
         stack = self.build_stack(position, Depth(encoder=self.n_layers))
         exits = self.build_exits(self.exits, self.head, n_outputs)
         model = EncoderModel(embed, stack, head, exits)
@@ -117,3 +125,11 @@ class EncoderConfig(TransformerConfig):
             head.tie(embed.tokens)
             tie_exits(exits, embed.tokens)
         return model
+
+    def _forecast_head(self) -> ForecastHead | None:
+        """A head for the variables in a row and the patches of the look-back; None for another."""
+        if not isinstance(self.head, ForecastHeadConfig):
+            return None
+        assert isinstance(self.input, SeriesEmbeddingConfig)
+        n = self.input.channels if self.input.variables == "mixed" else 1
+        return self.head.build(self.d_model, n, self.input.n_patches)

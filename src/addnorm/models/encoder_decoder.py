@@ -28,6 +28,7 @@ from addnorm.nn.init import initialise
 from addnorm.nn.masks import Branches, Causal
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
+from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.positions import PositionConfig
 from addnorm.nn.residuals import Depth
 from addnorm.nn.types import KeysValues
@@ -159,6 +160,11 @@ class EncoderDecoderConfig(TransformerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_conflicts([self.head], self)
+        if isinstance(self.input, SeriesEmbeddingConfig) and self.input.variables != "mixed":
+            raise ValueError(
+                "input.variables = 'independent' is for a forecast of each variable: a text is "
+                "written about all of them, 'mixed'"
+            )
         decoder = self.decoder_parts
         if isinstance(decoder.attention, AttentionConfig):
             decoder.check_position(self.decoder_position or self.position)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field
 from torch import Tensor
 
@@ -14,7 +14,6 @@ from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding, Convoluti
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.masks import Full
 from addnorm.nn.patches import (
-    Hidden,
     PatchEmbedding,
     PatchEmbeddingConfig,
     SeriesEmbedding,
@@ -61,8 +60,11 @@ def embedded(
     inputs: Shaped[Tensor, "batch *input"],
     valid: Bool[Tensor, "batch input_seq"] | None,
     types: Int[Tensor, "batch seq"] | None = None,
-) -> tuple[Hidden, Context]:
-    """Embed the inputs as a sequence, with its context for a bidirectional stack."""
+) -> tuple[Float[Tensor, "rows seq d_model"], Context]:
+    """Embed the inputs as a sequence, with its context for a bidirectional stack.
+
+    It has a row for each input, or for each variable of one where these are independent.
+    """
     if not isinstance(embed, TokenEmbedding):
         return embed(inputs, valid)
     ctx = Context.over(inputs, Full(), valid=valid)

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from addnorm.nn.cache import Length, first_in_reach
+from addnorm.nn.instance_norm import WindowStatistics
 from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Segments
 
 
@@ -28,7 +29,8 @@ class Context:
 
     Slots are plain indices into the sequence as stored (see `masks`); the new tokens come last.
     `kv_positions` gives the position of each slot as the position encodings see it: padding is
-    skipped, and every segment restarts at 0.
+    skipped, and every segment restarts at 0. `statistics` are those by which windows of a series
+    were normalised, for a head to restore.
     """
 
     batch: int
@@ -38,6 +40,7 @@ class Context:
     mask: Mask
     valid: Bool[Tensor, "batch seq"] | None = None
     memory: Memory | None = None
+    statistics: WindowStatistics | None = None
 
     @property
     def positions(self) -> Int[Tensor, "#batch seq"]:

@@ -14,6 +14,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
+from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.linear import Linear, linear
 from addnorm.nn.masks import Full
@@ -353,6 +354,7 @@ HeadConfig = Annotated[
     TokenHeadConfig
     | ClassificationHeadConfig
     | TaggingHeadConfig
+    | ForecastHeadConfig
     | PoolerHeadConfig
     | HiddenHeadConfig
     | HeadPart,

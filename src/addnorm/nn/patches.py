@@ -1,5 +1,7 @@
 """Patch embeddings of images and time series."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -13,6 +15,7 @@ from addnorm.errors import InputError
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import zero_padding
+from addnorm.nn.instance_norm import Affine, InstanceNorm, InstanceNormName
 from addnorm.nn.masks import Full
 from addnorm.nn.positions.position import Position
 from addnorm.nn.types import Hidden
@@ -140,14 +143,18 @@ class PatchEmbeddingConfig:
         )
 
 
+Variables = Literal["mixed", "independent"]
+"""Whether the variables of a series share a patch, or each is a series of its own."""
+
+
 class SeriesEmbedding(nn.Module):
     """`drop(position(W p_i + b))`: patch `p_i` is the steps from `i · stride` on, `patch` of them.
 
     PatchTST (Nie et al. 2023, §3.1). The last value is repeated until it fills the last patch (the
     paper repeats it `stride` times, which adds a patch where the steps would fit), so no step is
-    lost and a short series makes one patch. A patch holds all channels; the paper's channel
-    independence is a batch with a row for each. `norm = "instance"` takes the mean of each
-    channel's real steps from it and divides by its deviation (Kim et al. 2022, eq. 1 and 2).
+    lost and a short series makes one patch. A patch holds all channels; with the paper's channel
+    independence, each channel is a row of its own. `norm` normalises each window of each channel
+    (Kim et al. 2022), and its statistics go along in the context, for a head to restore.
 
     Raises `InputError` for other channels, and for padding that is not on the right.
     """
@@ -159,31 +166,39 @@ class SeriesEmbedding(nn.Module):
         channels: int,
         patch: int,
         stride: int,
-        norm: Literal["none", "instance"],
+        norm: InstanceNorm,
+        variables: Variables = "mixed",
         position: Position,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.channels = channels
         self.patch = patch
         self.stride = stride
-        self.norm = NORMS[norm]
+        self.norm = norm
+        self.rows = ROWS[variables]
         self.position = position
-        self.proj = nn.Conv1d(channels, d_model, kernel_size=patch, stride=stride)
+        in_a_row = channels if variables == "mixed" else 1
+        self.proj = nn.Conv1d(in_a_row, d_model, kernel_size=patch, stride=stride)
         self.dropout = Dropout(dropout)
 
     def forward(
         self,
         series: Float[Tensor, "batch channels time"],
         valid: Bool[Tensor, "batch time"] | None = None,
-    ) -> tuple[Hidden, Context]:
+    ) -> tuple[Float[Tensor, "rows seq d_model"], Context]:
         """Embed the patches and build their context; `valid` marks the real time steps."""
-        check_frames(series, self.proj.in_channels, valid)
+        check_frames(series, self.channels, valid)
         real = series.new_ones(series[:, 0].shape, dtype=torch.bool) if valid is None else valid
         series = torch.where(real[:, None], series, 0.0).to(self.proj.weight.dtype)
-        patches = self.proj(self.filled(self.norm(series, real[:, None]), real))
+        series, statistics = self.norm(series, real[:, None])
+        patches = self.proj(self.rows(self.filled(series, real)))
         x = patches.transpose(1, 2).to(self.proj.weight.dtype)
         fewer = None if valid is None else self.valid_positions(valid)
-        return as_sequence(x, self.position, self.dropout, fewer)
+        if fewer is not None:
+            fewer = fewer.repeat_interleave(self.channels // self.proj.in_channels, 0)
+        x, ctx = as_sequence(x, self.position, self.dropout, fewer)
+        return x, replace(ctx, statistics=statistics)
 
     def filled(
         self, series: Float[Tensor, "batch channels time"], valid: Bool[Tensor, "batch time"]
@@ -196,7 +211,7 @@ class SeriesEmbedding(nn.Module):
 
     def n_patches(self, n_steps: int) -> int:
         """The number of patches that cover `n_steps` time steps."""
-        return 1 + max(0, -(-(n_steps - self.patch) // self.stride))
+        return n_patches(n_steps, self.patch, self.stride)
 
     def valid_positions(self, valid: Bool[Tensor, "batch time"]) -> Bool[Tensor, "batch seq"]:
         """Which patches are real: each contains a real step that no earlier patch contains."""
@@ -205,24 +220,23 @@ class SeriesEmbedding(nn.Module):
         return held_before < valid.sum(-1, keepdim=True)
 
 
-def _unchanged(series: Tensor, valid: Tensor) -> Tensor:
+def n_patches(n_steps: int, patch: int, stride: int) -> int:
+    """The number of patches that cover `n_steps` time steps."""
+    return 1 + max(0, -(-(n_steps - patch) // stride))
+
+
+def _all_channels(series: Tensor) -> Tensor:
     return series
 
 
-def standardised(
-    series: Float[Tensor, "batch channels time"],
-    valid: Bool[Tensor, "batch 1 time"],
-    eps: float = 1e-5,
-) -> Float[Tensor, "batch channels time"]:
-    """`(x - μ) / √(σ² + ε)` over the real steps of each channel, biased (Kim et al. 2022)."""
-    wide = series if series.dtype == torch.float64 else series.float()
-    n = valid.sum(-1, keepdim=True).clamp(min=1)
-    centred = torch.where(valid, wide - wide.sum(-1, keepdim=True) / n, 0.0)
-    variance = centred.square().sum(-1, keepdim=True) / n
-    return (centred * torch.rsqrt(variance + eps)).to(series.dtype)
+def _one_channel(series: Tensor) -> Tensor:
+    return series.flatten(0, 1)[:, None]
 
 
-NORMS = {"none": _unchanged, "instance": standardised}
+ROWS: dict[Variables, Callable[[Tensor], Tensor]] = {
+    "mixed": _all_channels,
+    "independent": _one_channel,
+}
 
 
 @config
@@ -236,10 +250,28 @@ class SeriesEmbeddingConfig:
     """Time steps in a patch."""
     stride: PositiveInt | None = None
     """Time steps from one patch to the next; by default `patch`, so that none overlap."""
-    norm: Literal["none", "instance"] = "none"
-    """Whether each channel of a series is standardised first (Kim et al. 2022)."""
+    norm: InstanceNormName = "none"
+    """Whether each window of a channel is normalised first (Kim et al. 2022): `instance` takes
+    its mean from it, `instance_last` its last value, and both divide by its deviation.
+    """
+    affine: Affine = "none"
+    """Whether a learned gain and bias of each channel follow the norm."""
+    variables: Variables = "mixed"
+    """Whether a patch holds all channels, or each channel is a row of its own, all read by the same
+    weights (channel independence: Nie et al. 2023, §3.1), as forecasts alone can.
+    """
+    look_back: PositiveInt | None = None
+    """Time steps of the past that a forecast is made from."""
+
+    @property
+    def n_patches(self) -> int:
+        """The patches of a window of `look_back` steps."""
+        assert self.look_back is not None
+        return n_patches(self.look_back, self.patch, self.stride or self.patch)
 
     def __post_init__(self) -> None:
+        if self.affine == "learned" and self.norm == "none":
+            raise ValueError("affine = 'learned' follows a norm: give norm = 'instance' with it")
         if self.stride is not None and self.stride > self.patch:
             raise ValueError(
                 f"stride = {self.stride} leaves out steps between patches of {self.patch}: "
@@ -252,7 +284,8 @@ class SeriesEmbeddingConfig:
             channels=self.channels,
             patch=self.patch,
             stride=self.stride or self.patch,
-            norm=self.norm,
+            norm=InstanceNorm(self.channels, self.norm, self.affine),
+            variables=self.variables,
             position=position,
             dropout=dropout,
         )

@@ -15,6 +15,7 @@ from addnorm.data.batching import (
     ExamplesConfig,
     FramesConfig,
     PackedConfig,
+    SeriesBatchesConfig,
     TokensConfig,
     WindowsConfig,
 )
@@ -104,6 +105,7 @@ MEDIA: dict[str, Medium] = {
     "patches": "images",
     "convolutions": "images",
     "log_mel": "audio",
+    "series": "series",
 }
 """What a model with another input than tokens reads."""
 
@@ -111,6 +113,7 @@ BATCHED: dict[Medium, type | tuple[type, ...]] = {
     "text": (TokensConfig, WindowsConfig, PackedConfig),
     "images": ExamplesConfig,
     "audio": FramesConfig,
+    "series": SeriesBatchesConfig,
 }
 """The kinds of batching of each medium."""
 

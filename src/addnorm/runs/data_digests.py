@@ -17,6 +17,7 @@ from addnorm.atomic import atomic_write
 from addnorm.config import first_problem
 from addnorm.data.compact import Compact, Encoded, Rows
 from addnorm.data.encoding import EncodedCorpus
+from addnorm.data.forecast_windows import ForecastWindows
 from addnorm.errors import InputError
 from addnorm.files import read_file
 
@@ -91,6 +92,10 @@ def _digest(examples: Sequence[Encoded]) -> str:
             _add_rows(state, examples.targets)
         if examples.values is not None:
             state.update(torch.stack(list(examples.values)).numpy().tobytes())
+    elif isinstance(examples, ForecastWindows):
+        state.update(np.array([examples.look_back, examples.horizon], np.int64).tobytes())
+        state.update(examples.starts.tobytes())
+        state.update(examples.values.numpy().tobytes())
     else:
         for one in examples:
             state.update(np.array([len(one.tokens), *one.tokens, *one.targets], np.int64).tobytes())

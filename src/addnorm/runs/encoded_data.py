@@ -1,6 +1,6 @@
 """Reading and encoding the data of a recipe, with its tokenizers and labels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -9,7 +9,14 @@ from rich.console import Console
 
 from addnorm.data import Corpus
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
+from addnorm.data.examples import Series
+from addnorm.data.forecast_windows import encode_series
+from addnorm.data.scaling import Scaling
 from addnorm.data.stored import Show, TextFiles, TextStore, can_keep
+from addnorm.errors import InputError
+from addnorm.models import EncoderConfig
+from addnorm.nn.forecast import ForecastHeadConfig
+from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.folder import Saved, read_settings
 from addnorm.runs.metrics import entity_scores
 from addnorm.runs.recipe import Recipe, task_of
@@ -22,13 +29,14 @@ class EncodedData:
     """Encoded data, with the tokenizers and labels that define the ids.
 
     `corpus` has the examples themselves, which evaluation compares with; a language model's are in
-    `encoded` alone.
+    `encoded` alone. `scaling` is that of a series.
     """
 
     corpus: Corpus | None
     encoded: EncodedCorpus
     tokenizers: Tokenizers | None
     labels: tuple[str, ...]
+    scaling: Scaling | None = None
 
 
 def read_data(
@@ -36,10 +44,12 @@ def read_data(
     saved: Saved | None = None,
     corpus: Corpus | None = None,
     console: Console | None = None,
+    scaling: Scaling | None = None,
 ) -> EncodedData:
     """Read the data of a recipe, or a `corpus` in their place, and encode them.
 
-    With `saved`, tokenizers and labels are those of a run, else learnt from the data. Of large
+    With `saved`, tokenizers and labels are those of a run, else learnt from the data; so is the
+    `scaling` of a series. Of large
     files of text, what was made of them before is taken from the folder of caches. Raises
     `InputError` for data that cannot be read, and such as the model is not for.
     """
@@ -59,9 +69,37 @@ def read_data(
     if learnt is not None:
         tokenizers = Tokenizers.train(learnt, corpus)
     labels = saved.labels if saved else corpus.labels
+    if isinstance(first := corpus.train[0], Series):
+        window = window_of(recipe, labels, first.names)
+        scaling = scaling or first.scaling
+        encoded = encode_series(corpus, *window, scaling)
+        return EncodedData(corpus, encoded, None, labels, scaling)
     encoded = encode(corpus, tokenizers, labels)
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
     return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
+
+
+def window_of(recipe: Recipe, known: Sequence[str], names: Sequence[str]) -> tuple[int, int]:
+    """The look-back and the horizon of a forecaster.
+
+    Raises `InputError` where it is for other variables, or for another number of them.
+    """
+    model = recipe.model
+    assert isinstance(model, EncoderConfig)
+    assert isinstance(model.input, SeriesEmbeddingConfig)
+    assert isinstance(model.head, ForecastHeadConfig)
+    assert model.input.look_back is not None
+    if tuple(known) != tuple(names):
+        raise InputError(
+            f"the run forecasts {', '.join(known)}, and the data have {', '.join(names)}: name the "
+            "same columns in data.columns"
+        )
+    if model.input.channels != len(names):
+        raise InputError(
+            f"the data have {len(names)} variables, {', '.join(names)}: give model.input.channels "
+            f"= {len(names)}, not {model.input.channels}"
+        )
+    return model.input.look_back, model.head.horizon
 
 
 def _told(console: Console) -> tuple[Callable[[str], None], Show]:

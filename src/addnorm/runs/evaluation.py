@@ -21,14 +21,19 @@ from addnorm.data.examples import (
     Example,
     Image,
     Labelled,
+    LabelledSeries,
     MultiLabelled,
     Pair,
     Scored,
+    ScoredSeries,
+    Series,
     Tagged,
     Text,
     labels_of,
     target_text,
 )
+from addnorm.data.forecast_windows import ForecastWindows
+from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.models import EncoderDecoderModel, Model
@@ -36,6 +41,7 @@ from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.runs import metrics
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.folder import Saved
+from addnorm.runs.forecast_scores import forecast_errors, naive_scores
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of
@@ -59,6 +65,8 @@ class Evaluation:
     batches: tuple[tuple[float, int], ...] = ()
     gold: Mapping[int, str] = field(default_factory=dict[int, str])
     """The right classes of what was classified."""
+    details: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Scores that are of interest after training alone."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,8 @@ class Evaluator:
     settings: EvalConfig
     early: EarlyExit | None = None
     """How to leave at early exits; by default every layer runs."""
+    scaling: Scaling | None = None
+    """The scaling of a series to forecast."""
 
     @classmethod
     def of(
@@ -94,17 +104,29 @@ class Evaluator:
         used = loader.examples if isinstance(loader, Buckets) else data.encoded.splits[split]
         examples = data.corpus.splits[split] if data.corpus else ()
         characters = data.encoded.characters.get(split)
-        return cls(examples, used, characters, loader, data.tokenizers, data.labels, settings)
+        facts = (data.tokenizers, data.labels, settings)
+        return cls(examples, used, characters, loader, *facts, scaling=data.scaling)
 
     def evaluate(self, model: Model, n_translated: int | None = None) -> Evaluation:
         """Evaluate the split; translate only the first `n_translated` examples if given."""
         model.eval()
+        if self.scaling is not None:
+            return self._forecasting(model)
         with torch.inference_mode():
             batches, outputs = self._run(model)
         loss = sum(summed for summed, _ in batches)
         scores = {"loss": loss / max(sum(n for _, n in batches), 1)}
         found = self._scored(model, scores, loss, outputs, n_translated)
         return replace(found, batches=tuple(batches))
+
+    def _forecasting(self, model: Model) -> Evaluation:
+        assert self.scaling is not None
+        assert isinstance(self.encoded, ForecastWindows)
+        errors, batches = forecast_errors(model, self.loader)
+        scores = {"loss": errors.scores["mse"], **errors.scores}
+        return Evaluation(
+            scores, {}, tuple(batches), details=errors.in_units(self.labels, self.scaling)
+        )
 
     def _scored(
         self,
@@ -122,15 +144,15 @@ class Evaluator:
                 scores["perplexity"] = metrics.perplexity(scores["loss"])
                 predictions = self._translations(model, n_translated)
                 return Evaluation(scores | self._translated(predictions), predictions)
-            case Labelled() | Image() | Clip():
+            case Labelled() | Image() | Clip() | LabelledSeries():
                 return self._classification(scores, outputs)
             case MultiLabelled():
                 return self._labelling(scores, outputs)
-            case Scored():
+            case Scored() | ScoredSeries():
                 return self._regression(scores, outputs)
             case Tagged():
                 return self._tagging(scores, outputs)
-            case Chat() | Text():  # whose characters are not all to be said
+            case Chat() | Text() | Series():  # of chats: others are counted elsewhere
                 return Evaluation(scores | {"perplexity": metrics.perplexity(scores["loss"])}, {})
 
     def _run(self, model: Model) -> tuple[list[tuple[float, int]], dict[int, list[Any]]]:
@@ -211,7 +233,8 @@ class Evaluator:
         return Evaluation(scores, {i: ",".join(some) for i, some in found.items()})
 
     def _regression(self, scores: dict[str, float], outputs: dict[int, list[float]]) -> Evaluation:
-        gold = [one.values for i in outputs if isinstance(one := self.examples[i], Scored)]
+        examples = (self.examples[i] for i in outputs)
+        gold = [one.values for one in examples if isinstance(one, Scored | ScoredSeries)]
         scores |= metrics.number_scores(list(outputs.values()), gold)
         return Evaluation(scores, {i: numbers_line(row) for i, row in outputs.items()})
 
@@ -302,7 +325,7 @@ def evaluation_of(
 def data_of(run: Run, corpus: Corpus | None = None, console: Console | None = None) -> EncodedData:
     """The encoded data of a run, or `corpus` encoded as they are."""
     saved = Saved(run.recipe, run.text, run.labels)
-    return read_data(run.recipe, saved, corpus or run.corpus, console)
+    return read_data(run.recipe, saved, corpus or run.corpus, console, run.scaling)
 
 
 def evaluated(
@@ -327,7 +350,9 @@ def evaluated(
     predictions = found.predictions and {
         i: found.predictions.get(i, "") for i in range(len(evaluator.examples))
     }
-    scores = {"examples": len(evaluator.encoded), **found.scores}
+    scores = {"examples": len(evaluator.encoded), **found.scores, **found.details}
+    if isinstance(evaluator.encoded, ForecastWindows):
+        scores |= naive_scores(evaluator.encoded, evaluator.loader)
     if early is not None:
         scores["mean_depth"] = early.mean_depth
     return replace(found, scores=scores, predictions=predictions)

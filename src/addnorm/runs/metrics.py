@@ -82,17 +82,24 @@ def label_scores(
 def number_scores(
     predicted: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]
 ) -> dict[str, float]:
-    """The mean squared error, and the Pearson and Spearman correlations (from -1 to 1).
+    """The mean squared error, R², and the Pearson and Spearman correlations (from -1 to 1).
 
-    With several numbers per text, correlations are averaged over them. The correlation of a
-    constant counts as 0.
+    `R² = 1 - Σ (y - ŷ)² / Σ (y - ȳ)²`. With several numbers per text, R² and correlations are
+    averaged over them. R² of constant numbers counts as 0, and so does a correlation.
     """
     ours, theirs = torch.tensor(predicted).double(), torch.tensor(gold).double()
     return {
         "mse": float((ours - theirs).square().mean()),
+        "r2": _r_squared(ours, theirs),
         "pearson": _correlation(ours, theirs),
         "spearman": _correlation(_ranks(ours), _ranks(theirs)),
     }
+
+
+def _r_squared(predicted: Float[Tensor, "n outputs"], gold: Float[Tensor, "n outputs"]) -> float:
+    spread = (gold - gold.mean(0)).square().sum(0)
+    wrong = (predicted - gold).square().sum(0)
+    return float(torch.where(spread > 0, 1 - wrong / spread, 0.0).mean())
 
 
 def _correlation(x: Float[Tensor, "n outputs"], y: Float[Tensor, "n outputs"]) -> float:

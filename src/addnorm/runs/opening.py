@@ -14,6 +14,7 @@ from addnorm.runs.folder import Saved, is_run, read_settings
 from addnorm.runs.quantized import check_float, laid_out_as, read_quantization
 from addnorm.runs.resuming import resume_command
 from addnorm.runs.run import Run
+from addnorm.runs.scaling import read_scaling
 from addnorm.runs.start import transfer_matching_weights
 
 
@@ -38,7 +39,13 @@ def open_run(
     quantization = read_quantization(folder)
     model = laid_out_as(build_model(*saved), quantization, folder)
     stored = load_into(model, folder / WEIGHTS)
-    run = Run(folder, *saved, model.to(device).eval(), quantization=quantization)
+    run = Run(
+        folder,
+        *saved,
+        model.to(device).eval(),
+        quantization=quantization,
+        scaling=read_scaling(folder, saved.recipe),
+    )
     return run if quantization and not dtype else run.to(dtype=dtype or stored)
 
 
@@ -54,4 +61,5 @@ def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
     if lacking := [name for name in taken.new if name not in changed]:
         raise InputError(f"{folder}: neither the adapter nor {base} has {lacking[0]}")
     recipe = without_adapter(saved.recipe)
-    return Run(folder, recipe, saved.tokenizers, saved.labels, model.eval())
+    scaling = read_scaling(folder, recipe)
+    return Run(folder, recipe, saved.tokenizers, saved.labels, model.eval(), scaling=scaling)

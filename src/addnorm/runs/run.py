@@ -13,6 +13,7 @@ from torch import Tensor
 from addnorm.data import Corpus, DataConfig, medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
+from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError, known_keywords
 from addnorm.generate import DecodingConfig
 from addnorm.models import Model
@@ -59,6 +60,8 @@ class Run:
         The data, where they were given in Python and are in no file.
     quantization
         How its model was quantised, if it was.
+    scaling
+        The scaling of the series that it forecasts, by its training part.
     """
 
     folder: Path | None
@@ -68,6 +71,7 @@ class Run:
     model: Model
     corpus: Corpus | None = None
     quantization: Quantization | None = None
+    scaling: Scaling | None = None
 
     @classmethod
     @known_keywords
@@ -113,7 +117,7 @@ class Run:
         """The tokenizers. Raises `InputError` if the model has none, such as an image model."""
         if self.text is None:
             medium = medium_of(self.recipe.data)
-            known = medium in ("images", "audio")
+            known = medium in ("images", "audio", "series")
             why = f"reads {medium}, not text" if known else "has no tokenizer"
             raise InputError(f"{self.name}: this model {why}")
         return self.text

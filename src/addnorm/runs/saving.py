@@ -9,6 +9,7 @@ from addnorm.runs.build import check_model, save_model
 from addnorm.runs.folder import write_settings
 from addnorm.runs.quantized import write_quantization
 from addnorm.runs.run import Run
+from addnorm.runs.scaling import write_scaling
 from addnorm.runs.sentence_vectors import copy_modules
 
 
@@ -29,6 +30,7 @@ def save_run(run: Run, folder: Path) -> Run:
 def write_run(folder: Path, run: Run) -> None:
     """Write all of a finished run."""
     write_settings(folder, run.recipe, run.text, run.labels)
+    write_scaling(folder, run.scaling)
     if run.quantization is not None:
         write_quantization(folder, run.quantization)
     copy_modules(run.folder, folder)

@@ -18,6 +18,8 @@ MetricName = Literal[
     "f1_macro",
     "exact",
     "mse",
+    "mae",
+    "r2",
     "pearson",
     "spearman",
 ]
@@ -27,12 +29,13 @@ MEASURED: dict[Task, tuple[MetricName, ...]] = {
     "translation": ("loss", "bleu", "chrf"),
     "classification": ("accuracy", "f1", "loss"),
     "multi_label": ("f1_micro", "f1_macro", "exact", "loss"),
-    "regression": ("mse", "pearson", "spearman", "loss"),
+    "regression": ("mse", "r2", "pearson", "spearman", "loss"),
     "tagging": ("f1", "accuracy", "loss"),
+    "forecasting": ("mse", "mae", "loss"),
 }
 """The metrics that can select the best weights for each task; the first is the default."""
 
-LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse")
+LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse", "mae")
 """For all other metrics, higher is better."""
 
 
@@ -42,7 +45,8 @@ class EvalConfig:
 
     metric: MetricName | None = None
     """What picks the best weights and decides on early stopping; by default accuracy for
-    classification, F1 for tagging, micro F1 for several labels, MSE for numbers, loss otherwise.
+    classification, F1 for tagging, micro F1 for several labels, MSE for numbers and forecasts, loss
+    otherwise.
     """
     decoding: DecodingConfig = BeamConfig()
     """How text is written from the model's probabilities."""

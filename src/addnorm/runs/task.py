@@ -5,6 +5,7 @@ from typing import Any, get_args
 from addnorm.data.examples import Corpus, Task
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
@@ -14,7 +15,13 @@ from addnorm.nn.heads import (
 )
 from addnorm.parts import kind_of, members
 
-LABELLED: tuple[Task, ...] = ("classification", "multi_label", "regression", "tagging")
+LABELLED: tuple[Task, ...] = (
+    "classification",
+    "multi_label",
+    "regression",
+    "tagging",
+    "forecasting",
+)
 """The tasks whose outputs are labels or numbers of the data."""
 
 PROBLEMS: dict[Problem, Task] = {
@@ -34,6 +41,8 @@ def task_of_head(head: Any) -> Task | None:
         return PROBLEMS[head.problem]
     if isinstance(head, TaggingHeadConfig):
         return "tagging"
+    if isinstance(head, ForecastHeadConfig):
+        return "forecasting"
     if isinstance(head, members(HeadConfig)):
         return None
     task = getattr(head, "task", None)
@@ -77,7 +86,7 @@ def task_of_model(model: ModelConfig) -> Task:
         )
     raise InputError(
         f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "
-        "scores of tokens. Valid: classification, tagging."
+        "scores of tokens. Valid: classification, tagging, forecast."
     )
 
 
@@ -92,6 +101,7 @@ def check_corpus(wanted: Task, corpus: Corpus) -> None:
         "multi_label": "model.head = { kind = 'classification', problem = 'multi_label' }",
         "regression": "model.head = { kind = 'classification', problem = 'regression' }",
         "tagging": "model.kind = 'encoder' with model.head.kind = 'tagging'",
+        "forecasting": "model.kind = 'encoder' with model.head.kind = 'forecast'",
     }
     raise InputError(
         f"the data are for {corpus.task}, the model is for {wanted}: use {models[corpus.task]}"

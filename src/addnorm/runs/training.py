@@ -44,6 +44,7 @@ from addnorm.runs.quantized import QUANTIZATION, check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
+from addnorm.runs.scaling import write_scaling
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
 from addnorm.runs.teacher import open_teacher
@@ -178,6 +179,7 @@ class Prepared:
         """Write everything of a new run except its weights."""
         write_data_digests(folder, self.encoded)
         write_beside(folder, self.beside)
+        write_scaling(folder, self.data.scaling)
         write_settings(folder, self.recipe, self.tokenizers, self.labels)
 
     def write_changes(self, folder: Path, saved: Saved) -> None:
@@ -241,7 +243,8 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
     Raises `Interrupted` and `NonFiniteError` as in training.
     """
     recipe = prepared.recipe
-    run = Run(folder, recipe, prepared.tokenizers, prepared.labels, prepared.model)
+    facts = (prepared.tokenizers, prepared.labels, prepared.model)
+    run = Run(folder, recipe, *facts, scaling=prepared.data.scaling)
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
     kernels = kernels_of(folder, console) if on_cpu else nullcontext()
     with kernels, ProgressBar(console) as bar:

@@ -12,6 +12,7 @@ from addnorm.check.definition.definitions import Definitions
 from addnorm.check.definition.layers import Tokens, Weights, activated, linear, under
 from addnorm.check.definition.norms import normalised
 from addnorm.check.definition.texts import Texts
+from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HiddenHeadConfig,
@@ -60,6 +61,14 @@ def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Ou
     )
 
 
+def forecast(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Nie et al. 2023, §3.1: the patches of each series side by side, their mean, or the last."""
+    pool = {"flatten": lambda t: t.flatten(), "mean": lambda t: t.mean(0), "last": lambda t: t[-1]}
+    return linear(
+        weights, "proj", torch.stack([pool[config.pooling](x[one]) for one in _each(texts)])
+    )
+
+
 def pooler(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Devlin et al. 2019, §3."""
     return torch.tanh(linear(weights, "proj", torch.stack([x[t[0]] for t in _each(texts)])))
@@ -80,6 +89,7 @@ HEADS = Definitions[Callable[[Any, Weights, Tokens, Texts], Outputs]](
     {
         TokenHeadConfig: token,
         TaggingHeadConfig: tagging,
+        ForecastHeadConfig: forecast,
         ClassificationHeadConfig: classification,
         PoolerHeadConfig: pooler,
         HiddenHeadConfig: hidden,

@@ -59,7 +59,7 @@ def _sample_input(embed: nn.Module) -> Tensor:
             most = 2 * (embed.position.max_len or LENGTH)  # two frames per position
             shape = (1, embed.conv1.in_channels, min(LENGTH, most))
         case SeriesEmbedding():
-            shape = (1, embed.proj.in_channels, min(LENGTH, embed.position.max_len or LENGTH))
+            shape = (1, embed.channels, min(LENGTH, embed.position.max_len or LENGTH))
         case _:
             max_len = embed.position.max_len if isinstance(embed, TokenEmbedding) else None
             return sample_tokens(_rows(embed), max_len)

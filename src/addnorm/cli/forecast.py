@@ -1,0 +1,101 @@
+"""`addnorm forecast`: the next steps after a history, written in units and drawn."""
+
+import csv
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from cyclopts import Parameter
+
+from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.plot import SUFFIXES
+from addnorm.cli.where import ANYWHERE, Where
+from addnorm.errors import InputError
+
+if TYPE_CHECKING:
+    from addnorm.runs.forecasting import Forecast
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where a forecast is written and drawn.
+
+    Parameters
+    ----------
+    out
+        The CSV file to write; by default standard output.
+    plot
+        A picture of the past, the forecast and the truth, .png, .svg or .pdf.
+    """
+
+    out: Path | None = None
+    plot: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.plot is not None and self.plot.suffix not in SUFFIXES:
+            raise InputError(f"--plot {self.plot}: a picture ends in {', '.join(SUFFIXES)}")
+
+
+TO_STANDARD_OUTPUT = Output()
+
+
+def forecast(
+    run: Path,
+    history: Path,
+    *,
+    horizon: int | None = None,
+    until: str | None = None,
+    truth: Path | None = None,
+    output: Output = TO_STANDARD_OUTPUT,
+    where: Where = ANYWHERE,
+    imports: Imports = (),
+) -> None:
+    """Forecast the next steps of every variable of a series after the end of its history.
+
+    Writes CSV with the time of each step and the values in their units; the model reads the history
+    by the names and the scaling of its training data.
+    Example: `addnorm forecast runs/my history.csv --until 2018-01-01 --plot forecast.png`.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    history
+        A table like that of the training data.
+    horizon
+        Steps to forecast; by default as many as the model was trained for. Of more, it forecasts
+        the later ones from the earlier.
+    until
+        Forecast from this date on, as if the history ended there; the rows after it are the truth.
+    truth
+        A table with what really came, for the picture.
+    """
+    from addnorm.runs.forecasting import forecast as forecast_after
+
+    import_named(imports)
+    opened = where.open(run)
+    found = forecast_after(opened, history, horizon=horizon, until=until, truth=truth)
+    if output.plot is not None:
+        from addnorm.inspect.forecasts import forecast_picture
+
+        title = f"{run.name}: {history.name} from {found.times[0]} on"
+        forecast_picture(found, output.plot, title)
+    if output.out is None:
+        _write(found, sys.stdout)
+        return
+    with output.out.open("w", encoding="utf-8", newline="") as file:
+        _write(found, file)
+
+
+def _write(found: "Forecast", file: TextIO) -> None:
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(["time", *found.names])
+    rows.writerows(_rows(found))
+
+
+def _rows(found: "Forecast") -> Iterator[list[str]]:
+    for time, values in zip(found.times, found.values.T.tolist(), strict=True):
+        yield [str(time), *(f"{value:.9g}" for value in values)]

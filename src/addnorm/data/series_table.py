@@ -1,0 +1,185 @@
+"""A table of one series of several variables: a time and their numbers in each row."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.data.tables import Record, records_of
+from addnorm.data.times import Interval, check_order, parsed_time, regular_interval, steps_of
+from addnorm.errors import InputError, nearest
+
+Missing = Literal["refuse", "leave_out"]
+"""What is done about a gap in time or an empty cell."""
+
+EMPTY = ("", "nan", "na", "n/a", "null", "none")
+"""The words for a value that is missing, in lower case."""
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesTable:
+    """A series on its regular grid of times; NaN where a row or a cell is missing.
+
+    `places` names each step by the line of its row, and one that is missing by the row after it.
+    """
+
+    file: Path
+    names: tuple[str, ...]
+    start: datetime
+    interval: Interval
+    values: Float[Tensor, "variables time"]
+    places: Sequence[str]
+    rows: Sequence[int]
+    """The step of each row of the file."""
+
+    @property
+    def n_steps(self) -> int:
+        """The steps from the first time to the last."""
+        return self.values.shape[1]
+
+    def time(self, step: int) -> datetime:
+        """The time of a step, also of one after the last."""
+        return self.interval.after(self.start, step)
+
+
+def read_series(
+    file: Path,
+    time_column: str | None = None,
+    columns: Sequence[str] = (),
+    *,
+    missing: Missing = "refuse",
+    encoding: str = "utf-8",
+) -> SeriesTable:
+    """Read a table of a series.
+
+    Without a `time_column` it is the first column whose first cell is a time; without `columns`
+    the variables are all others, and each must hold numbers. Raises `InputError`, with the file
+    and line, for times that are wrong, out of order, double, of two zones or off their interval;
+    for a cell that is no number; and with `missing = "refuse"` for gaps and empty cells.
+    """
+    rows = _rows(file, encoding)
+    time_name = _time_column(file, rows[0], time_column)
+    names = _variables(rows[0], time_name, columns)
+    places = [where for where, _ in rows]
+    times = [time_in(record, time_name, where) for where, record in rows]
+    values = np.array([_numbers(record, names, where, missing) for where, record in rows])
+    check_order(times, places)
+    interval = regular_interval(times)
+    steps = steps_of(times, places, interval)
+    if missing == "refuse":
+        _check_gaps(steps.tolist(), times, places, interval)
+    grid = np.full((steps[-1] + 1, len(names)), math.nan)
+    grid[steps] = values
+    return SeriesTable(
+        file,
+        names,
+        times[0],
+        interval,
+        torch.from_numpy(grid).T.contiguous(),
+        [places[i] for i in np.searchsorted(steps, np.arange(len(grid)))],
+        steps.tolist(),
+    )
+
+
+def _rows(file: Path, encoding: str) -> list[tuple[str, Record]]:
+    rows: list[tuple[str, Record]] = []
+    for where, record in records_of(file, encoding):
+        if record is None:
+            raise InputError(f"{where}: an empty line in a series: take it out")
+        rows.append((where, record))
+    if len(rows) < 2:
+        raise InputError(f"{file}: {len(rows)} rows are no series: it needs two times at least")
+    return rows
+
+
+def _time_column(file: Path, first: tuple[str, Record], wanted: str | None) -> str:
+    where, record = first
+    if wanted is not None:
+        check_column(record, wanted, where)
+        return wanted
+    # A number alone could be a date such as 20160701, and is a value far more often.
+    for name, cell in record.items():
+        if parsed_time(cell) is not None and _number(cell) is None:
+            return name
+    raise InputError(
+        f"{where}: no column holds a time such as 2016-07-01 00:00:00: among "
+        f"{', '.join(record)}. Name it with data.time_column"
+    )
+
+
+def _variables(
+    first: tuple[str, Record], time_name: str, columns: Sequence[str]
+) -> tuple[str, ...]:
+    where, record = first
+    for name in columns:
+        check_column(record, name, where)
+    if time_name in columns or len({*columns}) < len(columns):
+        raise InputError(f"{where}: data.columns = {list(columns)}: each variable once, no times")
+    return tuple(columns) or tuple(name for name in record if name != time_name)
+
+
+def check_column(record: Record, name: str, where: str) -> None:
+    """Raise `InputError`, with the nearest name, for a column that a row has not."""
+    if name not in record:
+        known = ", ".join(record)
+        raise InputError(f"{where}: no column {name!r} among {known}.{nearest(name, record)}")
+
+
+def time_in(record: Record, name: str, where: str) -> datetime:
+    """The time in a cell. Raises `InputError`, with its place, for anything else."""
+    found = parsed_time(record[name])
+    if found is None:
+        raise InputError(
+            f"{where}: {name} = {record[name]!r} is no time such as 2016-07-01 00:00:00"
+        )
+    return found
+
+
+def _numbers(record: Record, names: Sequence[str], where: str, missing: Missing) -> list[float]:
+    return [cell_number(record, name, where, missing) for name in names]
+
+
+def cell_number(record: Mapping[str, object], name: str, where: str, missing: Missing) -> float:
+    """The number in a cell; NaN for one that is empty, if these are left out."""
+    cell = record[name]
+    number = _number(cell)
+    empty = cell is None or str(cell).strip().lower() in EMPTY
+    if empty and missing == "refuse":
+        raise InputError(
+            f"{where}: {name} is empty: fill it in, or leave out what touches it: "
+            "data.missing = 'leave_out'"
+        )
+    if empty:
+        return math.nan
+    if number is None or not math.isfinite(number):
+        raise InputError(
+            f"{where}: {name} = {cell!r} is no number: name the columns to read with data.columns"
+        )
+    return number
+
+
+def _number(cell: object) -> float | None:
+    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _check_gaps(
+    steps: list[int], times: Sequence[datetime], places: Sequence[str], interval: Interval
+) -> None:
+    for i in range(1, len(steps)):
+        if (n := steps[i] - steps[i - 1] - 1) > 0:
+            raise InputError(
+                f"{places[i]}: {n:,} steps of {interval} are missing before {times[i]}: fill them "
+                "in, or leave out the windows that touch them: data.missing = 'leave_out'"
+            )

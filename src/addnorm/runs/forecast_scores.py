@@ -1,0 +1,77 @@
+"""Scoring forecasts: errors on scaled data, in the units of each variable, and of naive ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from addnorm.data.batch import Loader
+from addnorm.data.forecast_windows import ForecastWindows, naive_forecasts
+from addnorm.data.scaling import Scaling
+
+
+@dataclass
+class ForecastErrors:
+    """Squared and absolute errors on scaled data, summed in float64 for each variable."""
+
+    squared: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    absolute: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    count: int = 0
+
+    def add(
+        self,
+        forecasts: Float[Tensor, "batch variables horizon"],
+        truth: Float[Tensor, "batch variables horizon"],
+    ) -> float:
+        """Add the errors of a batch; return the sum of its squared ones."""
+        wrong = (forecasts.double() - truth.double()).cpu()
+        squared = wrong.square().sum((0, 2))
+        self.squared = self.squared + squared
+        self.absolute = self.absolute + wrong.abs().sum((0, 2))
+        self.count += wrong.shape[0] * wrong.shape[2]
+        return float(squared.sum())
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The mean squared and the mean absolute error over all variables, on scaled data."""
+        return {
+            "mse": float(self.squared.mean()) / self.count,
+            "mae": float(self.absolute.mean()) / self.count,
+        }
+
+    def in_units(self, names: Sequence[str], scaling: Scaling) -> dict[str, float]:
+        """Both errors of each variable in its units, the squared one in their square."""
+        found: dict[str, float] = {}
+        for i, (name, deviation) in enumerate(zip(names, scaling.deviation, strict=True)):
+            found[f"mse of {name}"] = float(self.squared[i]) / self.count * deviation**2
+            found[f"mae of {name}"] = float(self.absolute[i]) / self.count * deviation
+        return found
+
+
+def forecast_errors(
+    model: nn.Module, loader: Loader[int]
+) -> tuple[ForecastErrors, list[tuple[float, int]]]:
+    """The errors of a model on every window, and the sum and number of those of each batch."""
+    device = next(model.parameters()).device
+    errors, batches = ForecastErrors(), list[tuple[float, int]]()
+    with torch.inference_mode():
+        for batch in loader.batches():
+            forecasts = model(**batch.to(device).inputs).cpu()
+            batches.append((errors.add(forecasts, batch.targets), batch.n_tokens))
+    return errors, batches
+
+
+def naive_scores(windows: ForecastWindows, loader: Loader[int]) -> dict[str, float]:
+    """The errors of repeating the last value and the last season, on scaled data."""
+    errors: dict[str, ForecastErrors] = {}
+    for batch in loader.batches():
+        naive = naive_forecasts(batch.inputs["inputs"], windows.horizon, windows.season)
+        for name, forecasts in naive.items():
+            errors.setdefault(name, ForecastErrors()).add(forecasts, batch.targets)
+    return {
+        f"{metric} of {name.replace('_', ' ')}": value
+        for name, found in errors.items()
+        for metric, value in found.scores.items()
+    }

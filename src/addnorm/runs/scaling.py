@@ -1,0 +1,38 @@
+"""The scaling of a series in a run folder, `scaling.json`."""
+
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from addnorm.atomic import atomic_write
+from addnorm.config import first_problem
+from addnorm.data.scaling import Scaling
+from addnorm.errors import InputError
+from addnorm.files import read_file
+from addnorm.runs.recipe import Recipe, task_of
+
+SCALING = "scaling.json"
+SCALES = TypeAdapter(Scaling)
+
+
+def write_scaling(folder: Path, scaling: Scaling | None) -> None:
+    """Write the scaling of the series that a run forecasts; nothing for other runs."""
+    if scaling is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / SCALING, SCALES.dump_json(scaling, indent=1).decode())
+
+
+def read_scaling(folder: Path, recipe: Recipe) -> Scaling | None:
+    """Read what `write_scaling` wrote; None for a run that forecasts no series.
+
+    Raises `InputError` where the file is missing or damaged.
+    """
+    if task_of(recipe) != "forecasting":
+        return None
+    file = folder / SCALING
+    try:
+        return SCALES.validate_json(read_file(file))
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: missing: the run is damaged") from error
+    except ValidationError as error:
+        raise InputError(f"{file}: damaged: {first_problem(error)}") from error

@@ -1,0 +1,74 @@
+"""Many series in a long table: classes, numbers, lengths, and each mistake by its line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from addnorm.data import LabelledSeries, LabelledSeriesConfig, ScoredSeries
+from addnorm.errors import InputError
+
+HEADER = "id,step,up,down,class"
+ROWS = ["a,2020-01-01,1,-1,high", "a,2020-01-02,2,-2,high", "b,2020-01-01,5,-5,low",
+        "c,2020-01-03,7,-7,low", "c,2020-01-05,8,-8,low", "c,2020-01-06,9,-9,low"]  # fmt: skip
+
+
+def load(folder: Path, rows: list[str], header: str = HEADER, **options: Any) -> Any:
+    (folder / "s.csv").write_text("\n".join([header, *rows]) + "\n")
+    fields = {"label_column": "class", "time_column": "step", **options}
+    return LabelledSeriesConfig(root=folder, train=Path("s.csv"), **fields).load()
+
+
+def test_series_of_several_lengths(tmp_path: Path) -> None:
+    corpus = load(tmp_path, ROWS)
+    found = [one for one in corpus.train if isinstance(one, LabelledSeries)]
+    assert [(one.label, one.values.tolist()) for one in found] == [
+        ("high", [[1, 2], [-1, -2]]),
+        ("low", [[5], [-5]]),
+        ("low", [[7, 8, 9], [-7, -8, -9]]),
+    ]
+    assert corpus.labels == ("high", "low")
+    assert (corpus.task, corpus.medium) == ("classification", "series")
+    alone = load(tmp_path, ROWS, columns=("down",)).train[0]
+    assert alone.values.tolist() == [[-1, -2]]
+
+
+def test_numbers(tmp_path: Path) -> None:
+    rows = [row.replace("high", "1.5").replace("low", "-2") for row in ROWS]
+    corpus = load(tmp_path, rows, label_column=None, value_column="class")
+    found = [one for one in corpus.train if isinstance(one, ScoredSeries)]
+    assert [one.values for one in found] == [(1.5,), (-2.0,), (-2.0,)]
+    assert (corpus.task, corpus.labels) == ("regression", ("value",))
+
+
+def test_an_empty_cell_leaves_its_series_out(tmp_path: Path) -> None:
+    corpus = load(tmp_path, [ROWS[0], "a,2020-01-02,,-2,high", *ROWS[2:]], missing="leave_out")
+    report = corpus.reports["train"]
+    assert (report.read, report.used) == (3, 2)
+    assert report.left_out == {"an empty cell in the series": [f"{tmp_path / 's.csv'}:2"]}
+
+
+WRONG: dict[str, tuple[list[str], dict[str, Any], str]] = {
+    "parted": ([ROWS[0], ROWS[2], ROWS[1]], {}, "s.csv:4: series 'a' goes on after another"),
+    "two classes": ([ROWS[0], ROWS[1].replace("high", "low")], {}, "s.csv:3: class = 'low', and"),
+    "unsorted": ([ROWS[1], ROWS[0]], {}, "s.csv:3: .* sort the table by time"),
+    "an empty cell": ([ROWS[0], "a,2020-01-02,,1,high"], {}, "s.csv:3: up is empty"),
+    "a word": ([ROWS[0], "a,2020-01-02,one,1,high"], {}, "s.csv:3: up = 'one' is no number"),
+    "no id": (ROWS, {"id_column": "idd"}, "no column 'idd' among .* Did you mean 'id'"),
+    "no class": (ROWS, {"label_column": "clas"}, "no column 'clas'"),
+    "an empty line": ([ROWS[0], "", ROWS[1]], {}, "s.csv:3: an empty line"),
+    "no number": (ROWS, {"label_column": None, "value_column": "class"}, "s.csv:2: class = 'high'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_named(case: str, tmp_path: Path) -> None:
+    rows, options, message = WRONG[case]
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, rows, **options)
+
+
+def test_one_kind_of_answer() -> None:
+    for columns in ({}, {"label_column": "a", "value_column": "b"}):
+        with pytest.raises(ValueError, match="either label_column"):
+            LabelledSeriesConfig(train=Path("s.csv"), **columns)  # type: ignore[arg-type]

@@ -1,0 +1,30 @@
+"""The scaling in a run folder: written and read exactly, or named as missing or damaged."""
+
+from pathlib import Path
+
+import pytest
+from tests.runs.test_forecasting import write
+
+from addnorm.data.scaling import Scaling
+from addnorm.errors import InputError
+from addnorm.runs.recipe import read_recipe
+from addnorm.runs.scaling import read_scaling, write_scaling
+
+
+def test_it_is_read_as_it_was(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path))
+    scaling = Scaling((0.1, -1e30), (1 / 3, 2.0))
+    write_scaling(tmp_path / "run", scaling)
+    assert read_scaling(tmp_path / "run", recipe) == scaling
+    write_scaling(tmp_path / "other", None)
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path))
+    with pytest.raises(InputError, match=r"scaling.json: missing: the run is damaged"):
+        read_scaling(tmp_path, recipe)
+    for text in ("{}", "[", '{"mean": [1], "deviation": ["x"]}'):
+        (tmp_path / "scaling.json").write_text(text)
+        with pytest.raises(InputError, match=r"scaling.json: damaged"):
+            read_scaling(tmp_path, recipe)
