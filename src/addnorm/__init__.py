@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from addnorm.data.constructors import tagged as tagged
     from addnorm.data.constructors import text as text
     from addnorm.data.dates import DatesConfig as DatesConfig
+    from addnorm.data.denoising import DenoisingConfig as DenoisingConfig
+    from addnorm.data.denoising import InfillingConfig as InfillingConfig
+    from addnorm.data.denoising import SpanCorruptionConfig as SpanCorruptionConfig
     from addnorm.data.examples import Corpus as Corpus
     from addnorm.data.frames import FramesConfig as FramesConfig
     from addnorm.data.frames import SpecAugmentConfig as SpecAugmentConfig
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
     from addnorm.data.image_files import ImageFilesConfig as ImageFilesConfig
     from addnorm.data.images import ExamplesConfig as ExamplesConfig
     from addnorm.data.images import ImagesConfig as ImagesConfig
+    from addnorm.data.mask_units import SpanUnitsConfig as SpanUnitsConfig
+    from addnorm.data.mask_units import TokenUnitsConfig as TokenUnitsConfig
+    from addnorm.data.mask_units import WordUnitsConfig as WordUnitsConfig
+    from addnorm.data.masked import MaskedConfig as MaskedConfig
     from addnorm.data.tokenizers import BPEConfig as BPEConfig
     from addnorm.data.tokenizers import CharConfig as CharConfig
     from addnorm.data.tokenizers import Tokenizer as Tokenizer
@@ -134,11 +141,14 @@ _MODULES = {
     "addnorm.data.batching": "TokensConfig",
     "addnorm.data.constructors": "labelled pairs table tagged text",
     "addnorm.data.dates": "DatesConfig",
+    "addnorm.data.denoising": "DenoisingConfig InfillingConfig SpanCorruptionConfig",
     "addnorm.data.examples": "Corpus",
     "addnorm.data.frames": "FramesConfig SpecAugmentConfig",
     "addnorm.data.hub": "DatasetConfig",
     "addnorm.data.image_files": "ImageFilesConfig",
     "addnorm.data.images": "ExamplesConfig ImagesConfig",
+    "addnorm.data.mask_units": "SpanUnitsConfig TokenUnitsConfig WordUnitsConfig",
+    "addnorm.data.masked": "MaskedConfig",
     "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
     "addnorm.data.windows": "PackedConfig WindowsConfig",
     "addnorm.errors": "InputError Interrupted NonFiniteError",

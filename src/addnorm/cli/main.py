@@ -28,6 +28,7 @@ COMMANDS = (
     "evaluate",
     "generate",
     "classify",
+    "fill",
     "embed",
     "info",
     "plot",

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from addnorm.errors import InputError
 
-Task = Literal["language", "translation", "classification", "multi_label", "regression", "tagging"]
+Task = Literal[
+    "language",
+    "translation",
+    "masked_language",
+    "denoising",
+    "classification",
+    "multi_label",
+    "regression",
+    "tagging",
+]
 
 Medium = Literal["text", "images", "audio"]
 """What examples are made of."""
