@@ -166,7 +166,7 @@ def test_any_place_of_an_epoch_is_found_again(noise: NoiseConfig) -> None:
 
 def test_too_few_sentinels() -> None:
     noise = SpanCorruptionConfig(share=0.5, mean_span=1.0)
-    with pytest.raises(InputError, match="199 tokens have 100 spans, and .* 100 sentinels"):
+    with pytest.raises(InputError, match=r"199 tokens have 100 spans, and .* 100 sentinels"):
         DenoisingConfig(seq_len=200, noise=noise).build(CORPUS)
 
 
