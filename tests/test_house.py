@@ -26,6 +26,7 @@ SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
 BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
+    "cli/fill.py": "runs/test_fill.py",
     "runs/consistency.py": "runs/test_recipe.py",
     "nn/attention/cores.py": "nn/attention/test_core.py",
     "nn/attention/heads.py": "nn/attention/test_multihead.py",
