@@ -32,7 +32,10 @@ batching = { kind = "masked", batch_size = 4, seq_len = 16, units = "words" }
 lr = 1e-3
 """
 
-WORDS = ["to", "be", ",", "or", "not", "that", "is", "the", "question", ".", ":", "gr", "##ü", "##ße", "##ße", "!", "##s", "quest", "##ion", "a", "b"]
+WORDS = (
+    *("to", "be", ",", "or", "not", "that", "is", "the", "question", ".", ":", "gr", "##ü"),
+    *("##ße", "!", "##s", "quest", "##ion", "a", "b"),
+)
 
 
 def bert(folder: Path) -> Path:

@@ -113,7 +113,7 @@ def test_what_cannot_be_filled(runs: dict[str, Run]) -> None:
         runs["masked"].fill("to [MASK]", top_k=0)
     with pytest.raises(InputError, match="a denoising model fills no masks"):
         runs["spans"].fill("to [MASK]")
-    with pytest.raises(InputError, match="a masked_language model writes no text: .*addnorm fill"):
+    with pytest.raises(InputError, match=r"masked_language model writes no text: .*addnorm fill"):
         runs["masked"].generate("to")
     with pytest.raises(InputError, match="does not classify texts: use `addnorm fill`"):
         runs["masked"].classify("to")
