@@ -27,6 +27,7 @@ BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
     "data/answers.py": "data/test_chat.py",
+    "cli/fill.py": "runs/test_fill.py",
     "runs/consistency.py": "runs/test_recipe.py",
     "nn/attention/cores.py": "nn/attention/test_core.py",
     "nn/attention/heads.py": "nn/attention/test_multihead.py",

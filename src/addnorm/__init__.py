@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from addnorm.data.constructors import tagged as tagged
     from addnorm.data.constructors import text as text
     from addnorm.data.dates import DatesConfig as DatesConfig
+    from addnorm.data.denoising import DenoisingConfig as DenoisingConfig
+    from addnorm.data.denoising import InfillingConfig as InfillingConfig
+    from addnorm.data.denoising import SpanCorruptionConfig as SpanCorruptionConfig
     from addnorm.data.examples import Corpus as Corpus
     from addnorm.data.frames import FramesConfig as FramesConfig
     from addnorm.data.frames import SpecAugmentConfig as SpecAugmentConfig
@@ -45,6 +48,10 @@ if TYPE_CHECKING:
     from addnorm.data.images import ExamplesConfig as ExamplesConfig
     from addnorm.data.images import ImagesConfig as ImagesConfig
     from addnorm.data.labelled_series import LabelledSeriesConfig as LabelledSeriesConfig
+    from addnorm.data.mask_units import SpanUnitsConfig as SpanUnitsConfig
+    from addnorm.data.mask_units import TokenUnitsConfig as TokenUnitsConfig
+    from addnorm.data.mask_units import WordUnitsConfig as WordUnitsConfig
+    from addnorm.data.masked import MaskedConfig as MaskedConfig
     from addnorm.data.mixing import CutMixConfig as CutMixConfig
     from addnorm.data.mixing import MixupConfig as MixupConfig
     from addnorm.data.randaugment import RandAugmentConfig as RandAugmentConfig
@@ -150,6 +157,7 @@ _MODULES = {
     "addnorm.data.chat": "ChatConfig",
     "addnorm.data.constructors": "labelled pairs table tagged text",
     "addnorm.data.dates": "DatesConfig",
+    "addnorm.data.denoising": "DenoisingConfig InfillingConfig SpanCorruptionConfig",
     "addnorm.data.examples": "Corpus",
     "addnorm.data.frames": "FramesConfig SpecAugmentConfig",
     "addnorm.data.hub": "DatasetConfig",
@@ -160,6 +168,8 @@ _MODULES = {
     "addnorm.data.labelled_series": "LabelledSeriesConfig",
     "addnorm.data.series": "SeriesConfig",
     "addnorm.data.series_batches": "SeriesBatchesConfig",
+    "addnorm.data.mask_units": "SpanUnitsConfig TokenUnitsConfig WordUnitsConfig",
+    "addnorm.data.masked": "MaskedConfig",
     "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
     "addnorm.data.windows": "PackedConfig WindowsConfig",
     "addnorm.errors": "InputError Interrupted NonFiniteError",

@@ -37,6 +37,10 @@ SURFACE = {
         "--run", "--pairs", "--threshold", "--json", "--encoding", "--errors", "--device",
         "--dtype", "--import",
     },
+    "fill": {
+        "--run", "--text", "--top-k", "--json", "--encoding", "--errors", "--device", "--dtype",
+        "--import",
+    },
     "embed": {
         "--run", "--out", "--pooling", "--encoding", "--errors", "--device", "--dtype", "--import",
     },

@@ -144,10 +144,19 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
 
 
 def test_an_encoder_without_a_task(tmp_path: Path) -> None:
+    text = CLASSIFICATION.replace('"classification"', '"pooler"')
+    (tmp_path / "r.toml").write_text(text)
+    line = next(n for n, row in enumerate(text.split("\n"), 1) if '"pooler"' in row)
+    assert message(tmp_path / "r.toml").startswith(f"{tmp_path}/r.toml:{line}: model.head.kind")
+
+
+def test_batches_of_another_task(tmp_path: Path) -> None:
     text = CLASSIFICATION.replace('"classification"', '"token"')
     (tmp_path / "r.toml").write_text(text)
-    line = next(n for n, row in enumerate(text.split("\n"), 1) if '"token"' in row)
-    assert message(tmp_path / "r.toml").startswith(f"{tmp_path}/r.toml:{line}: model.head.kind")
+    line = next(n for n, row in enumerate(text.split("\n"), 1) if "batching" in row)
+    found = message(tmp_path / "r.toml")
+    assert found.startswith(f"{tmp_path}/r.toml:{line}: train.batching.kind = 'tokens' hides no")
+    assert found.endswith("give 'masked'")
 
 
 def test_overrides_replace_fields_at_every_depth(tmp_path: Path) -> None:

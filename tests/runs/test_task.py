@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 import pytest
 from torch import nn
 
+from addnorm.data.batching import DenoisingConfig, MaskedConfig, TokensConfig, WindowsConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.heads import ClassificationHeadConfig, PoolerHeadConfig, TaggingHeadConfig
-from addnorm.runs.task import has_labels, task_of_model
+from addnorm.runs.task import check_batching, has_labels, task_of_model, task_of_training
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Misspelt(Silent):
         (EncoderConfig(head=ClassificationHeadConfig(problem="regression")), "regression"),
         (EncoderConfig(head=TaggingHeadConfig()), "tagging"),
         (EncoderConfig(head=Tags()), "tagging"),
+        (EncoderConfig(), "masked_language"),
         (EncoderConfig(head=Classes()), "classification"),
         (DecoderConfig(), "language"),
         (DecoderConfig(head=Words()), "language"),
@@ -56,7 +58,7 @@ class Misspelt(Silent):
 )
 def test_the_task_of_a_model(model: Any, task: str) -> None:
     assert task_of_model(model) == task
-    assert has_labels(model) == (task not in ("language", "translation"))
+    assert has_labels(model) == (task not in ("language", "translation", "masked_language"))
 
 
 @pytest.mark.parametrize(
@@ -66,10 +68,36 @@ def test_the_task_of_a_model(model: Any, task: str) -> None:
         (EncoderConfig(head=Misspelt()), "Did you mean 'tagging'?"),
         (EncoderConfig(head=Words()), "has no task here"),
         (EncoderConfig(head=PoolerHeadConfig()), "has no task here"),
-        (EncoderConfig(), "has no task here"),
         (DecoderConfig(head=Tags()), "is for tagging, and a model of kind 'decoder' writes tokens"),
     ],
 )
 def test_a_model_without_a_task(model: Any, expected: str) -> None:
     with pytest.raises(InputError, match=expected.replace("?", r"\?")):
         task_of_model(model)
+
+
+def test_batches_that_damage_text_make_a_denoiser() -> None:
+    assert task_of_training(EncoderDecoderConfig(), DenoisingConfig()) == "denoising"
+    assert task_of_training(EncoderDecoderConfig(), TokensConfig()) == "translation"
+    assert task_of_training(DecoderConfig(), DenoisingConfig()) == "language"
+
+
+@pytest.mark.parametrize(
+    ("model", "batching", "expected"),
+    [
+        (EncoderConfig(), TokensConfig(), "'tokens' hides no tokens, .* give 'masked'"),
+        (EncoderConfig(), DenoisingConfig(), "give 'masked'"),
+        (DecoderConfig(), MaskedConfig(), "an encoder with .*; this model is for language"),
+        (EncoderDecoderConfig(), MaskedConfig(), "this model is for translation"),
+        (DecoderConfig(), DenoisingConfig(), "is for model.kind = 'encoder_decoder'"),
+    ],
+)
+def test_batches_of_another_task(model: Any, batching: Any, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        check_batching(task_of_training(model, batching), batching)
+
+
+def test_batches_of_the_task() -> None:
+    check_batching("masked_language", MaskedConfig())
+    check_batching("denoising", DenoisingConfig())
+    check_batching("language", WindowsConfig())

@@ -29,6 +29,7 @@ COMMANDS = (
     "generate",
     "classify",
     "forecast",
+    "fill",
     "embed",
     "info",
     "plot",

@@ -19,9 +19,11 @@ from addnorm.data.batch import (
     tensors,
     with_valid,
 )
+from addnorm.data.denoising import Denoising, DenoisingConfig
 from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Longer
 from addnorm.data.frames import Frames, FramesConfig
 from addnorm.data.images import ExamplesConfig, Images
+from addnorm.data.masked import Masked, MaskedConfig
 from addnorm.data.series_batches import SeriesBatchesConfig
 from addnorm.data.windows import Packed, PackedConfig, Windows, WindowsConfig
 from addnorm.errors import InputError
@@ -32,12 +34,16 @@ __all__ = [
     "Batch",
     "BatchingConfig",
     "Buckets",
+    "Denoising",
+    "DenoisingConfig",
     "ExamplesConfig",
     "Frames",
     "FramesConfig",
     "Images",
     "Loader",
     "Loaders",
+    "Masked",
+    "MaskedConfig",
     "Packed",
     "PackedConfig",
     "SeriesBatchesConfig",
@@ -173,6 +179,8 @@ BatchingConfig = Annotated[
     TokensConfig
     | WindowsConfig
     | PackedConfig
+    | MaskedConfig
+    | DenoisingConfig
     | ExamplesConfig
     | FramesConfig
     | SeriesBatchesConfig
@@ -186,3 +194,9 @@ def build_loaders(batching: BatchingConfig, corpus: EncodedCorpus, seed: int = 0
     """The loaders of a corpus. Raises `InputError` if a custom part builds none."""
     made = batching.build(corpus, seed)
     return built(batching, made, Loaders, "batching must give Loaders of addnorm.data.batching")
+
+
+def special_tokens_of(batching: BatchingConfig) -> tuple[str, ...]:
+    """The tokens that batches stand for hidden text with, which a learnt tokenizer must have."""
+    hides = isinstance(batching, MaskedConfig | DenoisingConfig)
+    return batching.special_tokens if hides else ()

@@ -94,6 +94,8 @@ class EncodedCorpus:
     characters: Mapping[str, Ids] = field(default_factory=dict[str, Ids])
     medium: Medium = "text"
     n_labels: int = 0
+    tokenizer: Tokenizer | None = field(default=None, compare=False)
+    """What made the ids of plain texts."""
 
     @property
     def splits(self) -> dict[str, Sequence[Encoded]]:
@@ -187,7 +189,7 @@ def encode(
     if corpus.task == "language" and not isinstance(corpus.train[0], Chat):
         splits = {k: in_memory(v, tokenizers, advance) for k, v in corpus.splits.items()}
         characters = {k: characters_of(v) for k, v in corpus.splits.items()}
-        facts: Any = {**splits, "characters": characters}
+        facts: Any = {**splits, "characters": characters, "tokenizer": tokenizers.source}
         return EncodedCorpus("language", bos_id, pad_id, **facts, reports=corpus.reports)
     sides = {
         split: _ENCODE[corpus.task](examples, tokenizers, number)
@@ -224,7 +226,7 @@ def write_texts(
     if tokenizer.eos_id is None:
         raise InputError("the tokenizer has no end token, so no text to learn from would end")
     # GPT-2 reads a prompt as it is, but learnt that a text begins after the end of another.
-    start = np.array(_around("language", tokenizer)[0] or (tokenizer.bos_id,), dtype)
+    start = np.array(around("language", tokenizer)[0] or (tokenizer.bos_id,), dtype)
     end = np.array([tokenizer.eos_id], dtype)
     lengths: list[int] = []
     for n, ids in ids_of(tokenizer, map(source_text, examples), dtype, advance):
@@ -240,7 +242,7 @@ def write_texts(
 def id_type(tokenizers: Tokenizers) -> "np.dtype[Any]":
     """Two bytes an id where the vocabulary has less than 65,536, else four."""
     tokenizer = tokenizers.source
-    own = (*_around("language", tokenizer)[0], tokenizer.bos_id, *tokenizer.eos_ids)
+    own = (*around("language", tokenizer)[0], tokenizer.bos_id, *tokenizer.eos_ids)
     return np.dtype(np.uint16 if max(tokenizer.vocab_size, 1 + max(own)) < 2**16 else np.uint32)
 
 
@@ -266,7 +268,7 @@ def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list
 
     A tokenizer from elsewhere says itself what these are, but for the end of a text to continue.
     """
-    before, after = _around(task, tokenizer)
+    before, after = around(task, tokenizer)
     found = tokenizer.encode_batch(texts)
     for ids in found:  # in place: there may be millions
         ids[:0] = before
@@ -276,12 +278,13 @@ def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list
 
 def words_as_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
     """The ids of a sentence to tag, and the index among them of each word's first piece."""
-    before, after = _around("tagging", tokenizer)
+    before, after = around("tagging", tokenizer)
     ids, first = tokenizer.encode_words(words)
     return [*before, *ids, *after], [i + len(before) for i in first]
 
 
-def _around(task: Task, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
+def around(task: Task, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
+    """The special tokens before and after each text, as a model of the task reads it."""
     before, after = tokenizer.before, tokenizer.after
     if before is None:
         before = () if task == "translation" else (tokenizer.bos_id,)

@@ -14,6 +14,8 @@ from addnorm.errors import InputError
 Task = Literal[
     "language",
     "translation",
+    "masked_language",
+    "denoising",
     "classification",
     "multi_label",
     "regression",

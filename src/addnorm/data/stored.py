@@ -335,4 +335,5 @@ def mapped(file: Path, tokenizers: Tokenizers) -> EncodedCorpus | None:
         splits.get("test", ()),
         reports={split: Report(*report) for split, report in facts["reports"].items()},
         characters=characters,
+        tokenizer=tokenizers.source,
     )

@@ -12,8 +12,11 @@ from addnorm.data import (
 )
 from addnorm.data.batch import BATCHING
 from addnorm.data.batching import (
+    BatchingConfig,
+    DenoisingConfig,
     ExamplesConfig,
     FramesConfig,
+    MaskedConfig,
     PackedConfig,
     SeriesBatchesConfig,
     TokensConfig,
@@ -25,7 +28,7 @@ from addnorm.models import DecoderConfig, ModelConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.runs.settings import MEASURED, EvalConfig
-from addnorm.runs.task import task_of_model
+from addnorm.runs.task import check_batching, task_of_training
 from addnorm.train.settings import TrainConfig
 
 Place = Callable[[list[str]], str]
@@ -110,7 +113,7 @@ MEDIA: dict[str, Medium] = {
 """What a model with another input than tokens reads."""
 
 BATCHED: dict[Medium, type | tuple[type, ...]] = {
-    "text": (TokensConfig, WindowsConfig, PackedConfig),
+    "text": (TokensConfig, WindowsConfig, PackedConfig, MaskedConfig, DenoisingConfig),
     "images": ExamplesConfig,
     "audio": FramesConfig,
     "series": SeriesBatchesConfig,
@@ -118,12 +121,18 @@ BATCHED: dict[Medium, type | tuple[type, ...]] = {
 """The kinds of batching of each medium."""
 
 
-def check_metric(model: ModelConfig, settings: EvalConfig, place: Place) -> None:
-    """Raise `InputError` if the model has no task, or the metric is not measured for it."""
+def check_metric(
+    model: ModelConfig, batching: BatchingConfig, settings: EvalConfig, place: Place
+) -> None:
+    """Raise `InputError` if the model has no task, or batches or metric are of another."""
     try:
-        task = task_of_model(model)
+        task = task_of_training(model, batching)
     except InputError as error:
         raise InputError(f"{place(['model', 'head', 'kind'])}: {error}") from error
+    try:
+        check_batching(task, batching)
+    except InputError as error:
+        raise InputError(f"{place(['train', 'batching', 'kind'])}: {error}") from error
     metric = settings.metric
     if metric is not None and metric not in MEASURED[task]:
         raise InputError(

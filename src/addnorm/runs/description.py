@@ -82,7 +82,7 @@ def _weights(folder: Path) -> str:
 def _task(recipe: Recipe) -> str:
     """The task, or the kind of output of an encoder without a task."""
     head = getattr(recipe.model.head, "kind", "")
-    given = {"token": "masked tokens", "pooler": "a vector a text", "hidden": "a vector a token"}
+    given = {"pooler": "a vector a text", "hidden": "a vector a token"}
     if head in given and (isinstance(recipe.model, EncoderConfig) or head == "hidden"):
         return given[head]
     return task_of(recipe)

@@ -8,10 +8,12 @@ from typing import cast
 from rich.console import Console
 
 from addnorm.data import Corpus
+from addnorm.data.batching import special_tokens_of
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.data.examples import Series
 from addnorm.data.forecast_windows import encode_series
 from addnorm.data.scaling import Scaling
+from addnorm.data.special_tokens import with_special_tokens
 from addnorm.data.stored import Show, TextFiles, TextStore, can_keep
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
@@ -20,7 +22,7 @@ from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.folder import Saved, read_settings
 from addnorm.runs.metrics import entity_scores
 from addnorm.runs.recipe import Recipe, task_of
-from addnorm.runs.task import check_corpus
+from addnorm.runs.task import PLAIN_TEXTS, check_batching, check_corpus
 from addnorm.train.progress import text_progress
 
 
@@ -53,21 +55,26 @@ def read_data(
     files of text, what was made of them before is taken from the folder of caches. Raises
     `InputError` for data that cannot be read, and such as the model is not for.
     """
+    task = task_of(recipe)
+    check_batching(task, recipe.train.batching)
     tokenizers = _known(recipe, saved)
+    more = special_tokens_of(recipe.train.batching)
+    if more and tokenizers is not None and tokenizers.source is not tokenizers.target:
+        raise InputError("denoising needs one tokenizer for source and target; here are two")
     learnt = None if saved or tokenizers else recipe.tokenizer
-    if corpus is None and task_of(recipe) == "language" and can_keep(recipe.data):
+    if corpus is None and task in PLAIN_TEXTS and can_keep(recipe.data):
         say, show = _told(console or Console(quiet=True))
         store = TextStore(cast(TextFiles, recipe.data), say=say, show=show)
         if learnt is not None:
-            tokenizers = store.tokenizers(learnt)
+            tokenizers = with_special_tokens(store.tokenizers(learnt), more)
         if tokenizers is not None:
             return EncodedData(None, store.encoded(tokenizers), tokenizers, ())
     corpus = corpus or recipe.corpus()
-    check_corpus(task_of(recipe), corpus)
+    check_corpus(task, corpus)
     if corpus.task == "tagging":
         entity_scores([["O"]], [["O"]])  # says so now if its package is missing
     if learnt is not None:
-        tokenizers = Tokenizers.train(learnt, corpus)
+        tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
     labels = saved.labels if saved else corpus.labels
     if isinstance(first := corpus.train[0], Series):
         window = window_of(recipe, labels, first.names)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from addnorm.data import DataConfig
 from addnorm.data.batch import Batch, Loader
-from addnorm.data.batching import Buckets, Loaders, build_loaders
+from addnorm.data.batching import Buckets, Denoising, Loaders, Masked, build_loaders
 from addnorm.data.compact import Encoded, Ids
 from addnorm.data.encoding import IGNORE, Tokenizers
 from addnorm.data.examples import (
@@ -51,6 +51,10 @@ Split = Literal["valid", "test"]
 
 FEW = 5
 """Among how many of the best classes the right one is looked for, where there are more."""
+
+
+HIDING = (Masked, Denoising)
+"""The loaders of texts of which parts are hidden, whose tokens are scored one by one."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,13 @@ class Evaluator:
         if self.scaling is not None:
             return self._forecasting(model)
         with torch.inference_mode():
-            batches, outputs = self._run(model)
+            batches, outputs, right = self._run(model)
         loss = sum(summed for summed, _ in batches)
         scores = {"loss": loss / max(sum(n for _, n in batches), 1)}
+        if isinstance(self.loader, HIDING):
+            n = sum(n for _, n in batches)
+            scores |= metrics.token_scores(loss, right, n)
+            return Evaluation(scores, {}, tuple(batches))
         found = self._scored(model, scores, loss, outputs, n_translated)
         return replace(found, batches=tuple(batches))
 
@@ -155,21 +163,25 @@ class Evaluator:
             case Chat() | Text() | Series():  # of chats: others are counted elsewhere
                 return Evaluation(scores | {"perplexity": metrics.perplexity(scores["loss"])}, {})
 
-    def _run(self, model: Model) -> tuple[list[tuple[float, int]], dict[int, list[Any]]]:
+    def _run(self, model: Model) -> tuple[list[tuple[float, int]], dict[int, list[Any]], int]:
         """The summed loss and number of targets of each batch, and the predictions by example.
 
-        A prediction is the best labels, whether each label is present, or a number.
+        A prediction is the best labels, whether each label is present, or a number. Last, how many
+        hidden tokens have the highest probability, where tokens are hidden.
         """
         device = next(model.parameters()).device
         batches: list[tuple[float, int]] = []
         outputs: dict[int, list[Any]] = {}
+        right = 0
         for batch in self.loader.batches():
             batch = batch.to(device)
             logits = model(**batch.inputs) if self.early is None else self._early(model, batch)
             batches.append((loss_sum(logits, batch.targets).item(), batch.n_tokens))
             if self.labels:
                 outputs.update(_answers(logits, batch))
-        return batches, dict(sorted(outputs.items()))
+            if isinstance(self.loader, HIDING):
+                right += int((logits.argmax(-1) == batch.targets).sum())
+        return batches, dict(sorted(outputs.items())), right
 
     def _early(self, model: Model, batch: Batch) -> Tensor:
         assert self.early is not None

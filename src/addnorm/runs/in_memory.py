@@ -9,11 +9,18 @@ from typing import Any, TypedDict, Unpack
 from rich.console import Console
 
 from addnorm.data import Corpus, DataConfig, medium_of
-from addnorm.data.batching import BatchingConfig, ExamplesConfig, FramesConfig, WindowsConfig
+from addnorm.data.batching import (
+    BatchingConfig,
+    ExamplesConfig,
+    FramesConfig,
+    MaskedConfig,
+    WindowsConfig,
+)
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer, TokenizerConfig
 from addnorm.errors import InputError, Interrupted, known_keywords
-from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
+from addnorm.nn.heads import TokenHeadConfig
 from addnorm.runs.folder import Saved, is_run
 from addnorm.runs.lock import locked
 from addnorm.runs.recipe import Recipe, check_recipe
@@ -100,7 +107,8 @@ def train(
     options
         Every field of `TrainConfig`: one of `steps` and `epochs`, and `lr`, `batching`, `seed`,
         `device`, `precision`, `start` (a folder whose weights to begin with) … `batching` is by
-        default windows of at most 256 tokens for language models.
+        default windows of at most 256 tokens for language models, masked segments of at most
+        128 for masked ones.
     """
     check_data(data)
     settings = TrainConfig(**_checked(options, config, data))
@@ -145,6 +153,8 @@ def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[s
         fields["batching"] = WindowsConfig(seq_len=min(256, config.max_len))
     else:
         medium = data.medium if isinstance(data, Corpus) else medium_of(data)
+        if isinstance(config, EncoderConfig) and isinstance(config.head, TokenHeadConfig):
+            fields["batching"] = MaskedConfig(seq_len=min(128, config.max_len))
         usual = {"images": ExamplesConfig, "audio": FramesConfig}
         if medium in usual:
             fields["batching"] = usual[medium]()

@@ -15,6 +15,12 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, 700.0))
 
 
+def token_scores(total_loss: float, n_right: int, n_tokens: int) -> dict[str, float]:
+    """The perplexity, and the percentage of tokens whose probability is the highest of all."""
+    n = max(n_tokens, 1)
+    return {"perplexity": perplexity(total_loss / n), "accuracy": 100 * n_right / n}
+
+
 def bits_per_character(total_loss: float, n_characters: int) -> float:
     """The total loss of a text in bits, divided by its number of characters."""
     return total_loss / math.log(2) / max(n_characters, 1)

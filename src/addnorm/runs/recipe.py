@@ -22,7 +22,7 @@ from addnorm.runs.imports import check_imports, import_named
 from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, written_path
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.start import MODEL, chat_template, merged, model_tree
-from addnorm.runs.task import task_of_model
+from addnorm.runs.task import task_of_training
 from addnorm.train.settings import TrainConfig
 
 
@@ -100,7 +100,7 @@ def read_recipe(
     tree = with_current_names(tree)
     _write_start(tree, place)
     recipe = check_recipe(tree, place, from_file=not import_parts)
-    check_metric(recipe.model, recipe.eval, place)
+    check_metric(recipe.model, recipe.train.batching, recipe.eval, place)
     return recipe
 
 
@@ -209,7 +209,7 @@ def _with_layer_pattern(model: dict[str, Any]) -> dict[str, Any]:
 
 def task_of(recipe: Recipe) -> Task:
     """The task of a recipe's model. Raises `InputError` if it has none."""
-    return task_of_model(recipe.model)
+    return task_of_training(recipe.model, recipe.train.batching)
 
 
 # The text of a recipe.

@@ -25,6 +25,7 @@ from addnorm.runs.types import (
     Classified,
     ClassifyOptions,
     DecodingOptions,
+    Filled,
     Pooling,
     Sentence,
     Several,
@@ -343,6 +344,15 @@ class Run:
 
         found = use.embed(self, listed(texts), pooling, batch_size)
         return found[0] if isinstance(texts, str) else found
+
+    def fill(self, text: str, *, top_k: int = 5) -> Filled:
+        """Fill the masks of a text such as "To be or [MASK] to be": `.text`, and all `.masks`.
+
+        Raises `InputError` if no masked language model can fill it, or it has no mask.
+        """
+        from addnorm.runs.fill import fill
+
+        return fill(self, [one_text(text)], top_k)[0]
 
     def hidden_states(self, text: str) -> Float[Tensor, "seq d_model"]:
         """The final hidden state of each token of one text, before pooling by `embed`."""

@@ -27,6 +27,8 @@ MetricName = Literal[
 MEASURED: dict[Task, tuple[MetricName, ...]] = {
     "language": ("loss",),
     "translation": ("loss", "bleu", "chrf"),
+    "masked_language": ("loss", "accuracy"),
+    "denoising": ("loss", "accuracy"),
     "classification": ("accuracy", "f1", "loss"),
     "multi_label": ("f1_micro", "f1_macro", "exact", "loss"),
     "regression": ("mse", "r2", "pearson", "spearman", "loss"),

@@ -2,9 +2,20 @@
 
 from typing import Any, get_args
 
+from addnorm.data.batching import (
+    BatchingConfig,
+    DenoisingConfig,
+    ExamplesConfig,
+    FramesConfig,
+    MaskedConfig,
+    PackedConfig,
+    TokensConfig,
+    WindowsConfig,
+)
 from addnorm.data.examples import Corpus, Task
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models.inputs import TokenInputConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
@@ -12,6 +23,7 @@ from addnorm.nn.heads import (
     HiddenHeadConfig,
     Problem,
     TaggingHeadConfig,
+    TokenHeadConfig,
 )
 from addnorm.parts import kind_of, members
 
@@ -79,6 +91,8 @@ def task_of_model(model: ModelConfig) -> Task:
         return writes
     if task in LABELLED:
         return task
+    if isinstance(head, TokenHeadConfig) and isinstance(model.input, TokenInputConfig):
+        return "masked_language"
     if task is None and not isinstance(head, members(HeadConfig)):
         raise InputError(
             f"model.head: {kind_of(head)} does not say what it is for: give its class an attribute "
@@ -86,18 +100,58 @@ def task_of_model(model: ModelConfig) -> Task:
         )
     raise InputError(
         f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "
-        "scores of tokens. Valid: classification, tagging, forecast."
+        "scores. Valid: classification, tagging, token, forecast."
     )
+
+
+def task_of_training(model: ModelConfig, batching: BatchingConfig) -> Task:
+    """The task of a model that learns from such batches. Raises `InputError` as `task_of_model`."""
+    task = task_of_model(model)
+    denoises = task == "translation" and isinstance(batching, DenoisingConfig)
+    return "denoising" if denoises else task
+
+
+PLAIN_TEXTS: tuple[Task, ...] = ("language", "masked_language", "denoising")
+"""The tasks whose data are plain texts."""
+
+HIDING: dict[Task, type] = {"masked_language": MaskedConfig, "denoising": DenoisingConfig}
+"""The batches of tasks that hide parts of plain texts."""
+
+OURS = (TokensConfig, WindowsConfig, PackedConfig, ExamplesConfig, FramesConfig, *HIDING.values())
+
+
+def check_batching(task: Task, batching: BatchingConfig) -> None:
+    """Raise `InputError` for batches that hide text of a model for which nothing is hidden.
+
+    And for a masked language model with others. Custom batches are let through.
+    """
+    wanted = HIDING.get(task)
+    hides = isinstance(batching, (*HIDING.values(),))
+    if not isinstance(batching, OURS) or (type(batching) is wanted if wanted else not hides):
+        return
+    kind = f"train.batching.kind = {kind_of(batching)!r}"
+    if wanted is not None:
+        raise InputError(
+            f"{kind} hides no tokens, and a {task.replace('_', ' ')} model learns to say those: "
+            f"give {kind_of(wanted)!r}"
+        )
+    models = {
+        "masked": "an encoder with model.head.kind = 'token'",
+        "denoising": "model.kind = 'encoder_decoder'",
+    }
+    raise InputError(f"{kind} is for {models[kind_of(batching)]}; this model is for {task}")
 
 
 def check_corpus(wanted: Task, corpus: Corpus) -> None:
     """Raise `InputError` if the data are for another task than the model."""
-    if corpus.task == wanted:
+    if corpus.task == ("language" if wanted in PLAIN_TEXTS else wanted):
         return
     models: dict[Task, str] = {
         "language": "model.kind = 'decoder'",
         "translation": "model.kind = 'encoder_decoder'",
         "classification": "model.kind = 'encoder' with model.head.kind = 'classification'",
+        "masked_language": "model.kind = 'encoder' with model.head.kind = 'token'",
+        "denoising": "train.batching.kind = 'denoising'",
         "multi_label": "model.head = { kind = 'classification', problem = 'multi_label' }",
         "regression": "model.head = { kind = 'classification', problem = 'regression' }",
         "tagging": "model.kind = 'encoder' with model.head.kind = 'tagging'",
@@ -106,3 +160,14 @@ def check_corpus(wanted: Task, corpus: Corpus) -> None:
     raise InputError(
         f"the data are for {corpus.task}, the model is for {wanted}: use {models[corpus.task]}"
     )
+
+
+def command_for(task: Task) -> str:
+    """The command that uses a model of a task on new texts."""
+    match task:
+        case "language" | "translation" | "denoising":
+            return "addnorm generate"
+        case "masked_language":
+            return "addnorm fill"
+        case _:
+            return "addnorm classify"

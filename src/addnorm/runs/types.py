@@ -76,6 +76,22 @@ class Classified:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A token that may stand at a mask, and its probability there."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text with the most probable token at each mask, and the candidates for each, best first."""
+
+    text: str
+    masks: list[tuple[Candidate, ...]]
+
+
+@dataclass(frozen=True)
 class Written:
     """A generated text, its log-probability, and why it ended."""
 

@@ -36,6 +36,7 @@ from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
+from addnorm.runs.task import command_for
 from addnorm.runs.types import (
     Classified,
     DecodingOptions,
@@ -114,7 +115,7 @@ def write(
             found = [by_place.get(i, blank) for i in range(len(sources))]
         case EncoderModel():
             raise InputError(
-                f"{run.name}: a {run.task} model writes no text: use `addnorm classify`"
+                f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
             )
     return [[Written(g.text, g.score, g.finished) for g in best] for best in found]
 
@@ -178,7 +179,9 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
 def with_early_exits(run: Run, early: EarlyExit) -> Continuation:
     """The run's language model, of which tokens leave early. Raises `InputError` for others."""
     if not isinstance(run.model, DecoderModel):
-        raise InputError(f"{run.name}: a {run.task} model writes no text: use `addnorm classify`")
+        raise InputError(
+            f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
+        )
     return Continuation(run.model, step=early.step)
 
 
@@ -231,7 +234,7 @@ def _of_texts(
         pairs = [pair for pair in some if not isinstance(pair, str)]
         read = pairs_as_read(tokenizer, pairs)
         ids = as_read(run.task, tokenizer, single) + [tokens for tokens, _ in read]
-        yield _logits(run, ids, first + start, [types for _, types in read])
+        yield batch_logits(run, ids, first + start, [types for _, types in read])
 
 
 def tag(
@@ -246,7 +249,7 @@ def tag(
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         read = [words_as_read(run.tokenizers.source, words) for words in some]
-        best = _logits(run, [ids for ids, _ in read], first + start).argmax(-1).tolist()
+        best = batch_logits(run, [ids for ids, _ in read], first + start).argmax(-1).tolist()
         for row, (_, places) in zip(best, read, strict=True):
             results.append([run.labels[row[place]] for place in places])
     return results
@@ -255,7 +258,7 @@ def tag(
 def check_use(run: Run, task: str, cannot: str) -> None:
     """Raise `InputError` unless the run's model is for the task."""
     if run.task != task:
-        use = "addnorm generate" if run.task in ("language", "translation") else "addnorm classify"
+        use = command_for(run.task)
         raise InputError(f"{run.name}: a {run.task} model {cannot}: use `{use}`")
 
 
@@ -364,10 +367,10 @@ def _wide(x: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def _logits(
+def batch_logits(
     run: Run, ids: Sequence[list[int]], first: int, types: Sequence[list[int]] = ()
 ) -> Tensor:
-    """With the `types` of the tokens of pairs, where the model tells two of them apart."""
+    """The outputs for ids, with the `types` of pairs where the model tells two texts apart."""
     check_lengths(run.model, ids, first)
     tokens, valid = _batch(run, ids)
     embed = run.model.embed if isinstance(run.model, EncoderModel) else None

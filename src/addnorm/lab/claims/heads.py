@@ -108,7 +108,7 @@ CLAIM = Claim(
     title=Both("One head, several heads, shared heads", "单头、多头与共享键值"),
     said=Both(
         "Several heads attend to different things and beat one of the same cost (Vaswani et al. "
-        "2017, §3.2.2); MQA and GQA lose little and save memory and time (Shazeer 2019, Ainslie 2023).",
+        "2017, §3.2.2); MQA and GQA lose little and save memory and time (Shazeer 2019, Ainslie).",
         "多头能关注不同内容，优于同等代价的单头（Vaswani 等 2017，§3.2.2）；MQA 与 GQA 损失很少，"
         "却节省缓存内存与解码时间（Shazeer 2019，Ainslie 等 2023）。",
     ),

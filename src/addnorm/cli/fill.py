@@ -1,0 +1,75 @@
+"""`addnorm fill`: fill the masks of each line with a masked language model."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, one_line
+from addnorm.cli.where import ANYWHERE, Where
+from addnorm.errors import InputError
+
+if TYPE_CHECKING:
+    from addnorm.runs.types import Filled
+
+
+def fill(
+    run: Path,
+    *files: Files,
+    text: str | None = None,
+    top_k: int = 5,
+    json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    reading: Reading = STRICT,
+    where: Where = ANYWHERE,
+    imports: Imports = (),
+) -> None:
+    r"""Fill each `[MASK]` of a text with the tokens that are most probable there.
+
+    Reads the files, or standard input, a line a text. Writes each text with its best tokens, and
+    below it, for each mask, the `--top-k` most probable tokens with their probabilities. A mask is
+    one token, and is filled as if the others stayed masked; `<mask>` is a mask too. A line break
+    is written as `\n`; `--json` writes texts exactly.
+    Example: `addnorm fill runs/my --text "To be or [MASK] to be"`.
+
+    Parameters
+    ----------
+    run
+        The run folder, or that of a model from elsewhere, such as BERT.
+    files
+        Text files, a line a text; `-` is standard input.
+    text
+        One text instead of files.
+    top_k
+        How many tokens to name for each mask.
+    json_lines
+        Write JSON lines: the text, and for each mask the tokens and their probabilities.
+    """
+    from addnorm.runs.fill import fill as fill_texts
+
+    options = ["text", "top-k", "json", "encoding", "errors", "device", "dtype", "import"]
+    check_files(files, [f"--{option}" for option in options])
+    if text is not None and files:
+        raise InputError("give either --text or files, and not both")
+    import_named(imports)
+    opened = where.open(run)
+
+    def answer(first: int, group: list[str]) -> "list[Filled]":
+        return fill_texts(opened, group, top_k, first=first)
+
+    found = Lines(files, reading).answers(answer)
+    for _, one in enumerate(answer(0, [text])) if text is not None else found:
+        if json_lines:
+            print(json.dumps(asdict(one), ensure_ascii=False), flush=True)
+        else:
+            print("\n".join(_lines(one)), flush=True)
+
+
+def _lines(filled: "Filled") -> list[str]:
+    best = [
+        " · ".join(f"{one_line(one.token.strip(' '))} {one.probability:.3f}" for one in mask)
+        for mask in filled.masks
+    ]
+    return [one_line(filled.text), *(f"  {line}" for line in best)]
