@@ -30,6 +30,7 @@ from addnorm.train.schedule import ScheduleConfig
 
 NAMES = [
     "ALiBiConfig",
+    "AdadeltaConfig",
     "AdamW8bitConfig",
     "AdamWConfig",
     "AdditiveConfig",
