@@ -41,6 +41,7 @@ PAGES = {
 EXAMPLES = {
     "capacity_factor": 1.25,
     "augment": {"time_width": 12},
+    "constraint": {"kind": "max_norm", "bound": 2.0},
     "core": "eager",
     "cross_attention": {"n_heads": 4},
     "d_ff": 2048,

@@ -83,6 +83,7 @@ NAMES = [
     "LinearScaling",
     "Llama3Scaling",
     "LogMelEmbeddingConfig",
+    "MaxNormConfig",
     "MixtureOfExpertsConfig",
     "MuonConfig",
     "NTKScaling",
