@@ -39,11 +39,12 @@ PAGES = {
 """The tables of a recipe on each page."""
 
 EXAMPLES = {
-    "hidden": {"weight": 0.5},
+    "hidden_states": {"weight": 0.5},
     "template": "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}",
     "capacity_factor": 1.25,
     "augment": {"time_width": 12},
     "ExamplesConfig.augment": ["flip", {"kind": "crop", "padding": 4}],
+    "constraint": {"kind": "max_norm", "bound": 2.0},
     "core": "eager",
     "cross_attention": {"n_heads": 4},
     "d_ff": 2048,

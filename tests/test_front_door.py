@@ -30,6 +30,7 @@ from addnorm.train.schedule import ScheduleConfig
 
 NAMES = [
     "ALiBiConfig",
+    "AdadeltaConfig",
     "AdamW8bitConfig",
     "AdamWConfig",
     "AdditiveConfig",
@@ -92,6 +93,7 @@ NAMES = [
     "LinearScaling",
     "Llama3Scaling",
     "LogMelEmbeddingConfig",
+    "MaxNormConfig",
     "MaskedConfig",
     "MixtureOfExpertsConfig",
     "MixupConfig",

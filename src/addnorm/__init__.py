@@ -136,7 +136,9 @@ if TYPE_CHECKING:
     from addnorm.runs.recipe import Recipe as Recipe
     from addnorm.runs.run import Run as Run
     from addnorm.runs.settings import EvalConfig as EvalConfig
+    from addnorm.train.constraint import MaxNormConfig as MaxNormConfig
     from addnorm.train.loss import CrossEntropyConfig as CrossEntropyConfig
+    from addnorm.train.optim import AdadeltaConfig as AdadeltaConfig
     from addnorm.train.optim import AdamW8bitConfig as AdamW8bitConfig
     from addnorm.train.optim import AdamWConfig as AdamWConfig
     from addnorm.train.optim import MuonConfig as MuonConfig
@@ -216,8 +218,9 @@ _MODULES = {
     "addnorm.runs.recipe": "Recipe",
     "addnorm.runs.run": "Run",
     "addnorm.runs.settings": "EvalConfig",
+    "addnorm.train.constraint": "MaxNormConfig",
     "addnorm.train.loss": "CrossEntropyConfig",
-    "addnorm.train.optim": "AdamW8bitConfig AdamWConfig MuonConfig",
+    "addnorm.train.optim": "AdadeltaConfig AdamW8bitConfig AdamWConfig MuonConfig",
     "addnorm.train.schedule": (
         "ConstantConfig CosineConfig InverseSquareRootConfig LinearConfig WarmupStableDecayConfig"
     ),

@@ -64,7 +64,9 @@ def test_a_student_of_other_sizes_learns_and_goes_on_to_the_bit(root: Path, text
     assert Run.open(root / "whole").task == whole.task
 
 
-INSIDE = """hidden = { weight = 0.5 }, attention_transfer = { kind = "relations", n_heads = 4 }"""
+INSIDE = (
+    """hidden_states = { weight = 0.5 }, attention_transfer = { kind = "relations", n_heads = 4 }"""
+)
 
 
 @pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
@@ -165,7 +167,7 @@ WRONG = {
     "a typo": ("temperature", "temprature", "Did you mean 'temperature'"),
     "compiled": (
         "weight = 0.7 }",
-        "weight = 0.7, hidden = {} }\ncompile = true",
+        "weight = 0.7, hidden_states = {} }\ncompile = true",
         "leave compile and activation_checkpointing out",
     ),
     "another kind": (

@@ -228,7 +228,7 @@ def test_the_objective_adds_it_once_for_each_target() -> None:
     student, teacher, inputs = encoder(), encoder(), ragged()
     targets = torch.tensor([0, 2, 1])
     told = [
-        DistillationConfig(teacher=Path("t"), hidden=hidden)
+        DistillationConfig(teacher=Path("t"), hidden_states=hidden)
         for hidden in (None, HiddenStatesConfig())
     ]
     plain, both = (

@@ -15,6 +15,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.train.optim import (
+    AdadeltaConfig,
     AdamW8bitConfig,
     AdamWConfig,
     MuonConfig,
@@ -25,7 +26,11 @@ from addnorm.train.optim import (
     roles_of,
 )
 
-BUILT = [AdamWConfig(weight_decay=0.1), MuonConfig(weight_decay=0.2)]
+BUILT = [
+    AdamWConfig(weight_decay=0.1),
+    MuonConfig(weight_decay=0.2),
+    AdadeltaConfig(rho=0.9, weight_decay=0.1),
+]
 RECORDS = [*BUILT, AdamW8bitConfig(block_size=128)]
 SMALL = {"d_model": 16, "n_layers": 2, "attention": AttentionConfig(n_heads=2)}
 MODELS = {
@@ -122,6 +127,28 @@ def test_adamw_by_its_formula() -> None:
         step = (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + eps)
         theta = theta - lr * decay * theta - lr * step
         torch.testing.assert_close(model.weight.detach(), theta, rtol=1e-12, atol=1e-12)
+
+
+def test_adadelta_by_its_formula() -> None:
+    """Zeiler 2012, algorithm 1, in float64; L2 acts on the matrix alone."""
+    model = nn.Linear(3, 2).double()
+    lr, rho, eps, decay = 0.5, 0.95, 1e-6, 0.01
+    [adadelta] = AdadeltaConfig(rho=rho, eps=eps, weight_decay=decay).build(model, lr)
+    for parameter, penalty in ((model.weight, decay), (model.bias, 0.0)):
+        theta = parameter.detach().clone()
+        squares = steps = torch.zeros_like(theta)
+        for _ in range(6):
+            given = torch.randn_like(theta)
+            for other in model.parameters():
+                other.grad = None
+            parameter.grad = given.clone()
+            adadelta.step()
+            g = given + penalty * theta
+            squares = rho * squares + (1 - rho) * g**2
+            step = g * ((steps + eps) / (squares + eps)).sqrt()
+            steps = rho * steps + (1 - rho) * step**2
+            theta = theta - lr * step
+            torch.testing.assert_close(parameter.detach(), theta, rtol=1e-12, atol=1e-12)
 
 
 def move(model: nn.Module, optimizers: list[torch.optim.Optimizer], n: int = 3) -> None:

@@ -30,6 +30,7 @@ from addnorm.runs.types import (
     Sentence,
     Several,
     Texts,
+    TranslateOptions,
     listed,
     one_text,
     path_of,
@@ -235,32 +236,11 @@ class Run:
         return chat.answer(self, messages, **options)
 
     @overload
-    def translate(
-        self,
-        texts: str,
-        *,
-        max_new_tokens: int | None = None,
-        decoding: DecodingConfig | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> str: ...
+    def translate(self, texts: str, **options: Unpack[TranslateOptions]) -> str: ...
     @overload
-    def translate(
-        self,
-        texts: Texts,
-        *,
-        max_new_tokens: int | None = None,
-        decoding: DecodingConfig | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> list[str]: ...
+    def translate(self, texts: Texts, **options: Unpack[TranslateOptions]) -> list[str]: ...
     @known_keywords
-    def translate(
-        self,
-        texts: str | Texts,
-        *,
-        max_new_tokens: int | None = None,
-        decoding: DecodingConfig | None = None,
-        **options: Unpack[DecodingOptions],
-    ) -> str | list[str]:
+    def translate(self, texts: str | Texts, **options: Unpack[TranslateOptions]) -> str | list[str]:
         """Translate a text, or each text of a list, with the recipe's decoding settings.
 
         The default is beam search; `beams=1` is greedy search. The translation of a blank text is
@@ -269,7 +249,7 @@ class Run:
         from addnorm.runs import use
 
         use.check_use(self, "translation", "does not translate")
-        return self.generate(texts, max_new_tokens=max_new_tokens, decoding=decoding, **options)
+        return self.generate(texts, **options)
 
     @overload
     def classify(self, texts: str, **options: Unpack[ClassifyOptions]) -> Classified: ...

@@ -156,7 +156,7 @@ class Prepared:
         if told is None or self.teacher is None:
             return nullcontext()
         widths = self.recipe.model.d_model, self.teacher.recipe.model.d_model
-        return learned_maps(self.model, told.hidden, widths)
+        return learned_maps(self.model, told.hidden_states, widths)
 
     @property
     def parameters(self) -> str:

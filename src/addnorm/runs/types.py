@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, cast, overload
 
 from addnorm.data import Corpus, DataConfig, DataPart
 from addnorm.errors import InputError, nearest
+from addnorm.generate import DecodingConfig
 
 Texts = list[str] | tuple[str, ...]
 """Several texts; a single string is one text."""
@@ -53,6 +54,13 @@ class ChatOptions(DecodingOptions, total=False):
 
     max_new_tokens: int | None
     stop: str | Sequence[str]
+
+
+class TranslateOptions(DecodingOptions, total=False):
+    """Options of decoding or a whole `decoding`, and the most tokens of a translation."""
+
+    max_new_tokens: int | None
+    decoding: DecodingConfig | None
 
 
 class ClassifyOptions(TypedDict, total=False):

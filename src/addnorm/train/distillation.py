@@ -14,7 +14,7 @@ class DistillationConfig:
     """Learn what a teacher says beside the labels: `(1 - w) CE + w T² KL` (Hinton et al. 2015).
 
     KL is that of the teacher's probabilities from the student's, both at the temperature T. To this
-    sum over targets, `hidden` and `attention_transfer` add their means, once for each target.
+    sum over targets, `hidden_states` and `attention_transfer` add their means, once a target.
     """
 
     teacher: Path
@@ -23,7 +23,7 @@ class DistillationConfig:
     """T, by which the logits of both are divided: above 1, unlikely tokens count for more."""
     weight: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """The share w of what the teacher says: 1 leaves the labels out."""
-    hidden: HiddenStatesConfig | None = None
+    hidden_states: HiddenStatesConfig | None = None
     """Learn the teacher's hidden states too; by default its outputs alone."""
     attention_transfer: AttentionTransferConfig | None = None
     """Learn the teacher's attention too: its `weights`, or the `relations` inside of it."""
@@ -35,4 +35,4 @@ class DistillationConfig:
     @property
     def compares_layers(self) -> bool:
         """Whether the student learns from the inside of the teacher."""
-        return self.hidden is not None or self.attention_transfer is not None
+        return self.hidden_states is not None or self.attention_transfer is not None

@@ -53,7 +53,7 @@ class Objective:
             self.layers = LayerLoss(
                 student,
                 teacher,
-                hidden=distillation.hidden,
+                hidden=distillation.hidden_states,
                 attention=distillation.attention_transfer,
             )
         self.in_parts = in_parts

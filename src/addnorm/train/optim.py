@@ -1,4 +1,4 @@
-"""Optimisers: AdamW, AdamW with states of 8 bits, or Muon for matrices and AdamW for the rest."""
+"""Optimisers: AdamW (also with states of 8 bits), Adadelta, or Muon for matrices."""
 
 import warnings
 from collections.abc import Callable
@@ -122,6 +122,32 @@ class MuonConfig:
         return [muon, self.adamw.over(roles.tables, roles.vectors, lr)]
 
 
+@config
+class AdadeltaConfig:
+    """Adadelta (Zeiler 2012, algorithm 1): each weight's step follows from the sizes of its own.
+
+    `θ ← θ - lr g √(E[Δ²] + eps) / √(E[g²] + eps)`, with the running means of the squared gradient
+    and of the squared step. The paper's learning rate is 1: set `train.lr = 1.0`.
+    """
+
+    kind: Literal["adadelta"] = "adadelta"
+    rho: Probability = 0.95
+    """The decay of the running means of the squared gradient and of the squared step."""
+    eps: PositiveFloat = 1e-6
+    """Added to both means under their roots; it also sets the size of the first steps."""
+    weight_decay: NonNegativeFloat = 0.0
+    """The L2 penalty of matrices, added to their gradient."""
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+        roles = roles_of(model)
+        groups = [
+            {"params": roles.matrices + roles.tables, "weight_decay": self.weight_decay},
+            {"params": roles.vectors, "weight_decay": 0.0},
+        ]
+        present = [group for group in groups if group["params"]]
+        return [torch.optim.Adadelta(present, lr=lr, rho=self.rho, eps=self.eps)]
+
+
 @runtime_checkable
 class OptimizerPart(Protocol):
     """A configuration of a custom optimiser.
@@ -135,7 +161,8 @@ class OptimizerPart(Protocol):
 
 
 OptimizerConfig = Annotated[
-    AdamWConfig | AdamW8bitConfig | MuonConfig | OptimizerPart, Family("optimizer", OptimizerPart)
+    AdamWConfig | AdamW8bitConfig | MuonConfig | AdadeltaConfig | OptimizerPart,
+    Family("optimizer", OptimizerPart),
 ]
 """Any optimiser, built-in or custom."""
 

@@ -11,6 +11,7 @@ from addnorm.data.images import ExamplesConfig, mixes
 from addnorm.parts import kind_of
 from addnorm.train.activation_checkpointing import Checkpointed
 from addnorm.train.adapters import AdapterConfig
+from addnorm.train.constraint import MaxNormConfig
 from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import CrossEntropyConfig, LossConfig
 from addnorm.train.optim import AdamWConfig, MuonConfig, OptimizerConfig
@@ -50,6 +51,8 @@ class TrainConfig:
     """The largest global norm of the gradient: a larger one is scaled down (Pascanu et al.
     2013).
     """
+    constraint: MaxNormConfig | None = None
+    """A bound on the weights, applied after each step: `max_norm` for the rows of a matrix."""
     accumulate: PositiveInt = 1
     """Batches whose gradients make up one step."""
     precision: PrecisionName = "float32"

@@ -30,6 +30,7 @@ from addnorm.train.checkpoint import (
     save_checkpoint,
     save_weights,
 )
+from addnorm.train.constraint import constraint_on
 from addnorm.train.journal import Journal
 from addnorm.train.load import ExpertLoad
 from addnorm.train.loss import balance_loss, mixtures_of, record_router_logits
@@ -125,6 +126,7 @@ class Trainer:
         self.say = say
         self.saved_step = 0
         self.optimizers = build_optimizers(config.optimizer, model, config.lr)
+        self.constrain = constraint_on(model, config.constraint)
         self.peaks = [[float(g["lr"]) for g in opt.param_groups] for opt in self.optimizers]
         self.scaler = loss_scaler(config.precision, self.device)
         self.objective = Objective(
@@ -144,9 +146,8 @@ class Trainer:
         self._stream: Iterator[Batch] | None = None
         updates_per_epoch = math.ceil(len(batches) / config.accumulate)
         self.total_steps = config.steps or (config.epochs or 0) * updates_per_epoch
-        self.loss_of: Callable[..., Tensor] = (
-            torch.compile(self.loss, dynamic=True) if config.compile else self.loss
-        )
+        compiled = torch.compile(self.loss, dynamic=True) if config.compile else self.loss
+        self.loss_of: Callable[..., Tensor] = compiled
 
     # The loop.
 
@@ -208,6 +209,7 @@ class Trainer:
             self.scaler.step(optimizer)
             optimizer.zero_grad(set_to_none=True)
         self.scaler.update()
+        self.constrain()
         if self.average is not None:
             self.average.update(self.model)
         self.advance(len(group))
@@ -238,8 +240,7 @@ class Trainer:
             self.scaler.unscale_(optimizer)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        # With float16, infinite gradients are normal while the loss scale adapts; those steps are
-        # skipped.
+        # With float16 infinite gradients are normal while the loss scale adapts: they are skipped.
         if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):
             raise NonFiniteError(self.describe_non_finite(loss))
         if self.config.clip is not None:
@@ -247,8 +248,8 @@ class Trainer:
         return norm.item()
 
     def describe_non_finite(self, loss: float) -> str:
-        named = self.model.named_parameters()
-        largest = {name: p.grad.abs().max().item() for name, p in named if p.grad is not None}
+        learned = [(n, p.grad) for n, p in self.model.named_parameters() if p.grad is not None]
+        largest = {name: grad.abs().max().item() for name, grad in learned}
         bad = next((name for name, size in largest.items() if not math.isfinite(size)), None)
         if bad is None and math.isfinite(loss):
             top = max(largest, key=largest.__getitem__)
@@ -303,7 +304,7 @@ class Trainer:
         state = self.state
         rate = float(self.optimizers[-1].param_groups[0]["lr"])
         figures = {"loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens}
-        self.note({"epoch": state.epoch, **figures, **self.load.figures()})
+        self.note({"epoch": state.epoch} | figures | self.load.figures())
         if self.listener is not None:
             self.listener.stepped(state.step, self.total_steps, loss, n_tokens)
 
@@ -332,8 +333,7 @@ class Trainer:
         """Save the current weights if this is the best validation so far."""
         assert self.validation is not None
         state, sign = self.state, 1 if self.validation.larger_is_better else -1
-        best = state.best
-        if best is None or math.isnan(best) or sign * value > sign * best:
+        if state.best is None or math.isnan(state.best) or sign * value > sign * state.best:
             state.best, state.best_step = value, state.step
             state.validations_since_best = 0
             best_file, weights = self.folder / "best.safetensors", weights_of(self.model)

@@ -1,0 +1,88 @@
+"""Constraints on weights, applied after each step: a bound on the norm of a map's rows."""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import nn
+
+from addnorm.config import config
+from addnorm.errors import InputError
+
+CLASSES = "head.proj.weight"
+"""The last map of a classifier."""
+
+
+@config
+class MaxNormConfig:
+    """Scale down every row of chosen matrices whose norm is above a bound.
+
+    `w ← w min(1, bound / ‖w‖₂)` for each row `w`, at the start and after each step (Srivastava et
+    al. 2014, §5.1; Kim 2014, §2.1). A row has the incoming weights of one output; of a convolution
+    those of one filter. So an average of these weights over time is within the bound too.
+    """
+
+    kind: Literal["max_norm"] = "max_norm"
+    bound: PositiveFloat = 3.0
+    """The largest Euclidean norm of a row."""
+    parameters: Annotated[str, Field(min_length=1)] = CLASSES
+    """The name of the weights, as `model.named_parameters()` has it, where `*` stands for any
+    characters; by default the last map of a classifier.
+    """
+
+    def build(self, model: nn.Module) -> "MaxNorm":
+        """Find the weights. Raises `InputError` where the name fits none, or fits a vector."""
+        return MaxNorm(weights_named(model, self.parameters), bound=self.bound)
+
+
+def constraint_on(model: nn.Module, config: MaxNormConfig | None) -> Callable[[], None]:
+    """What to call after each step; it has been called once. Does nothing without a constraint.
+
+    Raises `InputError` where the name of the weights fits none, or fits a vector.
+    """
+    if config is None:
+        return lambda: None
+    constraint = config.build(model)
+    constraint.apply()
+    return constraint.apply
+
+
+class MaxNorm:
+    """The rows of some weights, held to a largest norm."""
+
+    def __init__(self, weights: Sequence[nn.Parameter], *, bound: float) -> None:
+        self.weights = weights
+        self.bound = bound
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Scale down, in place, the rows that are too long."""
+        for weight in self.weights:
+            weight.renorm_(2, 0, self.bound)
+
+
+def weights_named(model: nn.Module, pattern: str) -> list[nn.Parameter]:
+    """The learned weights of at least two axes whose name fits.
+
+    Raises `InputError` where there are none, or where one of them has a single axis: a bias or a
+    gain has no rows.
+    """
+    learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = {name: p for name, p in learned.items() if fnmatchcase(name, pattern)}
+    matrices = [name for name, p in learned.items() if p.ndim > 1]
+    if not found:
+        near = get_close_matches(pattern, matrices, 1, 0.0) or ["none"]
+        raise InputError(
+            f"train.constraint.parameters = {pattern!r}: no learned weights of the model are "
+            f"called so; the nearest is {near[0]!r}"
+        )
+    for name, parameter in found.items():
+        if parameter.ndim < 2:
+            raise InputError(
+                f"train.constraint.parameters = {pattern!r}: {name} has one axis and so no rows; "
+                f"{len(matrices)} weights have rows, {matrices[0]!r} first"
+            )
+    return list(found.values())
