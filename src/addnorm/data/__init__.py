@@ -8,6 +8,7 @@ from typing import Annotated, Protocol, runtime_checkable
 from addnorm.data.audio import AudioConfig
 from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import (
+    Captioned,
     Clip,
     Corpus,
     Example,
@@ -20,6 +21,7 @@ from addnorm.data.examples import (
     Scored,
     Tagged,
     Text,
+    Transcribed,
 )
 from addnorm.data.hub import DatasetConfig
 from addnorm.data.image_files import ImageFilesConfig
@@ -68,6 +70,7 @@ def medium_of(data: object) -> Medium | None:
 
 __all__ = [
     "AudioConfig",
+    "Captioned",
     "Clip",
     "ConllConfig",
     "Corpus",
@@ -91,5 +94,6 @@ __all__ = [
     "Tagged",
     "Text",
     "TextConfig",
+    "Transcribed",
     "medium_of",
 ]

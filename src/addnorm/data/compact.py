@@ -25,9 +25,9 @@ class Encoded:
     | classification | bos text eos    | the number of the class                              |
     | tagging        | bos words eos   | the number of the tag at each word's first piece     |
 
-    An image or a clip has a `signal`, its pixels or frames, and no tokens; its target is the number
-    of its class. Where every output of the model has to say something of its own, `values` are the
-    targets: numbers, or for each label whether the text has it.
+    An image or a clip has a `signal`, its pixels or frames, and no tokens; its targets are the
+    number of its class, or its text and eos. Where every output of the model has to say something
+    of its own, `values` are the targets: numbers, or for each label whether the text has it.
     """
 
     index: int

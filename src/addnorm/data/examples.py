@@ -1,4 +1,4 @@
-"""Corpora: eight kinds of examples, three splits, and a report on every row read."""
+"""Corpora: ten kinds of examples, three splits, and a report on every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +79,34 @@ class Clip:
     label: str
 
 
-Example = Text | Pair | Labelled | MultiLabelled | Scored | Tagged | Image | Clip
+@dataclass(frozen=True, slots=True, eq=False)
+class Captioned:
+    """An image (0 is black, 255 white) and a text about it."""
+
+    pixels: UInt8[Tensor, "channels height width"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transcribed:
+    """A clip of sound, in log-mel features, and what is said in it."""
+
+    frames: Float[Tensor, "n_mels frames"]
+    text: str
+
+
+Example = (
+    Text
+    | Pair
+    | Labelled
+    | MultiLabelled
+    | Scored
+    | Tagged
+    | Image
+    | Clip
+    | Captioned
+    | Transcribed
+)
 
 TASKS: dict[type[Example], Task] = {
     Text: "language",
@@ -90,10 +117,17 @@ TASKS: dict[type[Example], Task] = {
     Tagged: "tagging",
     Image: "classification",
     Clip: "classification",
+    Captioned: "translation",
+    Transcribed: "translation",
 }
 
 
-MEDIA: dict[type[Example], Medium] = {Image: "images", Clip: "audio"}
+MEDIA: dict[type[Example], Medium] = {
+    Image: "images",
+    Captioned: "images",
+    Clip: "audio",
+    Transcribed: "audio",
+}
 """What examples are made of, other than text."""
 
 
@@ -170,6 +204,11 @@ class Corpus:
         return MEDIA.get(type(self.train[0]), "text")
 
     @property
+    def has_text(self) -> bool:
+        """Whether text is read or written, so that there must be a tokenizer."""
+        return self.medium == "text" or self.task == "translation"
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """All classes, labels or tags in train and valid, sorted, or the names of the numbers.
 
@@ -189,8 +228,8 @@ class Corpus:
         return (source_text(example) for example in self.train)
 
     def target_texts(self) -> Iterator[str]:
-        """The translations in the training examples; empty for other tasks."""
-        return (example.target for example in self.train if isinstance(example, Pair))
+        """The texts to write in the training examples; none for other tasks."""
+        return (target_text(one) for one in self.train) if self.task == "translation" else iter(())
 
 
 def labels_of(example: Example) -> tuple[str, ...]:
@@ -213,13 +252,17 @@ def source_text(example: Example) -> str:
             return source
         case Tagged(tokens, _):
             return " ".join(tokens)
-        case Image() | Clip():
+        case Image() | Clip() | Captioned() | Transcribed():
             return ""
 
 
 def target_text(example: Example) -> str:
-    """The target text of an example: the translation; empty for other tasks."""
-    return example.target if isinstance(example, Pair) else ""
+    """The target text of an example: a translation, caption or transcript; else empty."""
+    match example:
+        case Pair(_, text) | Captioned(_, text) | Transcribed(_, text):
+            return text
+        case _:
+            return ""
 
 
 def words_of(example: Example) -> tuple[str, ...]:
@@ -230,7 +273,7 @@ def words_of(example: Example) -> tuple[str, ...]:
 def signal_of(example: Example) -> Shaped[Tensor, "channels *size"] | None:
     """The numbers that an example other than text is made of."""
     match example:
-        case Image(signal, _) | Clip(signal, _):
+        case Image(signal, _) | Clip(signal, _) | Captioned(signal, _) | Transcribed(signal, _):
             return signal
         case _:
             return None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import UInt8
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
@@ -20,6 +20,8 @@ from addnorm.data.batch import Batch, Loader, Loaders, check_medium, chunks, dic
 from addnorm.data.encoding import Encoded, EncodedCorpus
 from addnorm.data.examples import Corpus, Image
 from addnorm.data.rows import Row, assemble
+from addnorm.data.signals import batch_of, scaled
+from addnorm.data.strings import StringsConfig
 from addnorm.data.text_files import find, given
 from addnorm.errors import InputError, nearest
 
@@ -60,6 +62,11 @@ class ImagesConfig:
     permute_seed: int | None = None
     """Shuffle the pixels of all images in the same way, by this seed."""
 
+    strings: StringsConfig | None = None
+    """Make strings of images, whose classes are the text to write; by default every image is an
+    example.
+    """
+
     def load(self) -> Corpus:
         """Read and check every array. Raises `InputError` with the location of the first error."""
         full = find(self.file, self.root)
@@ -74,7 +81,8 @@ class ImagesConfig:
             split: rows_of(f"{full}: {x}", self.arranged(images[split]), f"{full}: {y}", arrays[y])
             for split, (x, y) in names.items()
         }
-        return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+        corpus = assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+        return corpus if self.strings is None else self.strings.corpus(corpus)
 
     def arranged(self, images: Pixels) -> UInt8[Tensor, "images channels rows columns"]:
         """Pool the images, and permute their pixels if `permute_seed` is set."""
@@ -155,8 +163,15 @@ class Images(Loader[Moved]):
     """
 
     def __init__(
-        self, examples: Sequence[Encoded], size: int, *, seed: int | None = None, shift: int = 0
+        self,
+        corpus: EncodedCorpus,
+        examples: Sequence[Encoded],
+        size: int,
+        *,
+        seed: int | None = None,
+        shift: int = 0,
     ) -> None:
+        self.corpus = corpus
         self.examples = examples
         self.size = size
         self.seed = seed
@@ -173,23 +188,14 @@ class Images(Loader[Moved]):
         return chunks(moves, self.size)
 
     def build(self, items: Sequence[Moved]) -> Batch:
-        """Build a batch of images, scaled to -1 (black) … 1 (white)."""
+        """Build a batch of images, scaled to -1 (black) … 1 (white), with classes or texts."""
         examples = [self.examples[i] for i, _, _ in items]
         pixels = [
             moved(one.signal, down, right)
             for one, (_, down, right) in zip(examples, items, strict=True)
             if one.signal is not None
         ]
-        images: UInt8[Tensor, "batch channels height width"] = torch.stack(pixels)
-        targets = torch.tensor([label for one in examples for label in one.targets])
-        return Batch.of({"inputs": scaled(images)}, targets, [one.index for one in examples])
-
-
-def scaled(
-    images: Shaped[Tensor, "batch channels height width"],
-) -> Float[Tensor, "batch channels height width"]:
-    """The images from -1 (black) to 1 (white)."""
-    return images.float() / 127.5 - 1
+        return batch_of(self.corpus, examples, {"inputs": scaled(torch.stack(pixels))})
 
 
 def moved(
@@ -216,8 +222,8 @@ class ExamplesConfig:
         """Build the loaders of an image corpus. Raises `InputError` for text."""
         check_medium(corpus, "examples", "images")
         return Loaders(
-            Images(corpus.train, self.size, seed=seed, shift=self.shift),
-            Images(corpus.valid, self.size) if corpus.valid else None,
-            Images(corpus.test, self.size) if corpus.test else None,
+            Images(corpus, corpus.train, self.size, seed=seed, shift=self.shift),
+            Images(corpus, corpus.valid, self.size) if corpus.valid else None,
+            Images(corpus, corpus.test, self.size) if corpus.test else None,
             corpus.reports,
         )

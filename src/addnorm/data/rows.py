@@ -1,7 +1,7 @@
 """Building a corpus from rows: reporting skipped rows, checking labels, holding out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from addnorm.data.examples import (
@@ -9,13 +9,9 @@ from addnorm.data.examples import (
     Corpus,
     Example,
     Image,
-    Labelled,
-    MultiLabelled,
     Pair,
     Report,
-    Scored,
     Tagged,
-    Text,
     labels_of,
 )
 from addnorm.errors import InputError, nearest
@@ -109,17 +105,11 @@ def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed]
 def lowered(example: Example) -> Example:
     """Convert the text of an example, but not its labels, to lower case."""
     match example:
-        case Text(text):
-            return Text(text.lower())
         case Pair(source, target):
             return Pair(source.lower(), target.lower())
-        case Labelled(text, label):
-            return Labelled(text.lower(), label)
-        case MultiLabelled(text, labels):
-            return MultiLabelled(text.lower(), labels)
-        case Scored(text, values):
-            return Scored(text.lower(), values)
         case Tagged(tokens, tags):
             return Tagged(tuple(token.lower() for token in tokens), tags)
         case Image() | Clip():
             return example
+        case _:
+            return replace(example, text=example.text.lower())

@@ -13,7 +13,7 @@ from addnorm.data.batching import (
 )
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.parts import kind_of
 from addnorm.runs.settings import MEASURED, EvalConfig
 from addnorm.runs.task import task_of_model
@@ -36,6 +36,7 @@ def check_input(
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
     medium = medium_of(data) or MEDIA.get(reads, "text")
     needed = next((name for name, one in MEDIA.items() if one == medium), "tokens")
+    has_text = medium == "text" or isinstance(model, EncoderDecoderConfig)
     kind = f"data.kind = {kind_of(data)!r}"
     batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
     rules = [
@@ -45,7 +46,7 @@ def check_input(
             f"the model reads {reads}, but {kind} needs model.input.kind = {needed!r}",
         ),
         (
-            tokenizer is None and medium == "text" and not train.has_tokens,
+            tokenizer is None and has_text and not train.has_tokens,
             "tokenizer",
             "tokenizer is missing.",
         ),
@@ -55,9 +56,10 @@ def check_input(
             "the tokenizer is that of train.start: leave [tokenizer] out",
         ),
         (
-            tokenizer is not None and medium != "text",
+            tokenizer is not None and not has_text,
             "tokenizer",
-            f"{medium} have no tokenizer: leave [tokenizer] out beside {kind}",
+            f"{medium} with classes have no tokenizer: leave [tokenizer] out beside {kind}, or "
+            "write texts by model.kind = 'encoder_decoder'",
         ),
         (
             batched != medium and medium != "text",
@@ -100,4 +102,10 @@ def check_metric(model: ModelConfig, settings: EvalConfig, place: Place) -> None
         raise InputError(
             f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}. "
             f"Valid: {', '.join(MEASURED[task])}."
+        )
+    reads_text = isinstance(model, DecoderConfig) or model.input.kind == "tokens"
+    if metric in ("wer", "cer") and reads_text:
+        raise InputError(
+            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is measured for images and "
+            "sound: of a translation take 'bleu' or 'chrf'"
         )

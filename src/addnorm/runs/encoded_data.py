@@ -11,7 +11,7 @@ from addnorm.data import Corpus
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.data.stored import Show, TextFiles, TextStore, can_keep
 from addnorm.runs.folder import Saved, read_settings
-from addnorm.runs.metrics import entity_scores
+from addnorm.runs.metrics import entity_scores, transcription_scores
 from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.task import check_corpus
 from addnorm.train.progress import text_progress
@@ -56,6 +56,8 @@ def read_data(
     check_corpus(task_of(recipe), corpus)
     if corpus.task == "tagging":
         entity_scores([["O"]], [["O"]])  # says so now if its package is missing
+    if corpus.task == "translation" and corpus.medium != "text":
+        transcription_scores(["a"], ["a"])
     if learnt is not None:
         tokenizers = Tokenizers.train(learnt, corpus)
     labels = saved.labels if saved else corpus.labels

@@ -15,6 +15,8 @@ from addnorm.data.batching import Buckets, Loaders, build_loaders
 from addnorm.data.compact import Encoded, Ids
 from addnorm.data.encoding import IGNORE, Tokenizers
 from addnorm.data.examples import (
+    MEDIA,
+    Captioned,
     Clip,
     Corpus,
     Example,
@@ -25,11 +27,12 @@ from addnorm.data.examples import (
     Scored,
     Tagged,
     Text,
+    Transcribed,
     labels_of,
     target_text,
 )
 from addnorm.errors import InputError
-from addnorm.generate import TextDecoder, translate
+from addnorm.generate import TextDecoder, Transcription, Translation, transcribe, translate
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.runs import metrics
@@ -116,7 +119,7 @@ class Evaluator:
         if self.characters is not None:
             return Evaluation(scores | self._language(loss, scores["loss"], self.characters), {})
         match self.examples[0]:
-            case Pair():
+            case Pair() | Captioned() | Transcribed():
                 assert isinstance(model, EncoderDecoderModel)
                 scores["perplexity"] = metrics.perplexity(scores["loss"])
                 predictions = self._translations(model, n_translated)
@@ -171,25 +174,30 @@ class Evaluator:
 
     def _translations(self, model: EncoderDecoderModel, n: int | None) -> dict[int, str]:
         assert self.tokenizers is not None
-        chosen = self.encoded[:n]
-        found = translate(
-            model,
-            [one.tokens for one in chosen],
-            self.settings.decoding,
-            bos_id=self.tokenizers.target.bos_id,
-            eos_id=self.tokenizers.target.eos_ids,
-            text_decoder=TextDecoder(self.tokenizers.target),
-            batch_size=self.settings.batch_size,
-        )
+        chosen, decoding, target = self.encoded[:n], self.settings.decoding, self.tokenizers.target
+        options: Any = {
+            "eos_id": target.eos_ids,
+            "text_decoder": TextDecoder(target),
+            "batch_size": self.settings.batch_size,
+        }
+        if signals := [one.signal for one in chosen if one.signal is not None]:
+            writer = Translation(model, target.bos_id, never=target.never_ids)
+            medium = MEDIA[type(self.examples[0])]
+            found = transcribe(Transcription(writer, signals, medium), decoding, **options)
+        else:
+            sources = [one.tokens for one in chosen]
+            found = translate(model, sources, decoding, bos_id=target.bos_id, **options)
         return {one.index: best[0].text for one, best in zip(chosen, found, strict=True)}
 
     def _translated(self, predictions: Mapping[int, str]) -> dict[str, float]:
         if not predictions:
             return {}
         references = [target_text(self.examples[i]) for i in predictions]
-        return metrics.translation_scores(
-            list(predictions.values()), references, self.settings.bleu_tokenize
-        )
+        written = list(predictions.values())
+        scores = metrics.translation_scores(written, references, self.settings.bleu_tokenize)
+        if type(self.examples[0]) in MEDIA:
+            scores |= metrics.transcription_scores(written, references)
+        return scores
 
     def _classification(
         self, scores: dict[str, float], outputs: dict[int, list[int]]

@@ -120,7 +120,9 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
 
 def _reads_text(recipe: Recipe) -> bool:
     """Whether a run of this recipe must have a tokenizer."""
-    without = recipe.data is None or medium_of(recipe.data) in ("images", "audio")
+    labelled = has_labels(recipe.model)
+    media = medium_of(recipe.data) in ("images", "audio") if recipe.data is not None else False
+    without = recipe.data is None or (media and labelled)
     return recipe.tokenizer is not None or (recipe.train.has_tokens and not without)
 
 

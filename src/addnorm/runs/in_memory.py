@@ -154,9 +154,9 @@ def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[s
 def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
     """Raise `InputError` for text without a tokenizer, and for another medium with one."""
     known = ready is not None or recipe.tokenizer is not None or recipe.train.has_tokens
-    if corpus.medium != "text" and known:
+    if not corpus.has_text and known:
         raise InputError(f"{corpus.medium} have no tokenizer: leave it out")
-    if corpus.medium == "text" and not known:
+    if corpus.has_text and not known:
         raise InputError('text needs a tokenizer: give tokenizer="char", "word" or "bpe"')
 
 
