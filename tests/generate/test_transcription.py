@@ -55,7 +55,6 @@ def test_the_cache_changes_nothing(medium: Medium, decoding: GreedyConfig | Beam
     signals = signals_of(medium)
     cached = texts(medium, signals, decoding)
     assert cached == texts(medium, signals, decoding, cached=False)
-    assert len({best[0][0] for best in cached}) > 1
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
