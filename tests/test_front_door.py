@@ -107,6 +107,7 @@ NAMES = [
     "SeriesEmbeddingConfig",
     "SinusoidalConfig",
     "SpecAugmentConfig",
+    "StringsConfig",
     "T5BiasConfig",
     "TaggingHeadConfig",
     "TokenHeadConfig",

@@ -115,8 +115,11 @@ def test_the_commands_of_a_page_print_what_it_says(
         (tmp_path / name).write_text(text, encoding="utf-8")
     if page.stem == "fine_tune":
         write_gpt2(tmp_path / "gpt2")
-    if page.stem == "images_and_sound":
+    if page.stem in ("images_and_sound", "transcribe"):
         write_clips(tmp_path / "clips")
+    if page.stem == "transcribe":
+        for clip in (tmp_path / "clips").rglob("*.wav"):
+            clip.with_suffix(".txt").write_text(clip.parent.name)
     for recipe in blocks(page, "toml"):
         name = recipe.split("\n", 1)[0].removeprefix("# ")
         for long, short in SHORTER.items():

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from addnorm.data.image_files import ImageFilesConfig as ImageFilesConfig
     from addnorm.data.images import ExamplesConfig as ExamplesConfig
     from addnorm.data.images import ImagesConfig as ImagesConfig
+    from addnorm.data.strings import StringsConfig as StringsConfig
     from addnorm.data.tokenizers import BPEConfig as BPEConfig
     from addnorm.data.tokenizers import CharConfig as CharConfig
     from addnorm.data.tokenizers import Tokenizer as Tokenizer
@@ -137,6 +138,7 @@ _MODULES = {
     "addnorm.data.examples": "Corpus",
     "addnorm.data.frames": "FramesConfig SpecAugmentConfig",
     "addnorm.data.hub": "DatasetConfig",
+    "addnorm.data.strings": "StringsConfig",
     "addnorm.data.image_files": "ImageFilesConfig",
     "addnorm.data.images": "ExamplesConfig ImagesConfig",
     "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",

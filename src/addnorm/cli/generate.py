@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig
     from addnorm.models.early_exit import EarlyExit
     from addnorm.runs.run import Run
+    from addnorm.runs.use import Compiled
 
 
 @Parameter(name="*")
@@ -174,11 +175,10 @@ def generate(
         beams divided by the length penalty), and why it ended.
     """
     from addnorm.cli.generated import as_json, as_lines
-    from addnorm.cli.terminal import console
     from addnorm.cli.transcribed import check_plain, write_files
     from addnorm.runs.media import reads_files
     from addnorm.runs.types import Written
-    from addnorm.runs.use import compiled, with_early_exits, write, write_as_it_comes
+    from addnorm.runs.use import with_early_exits, write, write_as_it_comes
 
     others = (
         *asdict(choices),
@@ -206,9 +206,7 @@ def generate(
         return
     early = speed.early_exit(opened)
     graph = None if early is None else with_early_exits(opened, early)
-    if speed.compile:
-        with console.status("compiling, once for this kind of model"):
-            graph = compiled(opened, decoding, several=prompt is None)
+    graph = _compiled(opened, decoding, graph, several=prompt is None, wanted=speed.compile)
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
         for piece in write_as_it_comes(opened, prompt, decoding, **asdict(end), compiled=graph):
@@ -233,6 +231,24 @@ def generate(
         lines = as_json(best, number) if json_lines else as_lines(best, n_best)
         print("\n".join(lines), flush=True)
     _report(early)
+
+
+def _compiled(
+    opened: "Run",
+    decoding: "DecodingConfig",
+    graph: "Compiled | None",
+    *,
+    several: bool,
+    wanted: bool,
+) -> "Compiled | None":
+    """The run's compiled graph where one is wanted, or what runs in its place."""
+    from addnorm.cli.terminal import console
+    from addnorm.runs.use import compiled
+
+    if not wanted:
+        return graph
+    with console.status("compiling, once for this kind of model"):
+        return compiled(opened, decoding, several=several)
 
 
 def _report(early: "EarlyExit | None") -> None:
