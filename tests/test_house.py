@@ -26,6 +26,7 @@ SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
 BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
+    "runs/predictions.py": "runs/test_evaluation.py",
     "data/answers.py": "data/test_chat.py",
     "cli/fill.py": "runs/test_fill.py",
     "runs/consistency.py": "runs/test_recipe.py",

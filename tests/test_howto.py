@@ -101,13 +101,14 @@ def missing(expected: list[str], printed: str) -> str | None:
 
 
 def write_clips(folder: Path) -> None:
-    """A few tones, high or low."""
+    """A few tones, high or low, each with its word beside it."""
     for i in range(8):
         for label, hertz in (("yes", 900), ("no", 300)):
             file = folder / ("train" if i < 7 else "test") / label / f"{i}.wav"
             file.parent.mkdir(parents=True, exist_ok=True)
             times = np.arange(2400 + 80 * i) / 8000
             soundfile.write(file, 0.5 * np.sin(2 * np.pi * hertz * times), 8000)
+            file.with_suffix(".txt").write_text(label)
 
 
 def write_pictures(folder: Path) -> None:
@@ -138,7 +139,7 @@ def test_the_commands_of_a_page_print_what_it_says(
         (tmp_path / name).write_text(text, encoding="utf-8")
     if page.stem == "fine_tune":
         write_gpt2(tmp_path / "gpt2")
-    if page.stem == "images_and_sound":
+    if page.stem in ("images_and_sound", "transcribe"):
         write_clips(tmp_path / "clips")
         write_pictures(tmp_path / "pictures")
     for recipe in blocks(page, "toml"):

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from addnorm.data.randaugment import RandAugmentConfig as RandAugmentConfig
     from addnorm.data.series import SeriesConfig as SeriesConfig
     from addnorm.data.series_batches import SeriesBatchesConfig as SeriesBatchesConfig
+    from addnorm.data.strings import StringsConfig as StringsConfig
     from addnorm.data.tokenizers import BPEConfig as BPEConfig
     from addnorm.data.tokenizers import CharConfig as CharConfig
     from addnorm.data.tokenizers import Tokenizer as Tokenizer
@@ -163,6 +164,7 @@ _MODULES = {
     "addnorm.data.examples": "Corpus",
     "addnorm.data.frames": "FramesConfig SpecAugmentConfig",
     "addnorm.data.hub": "DatasetConfig",
+    "addnorm.data.strings": "StringsConfig",
     "addnorm.data.image_files": "ImageFilesConfig",
     "addnorm.data.images": "ExamplesConfig ImagesConfig",
     "addnorm.data.mixing": "CutMixConfig MixupConfig",

@@ -120,7 +120,7 @@ EDITS = [
     ("language", "steps = 4", f"steps = {10**21}", "train.steps = 1000000000000000000000 | 2⁶²"),
     # what does not go together
     ("language", '"char"', '"char"\nvocab_size = 9', "tokenizer.vocab_size is not a field"),
-    ("language", 'kind = "decoder"', 'kind = "encoder"', "'token' on an encoder"),
+    ("language", 'kind = "decoder"', 'kind = "encoder"', "hides no tokens"),
     ("classification", '"classification"', '"tagging"', "for classification | for tagging"),
     ("classification", '"tokens", tokens = 64', '"windows"', '"windows" is for language models'),
     ("classification", "tokens = 64", "tokens = 64, max_len = 2", "longer than max_len=2"),

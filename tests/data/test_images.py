@@ -259,7 +259,7 @@ def test_moving_is_that_of_every_pixel(down: int, right: int) -> None:
 
 
 def test_moves_are_within_reach_and_all_there() -> None:
-    loader = Images(encoded(300).train, 300, seed=1, shift=2)
+    loader = Images(encoded(300), encoded(300).train, 300, seed=1, shift=2)
     [plan] = loader.plan(0)
     assert {one.down for one in plan} == {one.right for one in plan} == set(range(-2, 3))
     [batch] = loader.batches()
@@ -268,7 +268,7 @@ def test_moves_are_within_reach_and_all_there() -> None:
     assert held is not None
     expected = F.pad(held, (right, -right, down, -down)).float() / 127.5 - 1
     assert torch.equal(batch.inputs["inputs"][0], expected)
-    unmoved = Images(encoded(300).train, 300, shift=2).plan(0)[0]
+    unmoved = Images(encoded(300), encoded(300).train, 300, shift=2).plan(0)[0]
     assert list(unmoved) == [(i, 0, 0, 0) for i in range(300)]
 
 
@@ -276,9 +276,9 @@ def test_moves_are_within_reach_and_all_there() -> None:
 @given(seed=st.integers(0, 9), epoch=st.integers(0, 5), start=st.integers(0, 3))
 def test_an_epoch_goes_on_from_any_place(seed: int, epoch: int, start: int) -> None:
     """Order and moves are functions of (seed, epoch, example): no state is kept."""
-    loader = Images(encoded().train, 3, seed=seed, shift=1)
+    loader = Images(encoded(), encoded().train, 3, seed=seed, shift=1)
     whole = list(loader.batches(epoch))
-    loader = Images(encoded().train, 3, seed=seed, shift=1)
+    loader = Images(encoded(), encoded().train, 3, seed=seed, shift=1)
     list(loader.batches(epoch + 1))
     rest = list(loader.batches(epoch, start))
     assert len(whole) == len(loader) == start + len(rest)
@@ -286,7 +286,9 @@ def test_an_epoch_goes_on_from_any_place(seed: int, epoch: int, start: int) -> N
         assert one.indices == other.indices
         assert torch.equal(one.inputs["inputs"], other.inputs["inputs"])
     assert loader.plan(epoch) != loader.plan(epoch + 1)
-    assert loader.plan(epoch) != Images(loader.examples, 3, seed=seed + 1, shift=1).plan(epoch)
+    assert loader.plan(epoch) != Images(encoded(), loader.examples, 3, seed=seed + 1, shift=1).plan(
+        epoch
+    )
 
 
 def of_sizes(*sizes: tuple[int, int]) -> EncodedCorpus:

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image as pillow
 from pyarrow import parquet
 
-from addnorm.data import Image, ImageFilesConfig
+from addnorm.data import Captioned, Image, ImageFilesConfig
+from addnorm.data.strings import StringsConfig
 from addnorm.errors import InputError
 
 CLASSES = {"cat": (0, 1), "dog": (2, 3)}
@@ -135,3 +136,45 @@ def test_an_empty_folder_is_named(tmp_path: Path) -> None:
 def test_a_label_is_an_expression_with_one_group(label: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         config(tmp_path, "a", label_pattern=label)
+
+
+# Texts in place of classes.
+
+
+def texts(config: ImageFilesConfig) -> list[str]:
+    return [one.text for one in config.load().train if isinstance(one, Captioned)]
+
+
+def test_a_text_is_found_where_a_class_would_be(root: Path) -> None:
+    rows = [{"file_name": f"flat/cat_{n}.png", "words": text} for n, text in enumerate(["a b", ""])]
+    (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = config(root, "t.jsonl", labels="text", label_column="words").load()
+    assert corpus.task == "translation"
+    assert [one.text for one in corpus.train if isinstance(one, Captioned)] == ["a b"]
+    assert corpus.reports["train"].left_out == {"no text": [f"{root / 't.jsonl'}:2"]}
+    named = config(root, "flat/*.png", labels="text", label_pattern="^(.*)$")
+    assert texts(named) == ["cat_0", "cat_1", "dog_2", "dog_3"]
+    with pytest.raises(InputError, match="no column 'word' among file_name, words"):
+        config(root, "t.jsonl", labels="text", label_column="word").load()
+
+
+def test_a_text_lies_beside_its_file(root: Path) -> None:
+    for n, text in enumerate(["a cat\n", "two\nlines", "", " \n"]):
+        (root / "flat" / f"{['cat', 'dog'][n // 2]}_{n}.txt").write_text(text)
+    beside = config(root, "flat", labels="text_beside")
+    assert texts(beside) == ["a cat", "two lines"]
+    assert texts(config(root, "flat/*.png", labels="text_beside")) == ["a cat", "two lines"]
+    assert [*beside.load().reports["train"].left_out] == ["no text"]
+    (root / "flat" / "cat_1.txt").unlink()
+    with pytest.raises(InputError, match=r"cat_1\.txt does not exist"):
+        beside.load()
+    with pytest.raises(InputError, match="a table has texts in a column"):
+        config(root, "table.csv", labels="text_beside").load()
+
+
+def test_strings_of_files(root: Path) -> None:
+    strings = StringsConfig(shortest=2, longest=2)
+    found = config(root, "flat/*.png", label_pattern="_([0-9])$", strings=strings)
+    assert sorted(" ".join(texts(found)).split()) == ["0", "1", "2", "3"]
+    with pytest.raises(InputError, match=r"leave out data\.labels"):
+        config(root, "flat", labels="text_beside", strings=strings).load()

@@ -113,3 +113,15 @@ def test_a_missing_seqeval_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"addnorm\[tagging\]"):
         metrics.entity_scores([["O"]], [["O"]])
+
+
+def test_error_rates_count_words_and_characters() -> None:
+    assert metrics.transcription_scores(["a b c"], ["a b c"]) == {"wer": 0, "cer": 0}
+    # One word of three replaced, one of two lost, one too many beside one.
+    found = metrics.transcription_scores(
+        ["one too tree", "five", "six six"], ["one two tree", "four five", "six"]
+    )
+    assert found["wer"] == pytest.approx(100 * 3 / 6)
+    # 1 of 12 characters replaced; "four " lost of 9; " six" added to 3.
+    assert found["cer"] == pytest.approx(100 * (1 + 5 + 4) / (12 + 9 + 3))
+    assert metrics.transcription_scores([""], ["a b"]) == {"wer": 100, "cer": 100}

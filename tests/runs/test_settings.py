@@ -1,14 +1,16 @@
 """The `[eval]` table."""
 
+from typing import get_args
+
 import pytest
 from pydantic import ValidationError
 
-from addnorm.data.examples import TASKS
+from addnorm.data.examples import Task
 from addnorm.runs.settings import MEASURED, EvalConfig
 
 
 def test_every_task_has_a_metric() -> None:
-    assert set(MEASURED) == set(TASKS.values())
+    assert set(MEASURED) == set(get_args(Task))
     assert MEASURED["language"][0] == MEASURED["translation"][0] == "loss"
 
 

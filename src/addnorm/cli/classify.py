@@ -55,8 +55,8 @@ def classify(
         Write JSON lines: the label and the probability of every class, or the words and the tags,
         or the numbers.
     """
-    from addnorm.runs.evaluation import numbers_line
     from addnorm.runs.media import reads_files
+    from addnorm.runs.predictions import numbers_line
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import predict, tag
 

@@ -1,4 +1,4 @@
-"""`addnorm generate`: continue or translate text with a run."""
+"""`addnorm generate`: continue, translate or transcribe with a run."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig
     from addnorm.models.early_exit import EarlyExit
     from addnorm.runs.run import Run
+    from addnorm.runs.use import Compiled
 
 
 @Parameter(name="*")
@@ -147,7 +148,7 @@ def generate(
     reading: Reading = STRICT,
     imports: Imports = (),
 ) -> None:
-    r"""Continue or translate text, a line at a time.
+    r"""Continue or translate text, a line at a time; or write the text of images or sound.
 
     Reads the files, or standard input. Writes one line for each line read, in their order, empty
     ones too: an empty line translates to an empty one, and a language model begins a text of its
@@ -158,12 +159,15 @@ def generate(
     the recipe's own (a language model's that names none: sampling) unless an option says otherwise.
     Example: `addnorm generate runs/my --prompt "To be" --temperature 0.8`.
 
+    A model that reads images or sound takes files, as in `addnorm generate runs/speech clip.wav`,
+    and writes the text of each before its name, with a tab between them.
+
     Parameters
     ----------
     run
         The run folder.
     files
-        Text files, a line an input; `-` is standard input.
+        Text files, a line an input; `-` is standard input. Or image or sound files.
     prompt
         One text instead of files.
     json_lines
@@ -171,9 +175,10 @@ def generate(
         beams divided by the length penalty), and why it ended.
     """
     from addnorm.cli.generated import as_json, as_lines
-    from addnorm.cli.terminal import console
+    from addnorm.cli.transcribed import check_plain, write_files
+    from addnorm.runs.media import reads_files
     from addnorm.runs.types import Written
-    from addnorm.runs.use import compiled, with_early_exits, write, write_as_it_comes
+    from addnorm.runs.use import with_early_exits, write, write_as_it_comes
 
     others = (
         *asdict(choices),
@@ -194,11 +199,14 @@ def generate(
         from addnorm.quantize import with_weights
 
         with_weights(opened.model, speed.weights)
+    if reads_files(opened):
+        check_plain(run, prompt, end.stop, compile=speed.compile, early=speed.exit)
+        most = end.max_new_tokens
+        write_files(opened, files, decoding, most, reading, json_lines=json_lines)
+        return
     early = speed.early_exit(opened)
     graph = None if early is None else with_early_exits(opened, early)
-    if speed.compile:
-        with console.status("compiling, once for this kind of model"):
-            graph = compiled(opened, decoding, several=prompt is None)
+    graph = _compiled(opened, decoding, graph, several=prompt is None, wanted=speed.compile)
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
         for piece in write_as_it_comes(opened, prompt, decoding, **asdict(end), compiled=graph):
@@ -223,6 +231,24 @@ def generate(
         lines = as_json(best, number) if json_lines else as_lines(best, n_best)
         print("\n".join(lines), flush=True)
     _report(early)
+
+
+def _compiled(
+    opened: "Run",
+    decoding: "DecodingConfig",
+    graph: "Compiled | None",
+    *,
+    several: bool,
+    wanted: bool,
+) -> "Compiled | None":
+    """The run's compiled graph where one is wanted, or what runs in its place."""
+    from addnorm.cli.terminal import console
+    from addnorm.runs.use import compiled
+
+    if not wanted:
+        return graph
+    with console.status("compiling, once for this kind of model"):
+        return compiled(opened, decoding, several=several)
 
 
 def _report(early: "EarlyExit | None") -> None:

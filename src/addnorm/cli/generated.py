@@ -13,6 +13,6 @@ def as_lines(best: Sequence[Written], n_best: int) -> list[str]:
     return [one_line(one.text) for one in best] + [""] * (n_best - len(best))
 
 
-def as_json(best: Sequence[Written], number: int) -> list[str]:
-    """One line of JSON for each text, with the number of its input."""
+def as_json(best: Sequence[Written], number: int | str) -> list[str]:
+    """One line of JSON for each text, with the number of its input, or its file."""
     return [json.dumps({"input": number, **asdict(one)}, ensure_ascii=False) for one in best]

@@ -9,6 +9,7 @@ from addnorm.data.audio import AudioConfig
 from addnorm.data.chat import ChatConfig
 from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import (
+    Captioned,
     Chat,
     Clip,
     Corpus,
@@ -25,6 +26,7 @@ from addnorm.data.examples import (
     Series,
     Tagged,
     Text,
+    Transcribed,
 )
 from addnorm.data.hub import DatasetConfig
 from addnorm.data.image_files import ImageFilesConfig
@@ -80,6 +82,7 @@ def medium_of(data: object) -> Medium | None:
 
 __all__ = [
     "AudioConfig",
+    "Captioned",
     "Chat",
     "ChatConfig",
     "Clip",
@@ -110,5 +113,6 @@ __all__ = [
     "Tagged",
     "Text",
     "TextConfig",
+    "Transcribed",
     "medium_of",
 ]

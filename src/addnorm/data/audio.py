@@ -1,4 +1,4 @@
-"""Audio: sound files with a class each, and Whisper's log-mel features."""
+"""Audio: sound files with a class or a text each, and Whisper's log-mel features."""
 
 from contextlib import nullcontext
 from importlib import import_module
@@ -26,7 +26,7 @@ FLOOR = 1e-10
 
 @config
 class AudioConfig(LabelledFiles):
-    """Sound files with a class each (WAV, FLAC, Ogg, MP3), as log-mel features (see `log_mel`).
+    """Sound files with a class or text each (WAV, FLAC, Ogg, MP3), as features (see `log_mel`).
 
     A file of another rate than `sample_rate` is resampled; one of several channels is refused, or
     its channels are averaged. Each of the `speeds` adds a copy of every training clip that is

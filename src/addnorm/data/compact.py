@@ -2,13 +2,15 @@
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Shaped
 from numpy.typing import NDArray
 from torch import Tensor
+
+from addnorm.data.examples import Task
 
 Ids = NDArray[Any]
 """Ids in one of numpy's types of whole numbers."""
@@ -27,8 +29,9 @@ class Encoded:
 
     A conversation is a text for a language model, whose targets are -100 outside of answers. An
     image, a clip or a series has a `signal`, its pixels, frames or steps, and no tokens; its
-    target is the number of its class. Where every output of the model has to say something of its
-    own, `values` are the targets: numbers, or for each label whether the text has it.
+    targets are the number of its class, or its text and eos. Where every output of the model has to
+    say something of its own, `values` are the targets: numbers, or for each label whether the text
+    has it.
     """
 
     index: int
@@ -154,3 +157,21 @@ def narrow(numbers: "array[int]") -> Ids:
         if np.iinfo(one).min <= low and high <= np.iinfo(one).max:
             return wide.astype(one)
     return wide
+
+
+def shortened(task: Task, example: Encoded, max_len: int) -> Encoded:
+    """The example cut to `max_len` positions; what is read keeps its eos, what is said does not."""
+    tokens, targets = example.tokens, example.targets
+    if task == "language":
+        return replace(example, tokens=tokens[:max_len], targets=targets[:max_len])
+    if task == "translation":
+        return replace(example, tokens=_keep_last(tokens, max_len), targets=targets[:max_len])
+    return replace(
+        example,
+        tokens=_keep_last(tokens, max_len),
+        targets=_keep_last(targets, max_len) if task == "tagging" else targets,
+    )
+
+
+def _keep_last(ids: list[int], n: int) -> list[int]:
+    return ids if len(ids) <= n else ids[: n - 1] + ids[-1:]

@@ -12,7 +12,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from addnorm.data.answers import ids_and_answers
-from addnorm.data.compact import Compact, Encoded, Ids
+from addnorm.data.compact import Compact, Encoded, Ids, shortened
 from addnorm.data.examples import (
     Chat,
     Corpus,
@@ -49,7 +49,10 @@ class Tokenizers:
 
     @classmethod
     def train(cls, config: TokenizerConfig, corpus: Corpus) -> "Tokenizers":
-        """Learn from the training examples."""
+        """Learn from the training examples: of images or sound, from the texts to write."""
+        if corpus.medium != "text":
+            written = train_tokenizer(config, corpus.target_texts())
+            return cls(written, written)
         if getattr(config, "joint", True) or corpus.task != "translation":
             both = train_tokenizer(config, [*corpus.source_texts(), *corpus.target_texts()])
             return cls(both, both)
@@ -103,9 +106,9 @@ class EncodedCorpus:
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
     def length(self, example: Encoded) -> int:
-        """How long an example is: its tokens, of a pair the longer side's, or its frames."""
+        """How long an example is: its tokens or frames, and where it has two sides the longer."""
         if example.signal is not None:
-            return example.signal.shape[-1]
+            return max(example.signal.shape[-1], len(example.targets))
         if self.task == "translation":
             return max(len(example.tokens), len(example.targets))
         return len(example.tokens)
@@ -147,24 +150,6 @@ class EncodedCorpus:
         return kept, replace(report, used=report.used - len(long), left_out=left_out)
 
 
-def shortened(task: Task, example: Encoded, max_len: int) -> Encoded:
-    """The example cut to `max_len` positions; what is read keeps its eos, what is said does not."""
-    tokens, targets = example.tokens, example.targets
-    if task == "language":
-        return replace(example, tokens=tokens[:max_len], targets=targets[:max_len])
-    if task == "translation":
-        return replace(example, tokens=_keep_last(tokens, max_len), targets=targets[:max_len])
-    return replace(
-        example,
-        tokens=_keep_last(tokens, max_len),
-        targets=_keep_last(targets, max_len) if task == "tagging" else targets,
-    )
-
-
-def _keep_last(ids: list[int], n: int) -> list[int]:
-    return ids if len(ids) <= n else ids[: n - 1] + ids[-1:]
-
-
 def encode(
     corpus: Corpus,
     tokenizers: Tokenizers | None,
@@ -173,18 +158,18 @@ def encode(
 ) -> EncodedCorpus:
     """Encode every example; `labels` numbers the classes or tags, by default those of the corpus.
 
-    `advance` hears how the texts for a language model come along. Text alone has tokenizers.
-    Raises `InputError` for a label that is not among them.
+    `advance` hears how the texts for a language model come along. What is read or written as text
+    has tokenizers. Raises `InputError` for a label that is not among them.
     """
     number = {label: n for n, label in enumerate(corpus.labels if labels is None else labels)}
-    if tokenizers is None and corpus.medium == "text":
-        raise InputError("the data are texts, and there is no tokenizer: give [tokenizer]")
-    if tokenizers is not None and corpus.medium != "text":
+    if tokenizers is None and corpus.has_text:
+        raise InputError("the data have texts, and there is no tokenizer: give [tokenizer]")
+    if tokenizers is not None and not corpus.has_text:
         raise InputError(
             f"the data are {corpus.medium}, which no tokenizer reads: leave [tokenizer] out"
         )
-    if tokenizers is None:
-        return _signals(corpus, number)
+    if tokenizers is None or corpus.medium != "text":
+        return _signals(corpus, tokenizers, number)
     bos_id, pad_id = tokenizers.target.bos_id, tokenizers.target.pad_id
     if corpus.task == "language" and not isinstance(corpus.train[0], Chat):
         splits = {k: in_memory(v, tokenizers, advance) for k, v in corpus.splits.items()}
@@ -251,16 +236,29 @@ def characters_of(examples: Sequence[Example]) -> Ids:
     return np.array([len(source_text(example)) for example in examples], np.int64)
 
 
-def _signals(corpus: Corpus, number: Mapping[str, int]) -> EncodedCorpus:
-    splits: Any = {
-        split: [
-            Encoded(i, [], _numbers(example, number), signal_of(example), _values(example, number))
-            for i, example in enumerate(examples)
+def _signals(
+    corpus: Corpus, tokenizers: Tokenizers | None, number: Mapping[str, int]
+) -> EncodedCorpus:
+    """Images or clips, with the numbers of their classes or the ids of their texts."""
+    target = None if tokenizers is None else tokenizers.target
+
+    def encoded(examples: Sequence[Example]) -> list[Encoded]:
+        if target is None:
+            targets = [_numbers(example, number) for example in examples]
+        else:
+            targets = as_read("translation", target, [target_text(one) for one in examples])
+        both = enumerate(zip(examples, targets, strict=True))
+        return [
+            Encoded(i, [], ids, signal_of(example), _values(example, number))
+            for i, (example, ids) in both
         ]
-        for split, examples in corpus.splits.items()
-    }
-    facts: Any = {**splits, "reports": corpus.reports, "medium": corpus.medium}
-    return EncodedCorpus(corpus.task, bos_id=0, pad_id=0, **facts, n_labels=len(number))
+
+    splits: Any = {split: encoded(examples) for split, examples in corpus.splits.items()}
+    ids = {"bos_id": target.bos_id, "pad_id": target.pad_id} if target else {}
+    facts: Any = {"bos_id": 0, "pad_id": 0, **ids, **splits}
+    return EncodedCorpus(
+        corpus.task, **facts, reports=corpus.reports, medium=corpus.medium, n_labels=len(number)
+    )
 
 
 def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

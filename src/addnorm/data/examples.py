@@ -1,4 +1,4 @@
-"""Corpora: twelve kinds of examples, three splits, and a report on every row read."""
+"""Corpora: fourteen kinds of examples, three splits, and a report on every row read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,6 +111,22 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Captioned:
+    """An image (0 is black, 255 white) and a text about it."""
+
+    pixels: UInt8[Tensor, "channels height width"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transcribed:
+    """A clip of sound, in log-mel features, and what is said in it."""
+
+    frames: Float[Tensor, "n_mels frames"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Series:
     """A series of several variables, in units, whose steps from `start` on are to be forecast.
 
@@ -152,6 +168,8 @@ Example = (
     | Chat
     | Image
     | Clip
+    | Captioned
+    | Transcribed
     | Series
     | LabelledSeries
     | ScoredSeries
@@ -167,6 +185,8 @@ TASKS: dict[type[Example], Task] = {
     Chat: "language",
     Image: "classification",
     Clip: "classification",
+    Captioned: "translation",
+    Transcribed: "translation",
     Series: "forecasting",
     LabelledSeries: "classification",
     ScoredSeries: "regression",
@@ -175,7 +195,9 @@ TASKS: dict[type[Example], Task] = {
 
 MEDIA: dict[type[Example], Medium] = {
     Image: "images",
+    Captioned: "images",
     Clip: "audio",
+    Transcribed: "audio",
     Series: "series",
     LabelledSeries: "series",
     ScoredSeries: "series",
@@ -256,6 +278,11 @@ class Corpus:
         return MEDIA.get(type(self.train[0]), "text")
 
     @property
+    def has_text(self) -> bool:
+        """Whether text is read or written, so that there must be a tokenizer."""
+        return self.medium == "text" or self.task == "translation"
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """All classes, labels or tags in train and valid, sorted, or the names of the numbers.
 
@@ -279,8 +306,8 @@ class Corpus:
         return (source_text(example) for example in self.train)
 
     def target_texts(self) -> Iterator[str]:
-        """The translations in the training examples; empty for other tasks."""
-        return (example.target for example in self.train if isinstance(example, Pair))
+        """The texts to write in the training examples; none for other tasks."""
+        return (target_text(one) for one in self.train) if self.task == "translation" else iter(())
 
 
 def labels_of(example: Example) -> tuple[str, ...]:
@@ -305,13 +332,25 @@ def source_text(example: Example) -> str:
             return " ".join(tokens)
         case Chat(parts, _):
             return "".join(one.text for one in parts).replace(BEGIN, "").replace(END, "")
-        case Image() | Clip() | Series() | LabelledSeries() | ScoredSeries():
+        case (
+            Image()
+            | Clip()
+            | Captioned()
+            | Transcribed()
+            | Series()
+            | LabelledSeries()
+            | ScoredSeries()
+        ):
             return ""
 
 
 def target_text(example: Example) -> str:
-    """The target text of an example: the translation; empty for other tasks."""
-    return example.target if isinstance(example, Pair) else ""
+    """The target text of an example: a translation, caption or transcript; else empty."""
+    match example:
+        case Pair(_, text) | Captioned(_, text) | Transcribed(_, text):
+            return text
+        case _:
+            return ""
 
 
 def words_of(example: Example) -> tuple[str, ...]:
@@ -323,7 +362,12 @@ def signal_of(example: Example) -> Shaped[Tensor, "channels *size"] | None:
     """The numbers that an example other than text is made of."""
     match example:
         case (
-            Image(signal, _) | Clip(signal, _) | LabelledSeries(signal, _) | ScoredSeries(signal, _)
+            Image(signal, _)
+            | Clip(signal, _)
+            | Captioned(signal, _)
+            | Transcribed(signal, _)
+            | LabelledSeries(signal, _)
+            | ScoredSeries(signal, _)
         ):
             return signal
         case _:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from addnorm.config import Probability, config
 from addnorm.data.batch import Batch, Loader, Loaders, by_width, check_medium, dice
 from addnorm.data.encoding import Encoded, EncodedCorpus
+from addnorm.data.signals import batch_of, side_by_side
 from addnorm.errors import InputError
 
 Masked = tuple[int, int]
@@ -74,6 +74,7 @@ class Frames(Loader[Masked]):
         seed: int | None = None,
         augment: SpecAugmentConfig | None = None,
     ) -> None:
+        self.corpus = corpus
         self.examples = examples
         self.frames = frames
         self.seed = seed
@@ -97,33 +98,21 @@ class Frames(Loader[Masked]):
         return batches
 
     def build(self, items: Sequence[Masked]) -> Batch:
-        """The clips side by side, padded with zeros on the right."""
+        """The clips side by side, padded with zeros on the right, with their classes or texts."""
         examples = [self.examples[i] for i, _ in items]
         clips = [one.signal for one in examples if one.signal is not None]
         if self.augment is not None and self.seed is not None:
             masked = zip(clips, items, strict=True)
             clips = [self.augment.masked(clip, seed) for clip, (_, seed) in masked]
-        targets = torch.tensor([label for one in examples for label in one.targets])
-        return Batch.of(side_by_side(clips), targets, [one.index for one in examples])
-
-
-def side_by_side(clips: Sequence[Float[Tensor, "n_mels _"]]) -> dict[str, Tensor]:
-    """The clips as a model's inputs, with the mask of the real frames where some are padded."""
-    lengths = torch.tensor([clip.shape[-1] for clip in clips])
-    width = int(lengths.max())
-    inputs = torch.zeros(len(clips), clips[0].shape[0], width)
-    for row, clip in zip(inputs, clips, strict=True):
-        row[:, : clip.shape[-1]] = clip
-    if bool((lengths == width).all()):
-        return {"inputs": inputs}
-    return {"inputs": inputs, "valid": torch.arange(width) < lengths[:, None]}
+        return batch_of(self.corpus, examples, side_by_side(clips))
 
 
 @config
 class FramesConfig:
     """For sound: clips of similar length, `frames` frames to a batch with the padding.
 
-    A frame is a hundredth of a second.
+    A frame is a hundredth of a second. Where a clip's text has more tokens than the clip has
+    frames, its tokens count.
     """
 
     kind: Literal["frames"] = "frames"

@@ -1,4 +1,4 @@
-"""Image files with a class each, such as PNG and JPEG, brought to one size or of their own."""
+"""Image files with a class or a text each, such as PNG and JPEG, of one size or their own."""
 
 from io import BytesIO
 from typing import ClassVar, Literal
@@ -23,7 +23,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 @config
 class ImageFilesConfig(LabelledFiles):
-    """Image files with a class each (PNG, JPEG, WebP, …), brought to one `image_size` or not.
+    """Image files with a class or text each (PNG, JPEG, WebP, …), of one `image_size` or not.
 
     A picture is turned upright as its EXIF data say, converted to grey or colours, scaled until it
     fills the size, and cut at the middle (bicubic, with antialiasing). With `image_size = "own"` it

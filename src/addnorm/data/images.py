@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import UInt8
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
@@ -30,6 +30,8 @@ from addnorm.data.examples import Corpus, Image
 from addnorm.data.mixing import CutMixConfig, MixupConfig
 from addnorm.data.randaugment import RandAugmentConfig
 from addnorm.data.rows import Row, assemble
+from addnorm.data.signals import batch_of, scaled
+from addnorm.data.strings import StringsConfig
 from addnorm.data.text_files import find, given
 from addnorm.errors import InputError, nearest
 
@@ -70,6 +72,11 @@ class ImagesConfig:
     permute_seed: int | None = None
     """Shuffle the pixels of all images in the same way, by this seed."""
 
+    strings: StringsConfig | None = None
+    """Make strings of images, whose classes are the text to write; by default every image is an
+    example.
+    """
+
     def load(self) -> Corpus:
         """Read and check every array. Raises `InputError` with the location of the first error."""
         full = find(self.file, self.root)
@@ -84,7 +91,8 @@ class ImagesConfig:
             split: rows_of(f"{full}: {x}", self.arranged(images[split]), f"{full}: {y}", arrays[y])
             for split, (x, y) in names.items()
         }
-        return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+        corpus = assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+        return corpus if self.strings is None else self.strings.corpus(corpus)
 
     def arranged(self, images: Pixels) -> UInt8[Tensor, "images channels rows columns"]:
         """Pool the images, and permute their pixels if `permute_seed` is set."""
@@ -176,28 +184,28 @@ class Images(Loader[Drawn]):
 
     Then each of `augment` changes them, in this order. The order of the images and all changes are
     determined by seed and epoch; without a seed there are none. Mixed images have `soft_targets`,
-    the probabilities of all `n_labels` classes. The images of a batch have one size; there are
+    the probabilities of all classes. The images of a batch have one size; there are
     fewer of them where they would have more than `pixels` together. Raises `InputError` for an
     image that has more by itself.
     """
 
     def __init__(
         self,
+        corpus: EncodedCorpus,
         examples: Sequence[Encoded],
         size: int,
         *,
         seed: int | None = None,
         shift: int = 0,
         augment: Sequence[Augmentation] = (),
-        n_labels: int = 0,
         pixels: int | None = None,
     ) -> None:
+        self.corpus = corpus
         self.examples = examples
         self.size = size
         self.seed = seed
         self.shift = shift
         self.augment = augment
-        self.n_labels = n_labels
         self.sizes = [size_of(one) for one in examples]
         self.at_most = dict.fromkeys(sorted(set(self.sizes)), size)
         for (height, width), n in self.at_most.items():
@@ -232,7 +240,7 @@ class Images(Loader[Drawn]):
         return [part for size, n in self.at_most.items() for part in chunks(of_size[size], n)]
 
     def build(self, items: Sequence[Drawn]) -> Batch:
-        """Build a batch of images, scaled to -1 (black) … 1 (white)."""
+        """Build a batch of images, scaled to -1 (black) … 1 (white), with classes or texts."""
         examples = [self.examples[one.example] for one in items]
         pixels = [
             moved(one.signal, item.down, item.right)
@@ -240,11 +248,11 @@ class Images(Loader[Drawn]):
             if one.signal is not None
         ]
         images: UInt8[Tensor, "batch channels height width"] = torch.stack(pixels)
+        if self.seed is None or not self.augment:
+            return batch_of(self.corpus, examples, {"inputs": scaled(images)})
         targets = torch.tensor([label for one in examples for label in one.targets])
         indices = [one.index for one in examples]
-        if self.seed is None or not self.augment:
-            return Batch.of({"inputs": scaled(images)}, targets, indices)
-        classes = F.one_hot(targets, max(self.n_labels, 1 + int(targets.max()))).float()
+        classes = F.one_hot(targets, max(self.corpus.n_labels, 1 + int(targets.max()))).float()
         changed = Examples(images.float(), classes)
         generators = [Random(item.seed) for item in items]
         for augmentation in self.augment:
@@ -262,13 +270,6 @@ def size_of(example: Encoded) -> tuple[int, int]:
 def mixes(augment: Sequence[Augmentation]) -> bool:
     """Whether images get several classes, with their probabilities."""
     return any(isinstance(one, MixupConfig | CutMixConfig) for one in augment)
-
-
-def scaled(
-    images: Shaped[Tensor, "batch channels height width"],
-) -> Float[Tensor, "batch channels height width"]:
-    """The images from -1 (black) to 1 (white)."""
-    return images.float() / 127.5 - 1
 
 
 def moved(
@@ -301,15 +302,15 @@ class ExamplesConfig:
         check_medium(corpus, "examples", "images")
         return Loaders(
             Images(
+                corpus,
                 corpus.train,
                 self.size,
                 seed=seed,
                 shift=self.shift,
                 augment=self.augment,
-                n_labels=corpus.n_labels,
                 pixels=self.pixels,
             ),
-            Images(corpus.valid, self.size, pixels=self.pixels) if corpus.valid else None,
-            Images(corpus.test, self.size, pixels=self.pixels) if corpus.test else None,
+            Images(corpus, corpus.valid, self.size, pixels=self.pixels) if corpus.valid else None,
+            Images(corpus, corpus.test, self.size, pixels=self.pixels) if corpus.test else None,
             corpus.reports,
         )

@@ -1,4 +1,4 @@
-"""Files with a class each: in folders named after classes, found by a pattern, or in a table."""
+"""Files with a class or a text each: in folders, found by a pattern, or in a table."""
 
 import re
 from abc import ABC, abstractmethod
@@ -10,40 +10,35 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
-from addnorm.data.examples import Corpus, Example
+from addnorm.data.examples import Captioned, Clip, Corpus, Example, Image, Transcribed
 from addnorm.data.rows import Row, assemble
+from addnorm.data.strings import StringsConfig, with_one_group
 from addnorm.data.tables import Record, records_of
-from addnorm.data.text_files import base_of, find, given
+from addnorm.data.text_files import base_of, find, given, read_text
 from addnorm.errors import InputError, nearest
 
 Readable = Path | BytesIO
 """A file, or the bytes of one."""
 
 Found = Iterator[tuple[str, Readable | str, str | None]]
-"""The location of each file, the file or the reason to skip it, and its class where it is known."""
+"""The location of each file, the file or the reason to skip it, and its label where it is known."""
 
-
-def _with_one_group(pattern: str | None) -> str | None:
-    if pattern is None:
-        return None
-    try:
-        groups = re.compile(pattern).groups
-    except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from error
-    if groups != 1:
-        raise ValueError(f"has {groups} groups: put the class alone in brackets, as in '^([^_]+)_'")
-    return pattern
+NO_TEXT = "no text"
+"""Why a file with an empty text is skipped."""
 
 
 @config
 class LabelledFiles(ABC):
-    """What `train`, `valid` and `test` name: files of one medium, each of a class.
+    """What `train`, `valid` and `test` name: files of one medium, each with a class or a text.
 
     - a folder that has a folder for each class, of its name, with the class's files anywhere below;
     - a pattern such as `"clips/*_[0-4].wav"`, or several: `label_pattern` finds the class in the
       name of a file;
     - a table, as in `kind = "table"`, with a row for each file: a Parquet table may hold the files
       themselves.
+
+    A text to write stands where a class would, as `labels` says; the model is then an
+    encoder–decoder, and the recipe has a tokenizer.
     """
 
     suffixes: ClassVar[tuple[str, ...]]
@@ -59,7 +54,7 @@ class LabelledFiles(ABC):
     """What to validate on while training."""
     test: str | tuple[str, ...] | None = None
     """What training never sees."""
-    label_pattern: Annotated[str | None, AfterValidator(_with_one_group)] = None
+    label_pattern: Annotated[str | None, AfterValidator(with_one_group)] = None
     """A regular expression that finds the class, in its only group, in the name of a file without
     its suffix; by default the class is the name of the file's folder.
     """
@@ -69,6 +64,14 @@ class LabelledFiles(ABC):
     """
     label_column: str = "label"
     """The column of the class."""
+    labels: Literal["class", "text", "text_beside"] = "class"
+    """What a label is: a class; a text to write, found where a class would be; or the text in a
+    file of the same name, but for the suffix .txt, beside the file.
+    """
+    strings: StringsConfig | None = None
+    """Make strings of files with a class each, whose classes are the text to write; by default
+    every file is an example.
+    """
     valid_fraction: Probability = 0.0
     """The share of train that is held out for validation, where `valid` is not given."""
     seed: int = 0
@@ -86,6 +89,13 @@ class LabelledFiles(ABC):
             split: self.rows(named, train=split == "train")
             for split, named in given(self.train, self.valid, self.test).items()
         }
+        if self.strings is not None:
+            if self.labels != "class" or self.valid_fraction:
+                raise InputError(
+                    "data.strings makes strings of files with a class each, within each split: "
+                    "leave out data.labels, and name valid instead of data.valid_fraction"
+                )
+            rows = {split: self.strings.rows(split, found) for split, found in rows.items()}
         return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
 
     def rows(self, named: str | tuple[str, ...], *, train: bool) -> Iterator[Row]:
@@ -103,6 +113,8 @@ class LabelledFiles(ABC):
                 reason = str(error).removeprefix(f"{where}: ").removeprefix(f"{where} ")
                 yield Row(where, reason)
                 continue
+            if self.labels != "class":
+                read = [_with_text(example) for example in read]
             yield from (Row(where, example) for example in read)
 
     def found(self, named: str | tuple[str, ...]) -> Found:
@@ -132,7 +144,7 @@ class LabelledFiles(ABC):
         if not files:
             known = ", ".join(self.suffixes)
             raise InputError(f"{folder}: no files of a kind that is known there: {known}")
-        if self.label_pattern is not None:
+        if self.label_pattern is not None or self.labels == "text_beside":
             yield from self.labelled(files)
             return
         for file in files:
@@ -145,8 +157,12 @@ class LabelledFiles(ABC):
             yield str(file), file, inner[0]
 
     def labelled(self, files: Iterable[Path]) -> Found:
-        """The files with the class in their names. Raises `InputError` where there is none."""
+        """The files with the label in their names or beside them. Raises `InputError` without."""
         for file in files:
+            if self.labels == "text_beside":
+                text = _text_beside(file)
+                yield str(file), file if text else NO_TEXT, text
+                continue
             if self.label_pattern is None:
                 yield str(file), file, file.parent.name
                 continue
@@ -162,15 +178,34 @@ class LabelledFiles(ABC):
         """The files of a table. Raises `InputError` for a missing column or file."""
         usual = self.column if table.suffix == ".parquet" else "file_name"
         column = self.file_column or usual
+        if self.labels == "text_beside":
+            raise InputError(f"{table}: a table has texts in a column: give data.labels = 'text'")
         for where, record in records_of(table):
             if record is None:
                 yield where, "empty line", None
                 continue
             cell, label = (_cell(record, name, where) for name in (column, self.label_column))
             if label is None or not str(label).strip():
-                yield where, "no label", None
+                yield where, "no label" if self.labels == "class" else NO_TEXT, None
                 continue
             yield where, _file(cell, table, where), str(label).strip()
+
+
+def _text_beside(file: Path) -> str:
+    """The text beside a file, on one line. Raises `InputError` if there is no such file."""
+    beside = find(file.with_suffix(".txt"), Path())
+    return " ".join(read_text(beside).split()) if beside.stat().st_size else ""
+
+
+def _with_text(example: Example) -> Example:
+    """An image or a clip whose label is a text."""
+    match example:
+        case Image(pixels, text):
+            return Captioned(pixels, text)
+        case Clip(frames, text):
+            return Transcribed(frames, text)
+        case _:
+            raise AssertionError(f"{type(example).__name__} is no image and no clip")
 
 
 def _cell(record: Record, column: str, where: str) -> object:

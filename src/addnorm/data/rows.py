@@ -1,7 +1,7 @@
 """Building a corpus from rows: reporting skipped rows, checking labels, holding out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from addnorm.data.examples import (
@@ -10,16 +10,12 @@ from addnorm.data.examples import (
     Corpus,
     Example,
     Image,
-    Labelled,
     LabelledSeries,
-    MultiLabelled,
     Pair,
     Report,
-    Scored,
     ScoredSeries,
     Series,
     Tagged,
-    Text,
     labels_of,
 )
 from addnorm.errors import InputError, nearest
@@ -113,17 +109,11 @@ def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed]
 def lowered(example: Example) -> Example:
     """Convert the text of an example, but not its labels, to lower case."""
     match example:
-        case Text(text):
-            return Text(text.lower())
         case Pair(source, target):
             return Pair(source.lower(), target.lower())
-        case Labelled(text, label):
-            return Labelled(text.lower(), label)
-        case MultiLabelled(text, labels):
-            return MultiLabelled(text.lower(), labels)
-        case Scored(text, values):
-            return Scored(text.lower(), values)
         case Tagged(tokens, tags):
             return Tagged(tuple(token.lower() for token in tokens), tags)
         case Chat() | Image() | Clip() | Series() | LabelledSeries() | ScoredSeries():
             return example
+        case _:
+            return replace(example, text=example.text.lower())

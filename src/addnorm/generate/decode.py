@@ -1,4 +1,4 @@
-"""`generate` and `translate` for batches of prompts, and `stream` for a single prompt."""
+"""`generate`, `translate` and `transcribe` for batches, and `stream` for a single prompt."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from addnorm.generate.next_token import Continuation, Ids, NextToken, Translatio
 from addnorm.generate.rules import Rules
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
 from addnorm.generate.text_decoding import Finished, Generated, TextDecoder, TextStream
+from addnorm.generate.transcription import Transcription
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
 DecodingConfig = Annotated[
@@ -27,6 +28,9 @@ DecodingConfig = Annotated[
 
 NEW_TOKENS = 256
 """The default `max_new_tokens` of a language model."""
+
+FRAMES_PER_TOKEN = 4
+"""Frames of a hundredth of a second that a token of speech has at the least."""
 
 Ends = int | Sequence[int] | None
 """The end token, several end tokens, or none."""
@@ -93,6 +97,37 @@ def translate(
         text_decoder=text_decoder,
         batch_size=batch_size,
     )
+
+
+def transcribe(
+    transcription: Transcription,
+    decoding: DecodingConfig,
+    *,
+    max_new_tokens: int | None = None,
+    eos_id: Ends = EOS_ID,
+    text_decoder: TextDecoder | None = None,
+    batch_size: int = 64,
+) -> list[list[Generated]]:
+    """Write the text of each image or clip; return those of each, best first.
+
+    At most `max_new_tokens` are generated; the default is set by the rules of `decoding` or else a
+    quarter of the frames of a clip + 50, and 256 for an image. Clips of similar length are
+    encoded together.
+    """
+    lengths, sound = transcription.lengths, transcription.medium == "audio"
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    usual = [lengths[i] // FRAMES_PER_TOKEN + 50 if sound else NEW_TOKENS for i in order]
+    found = decode(
+        transcription,
+        [[i] for i in order],
+        decoding,
+        [decoding.rules.limit(max_new_tokens, 1, n) for n in usual],
+        eos_id=eos_id,
+        text_decoder=text_decoder,
+        batch_size=batch_size,
+    )
+    by_signal = dict(zip(order, found, strict=True))
+    return [by_signal[i] for i in range(len(lengths))]
 
 
 def _translation(
@@ -233,7 +268,7 @@ def _rules(
 ) -> Rules | None:
     """The rules for a batch, or None. For translation, the target starts with `bos_id`."""
     config, before = decoding.rules, prompts
-    if isinstance(next_token, Translation):
+    if isinstance(next_token, Translation | Transcription):
         before = [[next_token.bos_id]] * len(prompts)
         if next_token.never:
             config = replace(config, suppress_tokens=(*config.suppress_tokens, *next_token.never))

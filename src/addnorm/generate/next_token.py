@@ -78,7 +78,7 @@ class Continuation:
     @torch.inference_mode()
     def start(self, prompts: Sequence[Ids]) -> Logits:
         """Process the prompts, padded on the left."""
-        self._unread, valid = padded(prompts, _device(self.model), left=True)
+        self._unread, valid = padded(prompts, device_of(self.model), left=True)
         cache = self.model.new_cache() if self.cached else None
         self._state = DecoderState(cache=cache, valid=valid)
         return self._read()
@@ -130,7 +130,7 @@ class Translation:
 
     def start(self, prompts: Sequence[Ids]) -> Logits:
         """Encode the sources and start each target."""
-        return self.begin(*padded(prompts, _device(self.model), left=False))
+        return self.begin(*padded(prompts, device_of(self.model), left=False))
 
     @torch.inference_mode()
     def begin(
@@ -176,7 +176,7 @@ def positions_for(embed: Input, i: int, ids: Ids) -> int:
     """
     if not isinstance(embed, TokenEmbedding):
         raise InputError(f"prompt {i} is text, and this model reads none")
-    n_tokens, known = embed.tokens.num_embeddings, embed.position.max_len or maxsize
+    n_tokens, known = embed.tokens.num_embeddings, maximum_length(embed)
     if not 0 < len(ids) <= known:
         raise TextError(
             f"prompt {i} has {len(ids)} tokens: this model reads at least 1"
@@ -188,6 +188,11 @@ def positions_for(embed: Input, i: int, ids: Ids) -> int:
             f"this model knows 0 to {n_tokens - 1}."
         )
     return known
+
+
+def maximum_length(embed: TokenEmbedding) -> int:
+    """The maximum number of positions of an embedding; `sys.maxsize` if unbounded."""
+    return embed.position.max_len or maxsize
 
 
 def padded(
@@ -241,7 +246,8 @@ def shared_memories(memories: Int[Tensor, " rows"]) -> Int[Tensor, " memories"]:
     return once if bool((rows == rows[0]).all()) else memories
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model."""
     return next(model.parameters()).device
 
 

@@ -7,25 +7,25 @@ from torch import Tensor, nn
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Hidden
 
-Valid = Bool[Tensor, "batch seq 1"]
+RealTokens = Bool[Tensor, "batch seq 1"]
 """Which tokens are real."""
 
 Pooled = Float[Tensor, "batch d_model"]
 """A vector for each sequence."""
 
 
-def mean_of_tokens(x: Hidden, valid: Valid) -> Pooled:
+def mean_of_tokens(x: Hidden, valid: RealTokens) -> Pooled:
     """The mean over the real tokens; zero where there are none."""
     return torch.where(valid, x, 0.0).sum(1) / valid.sum(1).clamp(min=1)
 
 
-def max_of_tokens(x: Hidden, valid: Valid) -> Pooled:
+def max_of_tokens(x: Hidden, valid: RealTokens) -> Pooled:
     """The maximum over the real tokens; zero where there are none."""
     highest = torch.where(valid, x, torch.finfo(x.dtype).min).amax(1)
     return torch.where(valid.any(1), highest, 0.0)
 
 
-def first_token(x: Hidden, valid: Valid) -> Pooled:
+def first_token(x: Hidden, valid: RealTokens) -> Pooled:
     """The first real token."""
     first = valid.squeeze(-1).long().argmax(1)
     return x[torch.arange(x.shape[0], device=x.device), first]
@@ -45,7 +45,7 @@ class SequencePooling(nn.Module):
         super().__init__()
         self.score = Linear(d_model, 1)
 
-    def forward(self, x: Hidden, valid: Valid) -> Pooled:
+    def forward(self, x: Hidden, valid: RealTokens) -> Pooled:
         x = torch.where(valid, x, 0.0)
         scores = self.score(x)
         scores = torch.where(valid, scores, torch.finfo(scores.dtype).min)

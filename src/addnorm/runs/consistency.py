@@ -24,7 +24,7 @@ from addnorm.data.batching import (
 )
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.runs.settings import MEASURED, EvalConfig
@@ -48,6 +48,7 @@ def check_input(
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
     medium = medium_of(data) or MEDIA.get(reads, "text")
     fitting = [name for name, one in MEDIA.items() if one == medium] or ["tokens"]
+    has_text = medium == "text" or isinstance(model, EncoderDecoderConfig)
     kind = f"data.kind = {kind_of(data)!r}"
     batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
     rules = [
@@ -58,7 +59,7 @@ def check_input(
             + " or ".join(map(repr, fitting)),
         ),
         (
-            tokenizer is None and medium == "text" and not train.has_tokens,
+            tokenizer is None and has_text and not train.has_tokens,
             "tokenizer",
             "tokenizer is missing.",
         ),
@@ -68,9 +69,10 @@ def check_input(
             "the tokenizer is that of train.start: leave [tokenizer] out",
         ),
         (
-            tokenizer is not None and medium != "text",
+            tokenizer is not None and not has_text,
             "tokenizer",
-            f"{medium} have no tokenizer: leave [tokenizer] out beside {kind}",
+            f"{medium} with classes have no tokenizer: leave [tokenizer] out beside {kind}, or "
+            "write texts by model.kind = 'encoder_decoder'",
         ),
         (
             batched != medium and medium != "text",
@@ -138,4 +140,10 @@ def check_metric(
         raise InputError(
             f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}. "
             f"Valid: {', '.join(MEASURED[task])}."
+        )
+    reads_text = isinstance(model, DecoderConfig) or model.input.kind == "tokens"
+    if metric in ("wer", "cer") and reads_text:
+        raise InputError(
+            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is measured for images and "
+            "sound: of a translation take 'bleu' or 'chrf'"
         )

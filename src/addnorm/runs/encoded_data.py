@@ -20,7 +20,7 @@ from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.folder import Saved, read_settings
-from addnorm.runs.metrics import entity_scores
+from addnorm.runs.metrics import entity_scores, transcription_scores
 from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.task import PLAIN_TEXTS, check_batching, check_corpus
 from addnorm.train.progress import text_progress
@@ -71,8 +71,7 @@ def read_data(
             return EncodedData(None, store.encoded(tokenizers), tokenizers, ())
     corpus = corpus or recipe.corpus()
     check_corpus(task, corpus)
-    if corpus.task == "tagging":
-        entity_scores([["O"]], [["O"]])  # says so now if its package is missing
+    _check_packages(corpus)
     if learnt is not None:
         tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
     labels = saved.labels if saved else corpus.labels
@@ -84,6 +83,14 @@ def read_data(
     encoded = encode(corpus, tokenizers, labels)
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
     return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
+
+
+def _check_packages(corpus: Corpus) -> None:
+    """Raise `InputError` now if a package is missing that the scores need."""
+    if corpus.task == "tagging":
+        entity_scores([["O"]], [["O"]])
+    if corpus.task == "translation" and corpus.medium != "text":
+        transcription_scores(["a"], ["a"])
 
 
 def window_of(recipe: Recipe, known: Sequence[str], names: Sequence[str]) -> tuple[int, int]:

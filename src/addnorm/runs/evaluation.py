@@ -1,6 +1,6 @@
 """Evaluating a model by the metrics of its task, during and after training."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any, Literal, cast, get_args
@@ -13,8 +13,10 @@ from addnorm.data import DataConfig
 from addnorm.data.batch import Batch, Loader
 from addnorm.data.batching import Buckets, Denoising, Loaders, Masked, build_loaders
 from addnorm.data.compact import Encoded, Ids
-from addnorm.data.encoding import IGNORE, Tokenizers
+from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import (
+    MEDIA,
+    Captioned,
     Chat,
     Clip,
     Corpus,
@@ -29,28 +31,27 @@ from addnorm.data.examples import (
     Series,
     Tagged,
     Text,
+    Transcribed,
     labels_of,
     target_text,
 )
 from addnorm.data.forecast_windows import ForecastWindows
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
-from addnorm.generate import TextDecoder, translate
+from addnorm.generate import TextDecoder, Transcription, Translation, transcribe, translate
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.runs import metrics
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.folder import Saved
 from addnorm.runs.forecast_scores import forecast_errors, naive_scores
+from addnorm.runs.predictions import FEW, answers, filled, numbers_line
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of
 from addnorm.train.loss import loss_sum
 
 Split = Literal["valid", "test"]
-
-FEW = 5
-"""Among how many of the best classes the right one is looked for, where there are more."""
 
 
 HIDING = (Masked, Denoising)
@@ -147,7 +148,7 @@ class Evaluator:
         if self.characters is not None:
             return Evaluation(scores | self._language(loss, scores["loss"], self.characters), {})
         match self.examples[0]:
-            case Pair():
+            case Pair() | Captioned() | Transcribed():
                 assert isinstance(model, EncoderDecoderModel)
                 scores["perplexity"] = metrics.perplexity(scores["loss"])
                 predictions = self._translations(model, n_translated)
@@ -178,7 +179,7 @@ class Evaluator:
             logits = model(**batch.inputs) if self.early is None else self._early(model, batch)
             batches.append((loss_sum(logits, batch.targets).item(), batch.n_tokens))
             if self.labels:
-                outputs.update(_answers(logits, batch))
+                outputs.update(answers(logits, batch))
             if isinstance(self.loader, HIDING):
                 right += int((logits.argmax(-1) == batch.targets).sum())
         return batches, dict(sorted(outputs.items())), right
@@ -206,25 +207,30 @@ class Evaluator:
 
     def _translations(self, model: EncoderDecoderModel, n: int | None) -> dict[int, str]:
         assert self.tokenizers is not None
-        chosen = self.encoded[:n]
-        found = translate(
-            model,
-            [one.tokens for one in chosen],
-            self.settings.decoding,
-            bos_id=self.tokenizers.target.bos_id,
-            eos_id=self.tokenizers.target.eos_ids,
-            text_decoder=TextDecoder(self.tokenizers.target),
-            batch_size=self.settings.batch_size,
-        )
+        chosen, decoding, target = self.encoded[:n], self.settings.decoding, self.tokenizers.target
+        options: Any = {
+            "eos_id": target.eos_ids,
+            "text_decoder": TextDecoder(target),
+            "batch_size": self.settings.batch_size,
+        }
+        if signals := [one.signal for one in chosen if one.signal is not None]:
+            writer = Translation(model, target.bos_id, never=target.never_ids)
+            medium = MEDIA[type(self.examples[0])]
+            found = transcribe(Transcription(writer, signals, medium), decoding, **options)
+        else:
+            sources = [one.tokens for one in chosen]
+            found = translate(model, sources, decoding, bos_id=target.bos_id, **options)
         return {one.index: best[0].text for one, best in zip(chosen, found, strict=True)}
 
     def _translated(self, predictions: Mapping[int, str]) -> dict[str, float]:
         if not predictions:
             return {}
         references = [target_text(self.examples[i]) for i in predictions]
-        return metrics.translation_scores(
-            list(predictions.values()), references, self.settings.bleu_tokenize
-        )
+        written = list(predictions.values())
+        scores = metrics.translation_scores(written, references, self.settings.bleu_tokenize)
+        if type(self.examples[0]) in MEDIA:
+            scores |= metrics.transcription_scores(written, references)
+        return scores
 
     def _classification(
         self, scores: dict[str, float], outputs: dict[int, list[int]]
@@ -253,37 +259,13 @@ class Evaluator:
     def _tagging(self, scores: dict[str, float], outputs: dict[int, list[int]]) -> Evaluation:
         gold = {i: labels_of(self.examples[i]) for i in outputs}
         tags = {
-            i: _filled([self.labels[label] for label in best], len(gold[i]))
+            i: filled([self.labels[label] for label in best], len(gold[i]))
             for i, best in outputs.items()
         }
         words = ([tag for one in side.values() for tag in one] for side in (tags, gold))
         scores |= metrics.entity_scores(list(tags.values()), list(gold.values()))
         scores["accuracy"] = metrics.accuracy(*words)
         return Evaluation(scores, {i: " ".join(one) for i, one in tags.items()})
-
-
-def numbers_line(numbers: Iterable[float]) -> str:
-    """Format numbers as a comma-separated line with six significant digits."""
-    return ",".join(f"{one:.6g}" for one in numbers)
-
-
-def _answers(logits: Tensor, batch: Batch) -> dict[int, list[Any]]:
-    best, targets = logits.argmax(-1), batch.targets
-    if targets.dtype != torch.long:
-        answers = logits > 0 if targets.dtype == torch.bool else logits
-        return dict(zip(batch.indices, answers.tolist(), strict=True))
-    if targets.ndim == 1:  # one label per text: the best five
-        best = logits.topk(min(FEW, logits.shape[-1]), -1).indices
-        return dict(zip(batch.indices, best.tolist(), strict=True))
-    return {
-        index: row[counted].tolist()
-        for index, row, counted in zip(batch.indices, best, targets != IGNORE, strict=True)
-    }
-
-
-def _filled(tags: list[str], n: int) -> list[str]:
-    """Pad the tags with "O": words cut off from a too long sentence count as outside any entity."""
-    return tags + ["O"] * (n - len(tags))
 
 
 def evaluate_on(

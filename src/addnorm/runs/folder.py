@@ -120,7 +120,10 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
 
 def _reads_text(recipe: Recipe) -> bool:
     """Whether a run of this recipe must have a tokenizer."""
-    without = recipe.data is None or medium_of(recipe.data) in ("images", "audio", "series")
+    labelled = has_labels(recipe.model)
+    media = recipe.data is not None and medium_of(recipe.data) in ("images", "audio")
+    series = recipe.data is not None and medium_of(recipe.data) == "series"
+    without = recipe.data is None or series or (media and labelled)
     return recipe.tokenizer is not None or (recipe.train.has_tokens and not without)
 
 

@@ -29,6 +29,7 @@ from addnorm.runs.settings import EvalConfig
 from addnorm.runs.training import Prepared, fit
 from addnorm.runs.types import check_data, corpus_of, path_of
 from addnorm.train.adapters import AdapterConfig
+from addnorm.train.constraint import MaxNormConfig
 from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import LossConfig
 from addnorm.train.optim import OptimizerConfig
@@ -47,6 +48,7 @@ class TrainOptions(TypedDict, total=False):
     batching: BatchingConfig
     lr: float
     optimizer: OptimizerConfig
+    constraint: MaxNormConfig | None
     schedule: ScheduleConfig
     loss: LossConfig
     label_smoothing: float
@@ -164,9 +166,9 @@ def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[s
 def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
     """Raise `InputError` for text without a tokenizer, and for another medium with one."""
     known = ready is not None or recipe.tokenizer is not None or recipe.train.has_tokens
-    if corpus.medium != "text" and known:
+    if not corpus.has_text and known:
         raise InputError(f"{corpus.medium} have no tokenizer: leave it out")
-    if corpus.medium == "text" and not known:
+    if corpus.has_text and not known:
         raise InputError('text needs a tokenizer: give tokenizer="char", "word" or "bpe"')
 
 

@@ -1,6 +1,7 @@
-"""Classifying image and sound files with a trained model, read as its training data were."""
+"""Classes or texts of image and sound files by a trained model, read as its data were."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,15 +15,15 @@ from addnorm.data import (
     ImagesConfig,
     medium_of,
 )
-from addnorm.data.frames import side_by_side
 from addnorm.data.image_files import read_image
-from addnorm.data.images import scaled
+from addnorm.data.signals import inputs_of
 from addnorm.errors import InputError
-from addnorm.models import EncoderConfig
+from addnorm.generate import DecodingConfig, TextDecoder, Transcription, Translation, transcribe
+from addnorm.models import EncoderConfig, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.run import Run
-from addnorm.runs.types import Classified
+from addnorm.runs.types import Classified, Written
 
 
 def reads_files(run: Run) -> bool:
@@ -45,11 +46,74 @@ def classify_files(
     `skipped`.
     """
     if run.task != "classification":
-        raise InputError(f"{run.name}: a {run.task} model has no classes")
+        raise InputError(f"{run.name}: a {run.task} model has no classes: use `addnorm generate`")
     read = _reader(run)
-    for start in range(0, len(files), batch_size):
+    for some in _groups(read, files, batch_size, errors, skipped):
+        yield from zip([file for file, _ in some], _classified(run, some), strict=True)
+
+
+@torch.inference_mode()
+def transcribe_files(
+    run: Run,
+    files: Sequence[Path],
+    decoding: DecodingConfig,
+    *,
+    max_new_tokens: int | None = None,
+    errors: Literal["stop", "skip"] = "stop",
+    skipped: Callable[[InputError], None] = lambda _: None,
+    batch_size: int = 64,
+) -> Iterator[tuple[Path, list[Written]]]:
+    """The texts of each image or clip, best first, in the order of the files.
+
+    Raises `InputError` as `classify_files` does.
+    """
+    model, target = run.model, run.tokenizers.target
+    if not isinstance(model, EncoderDecoderModel):
+        raise InputError(f"{run.name}: a {run.task} model writes no text: use `addnorm classify`")
+    read, medium = _reader(run), medium_of(run.recipe.data)
+    assert medium is not None
+    writer = Translation(model, target.bos_id, never=target.never_ids)
+    for some in _groups(read, files, batch_size, errors, skipped):
+        found = transcribe(
+            Transcription(writer, [signal for _, signal in some], medium),
+            decoding,
+            max_new_tokens=max_new_tokens,
+            eos_id=target.eos_ids,
+            text_decoder=TextDecoder(target),
+        )
+        for (file, _), best in zip(some, found, strict=True):
+            yield file, [Written(g.text, g.score, g.finished) for g in best]
+
+
+def transcribed(
+    run: Run,
+    files: Sequence[str],
+    decoding: DecodingConfig,
+    max_new_tokens: int | None,
+    *,
+    plain: bool,
+) -> list[list[Written]]:
+    """The texts of each file; a string in `stop` and a compiled graph, not `plain`, are refused."""
+    if not plain:
+        raise InputError(
+            f"{run.name}: the text of an image or a clip takes no stop and no compiled graph"
+        )
+    paths = [Path(file) for file in files]
+    found = transcribe_files(run, paths, decoding, max_new_tokens=max_new_tokens)
+    return [best for _, best in found]
+
+
+def _groups(
+    read: Callable[[Path], Tensor],
+    files: Sequence[Path],
+    size: int,
+    errors: Literal["stop", "skip"],
+    skipped: Callable[[InputError], None],
+) -> Iterator[list[tuple[Path, Tensor]]]:
+    """Files with what is in them, in groups; none of which is empty."""
+    for start in range(0, len(files), size):
         some: list[tuple[Path, Tensor]] = []
-        for file in files[start : start + batch_size]:
+        for file in files[start : start + size]:
             try:
                 some.append((file, read(file)))
             except InputError as error:
@@ -57,16 +121,19 @@ def classify_files(
                     raise
                 skipped(error)
         if some:
-            yield from zip([file for file, _ in some], _classified(run, some), strict=True)
+            yield some
 
 
 def _reader(run: Run) -> Callable[[Path], Tensor]:
     """The function that reads a file as the run's data were read."""
     data, model = run.recipe.data, run.recipe.model
+    if isinstance(data, ImageFilesConfig) and data.strings is not None:
+        height, width = data.image_size
+        data = replace(data, image_size=(height, width * data.strings.longest), strings=None)
     if isinstance(data, AudioConfig | ImageFilesConfig | DatasetConfig):
         return lambda file: data.read(_there(file), str(file))
     assert isinstance(data, ImagesConfig)
-    assert isinstance(model, EncoderConfig)
+    assert isinstance(model, EncoderConfig | EncoderDecoderConfig)
     assert isinstance(model.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
     height, width = (side * data.pool for side in model.input.size)
     channels = model.input.channels
@@ -85,14 +152,12 @@ def _there(file: Path) -> Path:
 
 
 def _classified(run: Run, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
-    signals = [signal for _, signal in some]
-    if medium_of(run.recipe.data) == "audio":
-        batches = [side_by_side(signals)]
-    elif len({signal.shape for signal in signals}) == 1:
-        batches = [{"inputs": scaled(torch.stack(signals))}]
-    else:  # of several sizes, one by one
-        batches = [{"inputs": scaled(signal[None])} for signal in signals]
-    for inputs in batches:
+    signals, medium = [signal for _, signal in some], medium_of(run.recipe.data)
+    assert medium is not None
+    alone = medium != "audio" and len({signal.shape for signal in signals}) > 1
+    # Images of several sizes go one by one.
+    for group in [[signal] for signal in signals] if alone else [signals]:
+        inputs = inputs_of(medium, group)
         logits = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
         for row in logits.softmax(-1).tolist():
             by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))

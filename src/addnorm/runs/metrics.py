@@ -43,6 +43,22 @@ def translation_scores(
     return {"bleu": bleu.score, "chrf": chrf.score, "exact": 100 * same / max(len(references), 1)}
 
 
+def transcription_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Word and character error rates by jiwer, in percent; above 100 where too much is written.
+
+    Insertions, deletions and substitutions of the whole corpus, divided by the words (or
+    characters) of its references (Morris et al. 2004). Raises `InputError` without jiwer.
+    """
+    try:
+        import jiwer
+    except ImportError as error:
+        raise InputError(
+            "error rates are measured by an extra package: pip install 'addnorm[audio]'"
+        ) from error
+    sides = list(references), list(hypotheses)
+    return {"wer": 100 * float(jiwer.wer(*sides)), "cer": 100 * float(jiwer.cer(*sides))}
+
+
 def accuracy(predicted: Sequence[str], gold: Sequence[str]) -> float:
     """The percentage of correct predictions."""
     right = sum(p == g for p, g in zip(predicted, gold, strict=True))

@@ -12,6 +12,8 @@ MetricName = Literal[
     "loss",
     "bleu",
     "chrf",
+    "wer",
+    "cer",
     "accuracy",
     "f1",
     "f1_micro",
@@ -26,7 +28,7 @@ MetricName = Literal[
 
 MEASURED: dict[Task, tuple[MetricName, ...]] = {
     "language": ("loss",),
-    "translation": ("loss", "bleu", "chrf"),
+    "translation": ("loss", "bleu", "chrf", "wer", "cer"),
     "masked_language": ("loss", "accuracy"),
     "denoising": ("loss", "accuracy"),
     "classification": ("accuracy", "f1", "loss"),
@@ -37,7 +39,10 @@ MEASURED: dict[Task, tuple[MetricName, ...]] = {
 }
 """The metrics that can select the best weights for each task; the first is the default."""
 
-LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse", "mae")
+WRITTEN: tuple[MetricName, ...] = ("bleu", "chrf", "wer", "cer")
+"""The metrics of what a model writes."""
+
+LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse", "mae", "wer", "cer")
 """For all other metrics, higher is better."""
 
 
@@ -55,15 +60,15 @@ class EvalConfig:
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = "13a"
     """The tokeniser of sacrebleu's BLEU; `none` where the text is tokenised already."""
     valid_examples: NonNegativeInt = 0
-    """How many validation sentences are translated while training, for BLEU and chrF; 0 for
-    none.
+    """How many validation examples are translated or transcribed while training, for BLEU and chrF
+    or the error rates; 0 for none.
     """
     batch_size: PositiveInt = 64
     """Texts that are decoded at once."""
 
     def __post_init__(self) -> None:
-        if self.metric in ("bleu", "chrf") and not self.valid_examples:
+        if self.metric in WRITTEN and not self.valid_examples:
             raise ValueError(
                 f"metric = {self.metric!r} needs valid_examples, the number of validation "
-                "sentences to translate"
+                "examples to translate or transcribe"
             )

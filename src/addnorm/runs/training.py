@@ -138,10 +138,12 @@ class Prepared:
                 lengths = lengths[[one.index for one in used]]
             return f"; {size_of(int(lengths.sum()), _tokens(used))}"
         examples = [self.data.corpus.splits[split][one.index] for one in used]
+        target = size_of(sum(len(target_text(one)) for one in examples), _tokens(used, "targets"))
+        if self.encoded.medium != "text":
+            return f"; {target}"
         source = size_of(sum(len(source_text(one)) for one in examples), _tokens(used))
         if self.encoded.task != "translation":
             return f"; {source}"
-        target = size_of(sum(len(target_text(one)) for one in examples), _tokens(used, "targets"))
         return f"; source {source}; target {target}"
 
     @property

@@ -34,6 +34,7 @@ from addnorm.nn.heads import ClassificationHead, Transform
 from addnorm.nn.masks import Full
 from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for
+from addnorm.runs.media import reads_files, transcribed
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.task import command_for
@@ -78,9 +79,13 @@ def write(
 
     The translation of a blank text is empty; a language model starts a new text. `first` is the
     number of texts processed before these, an offset for messages and random seeds. `compiled` is
-    used instead of the model, and may be a `Continuation` too. Raises `InputError` if the model
-    does not generate text, or cannot process a text.
+    used instead of the model, and may be a `Continuation` too. Where the model reads images or
+    sound, the texts are the names of files. Raises `InputError` if the model does not generate
+    text, or cannot process a text.
     """
+    if reads_files(run):
+        files = [text for text in texts if isinstance(text, str)]
+        return transcribed(run, files, decoding, max_new_tokens, plain=not (stop or compiled))
     target = run.tokenizers.target
     text_decoder = TextDecoder(target, stop)
     match run.model:

@@ -1,0 +1,70 @@
+"""The texts of image and sound files on standard output."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from addnorm.cli.generated import as_json, as_lines
+from addnorm.cli.lines import Reading
+from addnorm.errors import InputError
+
+if TYPE_CHECKING:
+    from addnorm.generate import DecodingConfig
+    from addnorm.runs.run import Run
+
+
+def check_plain(
+    run: Path, prompt: str | None, stop: Sequence[str], *, compile: bool, early: str | None
+) -> None:
+    """Raise `InputError` for what only text has."""
+    given = {
+        "--prompt": prompt is not None,
+        "--stop": bool(stop),
+        "--compile": compile,
+        "--exit": early is not None,
+    }
+    if wrong := [option for option, there in given.items() if there]:
+        raise InputError(f"{run}: it reads image or sound files: leave out {', '.join(wrong)}")
+
+
+def files_and_errors(
+    files: Sequence[Path], reading: Reading
+) -> tuple[list[Path], Literal["stop", "skip"]]:
+    """The files to read, and what to do about a bad one. Raises `InputError` without files."""
+    if not files:
+        raise InputError("name the image or sound files to read")
+    if reading.errors == "replace":
+        raise InputError("--errors replace is for text: give stop or skip")
+    return list(files), reading.errors
+
+
+def write_files(
+    opened: "Run",
+    files: Sequence[Path],
+    decoding: "DecodingConfig",
+    max_new_tokens: int | None,
+    reading: Reading,
+    *,
+    json_lines: bool,
+) -> None:
+    """Write the texts of each file, a line each: the text, a tab, and the file's name."""
+    from addnorm.runs.media import transcribe_files
+
+    paths, errors = files_and_errors(files, reading)
+    left_out: list[InputError] = []
+
+    def skip(error: InputError) -> None:
+        left_out.append(error)
+        print(f"addnorm: {error}: skipped", file=sys.stderr)
+
+    n_best = decoding.n_best if decoding.kind == "beam" else 1
+    found = transcribe_files(
+        opened, paths, decoding, max_new_tokens=max_new_tokens, errors=errors, skipped=skip
+    )
+    for file, best in found:
+        lines = as_json(best, str(file)) if json_lines else as_lines(best, n_best)
+        tail = "" if json_lines else f"\t{file}"
+        print("\n".join(line + tail for line in lines), flush=True)
+    if left_out:
+        print(f"addnorm: {len(left_out)} of {len(files)} files skipped", file=sys.stderr)
