@@ -39,6 +39,8 @@ PAGES = {
 """The tables of a recipe on each page."""
 
 EXAMPLES = {
+    "strings": {"longest": 3},
+    "group_pattern": "_([a-z]+)_",
     "hidden_states": {"weight": 0.5},
     "template": "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}",
     "capacity_factor": 1.25,
