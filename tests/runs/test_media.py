@@ -138,7 +138,7 @@ WRONG = {
     "patches": ('{ kind = "log_mel", n_mels = 16 }', '{ kind = "patches" }', "needs model.input"),
     "text": ('kind = "frames", frames = 200, augment = { time_width = 4, mel_width = 2 }',
              'kind = "tokens"', "kind = 'audio' needs 'frames'"),
-    "a tokenizer": ("[model]", '[tokenizer]\nkind = "char"\n\n[model]', "audio with classes have no tokenizer"),
+    "a tokenizer": ("[model]", '[tokenizer]\nkind = "char"\n\n[model]', "have no tokenizer"),
     "a typo": ("sample_rate", "samplerate", "Did you mean 'sample_rate'"),
 }  # fmt: skip
 
