@@ -18,6 +18,8 @@ def forecast_picture(forecast: Forecast, path: Path | None = None, title: str = 
     shown = min(len(forecast.past_times), max(100, 3 * len(forecast.times)))
     lettering = Lettering.of([title, *forecast.names])
     figure = blank_figure(8.0, 1.0 + 1.3 * n)
+    from matplotlib.dates import DAILY, AutoDateLocator
+
     grid = figure.subplots(n, 1, sharex=True, squeeze=False)
     for i, (ax, name) in enumerate(zip(grid[:, 0], forecast.names, strict=True)):
         past = forecast.past[i, -shown:].tolist()
@@ -32,5 +34,7 @@ def forecast_picture(forecast: Forecast, path: Path | None = None, title: str = 
         ax.tick_params(colors=FAINT, labelsize=8, length=2)
         ax.spines[:].set_visible(False)
         ax.grid(color="#e4e9ee", lw=0.6)
-    grid[0, 0].legend(frameon=False, fontsize=8, labelcolor=INK, ncols=3, loc="upper left")
+    above = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
+    grid[0, 0].legend(frameon=False, fontsize=8, labelcolor=INK, ncols=3, **above)
+    grid[-1, 0].xaxis.set_major_locator(AutoDateLocator(maxticks={DAILY: 6}))
     return finished(figure, title, lettering, path)
