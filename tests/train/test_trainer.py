@@ -352,8 +352,8 @@ for model in ("translator", "decoder"):
             whole = torch.compile(trainer.loss, fullgraph=True, backend="eager", dynamic=True)
             for batch in list(trainer.batches.batches(0))[:3]:
                 with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
-                    found = whole(batch.inputs, batch.targets)
-                    expected = trainer.loss(batch.inputs, batch.targets)
+                    found = whole(batch.inputs, batch.targets, None)
+                    expected = trainer.loss(batch.inputs, batch.targets, None)
                 rtol = 0.5 if dropout else 0.02 if precision == "bfloat16" else 1e-5
                 torch.testing.assert_close(found, expected, rtol=rtol, atol=0)
 """

@@ -9,7 +9,8 @@ from addnorm.config import first_problem
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 from addnorm.files import read_file
-from addnorm.runs.recipe import Recipe, task_of
+from addnorm.runs.recipe import Recipe
+from addnorm.runs.task import task_of_head
 
 SCALING = "scaling.json"
 SCALES = TypeAdapter(Scaling)
@@ -27,7 +28,7 @@ def read_scaling(folder: Path, recipe: Recipe) -> Scaling | None:
 
     Raises `InputError` where the file is missing or damaged.
     """
-    if task_of(recipe) != "forecasting":
+    if task_of_head(recipe.model.head) != "forecasting":
         return None
     file = folder / SCALING
     try:
