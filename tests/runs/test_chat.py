@@ -126,8 +126,22 @@ def test_the_template_of_a_folder_from_hugging_face(root: Path) -> None:
     several = [{"name": "tool_use", "template": "B"}, {"name": "default", "template": "C"}]
     kept.write_text(json.dumps({"chat_template": several}))
     assert chat_template(root) == "C"
+    kept.write_text("{}")
+    assert chat_template(root) is None
+    for wrong, said in (
+        (json.dumps({"chat_template": several[:1]}), "has tool_use, and no default"),
+        (json.dumps({"chat_template": 3}), "neither a text nor a list"),
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+    ):
+        kept.write_text(wrong)
+        with pytest.raises(InputError, match=said):
+            chat_template(root)
     (root / "chat_template.jinja").write_text("D")
     assert chat_template(root) == "D"
+    (root / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(InputError, match="cannot be read"):
+        chat_template(root)
 
 
 def test_a_model_that_did_not_learn_to_chat(root: Path) -> None:

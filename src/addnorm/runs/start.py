@@ -53,18 +53,38 @@ def model_tree(folder: Path) -> dict[str, Any]:
 
 
 def chat_template(folder: Path) -> str | None:
-    """The Jinja template with which the model of a folder was taught to chat; None without one."""
+    """The Jinja template with which the model of a folder was taught to chat; None without one.
+
+    Raises `InputError` for a damaged file, and for several templates of which none is the default.
+    """
     file, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    if file.is_file():
-        return read_file(file).decode()
-    tree = Settings.of(folder).tree.get("recipe")
-    own = tree.get("data") if isinstance(tree, dict) else None
-    if isinstance(own, dict):
-        return own.get("template") if own.get("kind") == "chat" else None
-    found = json.loads(read_file(settings)).get("chat_template") if settings.is_file() else None
-    if isinstance(found, list):
-        found = next((one["template"] for one in found if one.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
+    try:
+        if file.is_file():
+            return read_file(file).decode()
+        tree = Settings.of(folder).tree.get("recipe")
+        own = tree.get("data") if isinstance(tree, dict) else None
+        if isinstance(own, dict):
+            return own.get("template") if own.get("kind") == "chat" else None
+        found = json.loads(read_file(settings))["chat_template"] if settings.is_file() else None
+    except KeyError:
+        return None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{folder}: its chat template cannot be read: {error}") from error
+    return found if found is None or isinstance(found, str) else _default(found, settings)
+
+
+def _default(found: Any, file: Path) -> str:
+    """The default of several templates, each a name and a text."""
+    try:
+        named = {one["name"]: one["template"] for one in found}
+    except (TypeError, KeyError) as error:
+        raise InputError(f"{file}: chat_template is neither a text nor a list of them") from error
+    if not isinstance(named.get("default"), str):
+        known = ", ".join(map(str, named)) or "none"
+        raise InputError(
+            f"{file}: chat_template has {known}, and no default: give data.template its text"
+        )
+    return named["default"]
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
