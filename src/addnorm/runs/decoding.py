@@ -125,3 +125,10 @@ def _out_of_range(error: ValidationError) -> InputError:
     option = ".".join(OPTION_OF.get(str(part), str(part)) for part in first["loc"])
     problem = first["msg"].removeprefix("Value error, ")
     return InputError(f"{option} = {first['input']}: {problem}" if option else problem)
+
+
+def later(decoding: DecodingConfig, first: int) -> DecodingConfig:
+    """Change the seed for texts after the first batch, so that samples differ between batches."""
+    if isinstance(decoding, SampleConfig) and first:
+        return replace(decoding, seed=decoding.seed + (first << 32))
+    return decoding

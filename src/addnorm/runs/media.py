@@ -22,6 +22,7 @@ from addnorm.generate import DecodingConfig, TextDecoder, Transcription, Transla
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.runs.decoding import later
 from addnorm.runs.run import Run
 from addnorm.runs.types import Classified, Written
 
@@ -73,14 +74,16 @@ def transcribe_files(
     read, medium = _reader(run), medium_of(run.recipe.data)
     assert medium is not None
     writer = Translation(model, target.bos_id, never=target.never_ids)
+    done = 0
     for some in _groups(read, files, batch_size, errors, skipped):
         found = transcribe(
             Transcription(writer, [signal for _, signal in some], medium),
-            decoding,
+            later(decoding, done),
             max_new_tokens=max_new_tokens,
             eos_id=target.eos_ids,
             text_decoder=TextDecoder(target),
         )
+        done += len(some)
         for (file, _), best in zip(some, found, strict=True):
             yield file, [Written(g.text, g.score, g.finished) for g in best]
 

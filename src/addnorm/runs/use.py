@@ -1,7 +1,6 @@
 """Using a trained model on new text: generate, translate, classify, tag, embed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -33,7 +32,7 @@ from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import ClassificationHead, Transform
 from addnorm.nn.masks import Full
 from addnorm.runs.chat import Messages, prompts
-from addnorm.runs.decoding import decoding_for
+from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import reads_files, transcribed
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
@@ -123,13 +122,6 @@ def write(
                 f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
             )
     return [[Written(g.text, g.score, g.finished) for g in best] for best in found]
-
-
-def later(decoding: DecodingConfig, first: int) -> DecodingConfig:
-    """Change the seed for texts after the first batch, so that samples differ between batches."""
-    if isinstance(decoding, SampleConfig) and first:
-        return replace(decoding, seed=decoding.seed + (first << 32))
-    return decoding
 
 
 def write_as_it_comes(
