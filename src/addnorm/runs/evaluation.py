@@ -26,6 +26,7 @@ from addnorm.data.examples import (
     Tagged,
     Text,
     labels_of,
+    source_text,
     target_text,
 )
 from addnorm.errors import InputError
@@ -35,6 +36,7 @@ from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.runs import metrics
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.folder import Saved
+from addnorm.runs.rouge import summary_scores
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of
@@ -186,10 +188,12 @@ class Evaluator:
     def _translated(self, predictions: Mapping[int, str]) -> dict[str, float]:
         if not predictions:
             return {}
+        written = list(predictions.values())
         references = [target_text(self.examples[i]) for i in predictions]
-        return metrics.translation_scores(
-            list(predictions.values()), references, self.settings.bleu_tokenize
-        )
+        if self.settings.text_metrics == "summary":
+            sources = [source_text(self.examples[i]) for i in predictions]
+            return summary_scores(written, [[one] for one in references], sources)
+        return metrics.translation_scores(written, references, self.settings.bleu_tokenize)
 
     def _classification(
         self, scores: dict[str, float], outputs: dict[int, list[int]]
