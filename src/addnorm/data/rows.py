@@ -111,8 +111,8 @@ def lowered(example: Example) -> Example:
     match example:
         case Text(text):
             return Text(text.lower())
-        case Pair(source, target):
-            return Pair(source.lower(), target.lower())
+        case Pair(source, target, others):
+            return Pair(source.lower(), target.lower(), tuple(one.lower() for one in others))
         case Labelled(text, label):
             return Labelled(text.lower(), label)
         case MultiLabelled(text, labels):

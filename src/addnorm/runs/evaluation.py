@@ -26,8 +26,6 @@ from addnorm.data.examples import (
     Tagged,
     Text,
     labels_of,
-    source_text,
-    target_text,
 )
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
@@ -189,11 +187,17 @@ class Evaluator:
         if not predictions:
             return {}
         written = list(predictions.values())
-        references = [target_text(self.examples[i]) for i in predictions]
+        pairs = [one for i in predictions if isinstance(one := self.examples[i], Pair)]
         if self.settings.text_metrics == "summary":
-            sources = [source_text(self.examples[i]) for i in predictions]
-            return summary_scores(written, [[one] for one in references], sources)
-        return metrics.translation_scores(written, references, self.settings.bleu_tokenize)
+            references = [(pair.target, *pair.other_targets) for pair in pairs]
+            return summary_scores(written, references, [pair.source for pair in pairs])
+        if any(pair.other_targets for pair in pairs):
+            raise InputError(
+                "BLEU and chrF are measured against one reference, and there are several: set "
+                "eval.text_metrics = 'summary' for ROUGE against the best"
+            )
+        targets = [pair.target for pair in pairs]
+        return metrics.translation_scores(written, targets, self.settings.bleu_tokenize)
 
     def _classification(
         self, scores: dict[str, float], outputs: dict[int, list[int]]
