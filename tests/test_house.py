@@ -27,6 +27,7 @@ BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
     "runs/predictions.py": "runs/test_evaluation.py",
+    "runs/written.py": "runs/test_evaluation.py",
     "data/answers.py": "data/test_chat.py",
     "cli/fill.py": "runs/test_fill.py",
     "runs/consistency.py": "runs/test_recipe.py",

@@ -241,3 +241,26 @@ def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(InputError, match="datasets cannot load"):
         DatasetConfig(path=str(tmp_path), text="text").load()
+
+
+def test_sentences_make_one_text_and_references_stay_apart(tmp_path: Path) -> None:
+    """As in SciTLDR: a list of sentences, and a list of summaries."""
+    (tmp_path / "a.jsonl").write_text(
+        '{"source": ["One A.", " Two."], "target": ["Short A", "Brief"]}\n'
+        '{"source": "Plain.", "target": "P"}\n'
+        '{"source": ["Text."], "target": ["x", " "]}\n',
+        encoding="utf-8",
+    )
+    names = {"source": "source", "target": "target"}
+    corpus = TableConfig(root=tmp_path, train=Path("a.jsonl"), **names).load()
+    assert corpus.train == [Pair("One A. Two.", "Short A", ("Brief",)), Pair("Plain.", "P")]
+    assert list(corpus.reports["train"].left_out) == ["an empty source or reference"]
+    low = TableConfig(root=tmp_path, train=Path("a.jsonl"), lowercase=True, **names).load()
+    assert low.train[0] == Pair("one a. two.", "short a", ("brief",))
+
+
+def test_a_sentence_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"source": ["One.", 2], "target": "x"}\n')
+    table = TableConfig(root=tmp_path, train=Path("a.jsonl"), source="source", target="target")
+    with pytest.raises(InputError, match=r"a\.jsonl:1: expected text, not 2"):
+        table.load()

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.runs.tiny import quiet, said
 
-from addnorm.data import Labelled, MultiLabelled, Pair, Scored, Tagged
+from addnorm.data import Corpus, Labelled, MultiLabelled, Pair, Scored, Tagged
 from addnorm.errors import InputError
 from addnorm.runs import metrics
 from addnorm.runs.evaluation import evaluate_run, evaluation_of
@@ -64,6 +65,22 @@ def test_a_translator(run_of: RunOf) -> None:
     expected = metrics.translation_scores(found, [pair.target for pair in pairs], "13a")
     assert expected.items() <= scores.items()
     assert scores["examples"] == 3
+
+
+def test_a_summary_is_scored_beside_the_lead_against_the_best_reference(run_of: RunOf) -> None:
+    pytest.importorskip("rouge_score", exc_type=ImportError)
+    run = Run.open(run_of("translation"))
+    pairs = [pair for pair in run.recipe.data.load().test if isinstance(pair, Pair)]
+    corpus = Corpus(
+        train=pairs, test=[replace(pair, other_targets=(pair.source,)) for pair in pairs]
+    )
+    with pytest.raises(InputError, match="one reference, and there are several"):
+        evaluation_of(run, "test", corpus=corpus)
+    summary = replace(run.recipe.eval, text_metrics="summary", metric=None)
+    object.__setattr__(run, "recipe", replace(run.recipe, eval=summary))
+    scores = evaluation_of(run, "test", corpus=corpus).scores
+    assert {"rouge1", "rouge2", "rougeL", "lead_rouge2"} <= scores.keys()
+    assert "bleu" not in scores
 
 
 def test_a_classifier(run_of: RunOf) -> None:

@@ -36,10 +36,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A sentence and its translation."""
+    """A sentence and its translation, or a text and its summary."""
 
     source: str
     target: str
+    other_targets: tuple[str, ...] = ()
+    """Further references: evaluation may count the best one, training reads `target` alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +328,7 @@ def source_text(example: Example) -> str:
     match example:
         case Text(text) | Labelled(text, _) | MultiLabelled(text, _) | Scored(text, _):
             return text
-        case Pair(source, _):
+        case Pair(source):
             return source
         case Tagged(tokens, _):
             return " ".join(tokens)

@@ -109,8 +109,8 @@ def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed]
 def lowered(example: Example) -> Example:
     """Convert the text of an example, but not its labels, to lower case."""
     match example:
-        case Pair(source, target):
-            return Pair(source.lower(), target.lower())
+        case Pair(source, target, others):
+            return Pair(source.lower(), target.lower(), tuple(one.lower() for one in others))
         case Tagged(tokens, tags):
             return Tagged(tuple(token.lower() for token in tokens), tags)
         case Chat() | Image() | Clip() | Series() | LabelledSeries() | ScoredSeries():

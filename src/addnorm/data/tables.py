@@ -50,9 +50,11 @@ class Columns(ABC):
     """
 
     source: str | None = None
-    """The column of the sentence to translate."""
+    """The column of the sentence to translate, or of a list of sentences, which make one text."""
     target: str | None = None
-    """The column of its translation."""
+    """The column of its translation, or of a list of references: training reads the first, ROUGE
+    counts the best.
+    """
     text: str | None = None
     """The column of the text: alone for a language model, with `label` for a classifier."""
     label: str | None = None
@@ -128,7 +130,7 @@ def _filled(cell: object, *, may_be_none: bool) -> bool:
 def _example(cells: Record, where: str) -> Example | str:
     match cells:
         case {"source": source, "target": target}:
-            return Pair(_text(source, where), _text(target, where))
+            return _pair(source, target, where)
         case {"text": text, "label": label}:
             # A label may be a number or a boolean; its name is its string form.
             return Labelled(_text(text, where), _text(str(label), where).strip())
@@ -140,6 +142,20 @@ def _example(cells: Record, where: str) -> Example | str:
             return Text(_text(text, where))
         case _:
             return _tagged(_words(cells["tokens"], where), _words(cells["tags"], where), where)
+
+
+def _pair(source: object, target: object, where: str) -> Pair | str:
+    """A pair; a list of sentences is one text, a list of targets the references in order."""
+    sentences = [_text(one, where).strip() for one in _listed(source)]
+    references = [_text(one, where) for one in _listed(target)]
+    joined = _text(source, where) if isinstance(source, str) else " ".join(filter(None, sentences))
+    if not joined or not all(one.strip() for one in references):
+        return "an empty source or reference"
+    return Pair(joined, references[0], tuple(references[1:]))
+
+
+def _listed(cell: object) -> list[object]:
+    return cast(list[object], cell) if isinstance(cell, list) else [cell]
 
 
 def _tagged(tokens: tuple[str, ...], tags: tuple[str, ...], where: str) -> Tagged | str:

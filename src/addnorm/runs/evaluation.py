@@ -33,7 +33,6 @@ from addnorm.data.examples import (
     Text,
     Transcribed,
     labels_of,
-    target_text,
 )
 from addnorm.data.forecast_windows import ForecastWindows
 from addnorm.data.scaling import Scaling
@@ -49,6 +48,7 @@ from addnorm.runs.predictions import FEW, answers, filled, numbers_line
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of
+from addnorm.runs.written import written_scores
 from addnorm.train.loss import loss_sum
 
 Split = Literal["valid", "test"]
@@ -152,7 +152,8 @@ class Evaluator:
                 assert isinstance(model, EncoderDecoderModel)
                 scores["perplexity"] = metrics.perplexity(scores["loss"])
                 predictions = self._translations(model, n_translated)
-                return Evaluation(scores | self._translated(predictions), predictions)
+                found = written_scores(predictions, self.examples, self.settings)
+                return Evaluation(scores | found, predictions)
             case Labelled() | Image() | Clip() | LabelledSeries():
                 return self._classification(scores, outputs)
             case MultiLabelled():
@@ -221,16 +222,6 @@ class Evaluator:
             sources = [one.tokens for one in chosen]
             found = translate(model, sources, decoding, bos_id=target.bos_id, **options)
         return {one.index: best[0].text for one, best in zip(chosen, found, strict=True)}
-
-    def _translated(self, predictions: Mapping[int, str]) -> dict[str, float]:
-        if not predictions:
-            return {}
-        references = [target_text(self.examples[i]) for i in predictions]
-        written = list(predictions.values())
-        scores = metrics.translation_scores(written, references, self.settings.bleu_tokenize)
-        if type(self.examples[0]) in MEDIA:
-            scores |= metrics.transcription_scores(written, references)
-        return scores
 
     def _classification(
         self, scores: dict[str, float], outputs: dict[int, list[int]]

@@ -14,6 +14,9 @@ MetricName = Literal[
     "chrf",
     "wer",
     "cer",
+    "rouge1",
+    "rouge2",
+    "rougeL",
     "accuracy",
     "f1",
     "f1_micro",
@@ -28,7 +31,7 @@ MetricName = Literal[
 
 MEASURED: dict[Task, tuple[MetricName, ...]] = {
     "language": ("loss",),
-    "translation": ("loss", "bleu", "chrf", "wer", "cer"),
+    "translation": ("loss", "bleu", "chrf", "wer", "cer", "rouge1", "rouge2", "rougeL"),
     "masked_language": ("loss", "accuracy"),
     "denoising": ("loss", "accuracy"),
     "classification": ("accuracy", "f1", "loss"),
@@ -39,8 +42,14 @@ MEASURED: dict[Task, tuple[MetricName, ...]] = {
 }
 """The metrics that can select the best weights for each task; the first is the default."""
 
-WRITTEN: tuple[MetricName, ...] = ("bleu", "chrf", "wer", "cer")
-"""The metrics of what a model writes."""
+TEXT_METRICS: dict[str, tuple[MetricName, ...]] = {
+    "translation": ("bleu", "chrf", "wer", "cer"),
+    "summary": ("rouge1", "rouge2", "rougeL"),
+}
+"""The metrics of written text, by what it is."""
+
+WRITTEN = tuple(name for names in TEXT_METRICS.values() for name in names)
+"""All metrics for which a model has to write."""
 
 LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse", "mae", "wer", "cer")
 """For all other metrics, higher is better."""
@@ -57,6 +66,10 @@ class EvalConfig:
     """
     decoding: DecodingConfig = BeamConfig()
     """How text is written from the model's probabilities."""
+    text_metrics: Literal["translation", "summary"] = "translation"
+    """What written text is measured by: BLEU and chrF, or, of a summary, ROUGE beside that of the
+    source's first sentence.
+    """
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = "13a"
     """The tokeniser of sacrebleu's BLEU; `none` where the text is tokenised already."""
     valid_examples: NonNegativeInt = 0
@@ -67,6 +80,12 @@ class EvalConfig:
     """Texts that are decoded at once."""
 
     def __post_init__(self) -> None:
+        measures = TEXT_METRICS[self.text_metrics]
+        if self.metric in WRITTEN and self.metric not in measures:
+            raise ValueError(
+                f"metric = {self.metric!r} is not measured with text_metrics = "
+                f"{self.text_metrics!r}: that has {', '.join(measures)}"
+            )
         if self.metric in WRITTEN and not self.valid_examples:
             raise ValueError(
                 f"metric = {self.metric!r} needs valid_examples, the number of validation "
