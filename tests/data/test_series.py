@@ -1,5 +1,6 @@
 """A series split by time: dates, rows and shares, scaling by train alone, and borders refused."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from addnorm.data import DataConfig, Series, SeriesConfig
 from addnorm.data.scaling import Scaling
+from addnorm.data.times import Interval
 from addnorm.errors import InputError
 
 START = datetime(2020, 1, 1)
@@ -50,9 +52,11 @@ def test_rows_shares_and_dates_split_alike(borders: dict[str, Any], root: Path) 
 
 def test_the_scaling_is_that_of_train(root: Path) -> None:
     found = parts(root, valid_from=30)
-    expected = Scaling.standard(found["train"].values)
+    hourly = Interval(fixed=timedelta(hours=1))
+    expected = replace(Scaling.standard(found["train"].values), interval=hourly)
     assert {one.scaling for one in found.values()} == {expected}
-    assert parts(root, scaling="none")["test"].scaling == Scaling.none(2)
+    plain = replace(Scaling.none(2), interval=hourly)
+    assert parts(root, scaling="none")["test"].scaling == plain
     assert found["test"].season == 24
     assert parts(root, season=5)["test"].season == 5
 

@@ -1,7 +1,9 @@
 """A run that forecasts: trained, resumed, evaluated, and asked for what comes next."""
 
 import csv
+import json
 import math
+import shutil
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -161,6 +163,29 @@ def test_other_data_are_scaled_as_the_run_was(run: Run, tmp_path: Path) -> None:
     same = evaluation_of(Run.open(folder_of(run)), "test").scores
     assert other["examples"] == same["examples"]
     assert other["mse"] == pytest.approx(same["mse"], rel=1e-5)
+
+
+def test_steps_of_another_length_are_refused(run: Run, tmp_path: Path) -> None:
+    """A model of hours would read days without a word."""
+    file = tmp_path / "days.csv"
+    rows = [line.split(",", 1)[1] for line in waves()[1:]]
+    days = [f"{START + i * timedelta(days=1)},{row}" for i, row in enumerate(rows)]
+    file.write_text("\n".join([waves()[0], *days]) + "\n")
+    for opened in (run, Run.open(folder_of(run))):
+        with pytest.raises(InputError, match=r"days.csv: its steps are 1 day.* training data 1:00"):
+            forecast(opened, file)
+    overrides = {"data.root": str(tmp_path), "data.file": "days.csv"}
+    with pytest.raises(InputError, match=r"its steps are 1 day, 0:00:00 apart"):
+        evaluation_of(Run.open(folder_of(run), overrides), "test")
+
+
+def test_a_run_of_before_intervals_were_kept_opens(run: Run, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder_of(run), tmp_path / "run")
+    kept = json.loads((copy / "scaling.json").read_text())
+    assert kept.pop("interval") == {"months": 0, "fixed": "PT1H"}
+    (copy / "scaling.json").write_text(json.dumps(kept))
+    file = folder_of(run).parent / "waves.csv"
+    assert forecast(Run.open(copy), file).values.equal(forecast(run, file).values)
 
 
 WRONG = {

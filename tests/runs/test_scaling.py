@@ -1,19 +1,24 @@
 """The scaling in a run folder: written and read exactly, or named as missing or damaged."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from tests.runs.test_forecasting import write
 
 from addnorm.data.scaling import Scaling
+from addnorm.data.times import Interval
 from addnorm.errors import InputError
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.scaling import read_scaling, write_scaling
 
+INTERVALS = (None, Interval(months=3), Interval(fixed=timedelta(days=7, microseconds=1)))
 
-def test_it_is_read_as_it_was(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("interval", INTERVALS, ids=str)
+def test_it_is_read_as_it_was(interval: Interval | None, tmp_path: Path) -> None:
     recipe = read_recipe(write(tmp_path))
-    scaling = Scaling((0.1, -1e30), (1 / 3, 2.0))
+    scaling = Scaling((0.1, -1e30), (1 / 3, 2.0), interval)
     write_scaling(tmp_path / "run", scaling)
     assert read_scaling(tmp_path / "run", recipe) == scaling
     write_scaling(tmp_path / "other", None)

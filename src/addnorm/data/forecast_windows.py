@@ -12,7 +12,7 @@ from torch import Tensor
 from addnorm.data.compact import Encoded, Ids
 from addnorm.data.encoding import EncodedCorpus
 from addnorm.data.examples import Corpus, Report, Series
-from addnorm.data.scaling import Scaling
+from addnorm.data.scaling import Scaling, check_interval
 from addnorm.errors import InputError
 
 HOLE = "a gap or an empty cell in the window"
@@ -55,13 +55,15 @@ def encode_series(
 
     The `scaling` is by default that of the training part. Windows with a gap or an empty cell are
     left out, and counted in the reports with the line of the first step that they forecast. Raises
-    `InputError` for a part without a window.
+    `InputError` for a part without a window, or of another interval than that scaling's.
     """
     reports: dict[str, Report] = {}
     parts: dict[str, Sequence[Encoded]] = {"train": (), "valid": (), "test": ()}
     for split, examples in corpus.splits.items():
         for one in examples:
             assert isinstance(one, Series)
+            if scaling is not None:
+                check_interval(f"the {split} part of the series", one.scaling.interval, scaling)
             values = (scaling or one.scaling).scaled(one.values)
             starts, reports[split] = _starts(one, look_back, horizon, split)
             parts[split] = ForecastWindows(values, starts, look_back, horizon, one.season)

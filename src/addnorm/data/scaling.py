@@ -1,4 +1,4 @@
-"""Scaling of the variables of a series, by the training part alone, and back to their units."""
+"""The scale of a series, in value and time: by its training part alone, and back to units."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from addnorm.data.times import Interval
+from addnorm.errors import InputError
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -15,6 +18,8 @@ class Scaling:
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    interval: Interval | None = None
+    """The time from one step to the next; None where it is not known."""
 
     @classmethod
     def standard(cls, values: Float[Tensor, "variables time"]) -> "Scaling":
@@ -45,6 +50,15 @@ class Scaling:
     ) -> Float[Tensor, "*batch variables time"]:
         """What a model says, in units and float64."""
         return values.double() * _column(self.deviation) + _column(self.mean)
+
+
+def check_interval(name: str, interval: Interval | None, learnt: Scaling) -> None:
+    """Raise `InputError` for a series whose steps are longer or shorter than those learnt."""
+    if None not in (interval, learnt.interval) and interval != learnt.interval:
+        raise InputError(
+            f"{name}: its steps are {interval} apart, and those of the training data "
+            f"{learnt.interval}: the model knows no others"
+        )
 
 
 def _column(numbers: Sequence[float]) -> Float[Tensor, "variables 1"]:

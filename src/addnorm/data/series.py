@@ -1,6 +1,7 @@
 """A series of several variables to forecast, from a table with a time column, split by time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -74,6 +75,7 @@ class SeriesConfig:
         known = table.values[:, : borders[0]]
         standard = self.scaling == "standard"
         scaling = Scaling.standard(known) if standard else Scaling.none(len(table.names))
+        scaling = replace(scaling, interval=table.interval)
         season = self.season or table.interval.season
 
         def part(start: int, stop: int) -> Sequence[Series]:

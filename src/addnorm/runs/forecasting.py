@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import SeriesConfig
+from addnorm.data.scaling import check_interval
 from addnorm.data.series import step_at
 from addnorm.data.series_table import SeriesTable, read_series
 from addnorm.data.text_files import find
@@ -83,11 +84,17 @@ def window_of(run: Run) -> tuple[int, int]:
 
 
 def read_like(run: Run, file: Path) -> SeriesTable:
-    """Read a table by the names and settings of the data of a run."""
+    """Read a table by the names and settings of the data of a run.
+
+    Raises `InputError` as `read_series` does, and for one of another interval.
+    """
     data = run.recipe.data
     assert isinstance(data, SeriesConfig)
     settings = {"missing": data.missing, "encoding": data.encoding}
-    return read_series(find(file, Path()), data.time_column, run.labels, **settings)  # pyright: ignore[reportArgumentType]
+    table = read_series(find(file, Path()), data.time_column, run.labels, **settings)  # pyright: ignore[reportArgumentType]
+    assert run.scaling is not None
+    check_interval(str(table.file), table.interval, run.scaling)
+    return table
 
 
 @torch.inference_mode()
