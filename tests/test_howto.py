@@ -37,6 +37,11 @@ FILES = {
         f' {{"role": "assistant", "content": "{2 * n}."}}]}}\n'
         for n in range(20)
     ),
+    "papers.jsonl": "".join(
+        f'{{"abstract": ["We train {n} models.", "They are good. A {n} is best."], '
+        f'"summary": ["{n} models are good.", "Training {n} models"]}}\n'
+        for n in range(20)
+    ),
     "load.csv": "date,load,temperature\n"
     + "".join(
         f"{datetime(2023, 1, 1) + timedelta(hours=i)},{i % 24},{(7 * i) % 24}\n" for i in range(720)
