@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.lab.digest import cell_digest, code_digest, files_in
+from addnorm.lab.digest import cell_digest, code_digest, files_in, sources_of
 from addnorm.nn.choices import KernelChoices
 
 
@@ -31,6 +31,46 @@ def test_a_folder_counts_only_where_it_is_data(tmp_path: Path) -> None:
     root = {"root": str(tmp_path)}
     assert [*files_in({"kind": "text", "label": "text", **root})] == []
     assert [*files_in({"path": "text", **root})] == [tmp_path / "text" / "a.txt"]
+
+
+@pytest.mark.parametrize("how", ["folder", "pattern", "table"])
+def test_sounds_and_the_texts_beside_them_count(how: str, tmp_path: Path) -> None:
+    for name in ("no/a.wav", "yes/b.wav", "other.txt"):
+        (tmp_path / "clips" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "clips" / name).write_bytes(name.encode())
+    data = {"kind": "audio", "root": str(tmp_path), "sample_rate": 8000, "train": "clips"}
+    files = [tmp_path / "clips/no/a.wav", tmp_path / "clips/yes/b.wav"]
+    if how == "folder":
+        data |= {"labels": "text_beside"}
+        files = [one for file in files for one in (file, file.with_suffix(".txt"))]
+        for file in files[1::2]:
+            file.write_text("text")
+    elif how == "pattern":
+        data |= {"train": "clips/*/*.wav"}
+    else:
+        table = tmp_path / "clips" / "t.csv"
+        table.write_text("file_name,label\nno/a.wav,no\nyes/b.wav,yes\n")
+        data |= {"train": "clips/t.csv"}
+        files = [table, *files]
+    assert [*files_in(data)] == files
+
+
+def test_what_an_own_part_imports_counts(tmp_path: Path) -> None:
+    """Of its own folder, inside of functions as well, and nothing else that lies there."""
+    (tmp_path / "mine.py").write_text("import torch\nimport near\n\ndef f():\n    import late\n")
+    for name in ("near", "late", "other"):
+        (tmp_path / f"{name}.py").write_text(f"# {name}")
+    found = {file.name for file in sources_of(tmp_path / "mine.py")}
+    assert found == {"mine.py", "near.py", "late.py"}
+    package = tmp_path / "parts" / "__init__.py"
+    package.parent.mkdir()
+    package.write_text("")
+    (tmp_path / "parts" / "one.py").write_text("")
+    assert [file.name for file in sources_of(package)] == ["__init__.py", "one.py"]
+    recipe = {"data": {"train": "none"}}
+    first = cell_digest(recipe, 1, KernelChoices(), [str(tmp_path / "mine.py")])
+    (tmp_path / "late.py").write_text("# changed")
+    assert cell_digest(recipe, 1, KernelChoices(), [str(tmp_path / "mine.py")]) != first
 
 
 def test_contents_count_not_times(tmp_path: Path) -> None:

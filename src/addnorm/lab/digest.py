@@ -6,13 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
+from pydantic import TypeAdapter
 
-from addnorm.data.text_files import ROOT
+from addnorm.data import DataConfig
+from addnorm.data.labelled_files import LabelledFiles
+from addnorm.data.text_files import ROOT, given
 from addnorm.nn.choices import CHOICES, KernelChoices
 from addnorm.processor import processor
 from addnorm.runs.digests import digest
@@ -29,6 +34,7 @@ def cell_digest(
         "code": code_digest(),
         "imports": {name: _module(name) for name in imports},
         "torch": torch.__version__,
+        "numpy": np.__version__,
         "threads": threads,
         "kernels": CHOICES.dump_python(kernels, mode="json"),
         "processor": processor(),
@@ -55,6 +61,19 @@ def files_in(data: Mapping[str, Any]) -> Iterator[Path]:
     for key, value in data.items():
         if key not in ("kind", "root"):
             yield from _named(value, root, folders=key == FOLDERS)
+    if data.get("kind") in ("audio", "image_files"):
+        yield from _media_files(data)
+
+
+def _media_files(data: Mapping[str, Any]) -> Iterator[Path]:
+    """The sounds or images of folders, patterns and tables, and the texts beside them."""
+    config: LabelledFiles = TypeAdapter(DataConfig).validate_python(dict(data))
+    for named in given(config.train, config.valid, config.test).values():
+        for _, file, _ in config.found(named):
+            if isinstance(file, Path):
+                yield file
+                if config.labels == "text_beside":
+                    yield file.with_suffix(".txt")
 
 
 FOLDERS = "path"
@@ -87,13 +106,28 @@ def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
     return {file.name: digest_of_file(file) for file in files}
 
 
-def _module(name: str) -> str:
-    """The digest of a file or module with parts of a person's own."""
+def _module(name: str) -> list[str]:
+    """The digests of a file or module with parts of a person's own, and of those it imports."""
     path = Path(name)
     if not path.is_file():
         found = find_spec(name)
         path = Path(found.origin) if found and found.origin else path
-    return digest_of_file(path) if path.is_file() else ""
+    return [digest_of_file(file) for file in sources_of(path)]
+
+
+def sources_of(path: Path) -> list[Path]:
+    """A module's files: all of its package, or itself and what it imports from its own folder."""
+    if path.name == "__init__.py":
+        return sorted(path.parent.rglob("*.py"))
+    if not path.is_file() or {"site-packages", "dist-packages"} & {*path.parts}:
+        return [path] if path.is_file() else []
+    finder = ModuleFinder([str(path.resolve().parent)])
+    try:
+        finder.run_script(str(path))
+    except SyntaxError:
+        return [path]
+    files = (getattr(module, "__file__", None) for module in finder.modules.values())
+    return sorted({Path(file) for file in files if file})
 
 
 @cache
@@ -103,6 +137,9 @@ def code_digest() -> str:
     total = xxhash.xxh3_64()
     for file in sorted(here.parent.rglob("*.py")):
         part = file.relative_to(here.parent).parts[0]
-        if part not in ("bench", "cli", "demo", "lab") or file == here / "training.py":
+        if part not in ("bench", "cli", "demo", "lab") or file in (
+            here / "training.py",
+            here / "cell.py",
+        ):
             total.update(file.read_bytes())
     return f"{version('addnorm')} {total.hexdigest()}"

@@ -61,7 +61,8 @@ def boards_of(name: str) -> list[str]:
     found = [board for board in BOARDS if board == name or board.startswith(f"{name}-")]
     if not found:
         valid = [*dict.fromkeys(board.partition("-")[0] for board in BOARDS), *BOARDS]
-        raise InputError(f"no board is called {name!r}.{nearest(name, valid)}")
+        hint = f"{nearest(name, valid)} Valid: {', '.join(valid)}"
+        raise InputError(f"no board is called {name!r}.{hint}")
     return found
 
 
@@ -133,6 +134,7 @@ def speedrun(
     folder = out / f"{board}-{file_name(processor())}"
     recipes = contenders(board, recipe, folder)
     found: list[Time] = []
+    console.out(f"{board}: {len(recipes)} recipes in turn, each with {seeds} seeds")
     for seed in range(1, seeds + 1):
         for name, file in recipes.items():
             found.append(time_recipe(board, name, file, seed, root, console))

@@ -23,5 +23,6 @@ CLAIMS = (
 def claim_called(name: str) -> Claim:
     """The claim of a name. Raises `InputError` with the nearest name if there is none."""
     if name not in CLAIMS:
-        raise InputError(f"no claim is called {name!r}.{nearest(name, CLAIMS)}")
+        known = ", ".join(CLAIMS)
+        raise InputError(f"no claim is called {name!r}.{nearest(name, CLAIMS)} Valid: {known}")
     return import_module(f"{__name__}.{name}").CLAIM
