@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "the same with states of 8 bits": ("shakespeare-char", {**LARGER, **ADAMW_8BIT}),
     "sentences, encoder 1 × 256": ("sst2", {}),
-    "questions, encoder 1 × 256": ("trec", {}),
+    "questions, convolutions 3 × 100 over 256": ("trec", {}),
     "translation, 4 + 4 × 128, bfloat16": ("multi30k-en-de", {}),
 }
 OTHERS = 12

@@ -46,6 +46,7 @@ NAMES = [
     "ClassificationHeadConfig",
     "ConstantConfig",
     "ConvolutionConfig",
+    "ConvolutionPoolingConfig",
     "ConvolutionalEmbeddingConfig",
     "Corpus",
     "CosineConfig",

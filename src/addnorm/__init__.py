@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from addnorm.nn.attention.scores import ScaledDotConfig as ScaledDotConfig
     from addnorm.nn.audio import LogMelEmbeddingConfig as LogMelEmbeddingConfig
     from addnorm.nn.convolution import ConvolutionConfig as ConvolutionConfig
+    from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig as ConvolutionPoolingConfig
     from addnorm.nn.convolutional_embedding import (
         ConvolutionalEmbeddingConfig as ConvolutionalEmbeddingConfig,
     )
@@ -191,6 +192,7 @@ _MODULES = {
     "addnorm.nn.attention.scores": "AdditiveConfig BilinearConfig DotConfig ScaledDotConfig",
     "addnorm.nn.audio": "LogMelEmbeddingConfig",
     "addnorm.nn.convolution": "ConvolutionConfig",
+    "addnorm.nn.convolution_pooling": "ConvolutionPoolingConfig",
     "addnorm.nn.convolutional_embedding": "ConvolutionalEmbeddingConfig",
     "addnorm.nn.embed": "EmbeddingConfig",
     "addnorm.nn.feedforward": "FeedForwardConfig GatedFeedForwardConfig",

@@ -27,6 +27,7 @@ SPREADS = {
     "gpt2": (0.02, 0.02, 0.02 / (2 * N) ** 0.5),
     "bert": (0.0176, 0.0176, 0.0176),  # 0.02 before the tails are cut off at two deviations
     "kaiming": (1.0, (3 * D) ** -0.5, (3 * D) ** -0.5),
+    "kim": (0.25 / 3**0.5, XAVIER, XAVIER),
     "zero_output": (D**-0.5, XAVIER, 0.0),
 }
 

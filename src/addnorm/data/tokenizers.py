@@ -23,6 +23,7 @@ from addnorm.data.codecs import (
     pieces_of,
     whole_words,
 )
+from addnorm.data.word_splitting import WordSplitting, word_splitter, words_of
 from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.parts import FROM_FILE, Family, dump
@@ -355,9 +356,9 @@ class CharConfig:
 
 @config
 class WordConfig:
-    """One id for each of the most frequent words between white space; others are unknown.
+    """One id for each of the most frequent words; others are unknown.
 
-    For text that has been split into words already; decoding puts one space between words.
+    Words stand between white space, or are split by `words`; decoding puts one space between them.
     """
 
     kind: Literal["word"] = "word"
@@ -365,20 +366,23 @@ class WordConfig:
     """The maximum size of the vocabulary, special tokens included."""
     min_frequency: PositiveInt = 1
     """How often a word must occur in the training text to be known."""
+    words: WordSplitting = "white_space"
+    """Where words are split: at `white_space`, or as in Kim 2014 (`kim`): marks and endings such as
+    `n't` on their own, other signs left out."""
     joint: bool = True
     """Use one vocabulary for source and target together; else one for each."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Count the words; the most frequent come first, those that tie in order of code points."""
         pieces = (piece for text in texts for piece in pieces_of(text, SPACED))
-        counts = Counter(word for piece in pieces for word in piece.split())
+        counts = Counter(word for piece in pieces for word in words_of(piece, self.words))
         words = [
             word for word, n in counts.items() if n >= self.min_frequency and word not in SPECIALS
         ]
         words.sort(key=lambda word: (-counts[word], word))
         vocab = _vocab(words[: self.vocab_size - len(SPECIALS)])
         inner = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token=SPECIALS[UNK_ID]))
-        inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        inner.pre_tokenizer = word_splitter(self.words)
         inner.add_special_tokens(list(SPECIALS))
         return Tokenizer(inner)
 

@@ -177,9 +177,11 @@ def _watch_attention(
 def _asked_layers(run: Run, layers: Sequence[int]) -> dict[str, int]:
     """For each stack, the first of the layers that were asked for, by default the first of all.
 
-    Raises `InputError` for a layer that no stack has.
+    Raises `InputError` for a layer that no stack has, and for a model without layers.
     """
     sizes = {name: len(tower.stack.blocks) for name, tower in towers_of(run.model).items()}
+    if not any(sizes.values()):
+        raise InputError(f"{run.name}: there is no layer to look at: model.n_layers = 0")
     for layer in layers:
         check_number("layer", layer, max(sizes.values()))
     return {

@@ -1,14 +1,15 @@
 """The encoder-only Transformer, with bidirectional attention (BERT, ViT)."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from jaxtyping import Bool, Float, Int, Shaped
+from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_input, embedded
-from addnorm.models.transformer import TransformerConfig
+from addnorm.models.transformer import MOST_LAYERS, TransformerConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
@@ -79,6 +80,8 @@ class EncoderConfig(TransformerConfig):
     kind: Literal["encoder"] = "encoder"
     input: InputConfig = TokenInputConfig()
     """What the encoder reads: tokens, images, audio or time series."""
+    n_layers: Annotated[NonNegativeInt, Field(le=MOST_LAYERS)] = 6
+    """Blocks in the stack; with none the head reads the embedding."""
     head: HeadConfig = TokenHeadConfig()
     """What becomes of the hidden states: the task of the model."""
     exits: tuple[int, ...] = ()

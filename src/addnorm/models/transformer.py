@@ -63,8 +63,11 @@ LayerPositionConfig = Annotated[
 """The position encodings that can be set per layer: those that act in attention."""
 
 
-LayerCount = Annotated[PositiveInt, Field(le=4096)]
-"""How many layers a stack may have; the deepest that was published has a thousand."""
+MOST_LAYERS = 4096
+"""The deepest stack; the deepest that was published has a thousand layers."""
+
+LayerCount = Annotated[PositiveInt, Field(le=MOST_LAYERS)]
+"""How many layers a stack may have."""
 
 
 @config
@@ -110,8 +113,8 @@ class TransformerConfig:
     layer_drop: Probability = 0.0
     """How often training skips a layer, so that layers can be removed later; 0.2 is usual."""
     init: InitName = "xavier"
-    """How weights start: Glorot's, GPT-2's, BERT's or torch's own way, or sublayers that write
-    zero.
+    """How weights start: Glorot's, GPT-2's, BERT's, torch's own or Kim's way, or sublayers that
+    write zero.
     """
     layer_pattern: tuple[LayerConfig, ...] = ()
     """What layers have of their own, in turn; it begins anew when it ends."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from addnorm.config import Probability, config
 from addnorm.nn.built import built_module
 from addnorm.nn.context import Context
+from addnorm.nn.convolution_pooling import ConvolutionPooling, ConvolutionPoolingConfig
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
@@ -22,6 +23,7 @@ from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.pooling import POOLINGS, SequencePooling, first_token
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
+from addnorm.word_or_table import WordOrTable
 
 Problem = Literal["single_label", "multi_label", "regression"]
 """What a text's outputs mean: logits of one class, of independent labels, or real values."""
@@ -187,7 +189,7 @@ class ClassificationHead(nn.Module):
         width: int,
         n_outputs: int,
         *,
-        pooling: Literal["mean", "max", "first"] | SequencePooling = "mean",
+        pooling: Literal["mean", "max", "first"] | SequencePooling | ConvolutionPooling = "mean",
         transform: nn.Module | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -202,6 +204,12 @@ class ClassificationHead(nn.Module):
         return self.proj(self.dropout(self.transform(self.pool(x, valid[..., None]))))
 
 
+PoolingConfig = Annotated[
+    Literal["mean", "max", "first", "seqpool"] | ConvolutionPoolingConfig, WordOrTable()
+]
+"""Any pooling: one without settings by its name, else its table."""
+
+
 @config
 class ClassificationHeadConfig:
     """One class for the whole text; or, as `problem` says, several labels, or numbers.
@@ -213,9 +221,9 @@ class ClassificationHeadConfig:
     kind: Literal["classification"] = "classification"
     problem: Problem = "single_label"
     """What the outputs are: one class of several, several labels, or numbers (regression)."""
-    pooling: Literal["mean", "max", "first", "seqpool"] = "mean"
-    """How a text becomes one vector: the mean or maximum over tokens, the first token, or the mean
-    by learned weights (SeqPool, Hassani et al. 2021, §3.3).
+    pooling: PoolingConfig = "mean"
+    """How a text becomes one vector: the mean or maximum over tokens, the first token, the mean by
+    learned weights (SeqPool, Hassani et al. 2021, §3.3), or `convolution`: what filters find.
     """
     transform: TransformConfig | None = None
     """A layer before the logits, as in BERT; by default none."""
@@ -232,14 +240,22 @@ class ClassificationHeadConfig:
                 pooling="first", transform=TransformConfig(activation="tanh", bias=False)
             ),
             "classification_seqpool": cls(pooling="seqpool"),
+            "classification_convolution": cls(
+                pooling=ConvolutionPoolingConfig(kernel_size=(2, 3), channels=5)
+            ),
         }
 
     def build(self, d_model: int, n_outputs: int) -> ClassificationHead:
+        pooling, width = self.pooling, d_model
+        if isinstance(pooling, ConvolutionPoolingConfig):
+            pooling, width = pooling.build(d_model), pooling.width
+        elif pooling == "seqpool":
+            pooling = SequencePooling(d_model)
         return ClassificationHead(
-            width_after(self.transform, d_model),
+            width_after(self.transform, width),
             n_outputs,
-            pooling=SequencePooling(d_model) if self.pooling == "seqpool" else self.pooling,
-            transform=None if self.transform is None else self.transform.build(d_model),
+            pooling=pooling,
+            transform=None if self.transform is None else self.transform.build(width),
             dropout=self.dropout,
         )
 

@@ -38,6 +38,10 @@ def _truncated(std: float) -> Fill:
     return lambda w, _: nn.init.trunc_normal_(w, std=std, a=-2 * std, b=2 * std)
 
 
+def _uniform(bound: float) -> Fill:
+    return lambda w, _: nn.init.uniform_(w, -bound, bound)
+
+
 def _by_width(w: Tensor, _: int) -> object:
     return nn.init.normal_(w, std=w.shape[-1] ** -0.5)
 
@@ -67,11 +71,13 @@ SCHEMES: dict[str, Scheme] = {
     "bert": Scheme(embedding=_truncated(0.02), matrix=_truncated(0.02), output=_truncated(0.02)),
     # The default of `nn.Linear` (He et al. 2015 with a = √5).
     "kaiming": Scheme(embedding=_normal(1.0), matrix=_kaiming, output=_kaiming),
+    # Kim 2014, §3.2: words between -0.25 and 0.25.
+    "kim": Scheme(embedding=_uniform(0.25), matrix=_xavier, output=_xavier),
     # Every sublayer starts at zero (after Zhang et al. 2019, Fixup, and modded-nanogpt).
     "zero_output": Scheme(embedding=_by_width, matrix=_xavier, output=_zero),
 }
 
-InitName = Literal["xavier", "gpt2", "bert", "kaiming", "zero_output"]
+InitName = Literal["xavier", "gpt2", "bert", "kaiming", "kim", "zero_output"]
 
 
 def initialise(model: nn.Module, scheme: InitName) -> None:

@@ -152,9 +152,14 @@ def _pruning(
     options: PruneOptions,
     data: EvaluationData | None,
 ) -> Pruning:
-    """What stays, by the importance of heads and rows on the validation data."""
+    """What stays, by the importance of heads and rows on the validation data.
+
+    Raises `InputError` for a model without layers.
+    """
     shares = {"--heads": options.heads, "--feed-forward": options.feedforward}
     depths = {name: len(stack.blocks) for name, stack in stacks_of(model).items()}
+    if not any(depths.values()):
+        raise InputError("there is no layer to prune: model.n_layers = 0")
     layers = kept_layers(options.layers, depths) if options.layers else {}
     every = [one for some in units.values() for one in some]
     kept: dict[str, tuple[int, ...]] = {}

@@ -12,6 +12,7 @@ from addnorm.check.definition.definitions import Definitions
 from addnorm.check.definition.layers import Tokens, Weights, activated, linear, under
 from addnorm.check.definition.norms import normalised
 from addnorm.check.definition.texts import Texts
+from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
@@ -49,16 +50,37 @@ def tagging(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
 
 def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Devlin et al. 2019, §4.1; `seqpool` is Hassani et al. 2021, §3.3."""
+    if isinstance(config.pooling, ConvolutionPoolingConfig):
+        found = [convolved(config.pooling, under(weights, "pool"), x[t]) for t in _each(texts)]
+        pooled = torch.stack(found)
+    else:
+        pooled = _pooled(config.pooling, weights, x, texts)
+    return linear(
+        weights, "proj", transformed(config.transform, under(weights, "transform"), pooled)
+    )
+
+
+def convolved(config: Any, weights: Weights, text: Tokens) -> Tensor:
+    """Kim 2014, §2: of each filter the largest answer over its windows, one window at a time."""
+    largest: list[Tensor] = []
+    for i, k in enumerate(config.kernel_sizes):
+        filters, bias = weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"]
+        nothing = text.new_zeros(k - 1, text.shape[1])
+        line = torch.cat([nothing, text, nothing])
+        windows = [line[t : t + k] for t in range(len(text) + k - 1)]
+        answers = torch.stack([(filters * window.T).sum((1, 2)) + bias for window in windows])
+        largest.append(activated(config.activation, answers).amax(0))
+    return torch.cat(largest)
+
+
+def _pooled(pooling: str, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
     pool = {
         "mean": lambda t: t.mean(0),
         "max": lambda t: t.amax(0),
         "first": lambda t: t[0],
         "seqpool": lambda t: torch.softmax(linear(weights, "pool.score", t)[:, 0], 0) @ t,
     }
-    pooled = torch.stack([pool[config.pooling](x[tokens]) for tokens in _each(texts)])
-    return linear(
-        weights, "proj", transformed(config.transform, under(weights, "transform"), pooled)
-    )
+    return torch.stack([pool[pooling](x[tokens]) for tokens in _each(texts)])
 
 
 def forecast(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:

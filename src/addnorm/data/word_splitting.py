@@ -1,0 +1,28 @@
+"""Where a text is split into words: at white space, or by the rules of Kim's classifier."""
+
+import re
+from typing import Literal
+
+from tokenizers import Regex, pre_tokenizers
+
+WordSplitting = Literal["white_space", "kim"]
+"""The rules by name."""
+
+_ENDING = "'(?:s|ve|re|d|ll)|n't"
+KIM = f"[,!?()]|(?:{_ENDING})?(?:(?!{_ENDING})[A-Za-z0-9'`])+|{_ENDING}"
+"""A word of Kim 2014 (his code): one of the marks `, ! ? ( )` alone, or a row of letters, digits,
+apostrophes and back quotes, cut before each `'s 've 're 'd 'll` and `n't`. All other characters
+part words and are left out.
+"""
+
+
+def words_of(text: str, rules: WordSplitting) -> list[str]:
+    """The words of a text, in order."""
+    return text.split() if rules == "white_space" else re.findall(KIM, text)
+
+
+def word_splitter(rules: WordSplitting) -> pre_tokenizers.PreTokenizer:
+    """The library's part that splits by the same rules; it is saved with the tokenizer."""
+    if rules == "white_space":
+        return pre_tokenizers.WhitespaceSplit()
+    return pre_tokenizers.Split(Regex(KIM), behavior="removed", invert=True)
