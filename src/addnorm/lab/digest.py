@@ -67,7 +67,7 @@ def files_in(data: Mapping[str, Any]) -> Iterator[Path]:
 
 def _media_files(data: Mapping[str, Any]) -> Iterator[Path]:
     """The sounds or images of folders, patterns and tables, and the texts beside them."""
-    config: LabelledFiles = TypeAdapter(DataConfig).validate_python(dict(data))
+    config: LabelledFiles = TypeAdapter[Any](DataConfig).validate_python(dict(data))
     for named in given(config.train, config.valid, config.test).values():
         for _, file, _ in config.found(named):
             if isinstance(file, Path):
