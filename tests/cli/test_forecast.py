@@ -31,7 +31,7 @@ def test_from_the_command_line(
     rows = list(csv.reader(out.read_text().splitlines()))
     assert rows[0] == ["time", "low", "high"]
     assert [row[0] for row in rows[1:]] == [str(datetime(2020, 1, 12) + i * HOUR) for i in range(8)]
-    expected = forecast(run, Path(file), until="2020-01-12", horizon=8).values.T
+    expected = run.forecast(file, until="2020-01-12", horizon=8).values.T
     assert_close(torch.tensor([[float(x) for x in row[1:]] for row in rows[1:]]).double(), expected,
                  rtol=1e-6, atol=1e-6)  # fmt: skip
     capsys.readouterr()
@@ -45,6 +45,9 @@ def test_from_the_command_line(
     capsys.readouterr()
     assert status(["evaluate", folder, "--split", "valid"]) == 0
     assert json.loads(capsys.readouterr().out)["examples"] == 55
+    assert status(["evaluate", folder, "--predictions", str(tmp_path / "said.txt")]) == 2
+    assert "predicts no line for each example" in capsys.readouterr().err
+    assert not (tmp_path / "said.txt").exists()
 
 
 @pytest.mark.parametrize(

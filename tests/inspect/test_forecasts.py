@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from addnorm.inspect.forecasts import forecast_picture
-from addnorm.runs.forecasting import Forecast
+from addnorm.runs.types import Forecast
 
 
 @pytest.mark.parametrize("known", [True, False])

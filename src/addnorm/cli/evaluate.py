@@ -61,9 +61,9 @@ def evaluate(
         from addnorm.quantize import with_weights
 
         with_weights(opened.model, weights)
-    if predictions is not None and opened.task == "language":
+    if predictions is not None and opened.task in ("language", "forecasting"):
         raise InputError(
-            "a language model predicts no line for each example: leave predictions out"
+            f"a {opened.task} model predicts no line for each example: leave predictions out"
         )
     if confusion is not None and opened.task != "classification":
         raise InputError(f"a {opened.task} model has no classes to confuse: leave confusion out")

@@ -15,7 +15,7 @@ from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
 
 if TYPE_CHECKING:
-    from addnorm.runs.forecasting import Forecast
+    from addnorm.runs.types import Forecast
 
 
 @Parameter(name="*")

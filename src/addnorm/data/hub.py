@@ -44,8 +44,8 @@ class DatasetConfig(Columns):
     """The column of the image, as `datasets` stores it or the bytes of an image file."""
     image_size: tuple[PositiveInt, PositiveInt] | None = None
     """Height and width, in pixels, that every image is brought to, as in `image_files`."""
-    channels: Literal[1, 3] = 3
-    """Values of a pixel of an image: 3 for colours, 1 for grey."""
+    channels: Literal[1, 3] | None = None
+    """Values of a pixel of an image: 3 for colours, as where it is left out, or 1 for grey."""
     lowercase: bool = False
     """Put the text in lower case; labels and tags keep theirs."""
     valid_fraction: Probability = 0.0
@@ -59,6 +59,8 @@ class DatasetConfig(Columns):
             missing = "image_size, the height and width to bring images to"
             other = "image, the column of the images that image_size is for"
             raise ValueError(f"give {other if self.image is None else missing}")
+        if self.image is None and self.channels is not None:
+            raise ValueError("channels are those of images: leave it out, or give image")
 
     def columns(self) -> dict[str, str]:
         """The fields of an example, with their column names."""
@@ -101,7 +103,7 @@ class DatasetConfig(Columns):
     def read(self, file: Readable, where: str) -> UInt8[Tensor, "channels height width"]:
         """The pixels of an image. Raises `InputError` for a file that is none."""
         assert self.image_size is not None
-        return read_image(file, where, self.image_size, self.channels)
+        return read_image(file, where, self.image_size, self.channels or 3)
 
 
 def _undecoded(dataset: Any) -> Any:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from addnorm.inspect.pictures import FAINT, INK, Figure, Lettering, blank_figure, finished, style
-from addnorm.runs.forecasting import Forecast
+from addnorm.runs.types import Forecast
 
 PAST, FORECAST, TRUTH = "#7a8794", "#c8553d", "#0f6ba8"
 

@@ -1,8 +1,6 @@
 """Forecasting with a trained model: the next steps after a history, in the units of its table."""
 
 import math
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -19,21 +17,7 @@ from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.run import Run
-
-
-@dataclass(frozen=True, eq=False)
-class Forecast:
-    """What a model forecasts after a history, in units, with that history and the truth.
-
-    NaN stands in the truth where it is not known.
-    """
-
-    names: tuple[str, ...]
-    past_times: tuple[datetime, ...]
-    times: tuple[datetime, ...]
-    past: Float[Tensor, "variables look_back"]
-    values: Float[Tensor, "variables horizon"]
-    truth: Float[Tensor, "variables horizon"] | None = None
+from addnorm.runs.types import Forecast
 
 
 def forecast(
@@ -53,7 +37,7 @@ def forecast(
     """
     look_back, at_once = window_of(run)
     if horizon is not None and horizon < 1:
-        raise InputError(f"--horizon {horizon}: give 1 at least")
+        raise InputError(f"horizon = {horizon}: give 1 at least")
     horizon = at_once if horizon is None else horizon
     table = read_like(run, history)
     end = table.n_steps if until is None else step_at(table, until, "--until")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Literal, Unpack, overload
 
@@ -25,7 +24,10 @@ from addnorm.runs.types import (
     Classified,
     ClassifyOptions,
     DecodingOptions,
+    FileName,
     Filled,
+    Forecast,
+    ForecastOptions,
     Pooling,
     Sentence,
     Several,
@@ -79,7 +81,7 @@ class Run:
     @known_keywords
     def open(
         cls,
-        folder: str | PathLike[str],
+        folder: FileName,
         overrides: Mapping[str, str] | None = None,
         *,
         device: str | torch.device = "cpu",
@@ -334,6 +336,13 @@ class Run:
 
         return fill(self, [one_text(text)], top_k)[0]
 
+    @known_keywords
+    def forecast(self, history: FileName, **options: Unpack[ForecastOptions]) -> Forecast:
+        """The next steps after a table; options and errors are those of `addnorm forecast`."""
+        from addnorm.runs import forecasting
+
+        return forecasting.forecast(self, path_of(history), **options)
+
     def hidden_states(self, text: str) -> Float[Tensor, "seq d_model"]:
         """The final hidden state of each token of one text, before pooling by `embed`."""
         from addnorm.runs import use
@@ -351,8 +360,7 @@ class Run:
 
         The default is the test split, or else the validation split; all examples of other `data`
         that have neither. Returns `examples`, `loss` (nats per target token) and the metrics of the
-        task: perplexity and bits per character; BLEU, chrF and exact match; accuracy and F1. Raises
-        `InputError` if the data have no such split, or are for another task.
+        task. Raises `InputError` if the data have no such split, or are for another task.
         """
         from addnorm.runs.evaluation import evaluate_on
 
@@ -363,7 +371,7 @@ class Run:
     @known_keywords
     def export(
         self,
-        out: str | PathLike[str],
+        out: FileName,
         *,
         to: Literal["hf", "onnx", "ctranslate2", "gguf"] = "hf",
         family: str | None = None,
@@ -381,7 +389,7 @@ class Run:
         export_run(self, out, to=to, family=family)
         return out
 
-    def save(self, folder: str | PathLike[str]) -> "Run":
+    def save(self, folder: FileName) -> "Run":
         """Save the run to a folder that `addnorm.load` and all commands can open; return it.
 
         Data passed in Python are not saved. Raises `InputError` if the folder is not empty, or if

@@ -2,14 +2,21 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 from os import PathLike, fspath
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, Literal, TypedDict, cast, overload
 
+from jaxtyping import Float
+from torch import Tensor
+
 from addnorm.data import Corpus, DataConfig, DataPart
 from addnorm.errors import InputError, nearest
 from addnorm.generate import DecodingConfig
+
+FileName = str | PathLike[str]
+"""The name of a file or a folder."""
 
 Texts = list[str] | tuple[str, ...]
 """Several texts; a single string is one text."""
@@ -68,6 +75,29 @@ class ClassifyOptions(TypedDict, total=False):
 
     batch_size: int
     threshold: float
+
+
+class ForecastOptions(TypedDict, total=False):
+    """How many steps, the date that they begin at, and a table with what really came."""
+
+    horizon: int | None
+    until: str | None
+    truth: Path | None
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """What a model forecasts after a history, in units, with that history and the truth.
+
+    NaN stands in the truth where it is not known.
+    """
+
+    names: tuple[str, ...]
+    past_times: tuple[datetime, ...]
+    times: tuple[datetime, ...]
+    past: Float[Tensor, "variables look_back"]
+    values: Float[Tensor, "variables horizon"]
+    truth: Float[Tensor, "variables horizon"] | None = None
 
 
 @dataclass(frozen=True)
