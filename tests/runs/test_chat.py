@@ -13,7 +13,6 @@ from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run
-from addnorm.runs.start import chat_template
 
 RECIPE = f"""
 [data]
@@ -115,33 +114,6 @@ def test_a_run_goes_on_with_the_template_it_began_with(root: Path) -> None:
     tuned = train_text(root, "second", without[:start] + without[end:])
     assert tuned.recipe.data.template == template  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     assert isinstance(Run.open(root / "second").chat([{"role": "user", "content": "1"}]), str)
-
-
-def test_the_template_of_a_folder_from_hugging_face(root: Path) -> None:
-    (root / "config.json").write_text('{"model_type": "llama"}')
-    assert chat_template(root) is None
-    kept = root / "tokenizer_config.json"
-    kept.write_text(json.dumps({"chat_template": "A"}))
-    assert chat_template(root) == "A"
-    several = [{"name": "tool_use", "template": "B"}, {"name": "default", "template": "C"}]
-    kept.write_text(json.dumps({"chat_template": several}))
-    assert chat_template(root) == "C"
-    kept.write_text("{}")
-    assert chat_template(root) is None
-    for wrong, said in (
-        (json.dumps({"chat_template": several[:1]}), "has tool_use, and no default"),
-        (json.dumps({"chat_template": 3}), "neither a text nor a list"),
-        ("{", "cannot be read"),
-        ("[]", "cannot be read"),
-    ):
-        kept.write_text(wrong)
-        with pytest.raises(InputError, match=said):
-            chat_template(root)
-    (root / "chat_template.jinja").write_text("D")
-    assert chat_template(root) == "D"
-    (root / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(InputError, match="cannot be read"):
-        chat_template(root)
 
 
 def test_a_model_that_did_not_learn_to_chat(root: Path) -> None:

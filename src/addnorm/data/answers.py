@@ -8,7 +8,9 @@ from addnorm.errors import InputError
 
 
 def ids_and_answers(tokenizer: Tokenizer, chat: Chat) -> tuple[list[int], list[bool]]:
-    """The ids of a conversation that begins with the start token, and whether each is answered.
+    """The ids of a conversation, and whether each is answered.
+
+    It begins with the start token, or in a folder from Hugging Face as its template says.
 
     An answer is its text up to and with the first end token. Raises `InputError` for a message that
     spells a special token of the template, and where the tokenizer has no end.
@@ -31,12 +33,14 @@ def ids_and_answers(tokenizer: Tokenizer, chat: Chat) -> tuple[list[int], list[b
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids of what a template writes before an answer, with the start token."""
+    """The ids of what a template writes before an answer."""
     return _started(tokenizer, _ids(tokenizer, prompt, _marks(tokenizer)))
 
 
 def _started(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    return ids if ids[:1] == [tokenizer.bos_id] else [tokenizer.bos_id, *ids]
+    """With the start token before; of a folder's tokenizer exactly what its template writes."""
+    as_written = tokenizer.before is not None and ids
+    return ids if as_written or ids[:1] == [tokenizer.bos_id] else [tokenizer.bos_id, *ids]
 
 
 def _marks(tokenizer: Tokenizer) -> dict[str, int]:

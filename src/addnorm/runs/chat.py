@@ -8,8 +8,8 @@ from addnorm.data.answers import prompt_ids
 from addnorm.data.chat import messages_of, prompt_of
 from addnorm.data.encoding import as_read
 from addnorm.errors import InputError
+from addnorm.runs.chat_template import chat_template
 from addnorm.runs.run import Run
-from addnorm.runs.start import chat_template
 from addnorm.runs.types import DecodingOptions, listed
 
 Messages = Sequence[Mapping[str, str]]

@@ -22,6 +22,7 @@ from addnorm.models import (
 )
 from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
 from addnorm.quantize.model import scales_of
+from addnorm.runs.chat_template import write_template
 from addnorm.runs.generation_config import keys_of
 from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.run import Run
@@ -71,6 +72,12 @@ def shaped_of(run: Run) -> ModelSpec:
     return ModelSpec(model=plain, vocab_size=own, labels=run.labels)
 
 
+def _also(run: Run, out: Path) -> None:
+    """What stands beside a model in a folder for Hugging Face: its modules and its template."""
+    copy_modules(run.folder, out)
+    write_template(out, run.recipe.data, run.folder, run.text)
+
+
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:
     check_float(run, "has a form in Hugging Face's folders")
     keys = _decoding_keys(run)
@@ -81,7 +88,7 @@ def _hf(run: Run, out: Path, family: str | None) -> list[str]:
         run.text,
         model_type=family,
         generation=keys,
-        also=lambda partial: copy_modules(run.folder, partial),
+        also=lambda partial: _also(run, partial),
     )
     said = [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
     if keys is None:

@@ -17,11 +17,12 @@ from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
 from addnorm.models import ModelConfig
 from addnorm.parts import FROM_FILE, family_of, kind_of
+from addnorm.runs.chat_template import chat_template
 from addnorm.runs.consistency import Place, check_input, check_metric
 from addnorm.runs.imports import check_imports, import_named
 from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, written_path
 from addnorm.runs.settings import EvalConfig
-from addnorm.runs.start import MODEL, chat_template, merged, model_tree
+from addnorm.runs.start import MODEL, merged, model_tree
 from addnorm.runs.task import task_of_training
 from addnorm.train.settings import TrainConfig
 

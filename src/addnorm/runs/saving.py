@@ -6,6 +6,7 @@ from pathlib import Path
 from addnorm.atomic import atomic_directory
 from addnorm.errors import InputError
 from addnorm.runs.build import check_model, save_model
+from addnorm.runs.chat_template import write_template
 from addnorm.runs.folder import write_settings
 from addnorm.runs.quantized import write_quantization
 from addnorm.runs.run import Run
@@ -34,4 +35,5 @@ def write_run(folder: Path, run: Run) -> None:
     if run.quantization is not None:
         write_quantization(folder, run.quantization)
     copy_modules(run.folder, folder)
+    write_template(folder, run.recipe.data, run.folder, run.text)
     save_model(folder, run.model)

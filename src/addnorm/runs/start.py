@@ -1,6 +1,5 @@
 """Starting training from the configuration and weights of an existing folder."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import base_of, is_peft_folder
 from addnorm.errors import InputError
-from addnorm.files import read_file
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.runs.imports import check_imports
 from addnorm.train.average import Weights, weights_of
@@ -50,41 +48,6 @@ def model_tree(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder}: neither a run folder nor one from Hugging Face")
     check_imports(folder, model)
     return model
-
-
-def chat_template(folder: Path) -> str | None:
-    """The Jinja template with which the model of a folder was taught to chat; None without one.
-
-    Raises `InputError` for a damaged file, and for several templates of which none is the default.
-    """
-    file, settings = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-    try:
-        if file.is_file():
-            return read_file(file).decode()
-        tree = Settings.of(folder).tree.get("recipe")
-        own = tree.get("data") if isinstance(tree, dict) else None
-        if isinstance(own, dict):
-            return own.get("template") if own.get("kind") == "chat" else None
-        found = json.loads(read_file(settings))["chat_template"] if settings.is_file() else None
-    except KeyError:
-        return None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{folder}: its chat template cannot be read: {error}") from error
-    return found if found is None or isinstance(found, str) else _default(found, settings)
-
-
-def _default(found: Any, file: Path) -> str:
-    """The default of several templates, each a name and a text."""
-    try:
-        named = {one["name"]: one["template"] for one in found}
-    except (TypeError, KeyError) as error:
-        raise InputError(f"{file}: chat_template is neither a text nor a list of them") from error
-    if not isinstance(named.get("default"), str):
-        known = ", ".join(map(str, named)) or "none"
-        raise InputError(
-            f"{file}: chat_template has {known}, and no default: give data.template its text"
-        )
-    return named["default"]
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.runs.build import build_model, save_model
 from addnorm.runs.changes import changed, with_depth
+from addnorm.runs.chat_template import write_template
 from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.folder import write_settings
 from addnorm.runs.lock import LOCK, locked
@@ -156,6 +157,7 @@ def _swap(
             figures |= measured(data, {"recovered": new}, console)
         write_settings(partial, recipe, run.text, run.labels)
         copy_modules(run.folder, partial)
+        write_template(partial, recipe.data, run.folder, run.text)
         save_model(partial, new)
     return SwapReport(
         run=Run(out, recipe, run.text, run.labels, new.eval()),

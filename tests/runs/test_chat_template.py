@@ -1,0 +1,91 @@
+"""Chat templates: read from folders of any form, and written back where transformers finds them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.runs.test_chat import RECIPE, write_talk
+from tests.runs.tiny import PARTS, train_text
+
+from addnorm.errors import InputError
+from addnorm.runs.chat import chat_prompt
+from addnorm.runs.chat_template import TEMPLATE, TOKENIZER, chat_template
+from addnorm.runs.run import Run
+
+LLAMA = """
+d_model = 16
+n_layers = 1
+max_len = 256
+position = { kind = "rotary" }
+attention = { n_heads = 2, bias = false }
+feedforward = { kind = "gated", d_ff = 32, bias = false }
+norm = { kind = "rmsnorm" }
+residual = { kind = "pre" }
+embedding = { scale = "one" }
+head = { tied = false }
+"""
+ASKED = [{"role": "user", "content": "1 and 1?"}]
+
+
+def test_the_template_of_a_folder_from_hugging_face(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert chat_template(tmp_path) is None
+    kept = tmp_path / "tokenizer_config.json"
+    kept.write_text(json.dumps({"chat_template": "A"}))
+    assert chat_template(tmp_path) == "A"
+    several = [{"name": "tool_use", "template": "B"}, {"name": "default", "template": "C"}]
+    kept.write_text(json.dumps({"chat_template": several}))
+    assert chat_template(tmp_path) == "C"
+    kept.write_text("{}")
+    assert chat_template(tmp_path) is None
+    for wrong, said in (
+        (json.dumps({"chat_template": several[:1]}), "has tool_use, and no default"),
+        (json.dumps({"chat_template": 3}), "neither a text nor a list"),
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+    ):
+        kept.write_text(wrong)
+        with pytest.raises(InputError, match=said):
+            chat_template(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("D")
+    assert chat_template(tmp_path) == "D"
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(InputError, match="cannot be read"):
+        chat_template(tmp_path)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    write_talk(tmp_path)
+    return train_text(tmp_path, "run", RECIPE.replace(PARTS, LLAMA))
+
+
+def test_an_exported_folder_chats_in_transformers_and_here(run: Run, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    run.export(tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    asked = chat_prompt(run, ASKED)
+    found = theirs.apply_chat_template(ASKED, add_generation_prompt=True, return_dict=False)
+    assert found == asked
+    again = Run.open(tmp_path / "hf")
+    assert chat_prompt(again, ASKED) == asked
+    greedy = {"max_new_tokens": 5, "beams": 1}
+    assert again.chat(ASKED, **greedy) == run.chat(ASKED, **greedy)
+    saved = again.save(tmp_path / "saved")
+    assert chat_prompt(Run.open(tmp_path / "saved"), ASKED) == chat_prompt(saved, ASKED) == asked
+
+
+def test_several_templates_stay_several(run: Run, tmp_path: Path) -> None:
+    run.export(tmp_path / "hf")
+    (tmp_path / "hf" / TEMPLATE).unlink()
+    file = tmp_path / "hf" / TOKENIZER
+    several = [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": several}))
+    Run.open(tmp_path / "hf").export(tmp_path / "again")
+    kept = json.loads((tmp_path / "again" / TOKENIZER).read_text())
+    assert kept["chat_template"] == several
+    assert chat_template(tmp_path / "again") == "A"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": "C"}))
+    Run.open(tmp_path / "hf").export(tmp_path / "one")
+    assert (tmp_path / "one" / TEMPLATE).read_text() == "C"
