@@ -31,6 +31,9 @@ FILES = {
     "new.txt": "a fine day\nAnna is wet\n",
     "reviews.txt": "".join(f"{line}\n" for line in LINES * 5),
     "reviews.csv": 'review,stars\na fine day,good\n"wet, and cold",bad\n' + "a day,good\n" * 8,
+    "pairs.csv": "question,answer,right\n"
+    + "is it cold,it is cold,yes\nis it cold,a dog runs,no\n" * 10,
+    "pairs.tsv": "is it cold\tit is cold\nis it wet\ta dog runs\n",
     "names.conll": SENTENCES * 5,
     "talk.jsonl": "".join(
         f'{{"messages": [{{"role": "user", "content": "{n} and {n}?"}},'

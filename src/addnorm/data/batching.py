@@ -102,6 +102,9 @@ class Buckets(Loader[int]):
         examples = [self.examples[i] for i in items]
         name = "tokens" if self.corpus.task == "language" else "inputs"
         read = self.padded(name, "valid", [e.tokens for e in examples])
+        if any(e.types for e in examples):
+            width = self.width(max(len(e.types) for e in examples))
+            read["types"] = padded(tensors([[*e.types] for e in examples]), 0, width)
         targets = [e.targets for e in examples]
         indices = [e.index for e in examples]
         values = [e.values for e in examples if e.values is not None]

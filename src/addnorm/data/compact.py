@@ -31,7 +31,7 @@ class Encoded:
     image, a clip or a series has a `signal`, its pixels, frames or steps, and no tokens; its
     targets are the number of its class, or its text and eos. Where every output of the model has to
     say something of its own, `values` are the targets: numbers, or for each label whether the text
-    has it.
+    has it. Of two texts that are read together, `types` says of which each token is (0 or 1).
     """
 
     index: int
@@ -39,6 +39,7 @@ class Encoded:
     targets: list[int]
     signal: Shaped[Tensor, "channels *size"] | None = None
     values: Shaped[Tensor, "*outputs"] | None = None
+    types: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,22 +73,25 @@ class Compact(Sequence[Encoded]):
         targets: Rows,
         places: Ids | None = None,
         values: Sequence[Tensor] | None = None,
+        types: Rows | None = None,
     ) -> None:
         self.tokens = tokens
         self.targets = targets
         self.places = places
         self.values = values
+        self.types = types
 
     @classmethod
     def of(cls, examples: Iterable[Encoded]) -> "Compact":
         """The same examples, their ids in arrays of the smallest type that holds them all."""
-        tokens, targets = array("q"), array("q")
+        tokens, targets, types = array("q"), array("q"), array("q")
         index, read, said = array("q"), array("q"), array("q")
         values: list[Tensor] = []
         for one in examples:
             index.append(one.index)
             tokens.extend(one.tokens)
             read.append(len(one.tokens))
+            types.extend(one.types)
             targets.extend(one.targets)
             said.append(len(one.targets))
             if one.values is not None:
@@ -97,6 +101,7 @@ class Compact(Sequence[Encoded]):
             Rows.side_by_side(narrow(targets), np.array(said)),
             np.array(index),
             values or None,
+            Rows.side_by_side(narrow(types), np.array(read)) if types else None,
         )
 
     @classmethod
@@ -135,7 +140,8 @@ class Compact(Sequence[Encoded]):
         n = range(len(self))[i]
         index = n if self.places is None else int(self.places[n])
         values = None if self.values is None else self.values[n]
-        return Encoded(index, self.tokens[n], self.targets[n], values=values)
+        types = () if self.types is None else self.types[n]
+        return Encoded(index, self.tokens[n], self.targets[n], values=values, types=types)
 
     def cut(self, most: int) -> "Compact":
         """The same examples in pieces of at most so many tokens, each with its targets."""
@@ -166,11 +172,29 @@ def shortened(task: Task, example: Encoded, max_len: int) -> Encoded:
         return replace(example, tokens=tokens[:max_len], targets=targets[:max_len])
     if task == "translation":
         return replace(example, tokens=_keep_last(tokens, max_len), targets=targets[:max_len])
+    if 1 in example.types and len(tokens) > max_len:
+        return _shortened_pair(example, max_len)
     return replace(
         example,
+        types=example.types[:max_len],
         tokens=_keep_last(tokens, max_len),
         targets=_keep_last(targets, max_len) if task == "tagging" else targets,
     )
+
+
+def _shortened_pair(example: Encoded, max_len: int) -> Encoded:
+    """Two texts cut to `max_len` positions in all, the longer one first; each keeps its end.
+
+    As `truncation="longest_first"` of Hugging Face's tokenizers, which leaves an odd place to the
+    longer text. The start token stands before the first.
+    """
+    start = list(example.types).index(1)
+    n, m = start - 2, len(example.tokens) - start - 1
+    room = max(0, max_len - 3)
+    second = 1 + (min(m, room // 2) if n > m else room - min(n, room // 2))
+    first = max_len - second
+    tokens = _keep_last(example.tokens[:start], first) + _keep_last(example.tokens[start:], second)
+    return replace(example, tokens=tokens, types=[0] * first + [1] * second)
 
 
 def _keep_last(ids: list[int], n: int) -> list[int]:

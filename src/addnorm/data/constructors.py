@@ -100,7 +100,9 @@ def labelled(
     train: FilePath, *, separator: str = " ", label_first: bool = True, **more: Unpack[Splits]
 ) -> LinesConfig: ...
 @overload
-def labelled(train: list[tuple[str, str]], **more: Unpack[Splits]) -> Corpus: ...
+def labelled(
+    train: list[tuple[str, str]] | list[tuple[tuple[str, str], str]], **more: Unpack[Splits]
+) -> Corpus: ...
 def labelled(
     train: Any,
     *,
@@ -110,7 +112,8 @@ def labelled(
 ) -> LinesConfig | Corpus:
     """Texts with class labels: a file with `label text` on each line, or a list of (text, label).
 
-    `addnorm.labelled("train.txt", separator="\\t")`, `addnorm.labelled([("a fine day", "good")])`.
+    `addnorm.labelled("train.txt", separator="\\t")`, `addnorm.labelled([("a fine day", "good")])`;
+    two texts that are read together are a pair: `[(("a dog runs", "an animal moves"), "follows")]`.
     `separator` and `label_first` describe the lines of a file. Raises `InputError` for anything
     else.
     """
@@ -121,11 +124,16 @@ def labelled(
     def example(one: object) -> Example | str:
         match one:
             case (str(words), str(label)):
-                if not words.strip():
-                    return "empty text"
-                return Labelled(words, label.strip()) if label.strip() else "no label"
+                second = None
+            case ((str(words), str(second)), str(label)):
+                pass
             case _:
-                raise InputError(f"expected (text, label), two strings, not {one!r}")
+                raise InputError(
+                    f"expected (text, label), or ((text, text), label), strings, not {one!r}"
+                )
+        if not words.strip() or (second is not None and not second.strip()):
+            return "empty text"
+        return Labelled(words, label.strip(), second) if label.strip() else "no label"
 
     return _corpus(train, more, example)
 

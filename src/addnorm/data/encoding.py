@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,12 +25,14 @@ from addnorm.data.examples import (
     ScoredSeries,
     Task,
     labels_of,
+    second_text,
     signal_of,
     source_text,
     target_text,
     words_of,
 )
 from addnorm.data.pieces import Advance, ids_of
+from addnorm.data.sentence_pairs import pairs_as_read
 from addnorm.data.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from addnorm.errors import InputError, nearest
 
@@ -176,16 +179,16 @@ def encode(
         characters = {k: characters_of(v) for k, v in corpus.splits.items()}
         facts: Any = {**splits, "characters": characters, "tokenizer": tokenizers.source}
         return EncodedCorpus("language", bos_id, pad_id, **facts, reports=corpus.reports)
-    sides = {
+    encoded_sides = {
         split: _ENCODE[corpus.task](examples, tokenizers, number)
         for split, examples in corpus.splits.items()
     }
     encoded: Any = {
         split: Compact.of(
-            Encoded(i, *two, values=_values(corpus.splits[split][i], number))
-            for i, two in enumerate(pairs)
+            Encoded(i, read, said, values=_values(corpus.splits[split][i], number), types=types)
+            for i, (read, said, types) in enumerate(sides)
         )
-        for split, pairs in sides.items()
+        for split, sides in encoded_sides.items()
     }
     return EncodedCorpus(corpus.task, bos_id, pad_id, **encoded, reports=corpus.reports)
 
@@ -294,8 +297,8 @@ def around(task: Task, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[in
 AT_ONCE = 4096
 """Texts that are tokenised at once."""
 
-Sides = Iterator[tuple[list[int], list[int]]]
-"""The tokens and the targets of each example."""
+Sides = Iterator[tuple[list[int], list[int], Sequence[int]]]
+"""The tokens and the targets of each example, and of two texts the types of the tokens."""
 
 
 def _read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
@@ -312,24 +315,34 @@ def _translation(
     return zip(
         _read("translation", tokenizers.source, sources),
         _read("translation", tokenizers.target, targets),
-        strict=True,
+        repeat(()),
     )
 
 
 def _classification(
     examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int]
 ) -> Sides:
-    texts = [source_text(example) for example in examples]
-    read = _read("classification", tokenizers.source, texts)
-    for example, tokens in zip(examples, read, strict=True):
-        yield tokens, _numbers(example, number)
+    for example, (tokens, types) in zip(examples, _whole(examples, tokenizers), strict=True):
+        yield tokens, _numbers(example, number), types
 
 
 def _every_output(
     examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]
 ) -> Sides:
+    return ((tokens, [], types) for tokens, types in _whole(examples, tokenizers))
+
+
+def _whole(
+    examples: Sequence[Example], tokenizers: Tokenizers
+) -> Iterator[tuple[list[int], Sequence[int]]]:
+    """What is read of each text, or of each two, with the types of their tokens."""
     texts = [source_text(example) for example in examples]
-    return ((tokens, []) for tokens in _read("classification", tokenizers.source, texts))
+    seconds = [second_text(example) for example in examples]
+    if not any(seconds):
+        return zip(_read("classification", tokenizers.source, texts), repeat(()))
+    pairs = list(zip(texts, seconds, strict=True))
+    groups = (pairs[i : i + AT_ONCE] for i in range(0, len(pairs), AT_ONCE))
+    return chain.from_iterable(pairs_as_read(tokenizers.source, some) for some in groups)
 
 
 def _values(example: Example, number: Mapping[str, int]) -> Shaped[Tensor, " outputs"] | None:
@@ -353,7 +366,7 @@ def _tagging(
         targets = [IGNORE] * len(tokens)
         for i, tag in zip(first, _numbers(example, number), strict=True):
             targets[i] = tag
-        yield tokens, targets
+        yield tokens, targets, ()
 
 
 def _chats(examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]) -> Sides:
@@ -361,7 +374,7 @@ def _chats(examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, 
         assert isinstance(example, Chat)
         ids, answered = ids_and_answers(tokenizers.source, example)
         targets = (i if said else IGNORE for i, said in zip(ids, answered, strict=True))
-        yield ids[:-1], list(targets)[1:]
+        yield ids[:-1], list(targets)[1:], ()
 
 
 _ENCODE = {

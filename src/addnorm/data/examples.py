@@ -46,10 +46,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A text and its class."""
+    """A text, or two that are read together, and its class."""
 
     text: str
     label: str
+    text_pair: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,11 @@ class MultiLabelled:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A text and one or more numbers."""
+    """A text, or two that are read together, and one or more numbers."""
 
     text: str
     values: tuple[float, ...]
+    text_pair: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ class Corpus:
     """Examples of one kind in three splits, with a report on each split.
 
     Raises `InputError` if there are no training examples, or if texts have different numbers of
-    values.
+    values, or a second text in part.
     """
 
     train: Sequence[Example]
@@ -258,6 +260,8 @@ class Corpus:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             valid = ", ".join(kind.__name__ for kind in TASKS)
             raise InputError(f"a corpus holds one kind of example of {valid}; here are {names}")
+        if len({bool(second_text(one)) for split in self.splits.values() for one in split}) > 1:
+            raise InputError("some examples have a second text and others none")
         sizes = {len(one.values) for one in self._scored()}
         if len(sizes) > 1:
             raise InputError(
@@ -305,7 +309,7 @@ class Corpus:
 
     def source_texts(self) -> Iterator[str]:
         """The texts for training a (source) tokenizer: the training examples only."""
-        return (source_text(example) for example in self.train)
+        return (text for one in self.train for text in (source_text(one), second_text(one)) if text)
 
     def target_texts(self) -> Iterator[str]:
         """The texts to write in the training examples; none for other tasks."""
@@ -344,6 +348,11 @@ def source_text(example: Example) -> str:
             | ScoredSeries()
         ):
             return ""
+
+
+def second_text(example: Example) -> str:
+    """The text that is read after the first, of two; else empty."""
+    return example.text_pair or "" if isinstance(example, Labelled | Scored) else ""
 
 
 def target_text(example: Example) -> str:

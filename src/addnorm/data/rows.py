@@ -10,9 +10,11 @@ from addnorm.data.examples import (
     Corpus,
     Example,
     Image,
+    Labelled,
     LabelledSeries,
     Pair,
     Report,
+    Scored,
     ScoredSeries,
     Series,
     Tagged,
@@ -115,5 +117,7 @@ def lowered(example: Example) -> Example:
             return Tagged(tuple(token.lower() for token in tokens), tags)
         case Chat() | Image() | Clip() | Series() | LabelledSeries() | ScoredSeries():
             return example
+        case Labelled(text, _, str(second)) | Scored(text, _, str(second)):
+            return replace(example, text=text.lower(), text_pair=second.lower())
         case _:
             return replace(example, text=example.text.lower())

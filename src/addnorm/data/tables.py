@@ -33,6 +33,8 @@ KINDS = (
     ("text", "label"),
     ("text", "labels"),
     ("text", "values"),
+    ("text", "text_pair", "label"),
+    ("text", "text_pair", "values"),
     ("tokens", "tags"),
     ("text",),
 )
@@ -43,7 +45,8 @@ class Columns(ABC):
     """The names of the columns that hold an example: exactly those that its kind needs.
 
     `source` and `target`, or `text` and `label`, or `tokens` and `tags`, or `text` alone; `text`
-    and `labels` where a text has several or none, `text` and `values` where it has numbers. A
+    and `labels` where a text has several or none, `text` and `values` where it has numbers;
+    `text_pair` beside `text` where two texts are read together. A
     dotted name reaches into a nested column: `source = "translation.en"`. Words and tags are lists,
     or strings with spaces between; labels are lists, or strings with commas between; so are values,
     or one number.
@@ -57,6 +60,8 @@ class Columns(ABC):
     """
     text: str | None = None
     """The column of the text: alone for a language model, with `label` for a classifier."""
+    text_pair: str | None = None
+    """The column of a second text, read together with the first: an answer to a question."""
     label: str | None = None
     """The column of the class."""
     labels: str | None = None
@@ -81,6 +86,7 @@ class Columns(ABC):
             "source": self.source,
             "target": self.target,
             "text": self.text,
+            "text_pair": self.text_pair,
             "label": self.label,
             "labels": self.labels,
             "values": self.values,
@@ -108,6 +114,11 @@ class Columns(ABC):
         return Row(where, _example(cells, where))
 
 
+def reads_pairs(data: object) -> bool:
+    """Whether the examples of a configuration of data are two texts that are read together."""
+    return isinstance(data, Columns) and data.text_pair is not None
+
+
 def cell_of(record: Record, column: str, where: str) -> object:
     """The cell of a column. Raises `InputError` if there is none."""
     if column in record:
@@ -133,15 +144,20 @@ def _example(cells: Record, where: str) -> Example | str:
             return _pair(source, target, where)
         case {"text": text, "label": label}:
             # A label may be a number or a boolean; its name is its string form.
-            return Labelled(_text(text, where), _text(str(label), where).strip())
+            name = _text(str(label), where).strip()
+            return Labelled(_text(text, where), name, _second(cells, where))
         case {"text": text, "labels": labels}:
             return MultiLabelled(_text(text, where), _labels(labels, where))
         case {"text": text, "values": values}:
-            return Scored(_text(text, where), _numbers(values, where))
+            return Scored(_text(text, where), _numbers(values, where), _second(cells, where))
         case {"text": text}:
             return Text(_text(text, where))
         case _:
             return _tagged(_words(cells["tokens"], where), _words(cells["tags"], where), where)
+
+
+def _second(cells: Record, where: str) -> str | None:
+    return _text(cells["text_pair"], where) if "text_pair" in cells else None
 
 
 def _pair(source: object, target: object, where: str) -> Pair | str:

@@ -67,9 +67,10 @@ class EncoderModel(nn.Module):
         self,
         inputs: Shaped[Tensor, "batch *input"],
         valid: Bool[Tensor, "batch input_seq"] | None = None,
+        types: Int[Tensor, "batch seq"] | None = None,
     ) -> Iterator[Float[Tensor, "batch *outputs"]]:
         """Yield the logits of each early exit, then of the last layer; layers are run lazily."""
-        x, ctx = embedded(self.embed, inputs, valid)
+        x, ctx = embedded(self.embed, inputs, valid, types)
         return exit_logits(self.stack, self.exits, self.head, x, ctx)
 
 

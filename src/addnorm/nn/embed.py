@@ -64,7 +64,8 @@ class Embedding(nn.Module):
         x = x if self.proj is None else self.proj(x)
         x = self.position.embed(x * (self.scale * kept), ctx)
         if self.types is not None:
-            x = x + self.types(torch.zeros_like(tokens) if types is None else types)
+            alike = types is None or self.types.num_embeddings == 1
+            x = x + self.types(torch.zeros_like(tokens) if alike else types)
         x = zero_padding(x, ctx.valid)
         return zero_padding(self.dropout(self.norm(x, ctx.valid)), ctx.valid)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from addnorm.data.encoding import as_read, words_as_read
 from addnorm.data.examples import Task
 from addnorm.data.sentence_pairs import pairs_as_read
+from addnorm.data.tables import reads_pairs
 from addnorm.errors import InputError
 from addnorm.generate import (
     CompiledContinuation,
@@ -229,6 +230,8 @@ def _of_texts(
         some = texts[start : start + batch_size]
         single = [text for text in some if isinstance(text, str)]
         pairs = [pair for pair in some if not isinstance(pair, str)]
+        if single and reads_pairs(run.recipe.data):
+            raise InputError(f"{run.name}: this model reads two texts together: give pairs of them")
         read = pairs_as_read(tokenizer, pairs)
         ids = as_read(run.task, tokenizer, single) + [tokens for tokens, _ in read]
         yield batch_logits(run, ids, first + start, [types for _, types in read])
