@@ -39,6 +39,7 @@ PAGES = {
 """The tables of a recipe on each page."""
 
 EXAMPLES = {
+    "DatasetConfig.channels": 1,
     "strings": {"longest": 3},
     "group_pattern": "_([a-z]+)_",
     "hidden_states": {"weight": 0.5},
@@ -105,6 +106,7 @@ EXAMPLES = {
     "target": "de",
     "target_vocab_size": 8000,
     "text": "text",
+    "text_pair": "answer",
     "time_column": "date",
     "tokens": "words",
     "until": "2018-02-21",
