@@ -214,6 +214,7 @@ def test_batches_hold_types_beside_tokens() -> None:
             assert row[:n].tolist() == list(one.types)
             assert not row[n:].any()
             ends = (ids == text.source.eos_ids[0]).nonzero()[:, 0].tolist()
-            assert row[ends[0]] == 0 and row[ends[0] + 1] == 1
+            assert row[ends[0]] == 0
+            assert row[ends[0] + 1] == 1
             assert len(ends) == 2
     assert_close(encoded.lengths(encoded.train), [len(one.tokens) for one in encoded.train])
