@@ -51,7 +51,7 @@ def _default(found: Any, file: Path) -> str:
 
 
 def write_template(
-    out: Path, data: DataConfig, folder: Path | None, text: Tokenizers | None
+    out: Path, data: DataConfig | None, folder: Path | None, text: Tokenizers | None
 ) -> None:
     """Write the template of a model that chats beside the one saved in `out`.
 
