@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from addnorm.data.encoding import as_read
+from addnorm.data.as_read import as_read
 from addnorm.data.examples import source_text
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, translate
 from addnorm.models import EncoderDecoderModel

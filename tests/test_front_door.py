@@ -123,6 +123,7 @@ NAMES = [
     "SeriesBatchesConfig",
     "SeriesConfig",
     "SeriesEmbeddingConfig",
+    "SimilarityHeadConfig",
     "SinusoidalConfig",
     "SpanCorruptionConfig",
     "SpanUnitsConfig",

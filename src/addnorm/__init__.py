@@ -134,6 +134,7 @@ if TYPE_CHECKING:
     from addnorm.nn.residuals import PostNormConfig as PostNormConfig
     from addnorm.nn.residuals import PreNormConfig as PreNormConfig
     from addnorm.nn.residuals import SandwichNormConfig as SandwichNormConfig
+    from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
     from addnorm.runs.in_memory import train as train
     from addnorm.runs.recipe import Recipe as Recipe
     from addnorm.runs.run import Run as Run
@@ -218,6 +219,7 @@ _MODULES = {
     "addnorm.nn.residuals": (
         "DeepNormConfig ParallelConfig PostNormConfig PreNormConfig SandwichNormConfig"
     ),
+    "addnorm.nn.similarity": "SimilarityHeadConfig",
     "addnorm.runs.in_memory": "train",
     "addnorm.runs.recipe": "Recipe",
     "addnorm.runs.run": "Run",

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
-from addnorm.data.encoding import Tokenizers, as_read, encode, words_as_read
+from addnorm.data.as_read import as_read, words_as_read
+from addnorm.data.encoding import Tokenizers, encode
 from addnorm.data.examples import Corpus, Labelled, Pair, Text
 from addnorm.data.tokenizers import (
     BOS_ID,

@@ -32,14 +32,15 @@ from addnorm.nn.heads import (
     TokenHeadConfig,
     TransformConfig,
 )
+from addnorm.nn.similarity import SimilarityHeadConfig
 
 VALID = torch.tensor([[True, True, False], [False, True, True], [False, False, False]])
 POOLINGS = ("mean", "max", "first")
 
 
 def test_every_head_has_a_record() -> None:
-    """That of a forecast is tried in a file of its own: it stands behind a series alone."""
-    check_records(HeadConfig, [*HEAD_RECORDS, ForecastHeadConfig()])
+    """Two are tried in files of their own: a forecast reads series, a similarity rows in twos."""
+    check_records(HeadConfig, [*HEAD_RECORDS, ForecastHeadConfig(), SimilarityHeadConfig()])
 
 
 @pytest.mark.parametrize("config", named(HEAD_RECORDS))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.runs.tiny import train_tiny
 
-from addnorm.data.encoding import as_read
+from addnorm.data.as_read import as_read
 from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig, SampleConfig
 from addnorm.runs.run import Run

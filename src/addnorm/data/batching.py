@@ -19,8 +19,9 @@ from addnorm.data.batch import (
     tensors,
     with_valid,
 )
+from addnorm.data.compact import Encoded, texts_of
 from addnorm.data.denoising import Denoising, DenoisingConfig
-from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus, Longer
+from addnorm.data.encoding import IGNORE, EncodedCorpus, Longer
 from addnorm.data.frames import Frames, FramesConfig
 from addnorm.data.images import ExamplesConfig, Images
 from addnorm.data.masked import Masked, MaskedConfig
@@ -101,8 +102,8 @@ class Buckets(Loader[int]):
         """The examples as the task's model takes them."""
         examples = [self.examples[i] for i in items]
         name = "tokens" if self.corpus.task == "language" else "inputs"
-        read = self.padded(name, "valid", [e.tokens for e in examples])
-        if any(e.types for e in examples):
+        read = self.padded(name, "valid", self._rows(examples))
+        if any(e.types for e in examples) and not self.corpus.apart:
             width = self.width(max(len(e.types) for e in examples))
             read["types"] = padded(tensors([[*e.types] for e in examples]), 0, width)
         targets = [e.targets for e in examples]
@@ -118,6 +119,12 @@ class Buckets(Loader[int]):
         shifted = [[self.corpus.bos_id, *target[:-1]] for target in targets]
         read = self.padded("source", "source_valid", [e.tokens for e in examples])
         return Batch.of(read | self.padded("target", "target_valid", shifted), labels, indices)
+
+    def _rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
+        """What the model reads: a row an example, or of two texts that are read apart two."""
+        if not self.corpus.apart:
+            return [e.tokens for e in examples]
+        return [text for e in examples for text in texts_of(e)]
 
     def padded(self, name: str, valid_name: str, rows: Sequence[list[int]]) -> dict[str, Tensor]:
         """The rows as an argument of the model, with its mask where they are padded."""

@@ -31,7 +31,7 @@ class Encoded:
     image, a clip or a series has a `signal`, its pixels, frames or steps, and no tokens; its
     targets are the number of its class, or its text and eos. Where every output of the model has to
     say something of its own, `values` are the targets: numbers, or for each label whether the text
-    has it. Of two texts that are read together, `types` says of which each token is (0 or 1).
+    has it. Of two texts, `types` says of which each token is (0 or 1).
     """
 
     index: int
@@ -165,9 +165,21 @@ def narrow(numbers: "array[int]") -> Ids:
     return wide
 
 
-def shortened(task: Task, example: Encoded, max_len: int) -> Encoded:
-    """The example cut to `max_len` positions; what is read keeps its eos, what is said does not."""
+def texts_of(example: Encoded) -> tuple[list[int], list[int]]:
+    """The two texts of a pair."""
+    start = list(example.types).index(1)
+    return example.tokens[:start], example.tokens[start:]
+
+
+def shortened(task: Task, example: Encoded, max_len: int, *, apart: bool = False) -> Encoded:
+    """The example cut to `max_len` positions; what is read keeps its eos, what is said does not.
+
+    Two texts that are read `apart` have as many positions each.
+    """
     tokens, targets = example.tokens, example.targets
+    if apart:
+        one, other = (_keep_last(text, max_len) for text in texts_of(example))
+        return replace(example, tokens=one + other, types=[0] * len(one) + [1] * len(other))
     if task == "language":
         return replace(example, tokens=tokens[:max_len], targets=targets[:max_len])
     if task == "translation":

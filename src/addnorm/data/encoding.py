@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from addnorm.data.answers import ids_and_answers
-from addnorm.data.compact import Compact, Encoded, Ids, shortened
+from addnorm.data.as_read import around, as_read, in_groups, whole_texts, words_as_read
+from addnorm.data.compact import Compact, Encoded, Ids, shortened, texts_of
 from addnorm.data.examples import (
     Chat,
     Corpus,
@@ -25,14 +26,12 @@ from addnorm.data.examples import (
     ScoredSeries,
     Task,
     labels_of,
-    second_text,
     signal_of,
     source_text,
     target_text,
     words_of,
 )
 from addnorm.data.pieces import Advance, ids_of
-from addnorm.data.sentence_pairs import pairs_as_read
 from addnorm.data.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from addnorm.errors import InputError, nearest
 
@@ -102,6 +101,8 @@ class EncodedCorpus:
     n_labels: int = 0
     tokenizer: Tokenizer | None = field(default=None, compare=False)
     """What made the ids of plain texts."""
+    apart: bool = False
+    """Whether the two texts of a pair are encoded each by itself."""
 
     @property
     def splits(self) -> dict[str, Sequence[Encoded]]:
@@ -110,6 +111,8 @@ class EncodedCorpus:
 
     def length(self, example: Encoded) -> int:
         """How long an example is: its tokens or frames, and where it has two sides the longer."""
+        if self.apart:
+            return max(map(len, texts_of(example)))
         if example.signal is not None:
             return max(example.signal.shape[-1], len(example.targets))
         if self.task == "translation":
@@ -118,7 +121,7 @@ class EncodedCorpus:
 
     def lengths(self, examples: Sequence[Encoded]) -> list[int]:
         """The length of each of some examples."""
-        if not isinstance(examples, Compact):
+        if self.apart or not isinstance(examples, Compact):
             return [self.length(example) for example in examples]
         read, said = examples.tokens.lengths, examples.targets.lengths
         return (np.maximum(read, said) if self.task == "translation" else read).tolist()
@@ -146,7 +149,9 @@ class EncodedCorpus:
             return examples, report
         long = [f"{split} example {examples[i].index + 1}" for i in range(n) if not fits[i]]
         if longer == "shorten":
-            cut = Compact.of(shortened(self.task, example, max_len) for example in examples)
+            cut = Compact.of(
+                shortened(self.task, example, max_len, apart=self.apart) for example in examples
+            )
             return cut, replace(report, shortened=[*report.shortened, *long])
         left_out = {**report.left_out, f"longer than {max_len} tokens": long}
         kept = Compact.of(examples[i] for i in range(n) if fits[i])
@@ -158,11 +163,14 @@ def encode(
     tokenizers: Tokenizers | None,
     labels: Sequence[str] | None = None,
     advance: Advance = lambda _: None,
+    *,
+    apart: bool = False,
 ) -> EncodedCorpus:
     """Encode every example; `labels` numbers the classes or tags, by default those of the corpus.
 
     `advance` hears how the texts for a language model come along. What is read or written as text
-    has tokenizers. Raises `InputError` for a label that is not among them.
+    has tokenizers. With `apart` each of two texts is encoded by itself. Raises `InputError` for a
+    label that is not among them.
     """
     number = {label: n for n, label in enumerate(corpus.labels if labels is None else labels)}
     if tokenizers is None and corpus.has_text:
@@ -180,7 +188,7 @@ def encode(
         facts: Any = {**splits, "characters": characters, "tokenizer": tokenizers.source}
         return EncodedCorpus("language", bos_id, pad_id, **facts, reports=corpus.reports)
     encoded_sides = {
-        split: _ENCODE[corpus.task](examples, tokenizers, number)
+        split: _ENCODE[corpus.task](examples, tokenizers, number, apart)
         for split, examples in corpus.splits.items()
     }
     encoded: Any = {
@@ -190,7 +198,9 @@ def encode(
         )
         for split, sides in encoded_sides.items()
     }
-    return EncodedCorpus(corpus.task, bos_id, pad_id, **encoded, reports=corpus.reports)
+    return EncodedCorpus(
+        corpus.task, bos_id, pad_id, **encoded, reports=corpus.reports, apart=apart
+    )
 
 
 def in_memory(examples: Sequence[Example], tokenizers: Tokenizers, advance: Advance) -> Compact:
@@ -264,85 +274,33 @@ def _signals(
     )
 
 
-def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of texts, with the special tokens with which a model of the task reads them.
-
-    A tokenizer from elsewhere says itself what these are, but for the end of a text to continue.
-    """
-    before, after = around(task, tokenizer)
-    found = tokenizer.encode_batch(texts)
-    for ids in found:  # in place: there may be millions
-        ids[:0] = before
-        ids += after
-    return found
-
-
-def words_as_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
-    """The ids of a sentence to tag, and the index among them of each word's first piece."""
-    before, after = around("tagging", tokenizer)
-    ids, first = tokenizer.encode_words(words)
-    return [*before, *ids, *after], [i + len(before) for i in first]
-
-
-def around(task: Task, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
-    """The special tokens before and after each text, as a model of the task reads it."""
-    before, after = tokenizer.before, tokenizer.after
-    if before is None:
-        before = () if task == "translation" else (tokenizer.bos_id,)
-    if after is None:
-        after = tokenizer.eos_ids[:1]
-    return before, () if task == "language" else after
-
-
-AT_ONCE = 4096
-"""Texts that are tokenised at once."""
-
 Sides = Iterator[tuple[list[int], list[int], Sequence[int]]]
 """The tokens and the targets of each example, and of two texts the types of the tokens."""
 
 
-def _read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
-    """The ids of texts as a model of the task reads them, not of all at once."""
-    for i in range(0, len(texts), AT_ONCE):
-        yield from as_read(task, tokenizer, texts[i : i + AT_ONCE])
-
-
-def _translation(
-    examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]
-) -> Sides:
+def _translation(examples: Sequence[Example], tokenizers: Tokenizers, *_: object) -> Sides:
     sources = [source_text(example) for example in examples]
     targets = [target_text(example) for example in examples]
     return zip(
-        _read("translation", tokenizers.source, sources),
-        _read("translation", tokenizers.target, targets),
+        in_groups("translation", tokenizers.source, sources),
+        in_groups("translation", tokenizers.target, targets),
         repeat(()),
     )
 
 
 def _classification(
-    examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int]
+    examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int], apart: bool
 ) -> Sides:
-    for example, (tokens, types) in zip(examples, _whole(examples, tokenizers), strict=True):
+    read = whole_texts(tokenizers.source, examples, apart=apart)
+    for example, (tokens, types) in zip(examples, read, strict=True):
         yield tokens, _numbers(example, number), types
 
 
 def _every_output(
-    examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]
+    examples: Sequence[Example], tokenizers: Tokenizers, _: object, apart: bool
 ) -> Sides:
-    return ((tokens, [], types) for tokens, types in _whole(examples, tokenizers))
-
-
-def _whole(
-    examples: Sequence[Example], tokenizers: Tokenizers
-) -> Iterator[tuple[list[int], Sequence[int]]]:
-    """What is read of each text, or of each two, with the types of their tokens."""
-    texts = [source_text(example) for example in examples]
-    seconds = [second_text(example) for example in examples]
-    if not any(seconds):
-        return zip(_read("classification", tokenizers.source, texts), repeat(()))
-    pairs = list(zip(texts, seconds, strict=True))
-    groups = (pairs[i : i + AT_ONCE] for i in range(0, len(pairs), AT_ONCE))
-    return chain.from_iterable(pairs_as_read(tokenizers.source, some) for some in groups)
+    read = whole_texts(tokenizers.source, examples, apart=apart)
+    return ((tokens, [], types) for tokens, types in read)
 
 
 def _values(example: Example, number: Mapping[str, int]) -> Shaped[Tensor, " outputs"] | None:
@@ -359,7 +317,7 @@ def _values(example: Example, number: Mapping[str, int]) -> Shaped[Tensor, " out
 
 
 def _tagging(
-    examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int]
+    examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int], *_: object
 ) -> Sides:
     for example in examples:
         tokens, first = words_as_read(tokenizers.source, words_of(example))
@@ -369,7 +327,7 @@ def _tagging(
         yield tokens, targets, ()
 
 
-def _chats(examples: Sequence[Example], tokenizers: Tokenizers, _: Mapping[str, int]) -> Sides:
+def _chats(examples: Sequence[Example], tokenizers: Tokenizers, *_: object) -> Sides:
     for example in examples:
         assert isinstance(example, Chat)
         ids, answered = ids_and_answers(tokenizers.source, example)

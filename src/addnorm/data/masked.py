@@ -8,9 +8,10 @@ import torch
 from pydantic import Field, PositiveInt
 
 from addnorm.config import Probability, config
+from addnorm.data.as_read import around
 from addnorm.data.batch import Batch, Loader, Loaders, padded, with_valid
 from addnorm.data.compact import Encoded, Ids
-from addnorm.data.encoding import IGNORE, EncodedCorpus, around
+from addnorm.data.encoding import IGNORE, EncodedCorpus
 from addnorm.data.mask_units import NONE, MaskUnitsConfig, TokenUnitsConfig, WordBeginnings
 from addnorm.data.segments import Segment, SegmentBatches, Segments, tokenizer_of
 from addnorm.data.special_tokens import MASK, mask_id_of

@@ -5,9 +5,10 @@ from typing import Any, overload
 
 import numpy as np
 
+from addnorm.data.as_read import around
 from addnorm.data.batch import dice
 from addnorm.data.compact import Compact, Encoded, Ids
-from addnorm.data.encoding import EncodedCorpus, around
+from addnorm.data.encoding import EncodedCorpus
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 

@@ -1,4 +1,4 @@
-"""Sentence pairs for cross-encoders: token ids with special tokens, and token types."""
+"""Sentence pairs in ids: two texts side by side with their types, or each by itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

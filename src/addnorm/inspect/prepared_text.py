@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from addnorm.data.encoding import IGNORE, as_read, words_as_read
+from addnorm.data.as_read import as_read, words_as_read
+from addnorm.data.encoding import IGNORE
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate

@@ -26,6 +26,7 @@ from addnorm.nn.heads import (
 from addnorm.nn.init import initialise
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.residuals import Depth
+from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import check_conflicts, kind_of
 
 
@@ -46,8 +47,10 @@ class EncoderModel(nn.Module):
         inputs: Shaped[Tensor, "batch *input"],
         valid: Bool[Tensor, "batch input_seq"] | None = None,
         types: Int[Tensor, "batch seq"] | None = None,
-    ) -> Float[Tensor, "batch *outputs"]:
+    ) -> Float[Tensor, "rows *outputs"]:
         """The logits: `batch classes` from a classification head, else `batch seq outputs`.
+
+        Of a similarity head, which compares each two rows, `batch/2 outputs`.
 
         `types` are the token type (segment) ids, if the embedding has any.
         """
@@ -114,7 +117,9 @@ class EncoderConfig(TransformerConfig):
         position = self.build_position(causal=False)
         embed = build_input(self.input, self, position, vocab_size)
         tokens = isinstance(self.head, TokenHeadConfig)
-        labels = isinstance(self.head, ClassificationHeadConfig | TaggingHeadConfig)
+        labels = isinstance(self.head, ClassificationHeadConfig | TaggingHeadConfig) or (
+            isinstance(self.head, SimilarityHeadConfig) and self.head.problem == "single_label"
+        )
         if labels and n_labels is None:
             raise ValueError(f"a {kind_of(self.head)} head needs n_labels")
         n_outputs = vocab_size if tokens else n_labels or 0

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from addnorm.config import Probability, config
 from addnorm.nn.built import built_module
 from addnorm.nn.context import Context
-from addnorm.nn.convolution_pooling import ConvolutionPooling, ConvolutionPoolingConfig
+from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
@@ -20,10 +20,17 @@ from addnorm.nn.functional import soft_capped
 from addnorm.nn.linear import Linear, linear
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
-from addnorm.nn.pooling import POOLINGS, SequencePooling, first_token
+from addnorm.nn.pooling import (
+    POOLINGS,
+    Pooled,
+    PoolingConfig,
+    RealTokens,
+    build_pooling,
+    first_token,
+)
+from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
-from addnorm.word_or_table import WordOrTable
 
 Problem = Literal["single_label", "multi_label", "regression"]
 """What a text's outputs mean: logits of one class, of independent labels, or real values."""
@@ -189,7 +196,7 @@ class ClassificationHead(nn.Module):
         width: int,
         n_outputs: int,
         *,
-        pooling: Literal["mean", "max", "first"] | SequencePooling | ConvolutionPooling = "mean",
+        pooling: Literal["mean", "max", "first"] | Callable[[Hidden, RealTokens], Pooled] = "mean",
         transform: nn.Module | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -202,12 +209,6 @@ class ClassificationHead(nn.Module):
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch classes"]:
         valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
         return self.proj(self.dropout(self.transform(self.pool(x, valid[..., None]))))
-
-
-PoolingConfig = Annotated[
-    Literal["mean", "max", "first", "seqpool"] | ConvolutionPoolingConfig, WordOrTable()
-]
-"""Any pooling: one without settings by its name, else its table."""
 
 
 @config
@@ -246,11 +247,7 @@ class ClassificationHeadConfig:
         }
 
     def build(self, d_model: int, n_outputs: int) -> ClassificationHead:
-        pooling, width = self.pooling, d_model
-        if isinstance(pooling, ConvolutionPoolingConfig):
-            pooling, width = pooling.build(d_model), pooling.width
-        elif pooling == "seqpool":
-            pooling = SequencePooling(d_model)
+        pooling, width = build_pooling(self.pooling, d_model)
         return ClassificationHead(
             width_after(self.transform, width),
             n_outputs,
@@ -370,6 +367,7 @@ HeadConfig = Annotated[
     TokenHeadConfig
     | ClassificationHeadConfig
     | TaggingHeadConfig
+    | SimilarityHeadConfig
     | ForecastHeadConfig
     | PoolerHeadConfig
     | HiddenHeadConfig

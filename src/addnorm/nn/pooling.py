@@ -1,11 +1,16 @@
 """Pooling: a sequence of vectors becomes one, and padding takes no part in it."""
 
+from collections.abc import Callable
+from typing import Annotated, Literal
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Hidden
+from addnorm.word_or_table import WordOrTable
 
 RealTokens = Bool[Tensor, "batch seq 1"]
 """Which tokens are real."""
@@ -51,3 +56,18 @@ class SequencePooling(nn.Module):
         scores = torch.where(valid, scores, torch.finfo(scores.dtype).min)
         weights = scores.softmax(1).to(x.dtype)  # of padding alone they are even, and x is zero
         return (weights.transpose(1, 2) @ x).squeeze(1)
+
+
+PoolingConfig = Annotated[
+    Literal["mean", "max", "first", "seqpool"] | ConvolutionPoolingConfig, WordOrTable()
+]
+"""Any pooling: one without settings by its name, else its table."""
+
+
+def build_pooling(
+    pooling: PoolingConfig, d_model: int
+) -> tuple[nn.Module | Callable[[Hidden, RealTokens], Pooled], int]:
+    """A pooling, and the width of the vectors that it gives."""
+    if isinstance(pooling, ConvolutionPoolingConfig):
+        return pooling.build(d_model), pooling.width
+    return SequencePooling(d_model) if pooling == "seqpool" else POOLINGS[pooling], d_model

@@ -5,8 +5,8 @@ from typing import Unpack
 
 from addnorm.data import ChatConfig
 from addnorm.data.answers import prompt_ids
+from addnorm.data.as_read import as_read
 from addnorm.data.chat import messages_of, prompt_of
-from addnorm.data.encoding import as_read
 from addnorm.errors import InputError
 from addnorm.runs.chat_template import chat_template
 from addnorm.runs.run import Run

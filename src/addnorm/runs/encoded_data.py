@@ -10,7 +10,7 @@ from rich.console import Console
 from addnorm.data import Corpus
 from addnorm.data.batching import special_tokens_of
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
-from addnorm.data.examples import Series
+from addnorm.data.examples import Scored, Series, second_text
 from addnorm.data.forecast_windows import encode_series
 from addnorm.data.scaling import Scaling
 from addnorm.data.special_tokens import with_special_tokens
@@ -19,6 +19,7 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
+from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.folder import Saved, read_settings
 from addnorm.runs.metrics import entity_scores, transcription_scores
 from addnorm.runs.recipe import Recipe, task_of
@@ -80,7 +81,11 @@ def read_data(
         scaling = scaling or first.scaling
         encoded = encode_series(corpus, *window, scaling)
         return EncodedData(corpus, encoded, None, labels, scaling)
-    encoded = encode(corpus, tokenizers, labels)
+    head = recipe.model.head
+    apart = isinstance(head, SimilarityHeadConfig)
+    if apart:
+        check_pairs(head, corpus)
+    encoded = encode(corpus, tokenizers, labels, apart=apart)
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
     return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
 
@@ -91,6 +96,31 @@ def _check_packages(corpus: Corpus) -> None:
         entity_scores([["O"]], [["O"]])
     if corpus.task == "translation" and corpus.medium != "text":
         transcription_scores(["a"], ["a"])
+
+
+def check_pairs(head: SimilarityHeadConfig, corpus: Corpus) -> None:
+    """Raise `InputError` for data without a second text, or with numbers beyond a cosine's."""
+    if not second_text(corpus.train[0]):
+        raise InputError(
+            "model.head.kind = 'similarity' compares two texts, and the data have one: name the "
+            "column of the second in data.text_pair"
+        )
+    values = [one.values for one in corpus.train if isinstance(one, Scored)]
+    if not values or head.problem != "regression":
+        return
+    if len(values[0]) > 1:
+        raise InputError(
+            f"a cosine is one number, and the data have {len(values[0])} of each pair: name one "
+            "column in data.values"
+        )
+    (least,), (most,) = min(values), max(values)
+    low, high = sorted((2 * head.range[0] - head.range[1], head.range[1]))
+    if least < low or most > high:
+        raise InputError(
+            f"the data have numbers from {least:g} to {most:g}, and with model.head.range = "
+            f"{[*head.range]} cosines stand for {low:g} to {high:g}: give range = "
+            f"[{least:g}, {most:g}]"
+        )
 
 
 def window_of(recipe: Recipe, known: Sequence[str], names: Sequence[str]) -> tuple[int, int]:

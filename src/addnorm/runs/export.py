@@ -22,6 +22,7 @@ from addnorm.models import (
 )
 from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
 from addnorm.quantize.model import scales_of
+from addnorm.runs.bi_encoder import giving_vectors, without_head, write_pooling
 from addnorm.runs.chat_template import write_template
 from addnorm.runs.generation_config import keys_of
 from addnorm.runs.quantized import Quantization, check_float
@@ -75,16 +76,17 @@ def shaped_of(run: Run) -> ModelSpec:
 def _also(run: Run, out: Path) -> None:
     """What stands beside a model in a folder for Hugging Face: its modules and its template."""
     copy_modules(run.folder, out)
+    write_pooling(out, run)
     write_template(out, run.recipe.data, run.folder, run.text)
 
 
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:
     check_float(run, "has a form in Hugging Face's folders")
-    keys = _decoding_keys(run)
+    keys, plain = _decoding_keys(run), without_head(run)
     written = save(
         out,
-        shaped_of(run),
-        run.model,
+        shaped_of(plain),
+        plain.model,
         run.text,
         model_type=family,
         generation=keys,
@@ -109,7 +111,7 @@ def _decoding_keys(run: Run) -> dict[str, Any] | None:
 def _onnx(run: Run, out: Path, _: str | None) -> list[str]:
     from addnorm.convert.exporters.onnx import export_onnx
 
-    files = export_onnx(run.model, run.recipe.model, out)
+    files = export_onnx(giving_vectors(run.model), run.recipe.model, out)
     return [f"{file}: for onnxruntime" for file in files]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from addnorm.data.encoding import around
+from addnorm.data.as_read import around
 from addnorm.data.special_tokens import MASKS, mask_id_of
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError

@@ -169,10 +169,6 @@ class SentenceVectors:
             found = step(found)
         return found[..., : self.kept]
 
-    def n_features(self, d_model: int) -> int:
-        """The length of a vector that is pooled of hidden states of this width."""
-        return self.vectors(torch.zeros(1, 1, d_model), torch.ones(1, 1, dtype=torch.bool)).shape[1]
-
     def check_width(self, d_model: int) -> None:
         """Raise `InputError` where the pooling is for hidden states of another width."""
         if self.width not in (None, d_model):

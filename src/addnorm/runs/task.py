@@ -25,6 +25,7 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHeadConfig,
 )
+from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import kind_of, members
 
 LABELLED: tuple[Task, ...] = (
@@ -49,7 +50,7 @@ def task_of_head(head: Any) -> Task | None:
 
     None if it has none. Raises `InputError` for an unknown task.
     """
-    if isinstance(head, ClassificationHeadConfig):
+    if isinstance(head, ClassificationHeadConfig | SimilarityHeadConfig):
         return PROBLEMS[head.problem]
     if isinstance(head, TaggingHeadConfig):
         return "tagging"
@@ -100,7 +101,7 @@ def task_of_model(model: ModelConfig) -> Task:
         )
     raise InputError(
         f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "
-        "scores. Valid: classification, tagging, token, forecast."
+        "scores. Valid: classification, similarity, tagging, token, forecast."
     )
 
 

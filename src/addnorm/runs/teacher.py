@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import nn
+
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.heads import TokenHead
+from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.run import Run
 
 SHOWN = 3
@@ -38,11 +41,21 @@ def open_teacher(
     if run.labels != tuple(labels):
         theirs, ours = ", ".join(run.labels) or "none", ", ".join(labels) or "none"
         raise InputError(f"{where} has other labels: {theirs} there, and {ours} here")
-    heads = [one.head for one in (run.model, student)]
-    widths = [head.weight.shape[0] for head in heads if isinstance(head, TokenHead)]
+    _check_heads(where, run.model.head, student.head)
+    return run
+
+
+def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
+    """Raise `InputError` for a head of other tokens, or one that reads pairs otherwise."""
+    both = (theirs, ours)
+    if isinstance(theirs, SimilarityHead) != isinstance(ours, SimilarityHead):
+        raise InputError(
+            f"{where} and the student read pairs of texts differently: one of them each text by "
+            "itself, the other both together"
+        )
+    widths = [head.weight.shape[0] for head in both if isinstance(head, TokenHead)]
     if len({*widths}) > 1:
         raise InputError(f"{where} says {widths[0]:,} tokens, and the student {widths[1]:,}")
-    return run
 
 
 def _check_tokens(what: str, theirs: Tokenizer, ours: Tokenizer) -> None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.encoding import as_read, words_as_read
+from addnorm.data.as_read import apart_as_read, as_read, words_as_read
 from addnorm.data.examples import Task
 from addnorm.data.sentence_pairs import pairs_as_read
 from addnorm.data.tables import reads_pairs
@@ -32,6 +32,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import ClassificationHead, Transform
 from addnorm.nn.masks import Full
+from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import reads_files, transcribed
@@ -230,8 +231,13 @@ def _of_texts(
         some = texts[start : start + batch_size]
         single = [text for text in some if isinstance(text, str)]
         pairs = [pair for pair in some if not isinstance(pair, str)]
-        if single and reads_pairs(run.recipe.data):
-            raise InputError(f"{run.name}: this model reads two texts together: give pairs of them")
+        apart = isinstance(run.model.head, SimilarityHead)
+        if single and (apart or reads_pairs(run.recipe.data)):
+            how = "compares two texts" if apart else "reads two texts together"
+            raise InputError(f"{run.name}: this model {how}: give pairs of them")
+        if apart:
+            yield batch_logits(run, apart_as_read(tokenizer, pairs), first + start)
+            continue
         read = pairs_as_read(tokenizer, pairs)
         ids = as_read(run.task, tokenizer, single) + [tokens for tokens, _ in read]
         yield batch_logits(run, ids, first + start, [types for _, types in read])
@@ -285,14 +291,12 @@ def embed(
     check_choice("pooling", pooling or "mean", get_args(Pooling))
     folder = SentenceVectors.of(run.folder) if pooling is None else None
     if not texts:
-        d_model = run.recipe.model.d_model
-        n = d_model if folder is None else folder.n_features(d_model)
-        return torch.empty(0, n, device=run.device)
+        return embed(run, ["a"], pooling)[:0]
     found: list[Tensor] = []
     for start in range(0, len(texts), batch_size):
         x, ctx = _hidden(run, texts[start : start + batch_size], first + start, folder)
         if folder is None:
-            found.append(_pooled(run, x, ctx, pooling or "mean"))
+            found.append(_pooled(run, x, ctx, pooling))
         else:
             assert ctx.valid is not None
             found.append(folder.vectors(_wide(x), ctx.valid))
@@ -344,8 +348,10 @@ def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:
     return x if transform.proj.out_features == x.shape[-1] else transform(x)
 
 
-def _pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling) -> Tensor:
-    """Pool the hidden states into one vector per text."""
+def _pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
+    """Pool the hidden states into one vector per text, by default as the model learnt to."""
+    if isinstance(run.model.head, SimilarityHead) and pooling in (None, "head"):
+        return _wide(run.model.head.vectors(x, ctx))
     if pooling == "head":
         vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
         if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
@@ -356,7 +362,7 @@ def _pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling) -> Tensor:
         return _wide(vectors)
     assert ctx.valid is not None
     lengths, x = ctx.valid.sum(1), _wide(x)
-    if pooling == "mean":
+    if pooling in (None, "mean"):
         return torch.where(ctx.valid[..., None], x, 0.0).sum(1) / lengths[:, None]
     places = torch.zeros_like(lengths) if pooling == "first" else lengths - 1
     return x[torch.arange(len(x), device=x.device), places]

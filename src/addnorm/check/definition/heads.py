@@ -21,6 +21,7 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHeadConfig,
 )
+from addnorm.nn.similarity import SimilarityHeadConfig
 
 Outputs = Float[Tensor, "rows outputs"]
 
@@ -50,11 +51,7 @@ def tagging(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
 
 def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Devlin et al. 2019, §4.1; `seqpool` is Hassani et al. 2021, §3.3."""
-    if isinstance(config.pooling, ConvolutionPoolingConfig):
-        found = [convolved(config.pooling, under(weights, "pool"), x[t]) for t in _each(texts)]
-        pooled = torch.stack(found)
-    else:
-        pooled = _pooled(config.pooling, weights, x, texts)
+    pooled = _pooled(config.pooling, weights, x, texts)
     return linear(
         weights, "proj", transformed(config.transform, under(weights, "transform"), pooled)
     )
@@ -73,7 +70,9 @@ def convolved(config: Any, weights: Weights, text: Tokens) -> Tensor:
     return torch.cat(largest)
 
 
-def _pooled(pooling: str, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
+def _pooled(pooling: Any, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
+    if isinstance(pooling, ConvolutionPoolingConfig):
+        return torch.stack([convolved(pooling, under(weights, "pool"), x[t]) for t in _each(texts)])
     pool = {
         "mean": lambda t: t.mean(0),
         "max": lambda t: t.amax(0),
@@ -81,6 +80,20 @@ def _pooled(pooling: str, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
         "seqpool": lambda t: torch.softmax(linear(weights, "pool.score", t)[:, 0], 0) @ t,
     }
     return torch.stack([pool[pooling](x[tokens]) for tokens in _each(texts)])
+
+
+def similarity(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Reimers & Gurevych 2019, §3, for the texts in twos."""
+    vectors = _pooled(config.pooling, under(weights, "vectors"), x, texts)
+    rows: list[Tensor] = []
+    for u, v in zip(vectors[0::2], vectors[1::2], strict=True):
+        if config.problem == "single_label":
+            both = torch.cat([u, v, (u - v).abs()])
+            rows.append(linear(under(weights, "compare"), "proj", both))
+        else:
+            low, high = config.range
+            rows.append(low + (high - low) * (u @ v)[None] / (u.norm() * v.norm()))
+    return torch.stack(rows)
 
 
 def forecast(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
@@ -113,6 +126,7 @@ HEADS = Definitions[Callable[[Any, Weights, Tokens, Texts], Outputs]](
         TaggingHeadConfig: tagging,
         ForecastHeadConfig: forecast,
         ClassificationHeadConfig: classification,
+        SimilarityHeadConfig: similarity,
         PoolerHeadConfig: pooler,
         HiddenHeadConfig: hidden,
     },

@@ -124,9 +124,8 @@ def _state(old: Model, config: ModelConfig) -> Weights:
             case EncoderDecoderConfig():
                 built = config.build(sizes.get("source", sizes["target"]), sizes["target"])
             case EncoderConfig():
-                n_labels = (
-                    len(weights["head.proj.weight"]) if "head.proj.weight" in weights else None
-                )
+                maps = ("head.proj.weight", "head.compare.proj.weight")
+                n_labels = next((len(weights[name]) for name in maps if name in weights), None)
                 built = config.build(next(iter(sizes.values()), 0), n_labels)
             case _:
                 built = config.build(next(iter(sizes.values())))
