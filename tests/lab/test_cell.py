@@ -1,10 +1,15 @@
 """A cell: what it answers survives a file, and a damaged file is no answer."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.lab.small import small_study
+import torch
+from tests.lab.small import recipe_file, small_study
 
+from addnorm.errors import InputError
+from addnorm.lab import cell
 from addnorm.lab.cell import FIGURES, FIGURES_OF, Figures, read_figures, run_cell, write_figures
 
 SOME = Figures(
@@ -65,3 +70,60 @@ def test_figures_of_another_cell_are_not_believed(tmp_path: Path) -> None:
     assert read_figures(tmp_path / "one" / FIGURES) == found
     (tmp_path / "other" / FIGURES).write_bytes((tmp_path / "one" / FIGURES).read_bytes())
     assert read_figures(tmp_path / "other" / FIGURES) is None
+
+
+OWN = """
+from dataclasses import dataclass
+
+from torch import nn
+
+
+class OwnNorm(nn.LayerNorm):
+    def forward(self, x, valid=None):
+        return super().forward(x)
+
+
+@dataclass(frozen=True)
+class OwnNormConfig:
+    kind: str = "own_norm_of_cells:OwnNormConfig"
+
+    def build(self, d_model: int) -> nn.Module:
+        return OwnNorm(d_model)
+"""
+
+
+def test_a_worker_that_goes_on_imports_what_is_new_and_sees_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell, "_imported", {})
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    file = tmp_path / "own_norm_of_cells.py"
+    file.write_text(OWN)
+    try:
+        cell.prepare_process(1, ())
+        cell.prepare_process(2, (str(file),))
+        assert torch.get_num_threads() == 2
+        assert "own_norm_of_cells" in sys.modules
+        cell.prepare_process(1, (str(file),))
+        file.write_text(OWN + "SCALE = 5\n")
+        with pytest.raises(InputError, match="has changed since a worker"):
+            cell.prepare_process(1, (str(file),))
+    finally:
+        torch.set_num_threads(before)
+        sys.modules.pop("own_norm_of_cells", None)
+
+
+@pytest.mark.long
+def test_a_recipe_that_imports_its_parts_is_compared(tmp_path: Path) -> None:
+    (tmp_path / "own_norm_of_cells.py").write_text(OWN)
+    OWN_NORM = "own_norm_of_cells:OwnNormConfig"
+    file = recipe_file(tmp_path)
+    file.write_text('import = ["own_norm_of_cells.py"]\n' + file.read_text())
+    command = [sys.executable, "-m", "addnorm", "ablate", str(file), "--seeds", "2"]
+    command += ["--vary", f"model.norm=layernorm,{OWN_NORM}", "--out", str(tmp_path / "study")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "study" / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 4

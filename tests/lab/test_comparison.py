@@ -9,7 +9,14 @@ from tests.lab.small import small_study
 from tests.lab.test_executor import Here
 
 from addnorm.errors import InputError
-from addnorm.lab.comparison import compare, comparison_markdown, rows, write_comparison
+from addnorm.lab.comparison import (
+    Comparison,
+    Facts,
+    compare,
+    comparison_markdown,
+    rows,
+    write_comparison,
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +74,16 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         compare([tmp_path / "a", tmp_path / "b"])
     with pytest.raises(InputError, match=r"no config\.json"):
         compare([tmp_path, tmp_path / "b"])
+
+
+def test_the_best_of_runs_by_other_metrics_is_named() -> None:
+    facts = {"folder": "", "parameters": 1, "flops": None, "steps": 1, "tokens": 1, "seconds": 1.0}
+    runs = [
+        Facts(name="a", metric="accuracy", best=83.0, best_step=10, last_loss=None, **facts),
+        Facts(name="b", metric="loss", best=0.5, best_step=30, last_loss=None, **facts),
+    ]
+    table = dict(rows(Comparison(runs=runs, fields={})))
+    assert table["best"] == ["accuracy 83 (step 10)", "loss 0.5 (step 30)"]
+    assert (
+        dict(rows(Comparison(runs=runs[:1] * 2, fields={})))["best accuracy"][0] == "83 (step 10)"
+    )

@@ -186,3 +186,14 @@ def test_one_kind_of_data_does_not_wait_for_the_other(tmp_path: Path) -> None:
     jobs = jobs_of(["rmsnorm"], "quick", tmp_path)
     keep(tmp_path, jobs[:-1], 1.0)
     assert [one.left for one in measured(tmp_path, "rmsnorm")] == [0, 1]
+
+
+@pytest.mark.parametrize("rows", [[[1, 2]], "rows", [["a", "b", 1]], [["a", "b", 1, "many"]]])
+def test_lines_of_another_shape_are_passed_over(rows: object, tmp_path: Path) -> None:
+    line = {"digest": "", "size": "quick", "task": "chain", "seed": 1, "machine": "m"}
+    line |= {"settings": {}, "rows": rows}
+    (tmp_path / "cache.jsonl").write_text(json.dumps(line) + "\n")
+    assert lines_of(tmp_path, "cache") == []
+    (tmp_path / "cache.jsonl").write_text(json.dumps(line | {"rows": [["a", "b", 1, 2.0]]}) + "\n")
+    assert len(lines_of(tmp_path, "cache")) == 1
+    assert measured(tmp_path, "cache") == [], "a cell that is none any more is not measured"

@@ -8,6 +8,7 @@ from tests.lab.small import recipe_file
 from addnorm.errors import InputError
 from addnorm.lab.grid import reader_of, variants_of
 from addnorm.lab.matching import cost_of, flops_per_token, matched
+from addnorm.runs.build import count_parameters
 from addnorm.runs.training import Prepared
 
 
@@ -70,3 +71,41 @@ def test_a_field_that_is_none_is_named(field: str, message: str, tmp_path: Path)
         matched(read, variants, lambda _: 1.0, field)
     with pytest.raises(InputError, match=message):
         matched(read, variants, lambda _: 1.0, field)
+
+
+def test_a_width_that_heads_do_not_divide_is_passed_over(tmp_path: Path) -> None:
+    read = reader_of(
+        recipe_file(tmp_path), {"model.attention.n_heads": "4", "model.d_model": "256"}
+    )
+    variants = variants_of(read, {"model.n_layers": ["1", "2"]})
+    cost = cost_of("parameters", variants)
+    [first, second] = matched(read, variants, cost, "model.d_model")
+    assert first.recipe is not None
+    assert second.recipe is not None, second.refused
+    assert second.recipe.model.d_model % 4 == 0
+    assert cost(second.recipe) == pytest.approx(cost(first.recipe), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("match", "vary"),
+    [
+        ("parameters", {"tokenizer": ['{kind = "char"}', '{kind = "bpe", vocab_size = 300}']}),
+        ("flops", {"train.batching.seq_len": ["16", "64"]}),
+    ],
+)
+def test_a_cost_is_that_of_its_own_vocabulary_and_batches(
+    match, vary: dict[str, list[str]], tmp_path: Path
+) -> None:
+    read = reader_of(recipe_file(tmp_path), {"model.d_model": "64"})
+    variants = variants_of(read, vary)
+    found = matched(read, variants, cost_of(match, variants))
+    for one in found:
+        assert one.recipe is not None, one.refused
+    sizes = []
+    for one in found:
+        prepared = Prepared(one.recipe)
+        if match == "flops":
+            sizes.append(flops_per_token(one.recipe, prepared))
+        else:
+            sizes.append(count_parameters(one.recipe, prepared.tokenizers, prepared.labels))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.02)

@@ -18,6 +18,7 @@ from addnorm.lab.speedrun import (
     Time,
     boards_of,
     contenders,
+    imported,
     record,
     speedrun,
     times_table,
@@ -94,7 +95,7 @@ def test_a_speed_run_begins_from_nothing(tmp_path: Path) -> None:
 
 def test_a_recipe_called_record_is_timed_all_the_same(tmp_path: Path) -> None:
     mine = tmp_path / "record.toml"
-    mine.write_text(record("shakespeare-1.88").replace("steps = 300", "steps = 7"), "utf-8")
+    mine.write_text(record("shakespeare-1.88").replace("steps = 330", "steps = 7"), "utf-8")
     found = contenders("shakespeare-1.88", mine, tmp_path / "out")
     assert len({*found.values()}) == 2
     assert "steps = 7" in found["record (yours)"].read_text("utf-8")
@@ -143,3 +144,12 @@ def test_a_run_that_fails_is_one_message(tmp_path: Path, monkeypatch: pytest.Mon
     told = Console(file=StringIO())
     with pytest.raises(InputError, match="lr"):
         speedrun("small", None, 1, tmp_path, tmp_path / "out", told)
+
+
+def test_a_recipe_brings_the_parts_that_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("SCALE = 2\n")
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('import = ["mine.py"]\n' + record("shakespeare-1.88"), "utf-8")
+    assert [file.name for file in imported(recipe)] == ["mine.py"]
+    found = contenders("shakespeare-1.88", recipe, tmp_path / "out")
+    assert (found["mine (yours)"].parent / "mine.py").read_text() == "SCALE = 2\n"

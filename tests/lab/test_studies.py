@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import torch
 from tests.lab.small import recipe_file, small_study
 from tests.lab.test_executor import Here
 
+from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.lab.cell import FIGURES
 from addnorm.lab.executor import processes
@@ -203,3 +205,29 @@ def test_another_grid_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         study_of(recipe_file(tmp_path), study.folder, design)
     more = Design(vary={"model.norm": ["layernorm", "rmsnorm", "scalenorm"]}, seeds=3)
     assert len(study_of(recipe_file(tmp_path), study.folder, more).variants) == 3
+
+
+def test_a_study_that_was_killed_while_it_began_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever file comes first, the same command finds its study."""
+
+    def killed(*_: object) -> None:
+        raise SystemError
+
+    study = small_study(tmp_path)
+    for nth in range(3):
+        left = [nth]
+
+        def some(file: Path, text: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                killed()
+            atomic_write(file, text)
+
+        monkeypatch.setattr("addnorm.lab.studies.atomic_write", some)
+        with pytest.raises(SystemError):
+            study.write_settings()
+        monkeypatch.undo()
+        small_study(tmp_path).write_settings()
+        shutil.rmtree(study.folder)

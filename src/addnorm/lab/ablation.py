@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from addnorm.errors import InputError, Interrupted
+from addnorm.lab.checks import prepared
 from addnorm.lab.executor import cluster, processes
 from addnorm.lab.grid import Variant
 from addnorm.lab.halving import halve
@@ -63,6 +65,7 @@ def ablate_recipe(
     if options.budget is not None:
         read_budget(options.budget)  # a mistake there is said before anything is measured
     study = study_of(recipe, folder, design)
+    study = checked(study, console)
     for variant in study.variants:
         if variant.refused:
             console.out(f"refused: {variant.name}: {variant.refused}", highlight=False)
@@ -74,6 +77,21 @@ def ablate_recipe(
         return []
     summary = run_study(study, options, at_once, console)
     return write_report(study, summary)
+
+
+def checked(study: Study, console: Console) -> Study:
+    """The study without the variants whose data or model fail, which are refused by name.
+
+    A study all of whose cells are done is not tried again. Raises `InputError` if fewer than two
+    variants are left.
+    """
+    if all(len(study.figures()[cell.variant]) == study.n_seeds for cell in study.cells):
+        return study
+    variants = prepared(study.variants, partial(console.out, highlight=False))
+    if sum(one.recipe is not None for one in variants) < 2:
+        reasons = "; ".join(f"{one.name}: {one.refused}" for one in variants if one.refused)
+        raise InputError(f"nothing is left to compare {variants[0].name} with: {reasons}")
+    return replace(study, variants=variants)
 
 
 def run_study(study: Study, options: Options, at_once: int, console: Console) -> Summary:
@@ -164,7 +182,7 @@ def within_budget(
     once = sum(cost.seconds for cost in costs.values()) / min(at_once, len(costs))
     wanted = len(study.settings.seeds)
     fit = min(wanted, int(budget / once)) if once else wanted
-    if earlier is not None and earlier.budget == options.budget:
+    if earlier is not None and (earlier.budget, earlier.wanted) == (options.budget, wanted):
         fit = min(wanted, len(earlier.seeds))  # what the same command decided before
     if fit < 1:
         raise InputError(
@@ -174,7 +192,7 @@ def within_budget(
     if fit < wanted:
         console.out(f"budget: {fit} of {wanted} seeds fit into {options.budget}", highlight=False)
     seeds = study.settings.seeds[:fit]
-    settings = replace(study.settings, seeds=seeds, budget=options.budget)
+    settings = replace(study.settings, seeds=seeds, budget=options.budget, wanted=wanted)
     return replace(study, settings=settings)
 
 

@@ -113,20 +113,28 @@ def write_figures(file: Path, found: Figures) -> None:
     atomic_write(file, json.dumps(tree, ensure_ascii=False))
 
 
-_prepared: list[int] = []
+_imported: dict[str, list[str]] = {}
 
 
 def prepare_process(threads: int, imports: tuple[str, ...]) -> None:
-    """Give this process its threads, and import the parts of a person's own, once."""
-    if _prepared:
-        return
+    """Give this process its threads, and import the parts of a person's own.
+
+    Raises `InputError` for a part that has changed since a worker of a cluster imported it.
+    """
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
     import torch
 
     torch.set_num_threads(threads)
     if imports:
+        from addnorm.lab.digest import digests_of_module
         from addnorm.runs.imports import import_parts
 
         import_parts(imports)
-    _prepared.append(threads)
+        for name in imports:
+            text = digests_of_module(name)
+            if _imported.setdefault(name, text) != text:
+                raise InputError(
+                    f"{name} has changed since a worker of the cluster imported it: start the "
+                    "workers again"
+                )

@@ -10,7 +10,7 @@ from addnorm.inspect.curves import COLORS
 from addnorm.inspect.pictures import FAINT, INK, Axes, Lettering, blank_figure, finished, log_scale
 from addnorm.lab.claim_words import WORDS
 from addnorm.lab.claims import CLAIMS, claim_called
-from addnorm.lab.claims.claim import Both, Claim, Finding, Panel, Results, verdict
+from addnorm.lab.claims.claim import Both, Claim, Finding, Panel, Results, Word, verdict
 from addnorm.lab.claims.tasks import MADE
 from addnorm.lab.laboratory import Measured, measured
 from addnorm.lab.report import page, with_reach
@@ -126,6 +126,8 @@ def claim_page(name: str, several: Sequence[Measured], language: Language) -> st
             "",
             *(f"- **{words[one.word]}** {_of(one.text, language)}" for one in findings),
             "",
+            agreement(claim.literature_finds, verdict(findings), words),
+            "",
             f"![{_of(claim.title, language)}]({picture_name(name, one.task)}.svg)",
             "",
         ]
@@ -134,6 +136,14 @@ def claim_page(name: str, several: Sequence[Measured], language: Language) -> st
                 lines += [*table(one.results, key, panel, language), ""]
         lines += [seeds, ""]
     return "\n".join([*lines, f"`addnorm lab run {name}` · {_machines(several)}", ""])
+
+
+def agreement(literature: Word, here: Word, words: Mapping[str, str]) -> str:
+    """Whether the verdict is that which follows from what the literature says."""
+    if literature == "undecided":
+        return words["open"]
+    form = words["same" if literature == here else "other"]
+    return form.format(literature=words[literature], here=words[here])
 
 
 def _machines(several: Iterable[Measured]) -> str:
@@ -181,13 +191,15 @@ def claim_picture(claim: Claim, results: Results, file: Path) -> None:
     rows = math.ceil(len(panels) / 2)
     width = 5.2 * min(2, len(panels)) + 0.6
     figure = blank_figure(width, 3.6 * max(1, rows))
+    named = dict.fromkeys(series for key in panels for series in results.series(key))
+    colors = dict(zip(named, COLORS * 8, strict=False))
     for index, (key, panel) in enumerate(panels.items(), 1):
         ax = figure.add_subplot(max(1, rows), min(2, len(panels)), index)
         if any(isinstance(x, str) for x in results.xs(key)):
             _bars(ax, results, key)
             ax.set_xlabel(panel.y.en, color=INK, fontsize=9)
         else:
-            _lines(ax, results, key, panel)
+            _lines(ax, results, key, panel, colors)
             ax.set_xlabel(panel.x.en, color=INK, fontsize=9)
             ax.set_ylabel(panel.y.en, color=INK, fontsize=9)
         ax.tick_params(colors=FAINT, labelsize=8, length=2)
@@ -197,8 +209,9 @@ def claim_picture(claim: Claim, results: Results, file: Path) -> None:
         finished(figure, claim.title.en, lettering, file.with_name(file.name + ending))
 
 
-def _lines(ax: Axes, results: Results, key: str, panel: Panel) -> None:
-    for series, color in zip(results.series(key), COLORS * 8, strict=False):
+def _lines(ax: Axes, results: Results, key: str, panel: Panel, colors: Mapping[str, str]) -> None:
+    for series in results.series(key):
+        color = colors[series]
         xs = [float(x) for x in results.xs(key, series)]
         found = [results.mean(key, series, x) for x in xs]
         means = [one.mean for one in found]
@@ -211,10 +224,11 @@ def _lines(ax: Axes, results: Results, key: str, panel: Panel) -> None:
         ax.minorticks_off()
     if len(ticks := results.xs(key)) <= MOST_TICKS:
         ax.set_xticks([float(x) for x in ticks], [_place(x) for x in ticks])
-    values = [results.mean(key, *point).mean for point in _points(results, key)]
-    if panel.log_y and min(values) > 0:
+    found = [results.mean(key, *point) for point in _points(results, key)]
+    if panel.log_y and min(one.mean for one in found) > 0:
         log_scale(ax)
-    low, high = min(values), max(values)
+    ends = [end for one in found for end in (one.mean, one.low, one.high) if math.isfinite(end)]
+    low, high = min(ends), max(ends)
     if not panel.log_y and high > low:
         ax.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
     ax.grid(color="#e4e9ee", lw=0.6)

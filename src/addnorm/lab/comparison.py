@@ -133,7 +133,7 @@ def _seconds(folder: Path) -> float | None:
 def rows(found: Comparison) -> list[tuple[str, list[str]]]:
     """The table: what a row is about, and a cell for each run."""
     runs = found.runs
-    metric = runs[0].metric
+    metric = runs[0].metric if len({run.metric for run in runs}) == 1 else ""
     facts: list[tuple[str, list[str]]] = [
         *((name, [_value(one) for one in values]) for name, values in found.fields.items()),
         ("parameters", [f"{run.parameters:,}" for run in runs]),
@@ -142,7 +142,7 @@ def rows(found: Comparison) -> list[tuple[str, list[str]]]:
         ("tokens seen", [f"{run.tokens:,}" for run in runs]),
         ("time", [_duration(run.seconds) for run in runs]),
         ("training loss", [_score(run.last_loss) for run in runs]),
-        (f"best {metric}", [_best(run) for run in runs]),
+        (f"best {metric}" if metric else "best", [_best(run, named=not metric) for run in runs]),
     ]
     names = dict.fromkeys(name for run in runs for name in run.last)
     facts += [(f"last {name}", [_score(run.last.get(name)) for run in runs]) for name in names]
@@ -161,8 +161,10 @@ def _score(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"
 
 
-def _best(run: Facts) -> str:
-    return "–" if run.best is None else f"{run.best:.5g} (step {run.best_step:,})"
+def _best(run: Facts, *, named: bool) -> str:
+    if run.best is None:
+        return "–"
+    return f"{f'{run.metric} ' if named else ''}{run.best:.5g} (step {run.best_step:,})"
 
 
 def _duration(seconds: float | None) -> str:

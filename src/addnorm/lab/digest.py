@@ -32,7 +32,7 @@ def cell_digest(
         "data": {str(file): digest_of_file(file) for file in files_in(recipe.get("data") or {})},
         "start": _start(recipe),
         "code": code_digest(),
-        "imports": {name: _module(name) for name in imports},
+        "imports": {name: digests_of_module(name) for name in imports},
         "torch": torch.__version__,
         "numpy": np.__version__,
         "threads": threads,
@@ -99,14 +99,15 @@ MOST_LETTERS = 4096
 
 
 def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """The weights that training begins with."""
-    start = recipe.get("train", {}).get("start")
-    folder = Path(start) if isinstance(start, str) else None
-    files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else []
-    return {file.name: digest_of_file(file) for file in files}
+    """The weights that training begins with, and those that it learns from."""
+    train = recipe.get("train", {})
+    folders = (train.get("start"), (train.get("distillation") or {}).get("teacher"))
+    named = [Path(folder) for folder in folders if isinstance(folder, str)]
+    files = [file for folder in named for file in sorted(folder.glob("*.safetensors"))]
+    return {str(file): digest_of_file(file) for file in files}
 
 
-def _module(name: str) -> list[str]:
+def digests_of_module(name: str) -> list[str]:
     """The digests of a file or module with parts of a person's own, and of those it imports."""
     path = Path(name)
     if not path.is_file():

@@ -114,12 +114,17 @@ def cluster(address: str) -> Generator[Callable[[], Executor]]:
 
 
 def outcomes(
-    make: Callable[[], Executor], work: Callable[[Any], Any], jobs: Sequence[Any], at_once: int
+    make: Callable[[], Executor],
+    work: Callable[[Any], Any],
+    jobs: Sequence[Any],
+    at_once: int,
+    names: Sequence[str] = (),
 ) -> Iterator[tuple[int, Any]]:
     """Yield the number of each job and its result, as soon as it is there.
 
     At most `at_once` are handed out at a time, in the order of the jobs. A job whose process was
-    killed is done again, `TRIES` times in all. Raises what a job raises, after which no more begin.
+    killed is done again, `TRIES` times in all; the message for one that is given up has its name.
+    Raises what a job raises, after which no more begin.
     """
     waiting, tries = list(enumerate(jobs))[::-1], [0] * len(jobs)
     running: dict[Future[Any], int] = {}
@@ -132,10 +137,10 @@ def outcomes(
         lost: list[int] = []
         for future in done:
             index = running.pop(future)
-            try:
-                yield index, future.result()
-            except BrokenProcessPool:
+            if isinstance(future.exception(), BrokenProcessPool):
                 lost.append(index)
+            else:
+                yield index, _result(future, index, names)
         if lost:
             lost += running.values()  # all of a broken pool are lost
             running.clear()
@@ -143,9 +148,21 @@ def outcomes(
         for index in sorted(lost, reverse=True):
             tries[index] += 1
             if tries[index] == TRIES:
-                raise InputError(
-                    f"cell {index + 1} lost its process {TRIES} times, perhaps for want of memory: "
-                    "fewer processes take less. A script that calls this from Python does so below "
-                    "`if __name__ == '__main__':`"
-                )
+                raise _given_up(index, names)
             waiting.append((index, jobs[index]))
+
+
+def _result(future: Future[Any], index: int, names: Sequence[str]) -> Any:
+    """What a job gave. Dask has tried again by itself when it says that a worker was killed."""
+    error = future.exception()
+    if type(error).__name__ == "KilledWorker":
+        raise _given_up(index, names) from error
+    return future.result()
+
+
+def _given_up(index: int, names: Sequence[str]) -> InputError:
+    name = names[index] if names else f"cell {index + 1}"
+    return InputError(
+        f"{name}: lost its process {TRIES} times, perhaps for want of memory: fewer processes take "
+        "less. A script that calls this from Python does so below `if __name__ == '__main__':`"
+    )

@@ -145,7 +145,11 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 def toml_value(value: Any) -> str:
     """A Python value, or a configuration, as it is written in a recipe."""
+    if hasattr(value, "tolist"):  # numpy's, torch's and pandas' numbers and lists
+        value = value.tolist()
     match value:
+        case None:
+            raise InputError("vary: None has no form in a recipe: give what it stands for")
         case bool():
             return str(value).lower()
         case int() | float():

@@ -180,9 +180,18 @@ def lines_of(folder: Path, claim: str) -> list[Mapping[str, Any]]:
             kept = json.loads(line)
         except ValueError:
             continue
-        if isinstance(kept, dict) and kept.keys() >= KEYS:
+        if isinstance(kept, dict) and kept.keys() >= KEYS and _are_rows(kept["rows"]):
             found.append(kept)
     return found
+
+
+def _are_rows(rows: Any) -> bool:
+    """Whether these are rows of panel, series, place and number."""
+    kinds = (str, str, int | float | str, int | float)
+    return isinstance(rows, list) and all(
+        isinstance(row, list) and len(row) == len(kinds) and all(map(isinstance, row, kinds))
+        for row in rows
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +217,8 @@ def measured(folder: Path, claim: str) -> list[Measured]:
             for size in reversed(SIZES)
             if (some := [line for line in lines if (line["size"], line["task"]) == (size, task)])
         ]
-        found += [*(one for one in sizes if not one.left), *sizes][:1]
+        some = [one for one in sizes if one.n_seeds]
+        found += [*(one for one in some if not one.left), *some][:1]
     return found
 
 

@@ -1,5 +1,6 @@
 """Making variants cost the same: as many parameters, or operations a token, as the first."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from reprlib import repr as short
@@ -9,7 +10,7 @@ from addnorm.errors import InputError, nearest
 from addnorm.inspect.flops import forward_flops
 from addnorm.lab.grid import Reader, Variant
 from addnorm.runs.build import build_model, count_parameters
-from addnorm.runs.recipe import Recipe
+from addnorm.runs.recipe import RECIPE, Recipe
 from addnorm.runs.training import Prepared
 
 Match = Literal["parameters", "flops"]
@@ -57,13 +58,27 @@ def check_width(recipe: Recipe, field: str) -> None:
 
 
 def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
-    """The cost of a recipe's model, with the vocabulary and the data of the first variant."""
+    """The cost of a recipe's model, with its own vocabulary and the data that it reads.
+
+    These are read once for all recipes that read the same.
+    """
     first = variants[0].recipe
     assert first is not None
-    prepared = Prepared(first)
-    if match == "parameters":
-        return lambda recipe: count_parameters(recipe, prepared.tokenizers, prepared.labels)
-    return lambda recipe: flops_per_token(recipe, prepared)
+    known: dict[str, Prepared] = {}
+
+    def cost(recipe: Recipe) -> float:
+        tree = RECIPE.dump_python(recipe, mode="json")
+        read = {name: tree[name] for name in ("data", "tokenizer")}
+        read |= {name: tree["train"][name] for name in ("batching", "start")}
+        key = json.dumps(read, sort_keys=True)
+        if key not in known:
+            known[key] = Prepared(recipe)
+        if match == "parameters":
+            return count_parameters(recipe, known[key].tokenizers, known[key].labels)
+        return flops_per_token(recipe, known[key])
+
+    cost(first)
+    return cost
 
 
 def flops_per_token(recipe: Recipe, prepared: Prepared) -> float:
@@ -92,8 +107,26 @@ def _near(value: float, target: float) -> bool:
     return abs(value - target) <= TOLERANCE * target
 
 
-def _width(cost_of: Callable[[int], float], target: float) -> int:
+MOST_REFUSED = 256
+"""So many widths in a row are tried until one is none that the recipe refuses."""
+
+
+def _accepted(cost_of: Callable[[int], float], n: int) -> tuple[int, float]:
+    """The first width from `n` on that the recipe allows, such as a multiple of heads; its cost."""
+    for width in range(n, n + MOST_REFUSED - 1):
+        try:
+            return width, cost_of(width)
+        except InputError:
+            continue
+    return n + MOST_REFUSED, cost_of(n + MOST_REFUSED)
+
+
+def _width(cost: Callable[[int], float], target: float) -> int:
     """The width whose cost is nearest the target, a multiple of eight if that is near enough."""
+
+    def cost_of(n: int) -> float:
+        return _accepted(cost, n)[1]
+
     small, large = 1, 2
     while cost_of(large) < target:
         small, large = large, 2 * large
@@ -103,7 +136,7 @@ def _width(cost_of: Callable[[int], float], target: float) -> int:
         middle = (small + large) // 2
         small, large = (middle, large) if cost_of(middle) < target else (small, middle)
     rounded = [max(STEP, n // STEP * STEP) for n in (large, large + STEP - 1)]
-    found: Mapping[int, float] = {n: cost_of(n) for n in (*rounded, small, large)}
+    found: Mapping[int, float] = dict(_accepted(cost, n) for n in (*rounded, small, large))
     near = [n for n in found if _near(found[n], target)]
     if not near:
         nearest = min(found, key=lambda n: abs(found[n] - target))

@@ -1,9 +1,11 @@
 """Speed runs: how long a recipe takes from nothing to a stated figure, beside the record."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
@@ -15,6 +17,7 @@ from rich.table import Table
 
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError, nearest
+from addnorm.lab.digest import sources_of
 from addnorm.processor import file_name, processor
 from addnorm.runs.evaluation import Split, data_of, evaluated
 from addnorm.runs.recipe import read_recipe
@@ -75,8 +78,8 @@ def record(board: str, *, before: bool = False) -> str:
 def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]:
     """The recipes to time: the record and the one before, or a new one and the record.
 
-    All are written into `folder`, beside the times. Raises `InputError` for a recipe that breaks
-    the rules.
+    All are written into `folder`, beside the times, with the files that a recipe imports. Raises
+    `InputError` for a recipe that breaks the rules.
     """
     texts = {"record": record(board)}
     if recipe is None:
@@ -85,11 +88,20 @@ def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]
         check_rules(board, recipe)
         texts = {f"{recipe.stem} (yours)": recipe.read_text("utf-8"), **texts}
     folder.mkdir(parents=True, exist_ok=True)
+    for file in imported(recipe) if recipe is not None else ():
+        atomic_write(folder / file.name, file.read_text("utf-8"))
     found: dict[str, Path] = {}
     for name, text in texts.items():
         found[name] = folder / f"{file_name(name)}.toml"
         atomic_write(found[name], text)
     return found
+
+
+def imported(recipe: Path) -> list[Path]:
+    """The files that a recipe imports, and what these import from their own folder."""
+    names = tomllib.loads(recipe.read_text("utf-8")).get("import", [])
+    files = [recipe.parent / name for name in names if name.endswith(".py")]
+    return [source for file in files for source in sources_of(file)]
 
 
 def check_rules(board: str, recipe: Path) -> None:
@@ -110,8 +122,12 @@ def check_rules(board: str, recipe: Path) -> None:
 def time_recipe(
     board: str, name: str, recipe: Path, seed: int, root: Path, console: Console
 ) -> Time:
-    """Train a recipe in a process of its own, then measure it; only the first is timed."""
+    """Train a recipe in a process of its own, then measure it; only the first is timed.
+
+    What an earlier run left is deleted: a time is from nothing to the end.
+    """
     run = recipe.with_suffix("") / f"seed-{seed}"
+    shutil.rmtree(run, ignore_errors=True)
     command = [sys.executable, "-m", "addnorm", "train", str(recipe), "--out", str(run)]
     fields = ["--data.root", str(root), "--train.seed", str(seed)]
     console.out(f"{board}: {name}, seed {seed}", highlight=False)

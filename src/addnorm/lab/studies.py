@@ -12,15 +12,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from addnorm.atomic import atomic_write
 from addnorm.config import config, first_problem
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.lab.cell import FIGURES, Figures, Job, last_figures, read_figures, run_cell
+from addnorm.lab.checks import comparable
 from addnorm.lab.digest import cell_digest
 from addnorm.lab.executor import Executor, outcomes
 from addnorm.lab.grid import Fields, Variant, reader_of, variants_of, without_twins
 from addnorm.lab.matching import FIELD, Match, cost_of, matched
 from addnorm.nn.choices import KernelChoices, choices
 from addnorm.processor import file_name
+from addnorm.runs.imports import imports_of
 from addnorm.runs.lock import locked
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
@@ -45,6 +47,8 @@ class StudySettings:
     kernels: KernelChoices
     imports: tuple[str, ...] = ()
     budget: str | None = None
+    wanted: int | None = None
+    """The number of seeds of which the budget left these."""
 
 
 SETTINGS_OF = TypeAdapter(StudySettings)
@@ -75,6 +79,11 @@ class Study:
         return self.settings.metric
 
     @property
+    def n_seeds(self) -> int:
+        """How many seeds each variant has."""
+        return len(self.settings.seeds)
+
+    @property
     def lower_is_better(self) -> bool:
         """Whether a smaller score is the better one."""
         return self.metric in (*LOWER_IS_BETTER, "perplexity", "bits_per_character")
@@ -95,10 +104,19 @@ class Study:
         recipe = seeded(variant.recipe, seed)
         tree = RECIPE.dump_python(recipe, mode="json")
         settings = self.settings
-        digest = cell_digest(tree, settings.threads, settings.kernels, settings.imports)
+        imports = self._imports(recipe)
+        digest = cell_digest(tree, settings.threads, settings.kernels, imports)
         name = file_name(variant.name)[:60].strip("-") or "variant"
         folder = self.folder / "cells" / f"{name}-seed-{seed}-{digest}"
         return Cell(variant=index, seed=seed, recipe=recipe, digest=digest, folder=folder)
+
+    def _imports(self, recipe: Recipe) -> tuple[str, ...]:
+        """The files and modules that a cell imports: those named, and those of its own parts."""
+        return tuple(dict.fromkeys([*self.settings.imports, *imports_of(recipe).values()]))
+
+    def name_of(self, cell: Cell) -> str:
+        """What a cell is called where a person reads it."""
+        return f"{self.variants[cell.variant].name}, seed {cell.seed}"
 
     def figures(self) -> dict[int, dict[int, Figures]]:
         """What is measured so far: for each variant, the figures of each finished seed."""
@@ -142,14 +160,15 @@ class Study:
         with locked(self.folder):
             self.write_settings()
             ended = self._ended()
-            for index, figures in outcomes(make, run_cell, jobs, at_once):
+            names = [self.name_of(cell) for cell in cells]
+            for index, figures in outcomes(make, run_cell, jobs, at_once, names):
                 cell = cells[index]
                 found[cell.variant][cell.seed] = figures
                 if figures.state != "paused":
                     ended[cell.digest] = figures
                 self.write_results(ended)
                 done = sum(len(of_seeds) for of_seeds in found.values())
-                watch(done, len(cells), f"{self.variants[cell.variant].name}, seed {cell.seed}")
+                watch(done, len(cells), self.name_of(cell))
         return found
 
     def _job(self, cell: Cell, until: int | None) -> Job:
@@ -160,12 +179,15 @@ class Study:
             directory=str(Path.cwd()),
             threads=settings.threads,
             kernels=TypeAdapter(KernelChoices).dump_python(settings.kernels, mode="json"),
-            imports=settings.imports,
+            imports=self._imports(cell.recipe),
             until=until,
         )
 
     def write_settings(self) -> None:
         """Write `study.json`, and the recipe of each variant."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        facts = SETTINGS_OF.dump_python(self.settings, mode="json")
+        atomic_write(self.folder / SETTINGS, json.dumps(facts, indent=1, ensure_ascii=False))
         recipes = self.folder / "recipes"
         recipes.mkdir(parents=True, exist_ok=True)
         for number, variant in enumerate(self.variants, start=1):
@@ -173,8 +195,6 @@ class Study:
                 tree = RECIPE.dump_python(variant.recipe, mode="json")
                 file = recipes / f"{number}-{file_name(variant.name)[:60].strip('-')}.json"
                 atomic_write(file, json.dumps(tree, indent=1, ensure_ascii=False))
-        facts = SETTINGS_OF.dump_python(self.settings, mode="json")
-        atomic_write(self.folder / SETTINGS, json.dumps(facts, indent=1, ensure_ascii=False))
 
     def write_results(self, ended: Mapping[str, Figures]) -> None:
         """Write `results.jsonl`: a line for each finished cell, in the order of the grid.
@@ -243,13 +263,8 @@ def study_of(recipe: Path | Recipe, folder: Path, design: Design) -> Study:
         reasons = "; ".join(f"{one.name}: {one.refused}" for one in variants if one.refused)
         why = reasons or "--vary gives one value: give two or more, with commas between"
         raise InputError(f"nothing is left to compare {variants[0].name} with: {why}")
-    known = MEASURED[task_of(first)]
-    if design.metric is not None and design.metric not in known:
-        valid = ", ".join(known)
-        raise InputError(
-            f"--metric {design.metric}: not measured for {task_of(first)}."
-            f"{nearest(design.metric, known)} Valid: {valid}."
-        )
+    task = task_of(first)
+    metric = comparable(variants, task, design.metric, first.eval.metric or MEASURED[task][0])
     earlier = read_settings(folder)
     if earlier is not None and {*earlier.vary} != {*design.vary}:
         fields = " and ".join(earlier.vary)
@@ -259,7 +274,7 @@ def study_of(recipe: Path | Recipe, folder: Path, design: Design) -> Study:
         recipe=str(recipe) if isinstance(recipe, Path) else "made in Python",
         vary={name: tuple(values) for name, values in design.vary.items()},
         seeds=tuple(first.train.seed + n for n in range(design.seeds)),
-        metric=design.metric or first.eval.metric or known[0],
+        metric=metric,
         threads=design.threads,
         kernels=_kernels(design.threads) if earlier is None else earlier.kernels,
         imports=design.imports,

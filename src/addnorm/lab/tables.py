@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, get_args
 
 from rich.console import Console
 
 from addnorm.errors import InputError, known_keywords
-from addnorm.lab.ablation import Options, run_study, workers
+from addnorm.lab.ablation import Options, checked, run_study, workers
 from addnorm.lab.grid import toml_value
 from addnorm.lab.matching import FIELD, Match
 from addnorm.lab.report import markdown, write_report
 from addnorm.lab.studies import RESULTS, Design, study_of
 from addnorm.lab.summary import Summary
 from addnorm.runs.recipe import Recipe
+from addnorm.runs.types import check_choice
 
 
 class StudyOptions(TypedDict, total=False):
@@ -81,14 +82,18 @@ def study(
     new temporary one; called again with the same folder, what is finished is not trained again.
     Cells are trained in other processes, so a script calls this below `if __name__ ==
     "__main__":`. Parts of your own are named by their files in `imports`. Raises `InputError` as
-    `addnorm ablate` does.
+    `addnorm ablate` does, and for a variant that is refused, which that reports and leaves out.
     """
     source = recipe if isinstance(recipe, Recipe) else Path(recipe)
+    if type(seeds) is not int:
+        raise InputError(f"seeds = {seeds!r}: how many there are, a whole number such as 3")
+    if (match := options.get("match")) is not None:
+        check_choice("match", match, get_args(Match))
     design = Design(
-        vary={name: [toml_value(value) for value in values] for name, values in vary.items()},
+        vary={name: _values(name, values) for name, values in vary.items()},
         seeds=seeds,
         metric=options.get("metric"),
-        match=options.get("match"),
+        match=match,
         match_by=options.get("match_by", FIELD),
         threads=options.get("threads", 1),
         imports=tuple(options.get("imports", ())),
@@ -99,17 +104,24 @@ def study(
         scheduler=options.get("scheduler"),
     )
     at_once = workers(chosen, design.threads)
+    console = Console(stderr=True, quiet=not options.get("progress", True))
     made = study_of(source, Path(folder or mkdtemp(prefix="study-")), design)
+    made = checked(made, console)
     for variant in made.variants:
         if variant.refused:
             raise InputError(f"{variant.name}: {variant.refused}")
-    console = Console(stderr=True, quiet=not options.get("progress", True))
     summary = run_study(made, chosen, at_once, console)
     write_report(made, summary)
     lines = (made.folder / RESULTS).read_text("utf-8").splitlines()
     cells = [json.loads(line) for line in lines]
     text = markdown(made, summary, "en", [])
     return StudyTable(cells, variant_rows(summary), text, made.folder)
+
+
+def _values(name: str, values: Any) -> list[str]:
+    if isinstance(values, str):
+        raise InputError(f"vary: {name} = {values!r} is one value: give a list of them")
+    return [toml_value(value) for value in values]
 
 
 def variant_rows(summary: Summary) -> list[dict[str, Any]]:

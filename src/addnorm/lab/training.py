@@ -11,9 +11,11 @@ from rich.console import Console
 
 from addnorm.atomic import atomic_write
 from addnorm.data.examples import (
+    Clip,
     Example,
     Image,
     Labelled,
+    LabelledSeries,
     Pair,
     Scored,
     labels_of,
@@ -109,7 +111,7 @@ def values_of(found: Evaluation, examples: Sequence[Example]) -> dict[str, list[
         "targets": [float(n) for _, n in found.batches],
     }
     pairs = [(answer, examples[i]) for i, answer in found.predictions.items() if examples]
-    if pairs and isinstance(pairs[0][1], Labelled | Image):
+    if pairs and isinstance(pairs[0][1], Labelled | Image | Clip | LabelledSeries):
         values["accuracy"] = [100.0 * ([answer] == list(labels_of(one))) for answer, one in pairs]
     if pairs and isinstance(pairs[0][1], Scored):
         values["mse"] = [_error(answer, one) for answer, one in pairs]

@@ -71,9 +71,7 @@ def _times(lengths: Sequence[int], seed: int) -> Iterable[Row]:
 def judge(results: Results) -> Sequence[Finding]:
     """The rule as code."""
     exact, memory = Point("loss", "weights", "float32"), Point("size", "weights", "float32")
-    loss = {
-        name: results.difference(exact._replace(x=name), exact) for name in ("bfloat16", "int8")
-    }
+    loss = {name: results.difference(exact._replace(x=name), exact) for name in WEIGHTS[1:]}
     share = {name: results.ratio(memory._replace(x=name), memory) for name in loss}
     return [
         at_most(mean_interval(growth(results, "with cache")), 0.5, WITH),
@@ -124,6 +122,7 @@ CLAIM = Claim(
         "Dettmers et al. (2022) find INT8 weights nearly lossless.",
         "Dettmers 等（2022）发现 INT8 权重几乎无损。",
     ),
+    literature_finds="supported",
     predicted=Both("True.", "成立。"),
     rule=Both(
         "The time of one more token grows as a power of the length: below ½ with the cache, above "

@@ -144,6 +144,8 @@ class Claim:
     title: Both
     said: Both
     literature: Both
+    literature_finds: Word
+    """The verdict that would follow from what the literature says; undecided where it is silent."""
     predicted: Both
     rule: Both
     panels: Mapping[str, Panel]

@@ -91,8 +91,7 @@ ONE = Both(
     "单头比总宽度相同的八头差 {mean} 纳特（{low} 至 {high}）。",
 )
 SHARED = Both(
-    "One pair of keys and values for eight heads (MQA) costs {mean} nats ({low} to {high}; little "
-    "is up to {limit}).",
+    "MQA, one pair of keys and values, costs {mean} nats ({low} to {high}; limit {limit}).",
     "八头共用一组键值（MQA）损失 {mean} 纳特（{low} 至 {high}；不超过 {limit} 视为很少）。",
 )
 GROUPED = Both(
@@ -118,6 +117,7 @@ CLAIM = Claim(
         "Ainslie 等（2023）报告 GQA 质量接近 MHA、速度接近 MQA；Michel 等"
         "（2019）发现训练后多数头可以去掉。",
     ),
+    literature_finds="supported",
     predicted=Both("True.", "成立。"),
     rule=Both(
         f"Width 64 (256 for memory and speed), equal steps. The claim holds if one head is worse "

@@ -111,13 +111,16 @@ def accuracy(model: nn.Module, examples: Examples) -> float:
 
 
 @torch.no_grad()
-def loss_on_new(model: nn.Module, task: str, n: int, length: int, last: int | None = None) -> float:
+def loss_on_new(
+    model: nn.Module, task: str, n: int, length: int, last: int | None = None, seed: int = 7
+) -> float:
     """The loss on texts that it never saw, over their `last` tokens, or all."""
     model.eval()
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(seed)
     tokens = text_of(task).draw(generator, n, length + 1, test=True)
     logits = model(tokens[:, :-1])[:, -(last or length) :]
-    return cross_entropy(logits.flatten(0, 1), tokens[:, -(last or length) :].flatten()).item()
+    targets = tokens[:, -(last or length) :].flatten()
+    return cross_entropy(logits.flatten(0, 1).float(), targets).item()
 
 
 Kind = TypeVar("Kind")

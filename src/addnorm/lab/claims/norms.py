@@ -119,6 +119,7 @@ CLAIM = Claim(
         "from batch to batch.",
         "Shen 等（2020）发现批归一化在翻译中明显更差，因为统计量在批与批之间波动很大。",
     ),
+    literature_finds="supported",
     predicted=Both("Batch norm is worse; no factor of four.", "批归一化更差；没有四倍之说。"),
     rule=Both(
         "Decoders of texts with 24 tokens on average. The claim holds if batch "

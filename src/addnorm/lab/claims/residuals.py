@@ -122,6 +122,7 @@ CLAIM = Claim(
         "Dong 等（2021）证明没有残差连接的注意力随深度以双重指数速度失去秩；"
         "归一化能保持梯度大小，却保不住其内容。",
     ),
+    literature_finds="supported",
     predicted=Both(
         "Training fails without them; the gradient need not vanish, as every layer has its norm.",
         "没有残差连接训练会失败；但由于每层都有归一化，梯度未必消失。",

@@ -100,6 +100,7 @@ CLAIM = Claim(
         "Zhang 与 Sennrich（2019）在循环与 Transformer 模型中测量了未融合的归一化；"
         "使用融合内核后差异所剩无几。",
     ),
+    literature_finds="supported",
     predicted=Both("As good; hardly cheaper.", "同样好；几乎不更省。"),
     rule=Both(
         f"Decoders of width 64, equal steps. The claim holds if RMSNorm is at most {LIMIT} nats "

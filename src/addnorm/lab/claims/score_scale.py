@@ -126,6 +126,7 @@ CLAIM = Claim(
         "additive scores slightly better than unscaled products.",
         "两个单位方差向量的点积方差为 d；Britz 等（2017）发现加性分数略优于未缩放的点积。",
     ),
+    literature_finds="supported",
     predicted=Both("True at the start; training repairs some.", "初始时成立；训练可弥补一部分。"),
     rule=Both(
         "Queries and keys of unit variance attend to 64 keys. The claim holds if at d = 1,024 the "

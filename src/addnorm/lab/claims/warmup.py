@@ -111,6 +111,7 @@ CLAIM = Claim(
         "Xiong 等（2020）比较了 6 + 6 层有无预热；Wang 等（2022）用 DeepNorm 训练到 1,000 层，"
         "远超后置归一化发散之处。",
     ),
+    literature_finds="supported",
     predicted=Both(
         "Deep post-norm fails without warm-up and mostly also with it; pre-norm and DeepNorm hold.",
         "深层后置归一化无预热必失败，有预热也多半失败；前置归一化与 DeepNorm 稳定。",

@@ -92,6 +92,7 @@ CLAIM = Claim(
         "对编码器，这由公式可得（Vaswani 等 2017，§3.5）；对因果解码器则不然："
         "Haviv 等（2022）与 Kazemnejad 等（2023）表明因果掩码使其能够计数。",
     ),
+    literature_finds="refuted",
     predicted=Both(
         "True of encoders, false of causal decoders.", "对编码器成立，对因果解码器不成立。"
     ),
