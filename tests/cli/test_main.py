@@ -24,10 +24,10 @@ SURFACE = {
         "--import",
     },
     "generate": {
-        "--run", "--prompt", "--beams", "--n-best", "--length-penalty", "--early-stopping",
-        "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k", "--top-p",
-        "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile", "--weights",
-        "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
+        "--run", "--prompt", "--chat", "--beams", "--n-best", "--length-penalty",
+        "--early-stopping", "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k",
+        "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
+        "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
     },
     "forecast": {
         "--run", "--history", "--horizon", "--until", "--truth", "--out", "--plot", "--device",

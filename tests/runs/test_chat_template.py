@@ -7,6 +7,7 @@ import pytest
 from tests.runs.test_chat import RECIPE, write_talk
 from tests.runs.tiny import PARTS, train_text
 
+from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.runs.chat import chat_prompt
 from addnorm.runs.chat_template import TEMPLATE, TOKENIZER, chat_template
@@ -89,3 +90,25 @@ def test_several_templates_stay_several(run: Run, tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": "C"}))
     Run.open(tmp_path / "hf").export(tmp_path / "one")
     assert (tmp_path / "one" / TEMPLATE).read_text() == "C"
+
+
+def test_a_folder_from_elsewhere_answers_messages(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the run itself does, which takes every text as a message; without `--chat` it goes on."""
+    out = tmp_path / "hf"
+    run.export(out, to="hf")
+    greedy = ["--beams", "1", "--max-new-tokens", "8", "--prompt", "1 and 1?"]
+    said: list[str] = []
+    for words in (["run"], [str(out), "--chat"], [str(out)]):
+        assert status(["generate", *words, *greedy]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    lines = tmp_path / "asked.txt"
+    lines.write_text("1 and 1?\n2 and 2?\n")
+    assert status(["generate", str(out), str(lines), "--chat", "--beams", "1"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    (out / TEMPLATE).unlink()
+    (out / TOKENIZER).write_text("{}")
+    assert status(["generate", str(out), "--chat", "--prompt", "a"]) == 2
+    assert "no chat template" in capsys.readouterr().err

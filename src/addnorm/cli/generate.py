@@ -14,6 +14,7 @@ from addnorm.errors import InputError
 if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig
     from addnorm.models.early_exit import EarlyExit
+    from addnorm.runs.chat import Messages
     from addnorm.runs.run import Run
     from addnorm.runs.use import Compiled
 
@@ -132,15 +133,38 @@ class End:
     stop: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = ()
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is continued, and how it is read.
+
+    Parameters
+    ----------
+    prompt
+        One text instead of files.
+    chat
+        Take each text as a user's message, and write the answer by the chat template of the model's
+        folder. A run that learnt from `data.kind = "chat"` does so without being told.
+    """
+
+    prompt: str | None = None
+    chat: Annotated[bool, Parameter(negative="", show_default=False)] = False
+
+    def of(self, text: str) -> "str | Messages":
+        """A text, or the conversation that begins with it."""
+        return [{"role": "user", "content": text}] if self.chat else text
+
+
 DEFAULT = Choices()
 PLAIN = Speed()
 UNSAID = End()
+FILES = Asked()
 
 
 def generate(
     run: Path,
     *files: Files,
-    prompt: str | None = None,
+    asked: Asked = FILES,
     choices: Choices = DEFAULT,
     speed: Speed = PLAIN,
     end: End = UNSAID,
@@ -168,8 +192,6 @@ def generate(
         The run folder.
     files
         Text files, a line an input; `-` is standard input. Or image or sound files.
-    prompt
-        One text instead of files.
     json_lines
         Write JSON lines: the number of the input, the text, its score (the log-probability, of
         beams divided by the length penalty), and why it ended.
@@ -185,20 +207,17 @@ def generate(
         *asdict(speed),
         *asdict(reading),
         *asdict(end),
-        "prompt",
+        *asdict(asked),
         "json",
         "import",
     )
     check_files(files, [f"--{name.replace('_', '-')}" for name in others])
+    prompt = asked.prompt
     if prompt is not None and files:
         raise InputError("give either --prompt or files, and not both")
     import_named(imports)
-    opened = speed.open(run)
+    opened = _opened(run, speed, asked)
     decoding = choices.decoding(opened)
-    if speed.weights is not None:
-        from addnorm.quantize import with_weights
-
-        with_weights(opened.model, speed.weights)
     if reads_files(opened):
         check_plain(run, prompt, end.stop, compile=speed.compile, early=speed.exit)
         most = end.max_new_tokens
@@ -209,7 +228,9 @@ def generate(
     graph = _compiled(opened, decoding, graph, several=prompt is None, wanted=speed.compile)
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
-        for piece in write_as_it_comes(opened, prompt, decoding, **asdict(end), compiled=graph):
+        for piece in write_as_it_comes(
+            opened, asked.of(prompt), decoding, **asdict(end), compiled=graph
+        ):
             print(piece, end="", flush=True)
         print()
         _report(early)
@@ -219,7 +240,7 @@ def generate(
     def answer(first: int, group: list[str]) -> list[list[Written]]:
         return write(
             opened,
-            group,
+            [asked.of(text) for text in group],
             decoding,
             **asdict(end),
             first=first,
@@ -231,6 +252,19 @@ def generate(
         lines = as_json(best, number) if json_lines else as_lines(best, n_best)
         print("\n".join(lines), flush=True)
     _report(early)
+
+
+def _opened(run: Path, speed: Speed, asked: Asked) -> "Run":
+    """The run, its weights in few bits where that is asked for; it can chat if it has to."""
+    from addnorm.quantize import with_weights
+    from addnorm.runs.chat import template_of
+
+    opened = speed.open(run)
+    if asked.chat:
+        template_of(opened)
+    if speed.weights is not None:
+        with_weights(opened.model, speed.weights)
+    return opened
 
 
 def _compiled(

@@ -128,7 +128,7 @@ def write(
 
 def write_as_it_comes(
     run: Run,
-    text: str,
+    text: str | Messages,
     decoding: GreedyConfig | SampleConfig,
     *,
     max_new_tokens: int | None = None,
