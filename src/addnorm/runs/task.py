@@ -163,6 +163,17 @@ def check_corpus(wanted: Task, corpus: Corpus) -> None:
     )
 
 
+def counted(task: Task) -> str:
+    """What the targets of a step are, as its speed counts them."""
+    match task:
+        case "classification" | "multi_label" | "regression":
+            return "examples"
+        case "forecasting":
+            return "values"
+        case _:
+            return "tokens"
+
+
 def command_for(task: Task) -> str:
     """The command that uses a model of a task on new texts."""
     match task:

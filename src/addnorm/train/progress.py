@@ -21,24 +21,24 @@ LONG = 2**24
 
 
 class ProgressBar:
-    """Shows loss, tokens per second and remaining time at each step.
+    """Shows loss, tokens (or what `unit` says) per second and remaining time at each step.
 
     A context manager around `Trainer.fit`. Without a terminal, as under nohup or on a cluster, it
     prints a line at steps 1, 2, 5, 10, 20, 50 and so on, at least every minute, and at the end.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, unit: str = "tokens") -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.3f} · {task.fields[speed]:,.0f} tokens/s ·"),
+            TextColumn(f"loss {{task.fields[loss]:.3f}} · {{task.fields[speed]:,.0f}} {unit}/s ·"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=console,
             disable=not (console.is_terminal or console.is_jupyter),
         )
         self._task = self._bar.add_task("training", total=None, loss=float("nan"), speed=0.0)
-        self.console = console
+        self.console, self._unit = console, unit
         self._speed = _Speed()
         self._lines = _Lines()
 
@@ -56,7 +56,8 @@ class ProgressBar:
         if self._bar.disable and (self._lines.due(step) or step == total):
             left = self._lines.left(step, total)
             self.console.out(
-                f"step {step:,}/{total:,} · loss {loss:.3f} · {speed:,.0f} tokens/s · {left} left",
+                f"step {step:,}/{total:,} · loss {loss:.3f} · {speed:,.0f} {self._unit}/s · "
+                f"{left} left",
                 highlight=False,
             )
 

@@ -92,7 +92,7 @@ CLAIM = Claim(
     ),
     literature=Both(
         "Press et al. (2022) found that sinusoidal positions get worse soon after the training "
-        "length, rotary ones somewhat later, T5's later still, and that ALiBi hold.",
+        "length, rotary ones somewhat later, T5's later still, and that ALiBi's hold.",
         "Press 等（2022）发现：正弦位置刚超过训练长度就变差，旋转位置稍晚，T5 更晚，"
         "而 ALiBi 保持稳定。",
     ),
