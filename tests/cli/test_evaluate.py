@@ -51,7 +51,8 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         (["--data.test", "none.txt"], "does not exist"),
         (["--model.d_model", "32"], "does not fit this model"),
         (["--splt", "valid"], "Did you mean '--split'?"),
-        (["--predictions", tmp_path / "none" / "x"], "No such file"),
+        (["--predictions", tmp_path / "none" / "x"], "there is no folder"),
+        (["--confusion", "x.gif"], "--confusion x.gif: a picture ends in"),
     ]:
         code, out, err = addnorm("evaluate", run, *words)
         assert (code, out) == (2, "")

@@ -40,6 +40,16 @@ def test_a_table_and_a_folder(run_of: RunOf, tmp_path: Path, addnorm: Command) -
     assert '"loss"' in said
 
 
+def test_no_figure_is_cut_off(
+    run_of: RunOf, tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    code, said, err = addnorm("quantize", run_of("translation"), "--out", tmp_path / "small")
+    assert code == 0, err
+    assert "…" not in said
+    assert re.search(r"^float32 +\d+\.\d+ +1\.000 +\d+\.\d{4} ", said, re.M)
+
+
 def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     pytest.importorskip("matplotlib")
     words = ["--sweep", "--calibrate", "2", "--plot", tmp_path / "sweep.svg"]
@@ -67,6 +77,8 @@ def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command)
         (["--out", "x", "--smoothing", "2"], "smoothing"),
         (["--out", "x", "--weights-only", "--smoothing", "0.5"], "weights_only rounds none"),
         (["--out", "x", "--plot", "x.gif"], "a picture ends in"),
+        (["--out", "x", "--keep", "*"], "nothing to quantise: all"),
+        (["--out", "x", "--keep-worst", "1000"], "nothing to quantise: all"),
         (["--out", "x", "--calibrat", "3"], "--calibrate"),
     ],
 )

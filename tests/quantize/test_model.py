@@ -23,7 +23,14 @@ from addnorm.quantize import (
     quantize,
     with_weights,
 )
-from addnorm.quantize.model import group_size_for, laid_out, products_of, scales_of
+from addnorm.quantize.model import (
+    check_some_left,
+    group_size_for,
+    laid_out,
+    names_matching,
+    products_of,
+    scales_of,
+)
 
 ATTENTION = AttentionConfig(n_heads=4)
 KINDS: dict[str, Any] = {
@@ -124,6 +131,15 @@ def test_what_is_kept_is_as_before() -> None:
             found.get_parameter(f"{name}.weight"), model.get_parameter(f"{name}.weight")
         )
     assert not isinstance(found.get_submodule("stack.blocks.0.feedforward.up_proj"), nn.Linear)
+
+
+def test_what_is_tied_is_kept_together() -> None:
+    model = built("decoder")
+    found = quantize(copy.deepcopy(model), Int8Config(), keep=["head"])
+    assert found.get_parameter("head.weight") is found.get_parameter("embed.tokens.weight")
+    assert names_matching(model, ["embed.tokens"]) == {"embed.tokens", "head"}
+    with pytest.raises(InputError, match=r"all \d+ layers are to be kept"):
+        check_some_left(model, names_matching(model, ["*"]))
 
 
 def test_wrong_input_is_one_sentence_and_changes_nothing() -> None:

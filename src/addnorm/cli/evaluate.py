@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.plot import check_folder, check_picture
 from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
 
@@ -61,12 +62,7 @@ def evaluate(
         from addnorm.quantize import with_weights
 
         with_weights(opened.model, weights)
-    if predictions is not None and opened.task in ("language", "forecasting"):
-        raise InputError(
-            f"a {opened.task} model predicts no line for each example: leave predictions out"
-        )
-    if confusion is not None and opened.task != "classification":
-        raise InputError(f"a {opened.task} model has no classes to confuse: leave confusion out")
+    _check(opened.task, predictions, confusion)
     early = None if early_exit is None else EarlyExit(exit_rule(early_exit))
     evaluation = evaluation_of(opened, split, console=console, early=early)
     if early is not None:
@@ -83,3 +79,17 @@ def evaluate(
         lines = (f"{one_line(y)}{ends.get(i, '')}\n" for i, y in evaluation.predictions.items())
         predictions.write_text("".join(lines), encoding="utf-8")
     print(json.dumps(evaluation.scores, indent=1))
+
+
+def _check(task: str, predictions: Path | None, confusion: Path | None) -> None:
+    """Raise `InputError`, before the work, for a file that this task or place does not have."""
+    if predictions is not None:
+        if task in ("language", "forecasting"):
+            raise InputError(
+                f"a {task} model predicts no line for each example: leave predictions out"
+            )
+        check_folder(predictions, "--predictions")
+    if confusion is not None:
+        if task != "classification":
+            raise InputError(f"a {task} model has no classes to confuse: leave confusion out")
+        check_picture(confusion, "--confusion")

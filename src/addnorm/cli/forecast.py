@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, TextIO
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.plot import SUFFIXES
+from addnorm.cli.plot import check_folder, check_picture
 from addnorm.cli.where import ANYWHERE, Where
-from addnorm.errors import InputError
 
 if TYPE_CHECKING:
     from addnorm.runs.types import Forecast
@@ -35,8 +34,10 @@ class Output:
     plot: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.plot is not None and self.plot.suffix not in SUFFIXES:
-            raise InputError(f"--plot {self.plot}: a picture ends in {', '.join(SUFFIXES)}")
+        if self.plot is not None:
+            check_picture(self.plot, "--plot")
+        if self.out is not None:
+            check_folder(self.out, "--out")
 
 
 TO_STANDARD_OUTPUT = Output()

@@ -43,7 +43,13 @@ def plot(
     console.out(str(file), highlight=False)
 
 
-def check_picture(out: Path) -> None:
+def check_picture(out: Path, option: str = "--out") -> None:
     """Raise `InputError` for a name that no picture has."""
     if out.suffix not in SUFFIXES:
-        raise InputError(f"--out {out}: a picture ends in {', '.join(SUFFIXES)}")
+        raise InputError(f"{option} {out}: a picture ends in {', '.join(SUFFIXES)}")
+
+
+def check_folder(out: Path, option: str) -> None:
+    """Raise `InputError`, before the work, if there is no folder for the file that it writes."""
+    if not out.parent.is_dir():
+        raise InputError(f"{option} {out}: there is no folder {out.parent}")

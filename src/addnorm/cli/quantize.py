@@ -178,7 +178,7 @@ def quantize(
     options = [f"--{name}" for name in OPTIONS]
     fields = fields_given(overrides, options)
     if plot is not None:
-        check_picture(plot)
+        check_picture(plot, "--plot")
     if (out is None) != sweep:
         raise InputError(
             "a sweep writes no folder: leave --out away" if sweep else "--out is missing: a folder"
@@ -224,14 +224,18 @@ OPTIONS = (
 def _print(report: "QuantizationReport") -> None:
     """Print a row for each model, and what stayed as it was."""
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     console = Console(highlight=False, markup=False)
     table = Table(box=None, pad_edge=False)
     before = next(iter(report.models.values()))
     scores = [name for name in before.scores if name != "examples"]
-    for name in ("", "MB", "of before", *scores, *(f"tokens/s, {n}" for n in before.speeds)):
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    table.add_column("", vertical="bottom")
+    figures = ["MB", "of before", *scores, *(f"tokens/s, {n}" for n in before.speeds)]
+    for name in figures:
+        heading = name.replace("_per_", " per\n").replace(", ", ",\n").replace("of ", "of\n")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, one in report.models.items():
         table.add_row(
             name,
@@ -257,4 +261,6 @@ def _print(report: "QuantizationReport") -> None:
         )
     if report.unmeasured is not None:
         console.print(f"no scores: {report.unmeasured}", soft_wrap=True)
+    narrowest = Measurement.get(console, console.options.update(max_width=1000), table).minimum
+    console.width = max(console.width, narrowest)  # no figure is cut off
     console.print(table)

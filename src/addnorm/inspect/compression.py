@@ -44,6 +44,7 @@ def compression_picture(models: Mapping[str, Compressed], file: Path) -> None:
             _rows(place, title, values)
         axes[0].set_yticks(range(len(names)), names)
         axes[0].invert_yaxis()
+        file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(file) as partial:
             figure.savefig(partial, format=file.suffix[1:], dpi=150)
 

@@ -1,6 +1,6 @@
 """Quantising a whole model, and the schemes for it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal
@@ -194,14 +194,29 @@ def _smoothed_layers(model: Model, kept: frozenset[str]) -> dict[str, nn.Linear]
 
 
 def names_matching(model: Model, patterns: Sequence[str]) -> frozenset[str]:
-    """The names of the layers to keep. Raises `InputError` for a pattern that matches none."""
+    """The names of the layers to keep, with those tied to them.
+
+    Raises `InputError` for a pattern that matches none.
+    """
     names = [name for name, *_ in _places(model)]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InputError(
                 f"keep {pattern!r} matches no layer that is quantised.{nearest(pattern, names)}"
             )
-    return frozenset(n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns))
+    return with_tied(model, {n for n in names if any(fnmatchcase(n, one) for one in patterns)})
+
+
+def with_tied(model: Model, names: Collection[str]) -> frozenset[str]:
+    """The layers of these names, and those that share a weight with one of them."""
+    weights = {id(part.weight) for name, *_, part in _places(model) if name in names}
+    return frozenset(name for name, *_, part in _places(model) if id(part.weight) in weights)
+
+
+def check_some_left(model: Model, kept: Collection[str]) -> None:
+    """Raise `InputError` if every layer is to be kept."""
+    if len(kept) == (n := sum(1 for _ in _places(model))):
+        raise InputError(f"nothing to quantise: all {n} layers are to be kept as they are")
 
 
 def check_replaceable(model: Model) -> None:

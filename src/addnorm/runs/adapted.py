@@ -101,12 +101,29 @@ def apply_adapter(model: nn.Module, folder: Path, base: Path) -> Collection[str]
     """
     check_digest(folder / TENSORS)
     try:
-        found = changed_weights(weights_of(model), read_peft(folder), TheirNames.of(base))
+        adapter, names = read_peft(folder), TheirNames.of(base)
+        found = changed_weights(weights_of(model), adapter, names)
+        if names.family is not None and not adapter.stays_tied:
+            alone = changed_weights(weights_of(model), replace(adapter, layers={}), names)
+            _check_tied(model, alone)
     except InputError as error:
         place = "" if str(error).startswith(str(folder)) else f"{folder / TENSORS}: "
         raise InputError(f"{place}{error}") from error
     set_weights(model, found)
     return found.keys()
+
+
+def _check_tied(model: nn.Module, replaced: Collection[str]) -> None:
+    """Raise `InputError` if a replaced weight is tied to one that PEFT leaves as it was."""
+    names: dict[int, list[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+    for tied in names.values():
+        if len(tied) > 1 and any(name in replaced for name in tied):
+            raise InputError(
+                f"replaces one of {' and '.join(tied)}, which the base ties: PEFT parts them unless "
+                "the adapter was made with ensure_weight_tying = true"
+            )
 
 
 def check_base(model: nn.Module, taken: MatchReport, folder: Path, base: Path) -> None:

@@ -74,8 +74,9 @@ def prune_run(
     check_empty(out)
     with locked(out):
         check_empty(out)
-        run = Run.open(folder, fields, dtype=torch.float32)
+        run = Run.open(folder, fields)
         check_float(run, "is pruned")
+        run = run.to(dtype=torch.float32)
         units = _units(run.model, options)
         data, unmeasured = _data(run, options, fields)
         device = resolve_device(run.recipe.train.device)

@@ -25,7 +25,13 @@ from addnorm.quantize import (
     is_calibrated,
     quantize,
 )
-from addnorm.quantize.model import check_replaceable, names_matching, products_of
+from addnorm.quantize.model import (
+    check_replaceable,
+    check_some_left,
+    names_matching,
+    products_of,
+    with_tied,
+)
 from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.lock import LOCK, locked
 from addnorm.runs.quantized import Quantization, check_float
@@ -117,10 +123,13 @@ def quantize_run(
         data, unmeasured = _data(run, options, fields)
         examples = calibration_examples(data, options)
         kept = tuple(sorted(names_matching(run.model, options.keep)))
+        check_some_left(run.model, kept)
         sensitivity = None
         if options.keep_worst:
             sensitivity = sensitivities(run.model, options.scheme, examples, kept)
-            kept = (*kept, *list(sensitivity)[: options.keep_worst])
+            worst = list(sensitivity)[: options.keep_worst]
+            kept = tuple(sorted(names_matching(run.model, (*kept, *worst))))
+        check_some_left(run.model, kept)
         model = _quantized(run.model, options.scheme, examples, kept)
         models = {FLOAT: run.model, options.scheme.kind: model}
         measured = measure(run, models, data, console)
@@ -260,11 +269,12 @@ def sensitivities(
     for name in products_of(model):
         if name in kept:
             continue
-        path, _, last = name.rpartition(".")
-        parent, plain = model.get_submodule(path), model.get_submodule(name)
-        setattr(parent, last, rounded.get_submodule(name))
+        plain = {one: model.get_submodule(one) for one in with_tied(model, {name})}
+        for one in plain:
+            model.set_submodule(one, rounded.get_submodule(one))
         rises[name] = _loss(model, some) - before
-        setattr(parent, last, plain)
+        for one, module in plain.items():
+            model.set_submodule(one, module)
     return dict(sorted(rises.items(), key=lambda one: -one[1]))
 
 

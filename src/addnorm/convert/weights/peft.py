@@ -30,7 +30,7 @@ WITHOUT_EFFECT = {
 
 READ = {
     "peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora",
-    "init_lora_weights",
+    "init_lora_weights", "ensure_weight_tying",
 }
 """Keys that say what the tensors mean."""
 # fmt: on
@@ -46,6 +46,8 @@ class PeftAdapter:
     base: str
     layers: Mapping[str, LowRank]
     saved: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    stays_tied: bool = True
+    """Whether a tensor in place of a tied one replaces both."""
 
 
 def is_peft_folder(folder: Path) -> bool:
@@ -83,14 +85,15 @@ def read_peft(folder: Path) -> PeftAdapter:
         name = key.removeprefix(PREFIX)
         module, mark, part = name.partition(".lora_")
         if not mark:
-            saved[name] = tensor
+            saved[name.replace(".base_layer.", ".")] = tensor
             continue
         part = part.removesuffix(".weight")
         if part not in ("A", "B", "magnitude_vector"):
             raise InputError(f"{file}: {key} is not supported: no tensor of LoRA or DoRA")
         parts.setdefault(module, {})[part] = tensor
     layers = {name: _low_rank(file, name, found, settings) for name, found in parts.items()}
-    return PeftAdapter(str(settings.get("base_model_name_or_path") or ""), layers, saved)
+    base, tied = settings.get("base_model_name_or_path"), settings.get("ensure_weight_tying")
+    return PeftAdapter(str(base or ""), layers, saved, stays_tied=bool(tied))
 
 
 def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) -> None:
@@ -115,6 +118,7 @@ def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) 
         "alpha_pattern": {name: _whole(x) for name, x in alphas.items() if x != alpha},
         "target_modules": sorted(adapter.layers),
         "modules_to_save": modules or None,
+        "ensure_weight_tying": bool(modules) and adapter.stays_tied,
         "use_dora": any(one.magnitude is not None for one in adapter.layers.values()),
         "use_rslora": False,
         "fan_in_fan_out": transposed,
