@@ -1,6 +1,7 @@
 """Adapters beside PEFT's: it loads ours, and we load its, with the same logits."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def base(root: Path, family: str) -> Any:
+def base(root: Path, family: str, *, tied: bool = False) -> Any:
     """A small Hugging Face folder with a tokenizer, and its model there."""
     torch.manual_seed(0)
     tokenizer = BPEConfig(vocab_size=270).train(["To be, or not to be"])
-    spec = ModelSpec(model=MODELS[family], vocab_size=tokenizer.vocab_size)
+    config = replace(MODELS[family], head=TokenHeadConfig(tied=tied))
+    spec = ModelSpec(model=config, vocab_size=tokenizer.vocab_size)
     model = build_untrained(spec).eval()
     save(root / "base", spec, model, Tokenizers(tokenizer, tokenizer), model_type=family)
     return transformers.AutoModelForCausalLM.from_pretrained(root / "base")
@@ -172,6 +174,42 @@ def test_what_would_change_the_result_is_refused(
     with pytest.raises(InputError, match=r"theirs") as caught:
         Run.open(root / "theirs")
     assert message in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
+def test_a_tied_table_stays_tied_or_is_refused(root: Path) -> None:
+    """PEFT parts a table that it trains from the head, unless it is told to keep them tied."""
+    for tied in (False, True):
+        config = peft.LoraConfig(
+            target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=tied
+        )
+        model = peft.get_peft_model(base(root, "llama", tied=True), config).eval()
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.requires_grad:
+                    weight += torch.randn_like(weight)
+            expected = model(TOKENS).logits
+        model.save_pretrained(root / "theirs")
+        if tied:
+            with torch.no_grad():
+                found = Run.open(root / "theirs").model(TOKENS)
+            assert_close(found, expected, rtol=0, atol=1e-4)
+        else:
+            with pytest.raises(InputError, match=r"which the base ties: PEFT parts them"):
+                Run.open(root / "theirs")
+
+
+def test_biases_of_changed_layers_are_read(root: Path) -> None:
+    config = peft.LoraConfig(target_modules=["query_key_value"], bias="all")
+    model = peft.get_peft_model(base(root, "gpt_neox"), config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight += 0.3 * torch.randn_like(weight)
+        expected = model(TOKENS).logits
+    model.save_pretrained(root / "theirs")
+    with torch.no_grad():
+        assert_close(Run.open(root / "theirs").model(TOKENS), expected, rtol=0, atol=1e-4)
 
 
 def test_training_begins_with_its(root: Path) -> None:

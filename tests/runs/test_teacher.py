@@ -226,6 +226,38 @@ def test_half_of_them_are_gone_on_with(root: Path) -> None:
     assert (root / "other" / "sequences.txt").read_bytes() == whole
 
 
+def test_the_command_keeps_what_the_recipe_says(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_text(root, "teacher", LANGUAGE)
+    (root / "small.toml").write_text(student(LANGUAGE))
+    words = ["distill", "teacher", "small.toml"]
+    cases = {
+        "as_said": ([], (2.0, 0.7)),
+        "option": (["--temperature", "3"], (3.0, 0.7)),
+        "field": (["--train.distillation.weight", "0.2"], (2.0, 0.2)),
+    }
+    for name, (more, expected) in cases.items():
+        assert status([*words, *more, "--out", name]) == 0, capsys.readouterr().err
+        told = Run.open(root / name).recipe.train.distillation
+        assert told is not None
+        assert (told.temperature, told.weight) == expected
+    both = ["--weight", "0.3", "--train.distillation.weight", "0.2", "--out", "both"]
+    assert status([*words, *both]) == 2
+    assert "are the same: give one of them" in capsys.readouterr().err
+
+
+def test_a_quantised_teacher_gives_no_layers(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_text(root, "teacher", LANGUAGE)
+    assert status(["quantize", "teacher", "--out", "small"]) == 0
+    (root / "small.toml").write_text(student(LANGUAGE))
+    words = ["--train.distillation.start", "teacher", "--out", "none"]
+    assert status(["distill", "small", "small.toml", *words]) == 2
+    assert "gives its layers to a student" in capsys.readouterr().err
+
+
 def test_those_of_another_teacher_are_refused(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

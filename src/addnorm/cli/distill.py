@@ -7,14 +7,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
+from addnorm.errors import InputError
 
 
 def distill(
     teacher: Path,
     recipe: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    temperature: float = 1.0,
-    weight: float = 0.5,
+    temperature: float | None = None,
+    weight: float | None = None,
     sequences: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     out: Path | None = None,
     imports: Imports = (),
@@ -36,9 +37,11 @@ def distill(
     overrides
         Fields of the recipe to replace, as `--table.field value`.
     temperature
-        By what the logits of both are divided: above 1, unlikely tokens count for more.
+        By what the logits of both are divided: above 1, unlikely tokens count for more. Without
+        it, that of the recipe, which is 1 where it says nothing.
     weight
         The share of the teacher's probabilities in the loss; the rest is that of the labels.
+        Without it, that of the recipe, which is 0.5 where it says nothing.
     sequences
         First have the teacher translate every training source, once, and learn its translations in
         place of the data's (sequence-level distillation).
@@ -56,8 +59,12 @@ def distill(
     fields = fields_given(overrides, [f"--{name}" for name in named])
     import_named(imports)
     folder = out or Path("runs") / f"{recipe.stem}-distilled"
-    values = {"teacher": str(teacher), "temperature": temperature, "weight": weight}
-    fields |= {f"train.distillation.{name}": str(value) for name, value in values.items()}
+    fields["train.distillation.teacher"] = str(teacher)
+    for name, value in {"temperature": temperature, "weight": weight}.items():
+        field = f"train.distillation.{name}"
+        if value is not None and field in fields:
+            raise InputError(f"--{name} and --{field} are the same: give one of them")
+        fields |= {} if value is None else {field: str(value)}
     if sequences:
         parsed = read_recipe(recipe, fields, import_parts=True)
         files = written_sequences(Run.open(teacher), parsed, folder, console)

@@ -139,6 +139,8 @@ def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -
                 "another than the matrix"
             ) from error
     for name, tensor in adapter.saved.items():
+        if name not in weights and _is_tied_copy(name, adapter, names):
+            continue
         one = None if name in weights else _known(name, weights, names)
         new = {name: tensor} if one is None else dict(_read(one, tensor))
         for ours, value in new.items():
@@ -149,6 +151,14 @@ def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -
                 )
             found[ours] = value.to(weights[ours].dtype)
     return found
+
+
+def _is_tied_copy(name: str, adapter: PeftAdapter, names: TheirNames) -> bool:
+    """Whether a tensor is the second name of one that is there, as PEFT saves tied ones."""
+    tensor = adapter.saved[name]
+    others = (one for other, one in adapter.saved.items() if other != name)
+    unknown = adapter.stays_tied and names.find(name) is None
+    return unknown and any(torch.equal(tensor, one) for one in others)
 
 
 def _known(name: str, weights: Weights, names: TheirNames) -> TensorMap:

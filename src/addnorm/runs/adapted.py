@@ -121,8 +121,8 @@ def _check_tied(model: nn.Module, replaced: Collection[str]) -> None:
     for tied in names.values():
         if len(tied) > 1 and any(name in replaced for name in tied):
             raise InputError(
-                f"replaces one of {' and '.join(tied)}, which the base ties: PEFT parts them unless "
-                "the adapter was made with ensure_weight_tying = true"
+                f"replaces one of {' and '.join(tied)}, which the base ties: PEFT parts them "
+                "unless the adapter was made with ensure_weight_tying = true"
             )
 
 

@@ -106,6 +106,7 @@ class Prepared:
             self.teacher = open_teacher(distillation.teacher, self.model, *told)
             self.beside[TEACHER] = weights_digest(self.teacher.model)
             if distillation.start == "teacher":
+                check_float(self.teacher, "gives its layers to a student")
                 weights = from_teacher(self.teacher.weights, self.model, self.teacher.model)
                 self.start_report = transfer_matching_weights(self.model, weights)
         self.adapted: Adapted | None = None
