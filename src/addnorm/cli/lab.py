@@ -62,7 +62,7 @@ def run(
     quick
         Three seeds of small models, all claims in about ten minutes; the default.
     full
-        Five seeds and more steps, lengths and layers: about two and a half hours on two cores.
+        Five seeds and more steps, lengths and layers: about three hours on two cores.
     night
         The same with the longest and the deepest models: about eight hours.
     out
