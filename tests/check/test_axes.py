@@ -25,6 +25,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.positions import RotaryConfig, ScalingConfig
+from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import members
 
 
@@ -46,8 +47,8 @@ def test_what_has_no_axis_is_in_the_matrix_too() -> None:
     for field in ("embedding", "head"):
         axis = next(axis for axis in PARTS.values() if axis.field == field)
         found = {type(v.changes[field]) for v in VARIANTS.values() if field in v.changes}
-        # A forecast stands behind a series alone: tests/nn/test_forecast.py.
-        assert found == {*members(axis.union)} - {ForecastHeadConfig}
+        # A forecast stands behind a series alone, and similarity behind pairs: tests/nn has both.
+        assert found == {*members(axis.union)} - {ForecastHeadConfig, SimilarityHeadConfig}
 
 
 def test_heads_are_shared_by_none_some_and_all() -> None:

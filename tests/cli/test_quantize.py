@@ -66,6 +66,7 @@ def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command)
         ([], "--out is missing"),
         (["--sweep", "--out", "x"], "a sweep writes no folder"),
         (["--sweep", "--to", "int4"], "a sweep measures every scheme"),
+        (["--sweep", "--keep-worst", "1"], "a sweep measures every scheme"),
         (["--out", "x", "--static", "--dynamic"], "--dynamic and --static are alternatives"),
         (["--out", "x", "--range", "mse"], "--range mse is that of --static"),
         (["--out", "x", "--rounding", "gptq"], "--rounding is for --to int4"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.inspect.look import MOST_TOKENS, VIEWS, look
 from addnorm.runs.run import Run
@@ -34,6 +35,21 @@ def test_the_mean_attention_by_distance(run_of: RunOf) -> None:
     here = float(shown.weights.mean(0).diagonal().mean())
     assert line[-1] == pytest.approx(here)
     assert seen.by_distance[0].offsets[-1] == 0
+
+
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+def test_a_quantised_model_is_seen_without_gradients(
+    bits: str, run_of: RunOf, tmp_path: Path
+) -> None:
+    assert (
+        status(["quantize", str(run_of("language")), "--to", bits, "--out", f"{tmp_path}/q"]) == 0
+    )
+    seen = look(Run.open(tmp_path / "q"), "To be")
+    plain = look(Run.open(run_of("language")), "To be")
+    assert seen.attention[0].weights.shape == plain.attention[0].weights.shape
+    assert [one.what for one in seen.positions] == [one.what for one in plain.positions]
+    assert not seen.gradients
+    assert any("no gradients of a quantised model" in note for note in seen.notes)
 
 
 def test_some_layers_and_heads(run_of: RunOf) -> None:

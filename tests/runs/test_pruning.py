@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from tests.runs.test_forecasting import write
 from torch.testing import assert_close
 
 import addnorm
+from addnorm.cli.main import status
+from addnorm.data.batch import Batch
 from addnorm.errors import InputError
-from addnorm.prune.importance import gated
+from addnorm.prune.importance import gated, importance
 from addnorm.prune.units import feedforward_rows, head_groups
 from addnorm.runs.evaluation import EvaluationData, evaluate_run
 from addnorm.runs.pruning import PruneOptions, PruneReport, calibration_batches, prune_run
+from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
+from addnorm.runs.training import train_run
+from addnorm.train.loss import loss_sum
 
 RunOf = Callable[[str], Path]
 CONSOLE = Console(file=io.StringIO())
@@ -43,6 +49,39 @@ def test_a_folder_with_the_masked_model(task: str, run_of: RunOf, tmp_path: Path
     [batch] = calibration_batches(EvaluationData.of(old, "valid"), 1)
     with gated(units, masks), torch.no_grad():
         assert_close(opened.model(**batch.inputs), old.model(**batch.inputs), rtol=0, atol=1e-6)
+
+
+def one_of(batch: Batch, row: int) -> Batch:
+    inputs = {name: tensor[row : row + 1] for name, tensor in batch.inputs.items()}
+    return Batch.of(inputs, batch.targets[row : row + 1], [row])
+
+
+def test_independent_variables_of_a_series_are_rows_of_their_example(tmp_path: Path) -> None:
+    """An example of two variables has two rows in every layer, and one importance."""
+    run = train_run(read_recipe(write(tmp_path)), tmp_path / "run", resume=True, console=CONSOLE)
+    report = pruned(tmp_path / "run", tmp_path / "out", heads=0.5, feedforward=0.5)
+    assert set(report.scores) == {"before", "pruned"}
+    units = head_groups(run.model)
+    [batch] = calibration_batches(EvaluationData.of(run, "valid"), 1)
+    together = importance(run.model, units, [batch], loss_sum)
+    alone = [
+        importance(run.model, units, [one_of(batch, i)], loss_sum)
+        for i in range(len(batch.targets))
+    ]
+    for path, found in together.items():
+        assert_close(found, torch.stack([one[path] for one in alone]).mean(0))
+
+
+def test_weights_that_are_not_finite_are_named(run_of: RunOf, tmp_path: Path) -> None:
+    run = Run.open(run_of("language"))
+    weight = next(iter(run.model.parameters()))
+    with torch.no_grad():
+        weight.view(-1)[0] = float("nan")
+    run.save(tmp_path / "nan")
+    with pytest.raises(InputError, match=r"embed\.tokens\.weight holds NaN or infinity"):
+        pruned(tmp_path / "nan", tmp_path / "out", heads=0.5)
+    assert status(["quantize", str(tmp_path / "nan"), "--out", str(tmp_path / "out")]) == 2
+    assert not (tmp_path / "out" / "config.json").exists()
 
 
 def test_recovery_trains_the_smaller_model(run_of: RunOf, tmp_path: Path) -> None:

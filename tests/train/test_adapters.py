@@ -87,6 +87,22 @@ def test_it_begins_as_it_was_and_merges_exactly(name: str, kind: str) -> None:
         assert torch.equal(weight, frozen[one]) == (one not in changed), one
 
 
+def test_a_row_of_zeros_stays_finite_under_dora() -> None:
+    """Its magnitude is divided by its norm, and both are 0."""
+    model = built("decoder")
+    weight = next(w for name, w in weights_of(model).items() if name.endswith("up_proj.weight"))
+    with torch.no_grad():
+        weight[0] = 0.0
+    before = said(model)
+    adapted = adapt(model, DoRAConfig())
+    assert_close(said(model), before, rtol=0, atol=1e-12)
+    learn(model)
+    after = said(model)
+    assert bool(after.isfinite().all())
+    adapted.merge()
+    assert_close(said(model), after, rtol=0, atol=1e-12)
+
+
 def test_merged_in_float32_is_as_near() -> None:
     model = built("decoder").float()
     adapted = adapt(model, LoRAConfig())

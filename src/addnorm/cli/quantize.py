@@ -184,7 +184,7 @@ def quantize(
             "a sweep writes no folder: leave --out away" if sweep else "--out is missing: a folder"
         )
     import_named(imports)
-    if sweep and scheme != INT8:
+    if sweep and (scheme != INT8 or calibration.keep_worst):
         raise InputError("a sweep measures every scheme: leave the options of one away")
     chosen = calibration.options(scheme.config())
     if out is None:

@@ -100,9 +100,9 @@ def _curves(tower: Tower, layer: int, seen: _Pass, stack: str) -> Iterator[ByOff
     module = tower.stack.blocks[layer].attention
     pairs: dict[str, dict[str, Tensor]] = {}
     if isinstance(tower.embed, HasTable) and seen.embedding is not None:
-        weight = tower.embed.tokens.weight
-        n = seen.embedding.q_slots.shape[0]
-        added = tower.embed.position.embed(weight.new_zeros(1, n, weight.shape[1]), seen.embedding)
+        slots = seen.embedding.q_slots
+        nothing = torch.zeros_like(tower.embed.tokens(torch.zeros_like(slots)[None]))
+        added = tower.embed.position.embed(nothing, seen.embedding)
         pairs["similarity of two positions (cosine)"] = {"embedding": cosines(added[0], added[0])}
     if isinstance(module, SelfAttention) and seen.attention is not None:
         q, k, _, _, bias = seen.core

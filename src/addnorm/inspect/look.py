@@ -102,6 +102,10 @@ def look(
     long to be seen, and for a layer or head that is not there.
     """
     wanted, notes, mixer = frozenset(views), list[str](), run.recipe.model.attention
+    if run.quantization is not None and "gradients" in wanted:
+        source = run.quantization.source
+        notes.append(f"no gradients of a quantised model: look at what it was made of ({source})")
+        wanted -= {"gradients"}
     prepared = prepare_text(run, text, target)
     _check_length(prepared, wanted)
     asked = _asked_layers(run, layers)

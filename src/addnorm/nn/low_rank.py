@@ -25,8 +25,13 @@ class LowRank:
         wide = torch.promote_types(weight.dtype, torch.float32)
         found = weight.to(wide) + self.scale * (self.b.to(wide) @ self.a.to(wide))
         if self.magnitude is not None:
-            found = self.magnitude.to(wide)[:, None] * (found / row_norms(found)[:, None])
+            found = self.magnitude.to(wide)[:, None] * (found / divisors(found)[:, None])
         return found.to(weight.dtype)
+
+
+def divisors(weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, " d_out"]:
+    """The norm of each row, so that a row of zeros can be divided by it and stays zeros."""
+    return row_norms(weight).clamp_min(torch.finfo(weight.dtype).tiny)
 
 
 def row_norms(weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, " d_out"]:

@@ -33,7 +33,8 @@ def _scaled_input(
     projection: nn.Module, gate: Float[Tensor, "#batch 1 features"]
 ) -> Generator[None]:
     def scale(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        return (inputs[0] * gate,)
+        rows = inputs[0].shape[0] // gate.shape[0] if len(gate) > 1 else 1
+        return (inputs[0] * gate.repeat_interleave(rows, 0),)  # independent variables are rows
 
     hook = projection.register_forward_pre_hook(scale)
     try:

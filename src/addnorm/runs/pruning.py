@@ -18,7 +18,7 @@ from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
 from addnorm.runs.build import build_model
 from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.lock import locked
-from addnorm.runs.quantized import check_float
+from addnorm.runs.quantized import check_finite, check_float
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run
 from addnorm.runs.swap import check_empty, measured, recovery, train_further
@@ -76,6 +76,7 @@ def prune_run(
         check_empty(out)
         run = Run.open(folder, fields)
         check_float(run, "is pruned")
+        check_finite(run.model)
         run = run.to(dtype=torch.float32)
         units = _units(run.model, options)
         data, unmeasured = _data(run, options, fields)
@@ -93,13 +94,14 @@ def prune_run(
                 new = replace(new, recipe=replace(new.recipe, train=train))
                 train_further(new.model, train, data, partial, None, console)
                 scores |= measured(data, {"recovered": new.model}, console)
+            speeds = writing_speeds(run, models)
             write_run(partial, new)
     return PruneReport(
         run=replace(new, folder=out),
         models=models,
         pruning=pruning,
         scores=scores,
-        speeds=writing_speeds(run, models),
+        speeds=speeds,
         batch=None if data is None else next(iter(data.loaders.train.batches())).to(device),
         unmeasured=unmeasured,
     )

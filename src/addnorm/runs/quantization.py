@@ -34,7 +34,7 @@ from addnorm.quantize.model import (
 )
 from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.lock import LOCK, locked
-from addnorm.runs.quantized import Quantization, check_float
+from addnorm.runs.quantized import Quantization, check_finite, check_float
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run
 from addnorm.runs.swap import part_of
@@ -185,6 +185,7 @@ def _quantized(
 def _opened(folder: Path, fields: Mapping[str, str]) -> Run:
     run = Run.open(folder, fields)
     check_float(run, "is quantised again")
+    check_finite(run.model)
     check_replaceable(run.model)
     return run.to(dtype=torch.float32)
 

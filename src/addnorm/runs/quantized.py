@@ -95,3 +95,10 @@ def check_float(run: Quantized, cannot: str) -> None:
             f"{run.name}: no model of {run.quantization.label} {cannot}: take the one that it was "
             f"made of ({source})"
         )
+
+
+def check_finite(model: Model) -> None:
+    """Raise `InputError` naming the first weight that holds NaN or infinity."""
+    for name, weight in model.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise InputError(f"{name} holds NaN or infinity: nothing can be measured of this model")

@@ -16,7 +16,7 @@ from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.linear import Linear, linear
-from addnorm.nn.low_rank import LowRank, row_norms
+from addnorm.nn.low_rank import LowRank, divisors, row_norms
 
 MAPS = (MultiHead, FeedForward, GatedFeedForward)
 """The modules whose linear layers are adapted."""
@@ -64,7 +64,7 @@ class DoRALinear(LoRALinear):
 
     def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         with torch.no_grad():
-            norms = row_norms(self.weight + self.scale * (self.lora_B @ self.lora_A))
+            norms = divisors(self.weight + self.scale * (self.lora_B @ self.lora_A))
         y = (self.magnitude / norms) * (linear(input, self.weight) + self.change(input))
         return y if self.bias is None else y + self.bias  # pyright: ignore[reportUnnecessaryComparison]
 
