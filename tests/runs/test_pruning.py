@@ -84,6 +84,15 @@ def test_weights_that_are_not_finite_are_named(run_of: RunOf, tmp_path: Path) ->
     assert not (tmp_path / "out" / "config.json").exists()
 
 
+@pytest.mark.parametrize("recover", [0, 2])
+def test_what_was_measured_stays_beside_it(recover: int, run_of: RunOf, tmp_path: Path) -> None:
+    report = pruned(run_of("language"), tmp_path / "out", heads=0.5, recover=recover)
+    lines = [json.loads(one) for one in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
+    [line] = [one for one in lines if "valid_loss" in one]
+    assert line["step"] == recover
+    assert line["valid_loss"] == [*report.scores.values()][-1]["loss"]
+
+
 def test_recovery_trains_the_smaller_model(run_of: RunOf, tmp_path: Path) -> None:
     report = pruned(run_of("language"), tmp_path / "out", heads=0.5, recover=2)
     assert set(report.scores) == {"before", "pruned", "recovered"}

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import addnorm
 from addnorm.errors import InputError
+from addnorm.lab.comparison import compare
 from addnorm.models import Model
 from addnorm.quantize import Int4Config, Int8Config, StaticConfig, quantize
 from addnorm.quantize.model import products_of
@@ -79,6 +80,15 @@ def test_it_is_said_what_it_is_made_of(run_of: RunOf, tmp_path: Path) -> None:
     assert facts.examples == 4
     assert {"head", "embed.tokens"} < set(facts.kept), "the table is tied to the head"
     assert len(facts.kept) == 3
+
+
+def test_what_was_measured_stays_beside_it(run_of: RunOf, tmp_path: Path) -> None:
+    options = QuantizeOptions(scheme=Int8Config())
+    report = quantize_run(run_of("language"), tmp_path / "out", options, {}, CONSOLE)
+    [_, facts] = compare([run_of("language"), tmp_path / "out"]).runs
+    scores = {k: v for k, v in report.models["int8"].scores.items() if k != "examples"}
+    assert facts.last == scores
+    assert facts.best == scores[facts.metric]
 
 
 def test_examples_are_calibrated_on_one_by_one(run_of: RunOf) -> None:

@@ -20,7 +20,7 @@ from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.lock import locked
 from addnorm.runs.quantized import check_finite, check_float
 from addnorm.runs.run import Run
-from addnorm.runs.saving import write_run
+from addnorm.runs.saving import write_run, write_validation
 from addnorm.runs.swap import check_empty, measured, recovery, train_further
 from addnorm.runs.writing_speed import writing_speeds
 from addnorm.train.loss import loss_sum
@@ -96,6 +96,8 @@ def prune_run(
                 scores |= measured(data, {"recovered": new.model}, console)
             speeds = writing_speeds(run, models)
             write_run(partial, new)
+            if options.split == "valid" and scores:
+                write_validation(partial, [*scores.values()][-1], options.recover)
     return PruneReport(
         run=replace(new, folder=out),
         models=models,

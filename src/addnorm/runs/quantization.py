@@ -36,7 +36,7 @@ from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.lock import LOCK, locked
 from addnorm.runs.quantized import Quantization, check_finite, check_float
 from addnorm.runs.run import Run
-from addnorm.runs.saving import write_run
+from addnorm.runs.saving import write_run, write_validation
 from addnorm.runs.swap import part_of
 from addnorm.runs.writing_speed import writing_speeds
 from addnorm.train.average import weights_of
@@ -142,6 +142,8 @@ def quantize_run(
         new = replace(run, model=model.eval(), quantization=facts)
         with atomic_directory(out, index="config.json") as partial:
             write_run(partial, new)
+            if options.split == "valid":
+                write_validation(partial, measured[options.scheme.kind].scores)
     return QuantizationReport(
         models=measured,
         kept=kept,

@@ -1,5 +1,6 @@
 """Saving a run to a new folder."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from addnorm.runs.quantized import write_quantization
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import write_scaling
 from addnorm.runs.sentence_vectors import copy_modules
+from addnorm.train.journal import Journal
 
 
 def save_run(run: Run, folder: Path) -> Run:
@@ -37,3 +39,10 @@ def write_run(folder: Path, run: Run) -> None:
     copy_modules(run.folder, folder)
     write_template(folder, run.recipe.data, run.folder, run.text)
     save_model(folder, run.model)
+
+
+def write_validation(folder: Path, scores: Mapping[str, float], step: int = 0) -> None:
+    """Write what was measured on the validation split, where `info` and `compare` look for it."""
+    figures = {f"valid_{name}": value for name, value in scores.items() if name != "examples"}
+    if figures:
+        Journal(folder).write(step, figures)
