@@ -103,7 +103,7 @@ def test_a_folder_from_elsewhere_answers_messages(
     for words in (["run"], [str(out), "--chat"], [str(out)]):
         assert status(["generate", *words, *greedy]) == 0
         said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
+    assert said[0] == said[1] != said[2]
     lines = tmp_path / "asked.txt"
     lines.write_text("1 and 1?\n2 and 2?\n")
     assert status(["generate", str(out), str(lines), "--chat", "--beams", "1"]) == 0

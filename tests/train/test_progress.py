@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from addnorm.runs.task import counted
+from addnorm.runs.task import target_unit
 from addnorm.train import progress
 from addnorm.train.progress import ProgressBar, text_progress
 
@@ -80,14 +80,14 @@ def test_without_a_terminal_a_log_has_lines_alone_and_ends_with_the_last_step() 
     assert "━" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_the_speed_is_of_what_is_counted() -> None:
+def test_the_speed_is_of_what_is_target_unit() -> None:
     console = Console(file=io.StringIO(), width=120)
     with ProgressBar(console, "examples") as bar:
         bar.stepped(1, 7, 1.0, 100)
     assert "examples/s" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert counted("classification") == "examples"
-    assert counted("forecasting") == "values"
-    assert counted("tagging") == counted("translation") == "tokens"
+    assert target_unit("classification") == "examples"
+    assert target_unit("forecasting") == "values"
+    assert target_unit("tagging") == target_unit("translation") == "tokens"
 
 
 def test_a_long_text_is_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

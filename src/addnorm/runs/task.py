@@ -163,8 +163,8 @@ def check_corpus(wanted: Task, corpus: Corpus) -> None:
     )
 
 
-def counted(task: Task) -> str:
-    """What the targets of a step are, as its speed counts them."""
+def target_unit(task: Task) -> str:
+    """What the targets are, in the word that a speed counts them by."""
     match task:
         case "classification" | "multi_label" | "regression":
             return "examples"

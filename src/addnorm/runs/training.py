@@ -47,7 +47,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.scaling import write_scaling
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
-from addnorm.runs.task import counted
+from addnorm.runs.task import target_unit
 from addnorm.runs.teacher import open_teacher
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
@@ -251,7 +251,7 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
     run = Run(folder, recipe, *facts, scaling=prepared.data.scaling)
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
     kernels = kernels_of(folder, console) if on_cpu else nullcontext()
-    with kernels, ProgressBar(console, counted(run.task)) as bar:
+    with kernels, ProgressBar(console, target_unit(run.task)) as bar:
         with prepared.learned_maps():
             trainer = Trainer(
                 run.model,
