@@ -9,26 +9,28 @@ on one thread. Times are those of the processor, so that other work on the machi
 little; models take turns, and the least of the rounds is reported.
 """
 
+import copy
 import json
 import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import ctranslate2
 import torch
-from rich.console import Console
 
 from addnorm.data.examples import source_text
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, TextDecoder
-from addnorm.quantize import Int8Config, StaticConfig, WeightsOnlyConfig
-from addnorm.runs.evaluation import data_of
+from addnorm.quantize import Int8Config, StaticConfig, WeightsOnlyConfig, quantize
+from addnorm.runs.evaluation import EvaluationData, data_of
 from addnorm.runs.metrics import translation_scores
-from addnorm.runs.quantization import QuantizeOptions, quantize_run
+from addnorm.runs.quantization import QuantizeOptions, calibration_examples
+from addnorm.runs.quantized import Quantization
 from addnorm.runs.run import Run
 from addnorm.runs.use import write
 
@@ -67,7 +69,7 @@ def theirs(folder: Path, run: Run) -> Translate:
         )
         decoder = TextDecoder(target)
         return [
-            decoder.write([target.inner.token_to_id(name) for name in one.hypotheses[0]])
+            decoder.write([target.inner.token_to_id(name) or 0 for name in one.hypotheses[0]])
             for one in found
         ]
 
@@ -76,17 +78,18 @@ def theirs(folder: Path, run: Run) -> Translate:
 
 def models(folder: Path, data: str, out: Path) -> dict[str, tuple[Translate, int]]:
     """Each way to translate, and the bytes of its weights."""
-    fields = {"data.root": json.dumps(data)}
-    plain = Run.open(folder, fields)
+    plain = Run.open(folder, {"data.root": json.dumps(data)})
+    examples = EvaluationData.of(plain, "valid")
     found = {"float32": (ours(plain), (folder / "model.safetensors").stat().st_size)}
     for i, (name, scheme) in enumerate(SCHEMES.items()):
         at = out / f"ours-{i}"
-        console = Console(stderr=True)
-        quantize_run(folder, at, QuantizeOptions(scheme=scheme, split="test"), fields, console)
-        found[name] = ours(Run.open(at, fields)), (at / "model.safetensors").stat().st_size
+        batches = calibration_examples(examples, QuantizeOptions(scheme=scheme))
+        model = quantize(copy.deepcopy(plain.model), scheme, [one.inputs for one in batches])
+        replace(plain, model=model, quantization=Quantization(scheme=scheme)).save(at)
+        found[name] = ours(Run.open(at)), (at / "model.safetensors").stat().st_size
     for name, made in (("float32", folder), ("int8", out / "ours-1")):
         at = out / f"ctranslate2-{name}"
-        Run.open(made, fields).export(at, to="ctranslate2")
+        Run.open(made).export(at, to="ctranslate2")
         found[f"CTranslate2 {name}"] = theirs(at, plain), (at / "model.bin").stat().st_size
     return found
 

@@ -1,8 +1,10 @@
 """The units that matter most stay, in every layer as many."""
 
+import pytest
 import torch
 from tests.prune.test_smaller import CONFIGS, built
 
+from addnorm.errors import InputError
 from addnorm.prune.choice import kept_layers, kept_units, n_kept
 from addnorm.prune.units import head_groups
 
@@ -27,6 +29,11 @@ def test_layers_that_share_a_table_keep_the_same_heads() -> None:
 def test_a_share_is_what_leaves() -> None:
     assert n_kept(8, 0.25, "--heads") == 6
     assert n_kept(9, 0.25, "--feed-forward") == 7
+
+
+def test_the_only_layer_stays() -> None:
+    with pytest.raises(InputError, match="--layers every:2 keeps every layer: there is only one"):
+        kept_layers(("every:2",), {"encoder": 1, "decoder": 1})
 
 
 def test_layers_by_step_and_by_number() -> None:

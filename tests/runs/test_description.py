@@ -15,12 +15,16 @@ from tests.runs.tiny import RECIPES, write_recipe
 from tests.test_house import write_gpt2
 
 from addnorm.errors import InputError
+from addnorm.models import EncoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.heads import PoolerHeadConfig
 from addnorm.runs import peak_memory
 from addnorm.runs.description import describe, expectation, expected_memory, planned, too_large
 from addnorm.runs.estimate import estimate
 from addnorm.runs.peak_memory import PeakMemory
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.recipe import Recipe, read_recipe
 from addnorm.runs.training import Prepared
+from addnorm.train.settings import TrainConfig
 
 RunOf = Callable[[str], Path]
 
@@ -81,6 +85,12 @@ def test_an_unfinished_run_and_a_half_written_journal(run_of: RunOf, tmp_path: P
     text = shown(describe(run))
     assert "none" in text
     assert "validation" not in text
+
+
+def test_a_model_without_a_task_is_shown() -> None:
+    model = EncoderConfig(d_model=8, attention=AttentionConfig(n_heads=2), head=PoolerHeadConfig())
+    text = shown(planned(Recipe(model=model, train=TrainConfig(steps=1))))
+    assert re.search(r"head +pooler", text)
 
 
 def test_what_is_neither(tmp_path: Path) -> None:

@@ -12,9 +12,14 @@ from tests.runs.tiny import CLASSIFICATION, RECIPES, TRANSLATION
 
 from addnorm.data import Corpus, Pair
 from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import WindowPatternConfig
+from addnorm.nn.audio import LogMelEmbeddingConfig
+from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
+from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.recipe import (
     RECIPE,
+    Recipe,
     line_of,
     read_recipe,
     set_field,
@@ -22,7 +27,9 @@ from addnorm.runs.recipe import (
     with_current_names,
 )
 from addnorm.runs.task import check_corpus
+from addnorm.train.settings import TrainConfig
 
+CLASSES = ClassificationHeadConfig()
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -30,6 +37,22 @@ def message(file: Path, **overrides: str) -> str:
     with pytest.raises(InputError) as caught:
         read_recipe(file, overrides)
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        (DecoderConfig(d_model=8), "text"),
+        (EncoderDecoderConfig(d_model=8), "parallel"),
+        (EncoderConfig(d_model=8, input=PatchEmbeddingConfig(), head=CLASSES), "image_files"),
+        (EncoderDecoderConfig(d_model=8, input=LogMelEmbeddingConfig()), "audio"),
+        (EncoderConfig(d_model=8, head=TokenHeadConfig()), "text"),
+        (EncoderConfig(d_model=8, head=CLASSES), "lines"),
+    ],
+)
+def test_missing_data_are_asked_for_of_a_kind_that_fits(model: ModelConfig, kind: str) -> None:
+    with pytest.raises(InputError, match=f"such as --data.kind {kind} --data.train"):
+        Recipe(model=model, train=TrainConfig(steps=1)).corpus()
 
 
 @pytest.mark.parametrize("task", RECIPES)

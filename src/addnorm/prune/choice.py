@@ -60,7 +60,8 @@ def kept_layers(layers: Sequence[str], depths: Mapping[str, int]) -> Kept:
     written = f"--layers {' '.join(layers)}"
     kept = {name: _of_stack(layers, depth, written) for name, depth in depths.items()}
     if all(len(one) == depths[name] for name, one in kept.items()):
-        raise InputError(f"{written} keeps every layer: the smallest step is every:2")
+        why = "the smallest step is every:2" if max(depths.values()) > 1 else "there is only one"
+        raise InputError(f"{written} keeps every layer: {why}")
     return kept
 
 

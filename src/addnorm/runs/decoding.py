@@ -10,8 +10,9 @@ from addnorm.convert.folder import is_hf_folder
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
+from addnorm.models import DecoderConfig
 from addnorm.runs.generation_config import HUGGING_FACE_SEARCH
-from addnorm.runs.recipe import Recipe, task_of
+from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
 
 OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
@@ -62,7 +63,8 @@ def decoding_for(
 def usual_decoding(recipe: Recipe) -> DecodingConfig:
     """The decoding without options: a language model's recipe that says nothing means sampling."""
     own = recipe.eval.decoding
-    return SampleConfig() if task_of(recipe) == "language" and own == BeamConfig() else own
+    writes_on = isinstance(recipe.model, DecoderConfig)
+    return SampleConfig() if writes_on and own == BeamConfig() else own
 
 
 def search_of(run: Run) -> BeamConfig:

@@ -299,7 +299,7 @@ def left_as_they_were(model: Model) -> dict[str, int]:
     """The number of weights that are not quantised by part, the largest first."""
     found = Counter[str]()
     for name, weight in model.named_parameters():
-        found[part_of(name)] += weight.numel()
+        found[part_of(name.partition(".biases.")[0])] += weight.numel()
     return dict(found.most_common())
 
 

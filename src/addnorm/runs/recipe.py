@@ -15,7 +15,8 @@ from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
-from addnorm.models import ModelConfig
+from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.heads import TokenHeadConfig
 from addnorm.parts import FROM_FILE, family_of, kind_of
 from addnorm.runs.chat_template import chat_template
 from addnorm.runs.consistency import Place, check_input, check_metric
@@ -51,8 +52,9 @@ class Recipe:
     def corpus(self) -> Corpus:
         """Load the data. Raises `InputError` if there are none or they cannot be read."""
         if self.data is None:
+            kind = _data_for(self.model)
             raise InputError(
-                "this model came without data: name some, such as --data.kind text "
+                f"this model came without data: name some, such as --data.kind {kind} "
                 "--data.train FILE --data.valid FILE"
             )
         found: Any = self.data.load()
@@ -61,6 +63,26 @@ class Recipe:
                 f"data: {kind_of(self.data)} loads {type(found).__name__}: load() returns a Corpus"
             )
         return found
+
+
+DATA_FOR = {
+    "patches": "image_files",
+    "convolutions": "image_files",
+    "log_mel": "audio",
+    "series": "series",
+}
+"""A kind of data by the kind of input that a model reads."""
+
+
+def _data_for(model: ModelConfig) -> str:
+    """A kind of data that a model can be measured on."""
+    if isinstance(model, DecoderConfig):
+        return "text"
+    if model.input.kind in DATA_FOR:
+        return DATA_FOR[model.input.kind]
+    if isinstance(model, EncoderDecoderConfig):
+        return "parallel"
+    return "text" if isinstance(model.head, TokenHeadConfig) else "lines"
 
 
 RECIPE = TypeAdapter(Recipe)
