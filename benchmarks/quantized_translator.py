@@ -44,6 +44,8 @@ SEARCHES: dict[str, DecodingConfig] = {
     "beam 5": BeamConfig(beams=5, length_penalty=1.0, normaliser="length", width="constant"),
 }
 BATCH = 64
+LONGEST = 100
+"""The most tokens of a translation, for both."""
 Translate = Callable[[Sequence[str], DecodingConfig], list[str]]
 
 
@@ -51,7 +53,8 @@ def ours(run: Run) -> Translate:
     """Translate by our own decoding."""
 
     def translate(texts: Sequence[str], decoding: DecodingConfig) -> list[str]:
-        return [best[0].text for best in write(run, texts, decoding)]
+        found = write(run, texts, decoding, max_new_tokens=LONGEST)
+        return [best[0].text for best in found]
 
     return translate
 
@@ -65,7 +68,11 @@ def theirs(folder: Path, run: Run) -> Translate:
         beams = decoding.beams if isinstance(decoding, BeamConfig) else 1
         tokens = [source.encode(text, add_special_tokens=False).tokens for text in texts]
         found: list[Any] = translator.translate_batch(
-            tokens, beam_size=beams, length_penalty=1.0, max_batch_size=BATCH
+            tokens,
+            beam_size=beams,
+            length_penalty=1.0,
+            max_decoding_length=LONGEST,
+            max_batch_size=BATCH,
         )
         decoder = TextDecoder(target)
         return [

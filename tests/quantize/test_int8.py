@@ -11,7 +11,7 @@ from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
-from addnorm.quantize import quantize_int8
+from addnorm.quantize import int8, quantize_int8
 from addnorm.quantize.activations import RoundedByRow
 from addnorm.quantize.int8 import Int8Matrix, int8_product, rounded
 
@@ -47,6 +47,22 @@ def test_rows_of_all_sizes_survive_in_products() -> None:
     found, want = RoundedByRow()(x, Int8Matrix(weight)), x @ weight.t()
     off = x.norm(dim=1)[:, None] * weight.norm(dim=1)
     assert ((found - want).abs() <= 0.02 * off).all()
+
+
+@pytest.mark.parametrize("instructions", [False, True])
+@pytest.mark.parametrize("shape", [(1, 64, 8), (5, 64, 8), (33, 1040, 16), (9, 3000, 24)])
+def test_products_of_whole_numbers_are_exact(
+    shape: tuple[int, int, int], instructions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of numbers of the largest size, whose sums pass 2²⁴ where rows are long."""
+    monkeypatch.setattr(int8, "_int8_instructions", instructions)
+    rows, d_in, d_out = shape
+    x = torch.randint(-127, 128, (rows, d_in), dtype=torch.int8)
+    values = torch.randint(-127, 128, (d_out, d_in), dtype=torch.int8)
+    x[0], values[0], values[1] = 127, 127, -127
+    found = int8.int8_matmul(x, values)
+    assert found.dtype == torch.int32
+    assert torch.equal(found.long(), x.long() @ values.long().t())
 
 
 def test_values_stand_row_by_row_whatever_the_weight_is_a_view_of() -> None:

@@ -55,7 +55,7 @@ class RoundedByRange(nn.Module):
     ) -> Float[Tensor, "*batch d_out"]:
         rows = x.reshape(-1, x.shape[-1]) / self.scale
         whole = rows.round().clamp(-LARGEST, LARGEST).to(torch.int8)
-        y = int8_matmul(whole, matrix.values.t()) * (self.scale * matrix.scale)
+        y = int8_matmul(whole, matrix.values) * (self.scale * matrix.scale)
         return y.to(x.dtype).view(*x.shape[:-1], y.shape[-1])
 
 
