@@ -36,6 +36,7 @@ from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import reads_files, transcribed
+from addnorm.runs.restoring import restored
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.task import command_for
@@ -78,15 +79,18 @@ def write(
 ) -> list[list[Written]]:
     """Continue or translate each text; return the results for each, best first.
 
-    The translation of a blank text is empty; a language model starts a new text. `first` is the
-    number of texts processed before these, an offset for messages and random seeds. `compiled` is
-    used instead of the model, and may be a `Continuation` too. Where the model reads images or
-    sound, the texts are the names of files. Raises `InputError` if the model does not generate
-    text, or cannot process a text.
+    The translation of a blank text is empty; a language model starts a new text; a denoiser fills
+    the gaps of a text. `first` is the number of texts before these, an offset for messages and
+    random seeds. `compiled` is used instead of the model, and may be a `Continuation` too. Where
+    the model reads images or sound, the texts are the names of files. Raises `InputError` if the
+    model does not generate text, or cannot process a text.
     """
+    told = [text for text in texts if isinstance(text, str)]
+    plain = not (stop or compiled)
     if reads_files(run):
-        files = [text for text in texts if isinstance(text, str)]
-        return transcribed(run, files, decoding, max_new_tokens, plain=not (stop or compiled))
+        return transcribed(run, told, decoding, max_new_tokens, plain=plain)
+    if run.task == "denoising":
+        return restored(run, told, decoding, max_new_tokens, plain=plain, first=first)
     target = run.tokenizers.target
     text_decoder = TextDecoder(target, stop)
     match run.model:
@@ -103,9 +107,8 @@ def write(
                 text_decoder=text_decoder,
             )
         case EncoderDecoderModel() as model:
-            sources = [text for text in texts if isinstance(text, str)]
-            filled = [i for i, text in enumerate(sources) if text.strip()]
-            encoded = as_read("translation", run.tokenizers.source, sources)
+            filled = [i for i, text in enumerate(told) if text.strip()]
+            encoded = as_read("translation", run.tokenizers.source, told)
             check_lengths(model, encoded, first)
             some = translate(
                 compiled if isinstance(compiled, CompiledTranslation) else model,
@@ -118,7 +121,7 @@ def write(
             )
             blank = [Generated(ids=(), score=0.0, finished="eos")]
             by_place = dict(zip(filled, some, strict=True))
-            found = [by_place.get(i, blank) for i in range(len(sources))]
+            found = [by_place.get(i, blank) for i in range(len(told))]
         case EncoderModel():
             raise InputError(
                 f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
@@ -194,8 +197,7 @@ def classify(
 ) -> list[Classified]:
     """The class of each text or pair, or the labels above `threshold`; `first` came before.
 
-    In multi-label classification, labels are those above the `threshold`. Raises `InputError` as
-    `tag` does, and for a threshold outside [0, 1].
+    Raises `InputError` as `tag` does, and for a threshold outside [0, 1].
     """
     if run.task != "multi_label":
         check_use(run, "classification", "does not classify texts")
