@@ -137,6 +137,8 @@ def test_a_tagger_and_a_sentence_too_long(run_of: RunOf) -> None:
     assert scores["examples"] == 2
     gold = [list(e.tags) for e in examples[:2]]
     assert metrics.entity_scores(tags, gold).items() <= scores.items()
+    words = [e.tokens for e in examples[:2]]
+    assert metrics.surface_scores(tags, gold, words).items() <= scores.items()
 
 
 def test_words_cut_off_are_outside(run_of: RunOf) -> None:

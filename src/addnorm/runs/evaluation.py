@@ -33,6 +33,7 @@ from addnorm.data.examples import (
     Text,
     Transcribed,
     labels_of,
+    words_of,
 )
 from addnorm.data.forecast_windows import ForecastWindows
 from addnorm.data.scaling import Scaling
@@ -253,9 +254,10 @@ class Evaluator:
             i: filled([self.labels[label] for label in best], len(gold[i]))
             for i, best in outputs.items()
         }
-        words = ([tag for one in side.values() for tag in one] for side in (tags, gold))
-        scores |= metrics.entity_scores(list(tags.values()), list(gold.values()))
-        scores["accuracy"] = metrics.accuracy(*words)
+        sides = list(tags.values()), list(gold.values())
+        scores |= metrics.entity_scores(*sides)
+        scores |= metrics.surface_scores(*sides, [words_of(self.examples[i]) for i in tags])
+        scores["accuracy"] = metrics.accuracy(*([t for one in side for t in one] for side in sides))
         return Evaluation(scores, {i: " ".join(one) for i, one in tags.items()})
 
 
