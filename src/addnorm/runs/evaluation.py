@@ -50,7 +50,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of
 from addnorm.runs.written import written_scores
-from addnorm.train.loss import loss_sum
+from addnorm.train.loss import labels_loss_sum
 
 Split = Literal["valid", "test"]
 
@@ -179,9 +179,11 @@ class Evaluator:
         for batch in self.loader.batches():
             batch = batch.to(device)
             logits = model(**batch.inputs) if self.early is None else self._early(model, batch)
-            batches.append((loss_sum(logits, batch.targets).item(), batch.n_tokens))
+            batches.append(
+                (labels_loss_sum(model.head, logits, batch.targets).item(), batch.n_tokens)
+            )
             if self.labels:
-                outputs.update(answers(logits, batch))
+                outputs.update(answers(model.head, logits, batch))
             if isinstance(self.loader, HIDING):
                 right += int((logits.argmax(-1) == batch.targets).sum())
         return batches, dict(sorted(outputs.items())), right
