@@ -33,6 +33,7 @@ from addnorm.data.examples import (
     Text,
     Transcribed,
     labels_of,
+    words_of,
 )
 from addnorm.data.forecast_windows import ForecastWindows
 from addnorm.data.scaling import Scaling
@@ -49,7 +50,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of
 from addnorm.runs.written import written_scores
-from addnorm.train.loss import loss_sum
+from addnorm.train.loss import labels_loss_sum
 
 Split = Literal["valid", "test"]
 
@@ -178,9 +179,11 @@ class Evaluator:
         for batch in self.loader.batches():
             batch = batch.to(device)
             logits = model(**batch.inputs) if self.early is None else self._early(model, batch)
-            batches.append((loss_sum(logits, batch.targets).item(), batch.n_tokens))
+            batches.append(
+                (labels_loss_sum(model.head, logits, batch.targets).item(), batch.n_tokens)
+            )
             if self.labels:
-                outputs.update(answers(logits, batch))
+                outputs.update(answers(model.head, logits, batch))
             if isinstance(self.loader, HIDING):
                 right += int((logits.argmax(-1) == batch.targets).sum())
         return batches, dict(sorted(outputs.items())), right
@@ -253,9 +256,10 @@ class Evaluator:
             i: filled([self.labels[label] for label in best], len(gold[i]))
             for i, best in outputs.items()
         }
-        words = ([tag for one in side.values() for tag in one] for side in (tags, gold))
-        scores |= metrics.entity_scores(list(tags.values()), list(gold.values()))
-        scores["accuracy"] = metrics.accuracy(*words)
+        sides = list(tags.values()), list(gold.values())
+        scores |= metrics.entity_scores(*sides)
+        scores |= metrics.surface_scores(*sides, [words_of(self.examples[i]) for i in tags])
+        scores["accuracy"] = metrics.accuracy(*([t for one in side for t in one] for side in sides))
         return Evaluation(scores, {i: " ".join(one) for i, one in tags.items()})
 
 

@@ -36,6 +36,7 @@ from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import reads_files, transcribed
+from addnorm.runs.predictions import tags_at
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.task import command_for
@@ -255,9 +256,9 @@ def tag(
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         read = [words_as_read(run.tokenizers.source, words) for words in some]
-        best = batch_logits(run, [ids for ids, _ in read], first + start).argmax(-1).tolist()
-        for row, (_, places) in zip(best, read, strict=True):
-            results.append([run.labels[row[place]] for place in places])
+        logits = batch_logits(run, [ids for ids, _ in read], first + start)
+        best = tags_at(run.model.head, logits, [places for _, places in read])
+        results += [[run.labels[tag] for tag in row] for row in best]
     return results
 
 
