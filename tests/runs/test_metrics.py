@@ -76,6 +76,22 @@ def test_scores_of_numbers_are_those_of_scipy() -> None:
     assert both["pearson"] == pytest.approx((1 - 1) / 2, abs=1e-6)
 
 
+def test_numbers_are_scored_in_float64() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    gold, said = [1e9 + 0.125, 1e9 + 7.25, 1e9 + 3], [1e9 + 1.5, 1e9 + 6, 1e9 + 4.125]
+    scores = metrics.number_scores([[one] for one in said], [[one] for one in gold])
+    assert scores["mse"] == pytest.approx(sklearn.mean_squared_error(gold, said))
+    assert scores["r2"] == pytest.approx(sklearn.r2_score(gold, said))
+
+
+def test_constants_whose_mean_is_rounded_count_as_constants() -> None:
+    constant, changing = [[0.1]] * 3, [[1.0], [2.0], [4.0]]
+    for said, gold in ((constant, changing), (changing, constant)):
+        scores = metrics.number_scores(said, gold)
+        assert (scores["pearson"], scores["spearman"]) == (0, 0)
+    assert scores["r2"] == 0
+
+
 def test_entities_count_as_wholes() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-PER"]]
     said = [["B-PER", "O", "O", "B-LOC"], ["B-PER", "B-PER"]]

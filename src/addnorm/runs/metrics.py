@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from addnorm.errors import InputError
@@ -110,7 +110,7 @@ def number_scores(
     `R² = 1 - Σ (y - ŷ)² / Σ (y - ȳ)²`. With several numbers per text, R² and correlations are
     averaged over them. R² of constant numbers counts as 0, and so does a correlation.
     """
-    ours, theirs = torch.tensor(predicted).double(), torch.tensor(gold).double()
+    ours, theirs = (torch.tensor(side, dtype=torch.float64) for side in (predicted, gold))
     return {
         "mse": float((ours - theirs).square().mean()),
         "r2": _r_squared(ours, theirs),
@@ -122,13 +122,19 @@ def number_scores(
 def _r_squared(predicted: Float[Tensor, "n outputs"], gold: Float[Tensor, "n outputs"]) -> float:
     spread = (gold - gold.mean(0)).square().sum(0)
     wrong = (predicted - gold).square().sum(0)
-    return float(torch.where(spread > 0, 1 - wrong / spread, 0.0).mean())
+    return float(torch.where(_changes(gold), 1 - wrong / spread, 0.0).mean())
 
 
 def _correlation(x: Float[Tensor, "n outputs"], y: Float[Tensor, "n outputs"]) -> float:
+    both = _changes(x) & _changes(y)
     x, y = (side - side.mean(0) for side in (x, y))
     size = (x.square().sum(0) * y.square().sum(0)).sqrt()
-    return float(torch.where(size > 0, (x * y).sum(0) / size, 0.0).mean())
+    return float(torch.where(both, (x * y).sum(0) / size, 0.0).mean())
+
+
+def _changes(x: Float[Tensor, "n outputs"]) -> Bool[Tensor, " outputs"]:
+    """Which columns are not constant; the spread of one is no zero where its mean is rounded."""
+    return x.amin(0) < x.amax(0)
 
 
 def _ranks(x: Float[Tensor, "n outputs"]) -> Float[Tensor, "n outputs"]:
