@@ -31,6 +31,16 @@ def test_bleu_of_a_worked_example() -> None:
     assert scores["exact"] == 0
 
 
+def test_tokenised_text_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics._warn_of_tokens.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    texts = ["a red cat ."] * 100
+    for tokenize, told in (("none", 0), ("13a", 1), ("13a", 0), ("intl", 0)):
+        metrics.translation_scores(texts, texts, tokenize)
+        err = capsys.readouterr().err
+        assert err.count("eval.bleu_tokenize") == told
+        assert err.count("\n") == told
+
+
 def test_translation_scores_are_those_of_sacrebleu() -> None:
     said = ["Ein Hund läuft.", "Zwei Katzen, ein Hund", "genau so"]
     gold = ["Ein Hund rennt.", "Zwei Katzen und ein Hund", "genau so"]

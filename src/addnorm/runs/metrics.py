@@ -1,7 +1,9 @@
 """The metrics of each task."""
 
 import math
+import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,6 +29,20 @@ def bits_per_character(total_loss: float, n_characters: int) -> float:
     return total_loss / math.log(2) / max(n_characters, 1)
 
 
+TOKENISED = 100
+"""Texts that end in a period of its own, as tokenised ones do, at which sacrebleu warns too."""
+
+
+@cache
+def _warn_of_tokens() -> None:
+    """Say once that texts look tokenised, where sacrebleu says so at each evaluation."""
+    print(
+        'warning: many texts end in " .", as tokenised ones do: eval.bleu_tokenize = "none" counts '
+        "their words as they are",
+        file=sys.stderr,
+    )
+
+
 def translation_scores(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str
 ) -> dict[str, float]:
@@ -36,8 +52,10 @@ def translation_scores(
     """
     import sacrebleu
 
+    if tokenize != "none" and sum(one.endswith(" .") for one in hypotheses) >= TOKENISED:
+        _warn_of_tokens()
     bleu = sacrebleu.corpus_bleu(
-        list(hypotheses), [list(references)], tokenize=tokenize, force=tokenize == "none"
+        list(hypotheses), [list(references)], tokenize=tokenize, force=True
     )
     chrf = sacrebleu.corpus_chrf(list(hypotheses), [list(references)])
     same = sum(h == r for h, r in zip(hypotheses, references, strict=True))
