@@ -13,6 +13,7 @@ from addnorm.lab.claims import CLAIMS, claim_called
 from addnorm.lab.claims.claim import Both, Claim, Finding, Panel, Results, Word, verdict
 from addnorm.lab.claims.tasks import MADE
 from addnorm.lab.laboratory import Measured, measured
+from addnorm.lab.markup import plain
 from addnorm.lab.report import page, with_reach
 from addnorm.lab.words import Language
 
@@ -92,7 +93,7 @@ def overview(found: Mapping[str, Sequence[Measured]], language: Language) -> str
 
 def data_name(one: Measured, words: Mapping[str, str]) -> str:
     """What the models learned."""
-    return words["made"] if one.task == MADE else one.task
+    return words["made"] if one.task == MADE else plain(one.task)
 
 
 def findings_of(claim: Claim, one: Measured) -> Sequence[Finding]:
@@ -147,7 +148,7 @@ def agreement(literature: Word, here: Word, words: Mapping[str, str]) -> str:
 
 
 def _machines(several: Iterable[Measured]) -> str:
-    return " · ".join(dict.fromkeys(machine for one in several for machine in one.machines))
+    return " · ".join(dict.fromkeys(plain(machine) for one in several for machine in one.machines))
 
 
 def _columns(xs: Sequence[float | str]) -> Sequence[float | str]:
@@ -170,12 +171,12 @@ def table(results: Results, key: str, panel: Panel, language: Language) -> list[
     for series in results.series(key):
         here = results.xs(key, series)
         values = [with_reach(results.mean(key, series, x)) if x in here else "–" for x in xs]
-        lines.append(f"| {series} | {' | '.join(values)} |")
+        lines.append(f"| {plain(series)} | {' | '.join(values)} |")
     return lines
 
 
 def _place(x: float | str) -> str:
-    return x if isinstance(x, str) else f"{x:,.4g}" if x >= 0.01 or not x else f"{x:.2g}"
+    return plain(x) if isinstance(x, str) else f"{x:,.4g}" if x >= 0.01 or not x else f"{x:.2g}"
 
 
 def _of(both: Both, language: Language) -> str:
