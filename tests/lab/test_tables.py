@@ -72,7 +72,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 def rows_of_all_kinds(tmp_path: Path, n_seeds: int) -> StudyTable:
     """A variant that was dropped, one that diverged with its last seed, and one that did not."""
-    made = small_study(tmp_path, "layernorm", "rmsnorm", "none", seeds=n_seeds)
+    made = small_study(tmp_path, "layernorm", "rmsnorm", "scalenorm", seeds=n_seeds)
     broken = figures(None, state="diverged", problem="step 3: the loss is nan")
     kept = {(0, s): figures(2.0 + s / 10, scores=scores(2 + s / 10)) for s in range(1, n_seeds + 1)}
     kept |= {(1, s): figures(None, scores=scores(1 + s / 9)) for s in range(1, n_seeds)}
