@@ -170,8 +170,16 @@ body { font: 16px/1.55 system-ui, "Noto Sans CJK SC", sans-serif; color: var(--i
   background: var(--paper); max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; font-size: 0.86rem; display: block; overflow-x: auto; }
 th, td { border-bottom: 1px solid var(--line); padding: 0.3rem 0.6rem; white-space: nowrap; }
-th { color: var(--hint); font-weight: 600; }
+th { color: var(--hint); font-weight: 600; text-align: left; }
+p { overflow-wrap: break-word; overflow-x: auto; }
+li, h1, h2 { overflow-wrap: break-word; }
 img { max-width: 100%; background: #fff; }
+@media (max-width: 40rem) {
+  img { max-width: none; width: max(100%, 34rem); }
+  th:not([style]), td:not([style]) { white-space: normal; overflow-wrap: anywhere;
+    min-width: 3.4rem; }
+  th, td { padding: 0.3rem; }
+}
 code { font-size: 0.9em; }
 nav { display: flex; gap: 0.8rem; justify-content: flex-end; }
 nav label { cursor: pointer; color: var(--hint); }
