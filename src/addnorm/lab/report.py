@@ -176,7 +176,7 @@ li, h1, h2 { overflow-wrap: break-word; }
 img { max-width: 100%; background: #fff; }
 @media (max-width: 40rem) {
   img { max-width: none; width: max(100%, 34rem); }
-  th:not([style]), td:not([style]) { white-space: normal; overflow-wrap: anywhere;
+  th:not([style]), td:not([style]) { white-space: normal; overflow-wrap: break-word;
     min-width: 3.4rem; }
   th, td { padding: 0.3rem; }
 }
