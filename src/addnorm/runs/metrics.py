@@ -137,6 +137,14 @@ def number_scores(
     }
 
 
+def squared_errors(
+    predicted: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]
+) -> list[float]:
+    """The squared error of each text, the mean over its numbers."""
+    ours, theirs = torch.tensor(predicted).double(), torch.tensor(gold).double()
+    return (ours - theirs).square().mean(-1).tolist()
+
+
 def _r_squared(predicted: Float[Tensor, "n outputs"], gold: Float[Tensor, "n outputs"]) -> float:
     spread = (gold - gold.mean(0)).square().sum(0)
     wrong = (predicted - gold).square().sum(0)
