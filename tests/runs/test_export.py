@@ -13,7 +13,7 @@ import addnorm
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.export import export_run
+from addnorm.runs.export import Form, export_run
 from addnorm.runs.run import Run
 from addnorm.runs.use import write
 
@@ -21,6 +21,11 @@ from addnorm.runs.use import write
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_tiny(tmp_path_factory.mktemp("run"), "language", **GPT2_PARTS)
+
+
+@pytest.fixture(scope="module")
+def crf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_tiny(tmp_path_factory.mktemp("crf"), "crf")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +44,14 @@ def test_a_file_in_the_place_of_a_folder(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "my.txt").read_text() == "mine"
     with pytest.raises(InputError, match="is a folder: gguf needs the name of a file"):
         export_run(Run.open(run), tmp_path, to="gguf")
+
+
+@pytest.mark.parametrize("to", ["hf", "onnx", "ctranslate2", "gguf"])
+def test_the_order_of_tags_is_left_out_by_none(to: Form, crf: Path, tmp_path: Path) -> None:
+    """No format holds the chain of a CRF, and single words' best tags would be others."""
+    with pytest.raises(InputError, match=r"crf head|CRFHead|this one is an encoder|another kind"):
+        export_run(Run.open(crf), tmp_path / "out", to=to)
+    assert not (tmp_path / "out").exists()
 
 
 def test_it_writes_what_the_run_writes(run: Path, exported: Path) -> None:

@@ -159,6 +159,20 @@ def test_batches_of_another_task(tmp_path: Path) -> None:
     assert found.endswith("give 'masked'")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("label_smoothing", "0.1"), ("distillation", '{teacher = "runs/big"}')],
+)
+def test_what_learns_tags_one_by_one_is_refused_with_a_crf(
+    field: str, value: str, tmp_path: Path
+) -> None:
+    recipe = write_recipe(tmp_path, "crf")
+    with pytest.raises(
+        InputError, match=rf"train\.{field} is for labels that stand each for itself"
+    ):
+        read_recipe(recipe, {f"train.{field}": value})
+
+
 def test_overrides_replace_fields_at_every_depth(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text(TRANSLATION)

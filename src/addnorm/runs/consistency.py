@@ -25,10 +25,12 @@ from addnorm.data.batching import (
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.runs.settings import MEASURED, EvalConfig
 from addnorm.runs.task import check_batching, task_of_training
+from addnorm.train.loss import CrossEntropyConfig
 from addnorm.train.settings import TrainConfig
 
 Place = Callable[[list[str]], str]
@@ -84,6 +86,7 @@ def check_input(
     for wrong, path, message in rules:
         if wrong:
             raise InputError(f"{place(path.split('.'))}: {message}")
+    check_crf(model, train, place)
     if isinstance(data, ChatConfig) and not isinstance(batching, TokensConfig):
         raise InputError(
             f"{place(['train', 'batching', 'kind'])}: train.batching.kind = {kind_of(batching)!r} "
@@ -103,6 +106,24 @@ def check_input(
             raise InputError(
                 f"{place(['data', 'n_mels'])}: data.n_mels = {heard}, and the model reads "
                 f"{read} mel features: give model.input the same n_mels"
+            )
+
+
+def check_crf(model: ModelConfig, train: TrainConfig, place: Place) -> None:
+    """Raise `InputError` where the tags of a CRF are to be learnt one by one."""
+    if not isinstance(model.head, CRFHeadConfig):
+        return
+    rules = (
+        ("loss", not isinstance(train.loss, CrossEntropyConfig)),
+        ("label_smoothing", bool(train.label_smoothing)),
+        ("distillation", train.distillation is not None),
+    )
+    for name, given in rules:
+        if given:
+            raise InputError(
+                f"{place(['train', name])}: train.{name} is for labels that stand each for itself, "
+                "and the tags of a crf head are learnt together: leave it out, or use "
+                "model.head.kind = 'tagging'"
             )
 
 

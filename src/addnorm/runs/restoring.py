@@ -22,6 +22,9 @@ from addnorm.runs.types import Candidate, Filled, Written
 GAP = re.compile("|".join([*map(re.escape, MASKS), r"<extra_id_\d+>"]))
 """What marks a gap: a mask of any name, or a sentinel of T5; the first gap is always sentinel 0."""
 
+BLANK = Generated(ids=(), score=0.0, finished="eos")
+"""What is written of a blank text."""
+
 
 @dataclass(frozen=True)
 class Gapped:
@@ -116,9 +119,8 @@ def restored(
     ]
     some = [one for one in gaps if one is not None]
     found = iter(_said(run, some, decoding, max_new_tokens, first))
-    blank = Generated(ids=(), score=0.0, finished="eos")
     return [
-        [_written(run, one, best) for best in ([blank] if one is None else next(found))]
+        [_written(run, one, best) for best in ([BLANK] if one is None else next(found))]
         for one in gaps
     ]
 

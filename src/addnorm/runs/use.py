@@ -17,7 +17,6 @@ from addnorm.generate import (
     CompiledTranslation,
     Continuation,
     DecodingConfig,
-    Generated,
     GreedyConfig,
     SampleConfig,
     TextDecoder,
@@ -27,7 +26,7 @@ from addnorm.generate import (
 )
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from addnorm.models.early_exit import EarlyExit
+from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import ClassificationHead, Transform
@@ -36,7 +35,8 @@ from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import reads_files, transcribed
-from addnorm.runs.restoring import restored
+from addnorm.runs.predictions import tags_at
+from addnorm.runs.restoring import BLANK, restored
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.task import command_for
@@ -49,8 +49,8 @@ from addnorm.runs.types import (
     check_choice,
 )
 
-Compiled = CompiledContinuation | CompiledTranslation | Continuation
-"""What stands in for a model: a compiled graph, or a way to run it with early exits."""
+Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
+"""What stands in for a model: a compiled graph, or early exits at which tokens leave it."""
 
 
 def chosen_decoding(
@@ -81,9 +81,8 @@ def write(
 
     The translation of a blank text is empty; a language model starts a new text; a denoiser fills
     the gaps of a text. `first` is the number of texts before these, an offset for messages and
-    random seeds. `compiled` is used instead of the model, and may be a `Continuation` too. Where
-    the model reads images or sound, the texts are the names of files. Raises `InputError` if the
-    model does not generate text, or cannot process a text.
+    random seeds. `compiled` is used instead of the model, and may be early exits too. Where images
+    or sound are read, texts are names of files. Raises `InputError` if the model writes no text.
     """
     told = [text for text in texts if isinstance(text, str)]
     plain = not (stop or compiled)
@@ -98,7 +97,7 @@ def write(
             encoded = prompts(run, texts)
             check_lengths(model, encoded, first)
             found = generate(
-                compiled if isinstance(compiled, CompiledContinuation | Continuation) else model,
+                _continuation(model, compiled),
                 encoded,
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -119,14 +118,13 @@ def write(
                 eos_id=target.eos_ids,
                 text_decoder=text_decoder,
             )
-            blank = [Generated(ids=(), score=0.0, finished="eos")]
             by_place = dict(zip(filled, some, strict=True))
-            found = [by_place.get(i, blank) for i in range(len(told))]
+            found = [by_place.get(i, [BLANK]) for i in range(len(told))]
         case EncoderModel():
             raise InputError(
                 f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
             )
-    return [[Written(g.text, g.score, g.finished) for g in best] for best in found]
+    return [[Written(g.text, g.score, g.finished, g.depth) for g in best] for best in found]
 
 
 def write_as_it_comes(
@@ -147,9 +145,7 @@ def write_as_it_comes(
     [prompt] = prompts(run, [text])
     target = run.tokenizers.target
     return stream(
-        compiled
-        if isinstance(compiled, CompiledContinuation | Continuation)
-        else Continuation(run.model),
+        _continuation(run.model, compiled),
         prompt or [target.bos_id],
         decoding,
         max_new_tokens=max_new_tokens,
@@ -178,13 +174,15 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
             )
 
 
-def with_early_exits(run: Run, early: EarlyExit) -> Continuation:
-    """The run's language model, of which tokens leave early. Raises `InputError` for others."""
-    if not isinstance(run.model, DecoderModel):
-        raise InputError(
-            f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
-        )
-    return Continuation(run.model, step=early.step)
+def _continuation(
+    model: DecoderModel, compiled: Compiled | None
+) -> Continuation | CompiledContinuation:
+    if isinstance(compiled, CompiledContinuation):
+        return compiled
+    if isinstance(compiled, EarlyExit):
+        check_exits_early(model)
+        return Continuation(model, early=compiled)
+    return Continuation(model)
 
 
 def classify(
@@ -257,9 +255,9 @@ def tag(
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         read = [words_as_read(run.tokenizers.source, words) for words in some]
-        best = batch_logits(run, [ids for ids, _ in read], first + start).argmax(-1).tolist()
-        for row, (_, places) in zip(best, read, strict=True):
-            results.append([run.labels[row[place]] for place in places])
+        logits = batch_logits(run, [ids for ids, _ in read], first + start)
+        best = tags_at(run.model.head, logits, [places for _, places in read])
+        results += [[run.labels[tag] for tag in row] for row in best]
     return results
 
 

@@ -19,6 +19,7 @@ from addnorm.train.loss import (
     LossConfig,
     exits_cross_entropy_sum,
     head_cross_entropy_sum,
+    labels_loss_sum,
     loss_sum,
 )
 
@@ -109,11 +110,13 @@ class Objective:
         if early is not None:
             return exits_cross_entropy_sum(early.exit_logits(**inputs), targets, smoothing, soft)
         if not self.in_parts or not isinstance(model, Model):
-            return loss_sum(model(**inputs), targets, smoothing, soft)
+            outputs = model(**inputs)
+            head = model.head if isinstance(model, Model) else model
+            return labels_loss_sum(head, outputs, targets, smoothing, soft)
         x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
         if isinstance(model.head, TokenHead):
             return head_cross_entropy_sum(model.head, x, ctx, targets, smoothing)
-        return loss_sum(model.head(x, ctx), targets, smoothing, soft)
+        return labels_loss_sum(model.head, model.head(x, ctx), targets, smoothing, soft)
 
     def _own(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         found = module(logits, targets)
