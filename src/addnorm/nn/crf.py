@@ -134,11 +134,8 @@ class CRFHeadConfig:
 
     def conflict(self, around: Any) -> str | None:
         """It needs an encoder of texts, and no early exits."""
-        if around.kind != "encoder" or around.input.kind != "tokens":
-            return (
-                "a crf head tags words: it needs model.kind = 'encoder' with "
-                "model.input.kind = 'tokens'"
-            )
+        if around.input.kind != "tokens":
+            return "a crf head tags words: it needs model.input.kind = 'tokens'"
         if around.exits:
             return "a crf head has no early exits: leave model.exits out"
         return None
