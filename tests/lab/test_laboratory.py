@@ -106,7 +106,7 @@ def test_nothing_is_run_beside_what_measures_time(
 
     def pretend(make: Any, work: Any, jobs: Any, n: int) -> list:
         made.append((len(jobs), n))
-        return [(i, []) for i in range(len(jobs))]
+        return [(i, ([], 0.5)) for i in range(len(jobs))]
 
     monkeypatch.setattr(laboratory, "outcomes", pretend)
     jobs = jobs_of(["rmsnorm"], "quick")

@@ -127,6 +127,24 @@ def test_numbers(run_of: RunOf) -> None:
     assert evaluation.scores["mse"] > 1000
 
 
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [("classification", "accuracy"), ("multi_label", "exact"), ("regression", "mse")],
+)
+def test_the_values_of_examples_average_to_their_score(
+    run_of: RunOf, task: str, metric: str
+) -> None:
+    run = Run.open(run_of(task))
+    for fields in ({}, {"train.batching": '{kind = "tokens", tokens = 64, max_len = 5}'}):
+        some = Run.open(run_of(task), fields) if fields else run
+        found = evaluation_of(some, "test")
+        [(name, values)] = found.values.items()
+        assert name == metric
+        assert len(values) == found.scores["examples"]
+        mean = math.fsum(values.values()) / len(values)
+        assert mean == pytest.approx(found.scores[metric], rel=1e-12)
+
+
 def test_a_tagger_and_a_sentence_too_long(run_of: RunOf) -> None:
     """The third sentence is left out: it is told, not counted, and its line is empty."""
     run, console = Run.open(run_of("tagging")), quiet()

@@ -31,6 +31,16 @@ def test_bleu_of_a_worked_example() -> None:
     assert scores["exact"] == 0
 
 
+def test_tokenised_text_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics._warn_of_tokens.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    texts = ["a red cat ."] * 100
+    for tokenize, told in (("none", 0), ("13a", 1), ("13a", 0), ("intl", 0)):
+        metrics.translation_scores(texts, texts, tokenize)
+        err = capsys.readouterr().err
+        assert err.count("eval.bleu_tokenize") == told
+        assert err.count("\n") == told
+
+
 def test_translation_scores_are_those_of_sacrebleu() -> None:
     said = ["Ein Hund läuft.", "Zwei Katzen, ein Hund", "genau so"]
     gold = ["Ein Hund rennt.", "Zwei Katzen und ein Hund", "genau so"]
@@ -74,6 +84,22 @@ def test_scores_of_numbers_are_those_of_scipy() -> None:
     two = [[a, -b] for [a], [b] in zip(said, gold, strict=True)]
     both = metrics.number_scores(two, [[a, b] for [a], [b] in zip(said, gold, strict=True)])
     assert both["pearson"] == pytest.approx((1 - 1) / 2, abs=1e-6)
+
+
+def test_numbers_are_scored_in_float64() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    gold, said = [1e9 + 0.125, 1e9 + 7.25, 1e9 + 3], [1e9 + 1.5, 1e9 + 6, 1e9 + 4.125]
+    scores = metrics.number_scores([[one] for one in said], [[one] for one in gold])
+    assert scores["mse"] == pytest.approx(sklearn.mean_squared_error(gold, said))
+    assert scores["r2"] == pytest.approx(sklearn.r2_score(gold, said))
+
+
+def test_constants_whose_mean_is_rounded_count_as_constants() -> None:
+    constant, changing = [[0.1]] * 3, [[1.0], [2.0], [4.0]]
+    for said, gold in ((constant, changing), (changing, constant)):
+        scores = metrics.number_scores(said, gold)
+        assert (scores["pearson"], scores["spearman"]) == (0, 0)
+    assert scores["r2"] == 0
 
 
 def test_entities_count_as_wholes() -> None:

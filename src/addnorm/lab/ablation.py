@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -117,7 +118,7 @@ def run_study(study: Study, options: Options, at_once: int, console: Console) ->
 
 def progress_bar(console: Console) -> Progress:
     """A bar of cells done, and the time that is left."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
 
 
@@ -218,7 +219,7 @@ def cost_table(study: Study, costs: Mapping[int, Cost], at_once: int) -> Table:
     )
     for index, cost in costs.items():
         table.add_row(
-            _titled(study.variants[index]),
+            escape(_titled(study.variants[index])),
             f"{cost.parameters:,}",
             f"{cost.flops:,.0f}",
             f"{cost.seconds / 60:,.2f}",

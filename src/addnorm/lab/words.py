@@ -12,7 +12,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "and": " and ",
         "valid": "validation",
         "test": "test",
-        "design": "{variants} variants with {seeds} seeds each, of `{recipe}`; the score is "
+        "design": "{variants} variants with {seeds} seeds each, of {recipe}; the score is "
         "{metric} on the {split} split, {better} is better. All are compared with the first, "
         "**{first}**, seed by seed.",
         "higher": "higher",
@@ -41,11 +41,12 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "curves": "Learning curves",
         "reading": "How to read this",
         "notes": "The difference is the mean over seeds of a variant minus the first; the interval "
-        "is that of Student's t. *Over examples* is the interval when test examples, or batches "
-        "for a loss, are drawn again (bootstrap): how sure the difference is for these weights on "
-        "other data. The effect is the mean difference in units of its standard deviation. p is "
-        "that of the paired t-test, corrected by Holm for all variants of this study; below 0.05 "
-        "the variant is called better or worse. Seconds are those of training one cell (median).",
+        "is that of Student's t. *Over examples* is the interval when test examples (batches for a "
+        "loss, stretches of windows for a forecast) are drawn again (bootstrap): how sure the "
+        "difference is for these weights on other data. The effect is the mean difference in units "
+        "of its standard deviation. p is that of the paired t-test, corrected by Holm for all "
+        "variants of this study; below 0.05 the variant is called better or worse. Seconds are "
+        "those of training one cell (median).",
         "bleu": " For BLEU, sacrebleu's paired bootstrap of the first seed gives p = {p}.",
         "adjusted": "Made equal in cost: {fields}.",
     },
@@ -55,7 +56,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "and": " 和 ",
         "valid": "验证",
         "test": "测试",
-        "design": "`{recipe}` 的 {variants} 个变体，每个 {seeds} 个随机种子；指标是 {split} "
+        "design": "{recipe} 的 {variants} 个变体，每个 {seeds} 个随机种子；指标是 {split} "
         "数据上的 {metric}，越{better}越好。全部按种子逐一与第一个变体 **{first}** 比较。",
         "higher": "高",
         "lower": "低",
@@ -80,7 +81,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "curves": "学习曲线",
         "reading": "如何阅读",
         "notes": "差异是各种子下变体减去第一个变体的平均值；区间来自学生 t 分布。“按样本”是重新抽取"
-        "测试样本（对损失则是批）的自助法区间：就这些权重而言，换一批数据时差异有多可靠。效应是平均差异"
+        "测试样本（对损失则是批，对预测则是连续的若干窗口）的自助法区间：就这些权重而言，换一批数据时差异有多可靠。效应是平均差异"
         "除以其标准差。p 来自配对 t 检验，并按 Holm 方法对本研究的全部变体校正；小于 0.05 时称为"
         "更好或更差。秒数是训练一个格子所用时间的中位数。",
         "bleu": "对 BLEU，sacrebleu 对第一个种子的配对自助法给出 p = {p}。",

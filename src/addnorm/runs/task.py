@@ -182,5 +182,7 @@ def command_for(task: Task) -> str:
             return "addnorm generate"
         case "masked_language":
             return "addnorm fill"
+        case "forecasting":
+            return "addnorm forecast"
         case _:
             return "addnorm classify"

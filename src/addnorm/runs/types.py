@@ -131,11 +131,16 @@ class Filled:
 
 @dataclass(frozen=True)
 class Written:
-    """A generated text, its log-probability, and why it ended."""
+    """A generated text, its log-probability, and why it ended.
+
+    `depth` is the mean number of layers of its tokens after the first, of all beams, where a model
+    with early exits wrote it; None elsewhere, and for a text of one token.
+    """
 
     text: str
     score: float
     finished: str
+    depth: float | None = None
 
 
 @overload

@@ -27,7 +27,7 @@ from addnorm.generate import (
 )
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from addnorm.models.early_exit import EarlyExit
+from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import ClassificationHead, Transform
@@ -49,8 +49,8 @@ from addnorm.runs.types import (
     check_choice,
 )
 
-Compiled = CompiledContinuation | CompiledTranslation | Continuation
-"""What stands in for a model: a compiled graph, or a way to run it with early exits."""
+Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
+"""What stands in for a model: a compiled graph, or early exits at which tokens leave it."""
 
 
 def chosen_decoding(
@@ -81,7 +81,7 @@ def write(
 
     The translation of a blank text is empty; a language model starts a new text. `first` is the
     number of texts processed before these, an offset for messages and random seeds. `compiled` is
-    used instead of the model, and may be a `Continuation` too. Where the model reads images or
+    used instead of the model, and may be early exits too. Where the model reads images or
     sound, the texts are the names of files. Raises `InputError` if the model does not generate
     text, or cannot process a text.
     """
@@ -95,7 +95,7 @@ def write(
             encoded = prompts(run, texts)
             check_lengths(model, encoded, first)
             found = generate(
-                compiled if isinstance(compiled, CompiledContinuation | Continuation) else model,
+                _continuation(model, compiled),
                 encoded,
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -124,7 +124,7 @@ def write(
             raise InputError(
                 f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
             )
-    return [[Written(g.text, g.score, g.finished) for g in best] for best in found]
+    return [[Written(g.text, g.score, g.finished, g.depth) for g in best] for best in found]
 
 
 def write_as_it_comes(
@@ -145,9 +145,7 @@ def write_as_it_comes(
     [prompt] = prompts(run, [text])
     target = run.tokenizers.target
     return stream(
-        compiled
-        if isinstance(compiled, CompiledContinuation | Continuation)
-        else Continuation(run.model),
+        _continuation(run.model, compiled),
         prompt or [target.bos_id],
         decoding,
         max_new_tokens=max_new_tokens,
@@ -176,13 +174,15 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
             )
 
 
-def with_early_exits(run: Run, early: EarlyExit) -> Continuation:
-    """The run's language model, of which tokens leave early. Raises `InputError` for others."""
-    if not isinstance(run.model, DecoderModel):
-        raise InputError(
-            f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
-        )
-    return Continuation(run.model, step=early.step)
+def _continuation(
+    model: DecoderModel, compiled: Compiled | None
+) -> Continuation | CompiledContinuation:
+    if isinstance(compiled, CompiledContinuation):
+        return compiled
+    if isinstance(compiled, EarlyExit):
+        check_exits_early(model)
+        return Continuation(model, early=compiled)
+    return Continuation(model)
 
 
 def classify(
