@@ -68,4 +68,7 @@ def plan(
 
 
 def _time(hours: float) -> str:
-    return f"{hours:.1f} hours" if hours >= 1.5 else f"{max(1, round(60 * hours))} minutes"
+    minutes = max(1, round(60 * hours))
+    if hours >= 1.5:
+        return f"{hours:.1f} hours"
+    return f"{minutes} minute{'s' if minutes > 1 else ''}"
