@@ -1,5 +1,6 @@
 """Audio: sound files with a class or a text each, and Whisper's log-mel features."""
 
+import math
 from contextlib import nullcontext
 from importlib import import_module
 from io import SEEK_CUR, SEEK_END, BytesIO
@@ -182,7 +183,8 @@ def mel_filters(n_mels: int, n_fft: int, sample_rate: int) -> Float[Tensor, "n_m
 
     Slaney 1998, Auditory Toolbox: neighbours overlap by half, peaks are `2 / (high - low)`.
     """
-    bins = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, dtype=torch.float64)
+    # An odd n_fft has no bin at half the sample rate: 551 at 22,050 a second.
+    bins = torch.arange(n_fft // 2 + 1, dtype=torch.float64) * sample_rate / n_fft
     top = hertz_to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
     edges = mel_to_hertz(torch.linspace(0, float(top), n_mels + 2, dtype=torch.float64))
     low, peak, high = (edges[i : n_mels + i, None] for i in range(3))
@@ -192,7 +194,7 @@ def mel_filters(n_mels: int, n_fft: int, sample_rate: int) -> Float[Tensor, "n_m
 
 def hertz_to_mel(hertz: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Slaney's mel scale: `3 f / 200` up to 1 kHz (15 mel), then 27 mel for each factor of 6.4."""
-    steps = 27 * torch.log(hertz.clamp(min=1000) / 1000) / torch.log(torch.tensor(6.4).to(hertz))
+    steps = 27 * torch.log(hertz.clamp(min=1000) / 1000) / math.log(6.4)
     return (3 / 200 * hertz.clamp(max=1000)) + steps
 
 
