@@ -196,3 +196,13 @@ def test_how_large_the_data_are(tmp_path: Path) -> None:
     assert "valid: 3 read, 3 used; source 24 characters, 10 tokens; target 33 char" in said
     said = told(write_recipe(tmp_path, "tagging"))  # without what was left out
     assert "(valid example 3); 36 characters, 16 tokens" in said
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_type_that_the_processor_has_to_emulate(tmp_path, monkeypatch, native: bool) -> None:
+    monkeypatch.setattr(warnings, "multiplies_natively", lambda *_: native)
+    recipe = write_recipe(tmp_path, "language")
+    expected = "warning: train.precision = 'bfloat16': this processor has no products of it"
+    found = warned(recipe, train__precision="bfloat16")
+    assert [line[: len(expected)] for line in found] == ([] if native else [expected])
+    assert warned(recipe, train__precision="auto") == []

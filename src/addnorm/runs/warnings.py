@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any, get_args
 
+import torch
+
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.encoding import Tokenizers
@@ -12,10 +14,12 @@ from addnorm.data.examples import Labelled, source_text
 from addnorm.data.sources import TextConfig
 from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.linear import multiplies_natively
 from addnorm.nn.positions import NoPositionConfig
 from addnorm.parts import kind_of
 from addnorm.runs.encoded_data import EncodedData
 from addnorm.runs.recipe import Recipe
+from addnorm.train.precision import resolve_device
 
 LONG = 2**20
 """Characters of a line or paragraph at which it is more likely several."""
@@ -26,6 +30,7 @@ def warnings_for(
 ) -> list[str]:
     """A sentence on each thing that will disappoint; `learnt` are tokenizers learnt just now."""
     return [
+        *_precision(recipe),
         *_vocabulary(recipe, learnt),
         *_positions(recipe),
         *_batches(recipe, train),
@@ -33,6 +38,16 @@ def warnings_for(
         *_numbers(recipe, data.corpus),
         *_single_lines(recipe, data),
     ]
+
+
+def _precision(recipe: Recipe) -> Iterator[str]:
+    """Products in a type that this processor has none of."""
+    device = resolve_device(recipe.train.device)
+    if recipe.train.precision == "bfloat16" and not multiplies_natively(torch.bfloat16, device):
+        yield (
+            "train.precision = 'bfloat16': this processor has no products of it, and emulated "
+            "ones take up to a hundred times as long: 'auto' takes float32 here"
+        )
 
 
 def _vocabulary(recipe: Recipe, learnt: Tokenizers | None) -> Iterator[str]:

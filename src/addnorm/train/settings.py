@@ -56,7 +56,9 @@ class TrainConfig:
     accumulate: PositiveInt = 1
     """Batches whose gradients make up one step."""
     precision: PrecisionName = "float32"
-    """The type in which products run; weights and optimiser stay in float32."""
+    """The type in which products run; weights and optimiser stay in float32. `auto` takes bfloat16
+    where the processor or GPU multiplies it, else float32.
+    """
     ema: Probability | None = None
     """The decay, per step, of a moving average of the weights that the run ends with."""
     average: NonNegativeInt = 0
