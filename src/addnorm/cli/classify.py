@@ -1,7 +1,6 @@
 """`addnorm classify`: predict the class of each line, or the tag of each word."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,20 +90,11 @@ def classify(
 def _classify_files(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
+    from addnorm.cli.transcribed import Skipped, files_and_errors
     from addnorm.runs.media import classify_files
 
-    if not files:
-        raise InputError("name the image or sound files to classify")
-    if reading.errors == "replace":
-        raise InputError("--errors replace is for text: give stop or skip")
-    left_out: list[InputError] = []
-
-    def skip(error: InputError) -> None:
-        left_out.append(error)
-        print(f"addnorm: {error}: skipped", file=sys.stderr)
-
-    for file, one in classify_files(opened, files, errors=reading.errors, skipped=skip):
-        figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
-        print(figures if json_lines else f"{one.label}\t{file}", flush=True)
-    if left_out:
-        print(f"addnorm: {len(left_out)} of {len(files)} files skipped", file=sys.stderr)
+    paths, errors = files_and_errors(files, reading)
+    with Skipped(len(paths)) as skipped:
+        for file, one in classify_files(opened, paths, errors=errors, skipped=skipped):
+            figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
+            print(figures if json_lines else f"{one.label}\t{file}", flush=True)

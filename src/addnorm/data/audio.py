@@ -1,6 +1,7 @@
 """Audio: sound files with a class or a text each, and Whisper's log-mel features."""
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from io import SEEK_CUR, SEEK_END, BytesIO
@@ -88,9 +89,15 @@ class AudioConfig(LabelledFiles):
             resampled = _library("soxr").resample(waveform.numpy(), speed, 1.0)
             waveform = torch.from_numpy(resampled)
         try:
-            return log_mel(waveform, self.sample_rate, self.n_mels)
+            features = log_mel(waveform, self.sample_rate, self.n_mels)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
+        if not features.isfinite().all():
+            most = float(waveform.abs().max())
+            raise InputError(
+                f"{where} is too loud: its samples reach {most:.2g}, and 1 is the most"
+            )
+        return features
 
 
 def read_audio(
@@ -109,8 +116,9 @@ def read_audio(
     try:
         with soundfile.SoundFile(file) as sound:
             n, rate = sound.frames, sound.samplerate
-            samples = sound.read(dtype="float32", always_2d=True)
-    except (soundfile.LibsndfileError, OSError, RuntimeError) as error:
+            # Of some codecs libsndfile cannot seek, and has to hear how many samples there are.
+            samples = sound.read(n, dtype="float32", always_2d=True)
+    except (soundfile.LibsndfileError, OSError, RuntimeError, ValueError, MemoryError) as error:
         reason = getattr(error, "error_string", str(error))
         raise InputError(f"{where} is not readable as sound: {reason}") from error
     missing = _missing_bytes(file)
@@ -134,19 +142,26 @@ def _library(name: str) -> Any:
 
 
 STREAMED = 0x7FFFF000
-"""The least size of a .wav file's data that means: as much as there is."""
+"""The least size of a file's samples that means: as much as there is."""
+
+
+SAMPLES: Mapping[bytes, tuple[bytes, Literal["little", "big"]]] = {
+    b"RIFF": (b"data", "little"),
+    b"FORM": (b"SSND", "big"),
+}
+"""How a .wav and an .aiff file begin, the chunk of their samples, and how its size is written."""
 
 
 def _missing_bytes(file: Readable) -> int:
-    """How many bytes a .wav file lacks of what its header promises; 0 for other files."""
+    """How many bytes a .wav or .aiff file lacks of what its header promises; 0 for other files."""
     with nullcontext(file) if isinstance(file, BytesIO) else file.open("rb") as data:
         end = data.seek(0, SEEK_END)
         data.seek(0)
-        if data.read(4) != b"RIFF" or not data.seek(12):
-            return 0
-        while len(head := data.read(8)) == 8:
-            size = int.from_bytes(head[4:], "little")
-            if head[:4] == b"data":
+        name, order = SAMPLES.get(data.read(4), (b"", "little"))
+        data.seek(12)
+        while name and len(head := data.read(8)) == 8:
+            size = int.from_bytes(head[4:], order)
+            if head[:4] == name:
                 return 0 if size >= STREAMED else max(0, data.tell() + size - end)
             data.seek(size + size % 2, SEEK_CUR)
     return 0
