@@ -227,4 +227,6 @@ def test_the_plan_is_told_before_anything_is_measured(
     jobs = jobs_of(["distance"], "quick")
     keep(tmp_path, jobs[:7], 1.0)
     laboratory.run_with_progress(jobs, tmp_path, 2, console)
-    assert seen[0].startswith(f"{len(jobs)} cells, 7 of them kept already: about 1 minute with 2 at once")
+    assert seen[0].startswith(
+        f"{len(jobs)} cells, 7 of them kept already: about 1 minute with 2 at once"
+    )
