@@ -137,8 +137,8 @@ def largest_batches(loader: Loader[Any]) -> list[Batch]:
     The first batch follows them, whose other shape leaves other gaps. `Buckets`, `Images` and
     `Frames` have batches of several shapes; of other loaders it is the first batch alone.
     """
-    shapes: Any = loader if isinstance(loader, Buckets | Images | Frames) else None
-    plan: Sequence[Any] = [] if shapes is None else shapes.plan(0)
+    planned: Any = loader  # its batches are of items of its own kind
+    plan = planned.plan(0) if isinstance(loader, Buckets | Images | Frames) else []
     match loader:
         case Buckets(widths=held):
             widths = [max(held[i] for i in items) for items in plan]
@@ -150,7 +150,7 @@ def largest_batches(loader: Loader[Any]) -> list[Batch]:
             return [next(loader.batches())]
     by_positions = max(range(len(plan)), key=lambda n: len(plan[n]) * widths[n])
     by_scores = max(range(len(plan)), key=lambda n: len(plan[n]) * widths[n] ** 2)
-    return [shapes.build(plan[n]) for n in dict.fromkeys((by_positions, by_scores, 0))]
+    return [planned.build(plan[n]) for n in dict.fromkeys((by_positions, by_scores, 0))]
 
 
 def _without_values(prepared: Prepared, batches: Sequence[Batch], device: torch.device) -> _Counted:
