@@ -165,7 +165,9 @@ def test_being_stopped_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(laboratory, "progress_bar", lambda _: nullcontext(bar))
     with pytest.raises(KeyboardInterrupt):
         run_with_progress([REACH], tmp_path, 1, SimpleNamespace(out=said.append))  # type: ignore
-    assert "the same command goes on" in said[0]
+    assert said[0].startswith("1 cell: about 1 minute")
+    assert "the same command goes on" in said[1]
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize("line", [b"{}", b"5", b"\xff\xfe", b'{"digest": "a"}'])
@@ -227,4 +229,6 @@ def test_the_plan_is_told_before_anything_is_measured(
     jobs = jobs_of(["distance"], "quick")
     keep(tmp_path, jobs[:7], 1.0)
     laboratory.run_with_progress(jobs, tmp_path, 2, console)
-    assert seen[0].startswith(f"{len(jobs)} cells, 7 of them kept already: about 1 minute with 2 at once")
+    assert seen[0].startswith(
+        f"{len(jobs)} cells, 7 of them kept already: about 1 minute with 2 at once"
+    )

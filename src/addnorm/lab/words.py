@@ -66,8 +66,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "better_is": "**{name}** 更好：{metric} 平均 {difference}，{interval}。",
         "worse_is": "**{name}** 更差：{metric} 平均 {difference}，{interval}。",
         "equal_is": "**{name}** 在每个种子下都相等。",
-        "undecided_is": "**{name}** 在 {n}下未定：{metric} 平均 {difference}，{interval}。"
-        "{needed}",
+        "undecided_is": "**{name}** 在 {n}下未定：{metric} 平均 {difference}，{interval}。{needed}",
         "needed": "若真实差异如此，{needed} 个种子在 100 次研究中可有 80 次得出结论。",
         "interval": "95 % 区间 {low} 至 {high}",
         "one_seed": "只有一个种子，没有区间",
