@@ -58,7 +58,8 @@ def plan(
     `cells` has the claim and the data of each cell.
     """
     kept = len(cells) - len(left)
-    said = f"{len(cells):,} cells" + (f", {kept:,} of them kept already" if kept else "")
+    number = f"{len(cells):,} cell{'s' if len(cells) > 1 else ''}"
+    said = number + (f", {kept:,} of them kept already" if kept else "")
     if not left:
         return f"{said}: nothing is left to measure"
     there, wanted = Counter(cells), Counter(left)
