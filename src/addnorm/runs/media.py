@@ -98,7 +98,6 @@ def transcribe_files(
             yield file, [Written(g.text, g.score, g.finished) for g in best]
 
 
-@torch.inference_mode()
 def embed_files(
     run: Run,
     files: Sequence[Path],
@@ -114,11 +113,7 @@ def embed_files(
     """
     read = _reader(run)
     for some in _groups(read, files, batch_size, errors, skipped):
-        vectors = [
-            vector
-            for inputs in _inputs(run, [signal for _, signal in some])
-            for vector in pooled(run, *_hidden(run.model, **inputs), pooling)
-        ]
+        vectors = _vectors(run, [signal for _, signal in some], pooling)
         yield from zip([file for file, _ in some], vectors, strict=True)
 
 
@@ -206,6 +201,17 @@ def _there(file: Path) -> Path:
     if not file.is_file():
         raise InputError(f"{file}: {'is no file' if file.exists() else 'does not exist'}")
     return file
+
+
+@torch.inference_mode()
+def _vectors(
+    run: Run, signals: Sequence[Tensor], pooling: Pooling | None
+) -> list[Float[Tensor, " width"]]:
+    return [
+        vector
+        for inputs in _inputs(run, signals)
+        for vector in pooled(run, *_hidden(run.model, **inputs), pooling)
+    ]
 
 
 def _hidden(

@@ -137,20 +137,27 @@ def largest_batches(loader: Loader[Any]) -> list[Batch]:
     The first batch follows them, whose other shape leaves other gaps. `Buckets`, `Images` and
     `Frames` have batches of several shapes; of other loaders it is the first batch alone.
     """
-    planned: Any = loader  # its batches are of items of its own kind
-    plan = planned.plan(0) if isinstance(loader, Buckets | Images | Frames) else []
-    match loader:
-        case Buckets(widths=held):
-            widths = [max(held[i] for i in items) for items in plan]
-        case Frames(lengths=held):
-            widths = [max(held[i] for i, _ in items) for items in plan]
-        case Images(sizes=sizes):
-            widths = [prod(sizes[items[0].example]) for items in plan]
-        case _:
-            return [next(loader.batches())]
+    width = _width_of(loader)
+    if width is None:
+        return [next(loader.batches())]
+    plan = loader.plan(0)
+    widths = [max(map(width, items)) for items in plan]
     by_positions = max(range(len(plan)), key=lambda n: len(plan[n]) * widths[n])
     by_scores = max(range(len(plan)), key=lambda n: len(plan[n]) * widths[n] ** 2)
-    return [planned.build(plan[n]) for n in dict.fromkeys((by_positions, by_scores, 0))]
+    return [loader.build(plan[n]) for n in dict.fromkeys((by_positions, by_scores, 0))]
+
+
+def _width_of(loader: Loader[Any]) -> Callable[[Any], int] | None:
+    """How wide an item makes its batch; None where all batches have one shape."""
+    match loader:
+        case Buckets(widths=widths):
+            return lambda i: widths[i]
+        case Frames(lengths=lengths):
+            return lambda masked: lengths[masked[0]]
+        case Images(sizes=sizes):
+            return lambda drawn: prod(sizes[drawn.example])
+        case _:
+            return None
 
 
 def _without_values(prepared: Prepared, batches: Sequence[Batch], device: torch.device) -> _Counted:
