@@ -14,6 +14,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from series_pictures import forecast, patches
 from torch import Tensor
 
 import addnorm
@@ -64,7 +65,7 @@ def draw_all(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     drawn = (positions, biases, rotary, masks, norms, gradients, window, speed, curves)
-    for draw in (*drawn, augmentation, inside):
+    for draw in (*drawn, augmentation, inside, patches, forecast):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)

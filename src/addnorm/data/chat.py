@@ -45,7 +45,9 @@ class ChatConfig(RowFiles):
 
     kind: Literal["chat"] = "chat"
     train: Path
-    """The conversations to learn from: `.jsonl` or `.parquet`."""
+    """The conversations to learn from: `.jsonl` or `.parquet`, or the folder of a split that
+    `datasets` saved to disk.
+    """
     valid: Path | None = None
     """The conversations to validate on while training."""
     test: Path | None = None

@@ -57,7 +57,9 @@ class LabelledSeriesConfig:
     root: Path | None = None
     """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
     train: Path
-    """The table to learn from: `.csv`, `.tsv`, `.jsonl` or `.parquet`."""
+    """The table to learn from: `.csv`, `.tsv`, `.jsonl` or `.parquet`, or the folder of a split
+    that `datasets` saved to disk.
+    """
     valid: Path | None = None
     """The table to validate on while training."""
     test: Path | None = None

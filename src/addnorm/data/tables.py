@@ -23,6 +23,7 @@ from addnorm.data.examples import (
 )
 from addnorm.data.numbers import LARGEST, number_of
 from addnorm.data.rows import Row
+from addnorm.data.saved_dataset import is_saved, saved_rows
 from addnorm.data.sources import RowFiles
 from addnorm.data.text_files import find, given, lines_of, read_text
 from addnorm.errors import InputError, nearest
@@ -261,7 +262,12 @@ Records = Iterator[tuple[str, Record | None]]
 
 
 def records_of(table: Path, encoding: str = "utf-8") -> Records:
-    """The rows of a table. Raises `InputError` for a kind that is unknown, and a damaged one."""
+    """The rows of a table. Raises `InputError` for a kind that is unknown, and a damaged one.
+
+    A table may also be the folder of a dataset that Hugging Face's library saved to disk.
+    """
+    if is_saved(table):
+        return saved_rows(table)
     suffix = _suffix(table)
     if table.suffix == ".parquet":
         return _parquet(table)
