@@ -31,6 +31,7 @@ def test_both_ways_to_write_a_value() -> None:
         (["--train"], "neither an option nor a field"),
         (["--train."], "neither an option nor a field"),
         (["extra"], "neither an option nor a field"),
+        (["--train.steps", "3", "--resume"], "--resume is for `addnorm train`"),
     ],
 )
 def test_what_is_no_field(words: list[str], expected: str) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.runs.tiny import train_tiny
 
+from addnorm.cli.lines import one_line
+
 RunOf = Callable[[str], Path]
 Command = Callable[..., tuple[int, str, str]]
 
@@ -198,6 +200,23 @@ def test_early_exits_of_a_language_model(tmp_path: Path, addnorm: Command) -> No
     code, _, err = addnorm(*words, "--exit", "confidence:0", "--json")
     assert code == 0
     assert "exits: mean depth 1.00 layers · layer 1 100.0%" in err
+    file = tmp_path / "texts"
+    file.write_text("ab\n\nb\n")
+    words[2:4] = [file]
+    _, whole, _ = addnorm(*words)
+    code, out, err = addnorm(*words, "--exit", "confidence:0")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert [line for line in err.splitlines() if line.startswith("text ")] == [
+        f"text {i}: mean depth 1.00 layers" for i in (1, 2, 3)
+    ]
+    code, out, err = addnorm(*words, "--exit", "confidence:1", "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [one_line(one["text"]) for one in found] == whole.splitlines()
+    assert [one["depth"] for one in found] == [2.0, 2.0, 2.0]
+    assert "text 1" not in err
+    words[words.index("6")] = "1"
+    code, out, err = addnorm(*words, "--exit", "confidence:0")
+    assert (code, err.count("its one token took every layer")) == (0, 3)
     code, _, err = addnorm("evaluate", run, "--exit", "confidence:0", "--split", "valid")
     assert code == 0
     assert "mean depth 1.00" in err

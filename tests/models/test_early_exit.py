@@ -213,7 +213,7 @@ def test_writing_with_a_cache_is_the_loop_with_propagated_states(name: str, rule
     model, early = decoder(name), EarlyExit(RULES[rule])
     prompts = [[3, 1, 4, 1, 5], [9, 2], [6]]
     following = torch.tensor([[2, 7, 1, 8], [2, 8, 1, 8], [2, 8, 4, 5]])
-    writer = Continuation(model, step=early.step)
+    writer = Continuation(model, early=early)
     found = [writer.start(prompts)]
     rows = torch.arange(3)
     for t in range(4):
@@ -222,15 +222,18 @@ def test_writing_with_a_cache_is_the_loop_with_propagated_states(name: str, rule
             writer.select(rows)
         found.append(writer.step(following[rows, t]))
     depths: list[int] = []
+    means: list[float] = []
     for i, prompt in enumerate(prompts):
         steps = 4 if i != 1 else 2
         text = torch.tensor([prompt + following[i, :steps].tolist()])
         expected, taken = by_hand(model, text, RULES[rule], free=len(prompt))
         depths += taken[len(prompt) :]
+        means.append(sum(taken[len(prompt) :]) / steps)
         for t in range(steps + 1):
             place = i if t < 3 else {0: 0, 2: 1}[i]
             wanted = expected[len(prompt) - 1 + t]
             assert_close(found[t][place].double(), wanted, rtol=1e-5, atol=1e-5)
+    assert early.text_depths == means
     assert sorted(early.depths.elements()) == sorted(depths)
     if rule != "all_leave" and name != "parallel":
         assert len({*depths}) > 1
@@ -243,7 +246,7 @@ def test_writing_at_the_strictest_threshold_is_the_whole_model_to_the_bit(
     name: str, rule: ExitRule
 ) -> None:
     model = decoder(name).float()
-    whole, early = Continuation(model), Continuation(model, step=EarlyExit(rule).step)
+    whole, early = Continuation(model), Continuation(model, early=EarlyExit(rule))
     prompts = [[3, 1, 4], [9]]
     assert torch.equal(whole.start(prompts), early.start(prompts))
     for token in (2, 7, 1):
@@ -254,7 +257,7 @@ def test_writing_at_the_strictest_threshold_is_the_whole_model_to_the_bit(
 def test_layers_above_the_last_row_that_left_attend_to_nothing() -> None:
     model, ran = decoder(), []
     early = EarlyExit(EntropyRule(1e9))
-    writer = Continuation(model, step=early.step)
+    writer = Continuation(model, early=early)
     writer.start([[1, 2]])
     for i, block in enumerate(model.stack.blocks):
         block.register_forward_hook(lambda *_, i=i: ran.append(i))

@@ -176,8 +176,31 @@ def test_exits_go_with_their_layers() -> None:
     hidden = [next(states) for _ in range(2)][-1]
     first = next(iter(new.exit_logits(tokens)))  # type: ignore[union-attr]
     assert torch.equal(first, model.exits["3"](hidden, _embedded(model, tokens)[1]))  # type: ignore[union-attr]
-    with pytest.raises(InputError, match="an early exit stands on layer 2"):
-        smaller_config(config, pruning_of(model, layers=("0", "1"))[0])
+
+
+@pytest.mark.parametrize(
+    ("exits", "layers", "mended"),
+    [
+        ((3,), "0 1", "2 3"),
+        ((3,), "1 2", "1 2 3"),
+        ((3,), "3", "2 3"),
+        ((1, 2), "0 2", "0 1 2"),
+        ((1, 2), "0", "0 1 2"),
+        ((1, 2, 3), "0 1 2", None),
+    ],
+)
+def test_exits_on_layers_that_leave_name_a_choice_that_keeps_them(
+    exits: tuple[int, ...], layers: str, mended: str | None
+) -> None:
+    config = DecoderConfig(**{**SIZES, "n_layers": 4}, attention=MHA, exits=exits)
+    model = built(config)
+    with pytest.raises(InputError, match=r"early exits? stands? on layers? \d") as caught:
+        smaller_config(config, pruning_of(model, layers=tuple(layers.split()))[0])
+    if mended is None:
+        assert str(caught.value).endswith("none of these 4 layers can leave")
+        return
+    assert str(caught.value).endswith(f"give --layers {mended}")
+    smaller_config(config, pruning_of(model, layers=tuple(mended.split()))[0])
 
 
 def _embedded(model: Any, tokens: Tensor) -> tuple[Tensor, Any]:

@@ -31,6 +31,16 @@ def test_what_may_not_change_is_named(run: Path, name: str) -> None:
         resumed_recipe(run, {name: "7"})
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("train.lr", None), ("train.step", "train.steps"), ("train.sav", None)]
+)
+def test_a_hint_is_at_a_field_of_a_like_name(run: Path, name: str, hint: str | None) -> None:
+    with pytest.raises(InputError) as caught:
+        resumed_recipe(run, {name: "7"})
+    assert ("Did you mean" in str(caught.value)) == (hint is not None)
+    assert hint is None or f"Did you mean '{hint}'" in str(caught.value)
+
+
 def test_the_command_of_a_folder_with_a_blank(run: Path) -> None:
     recipe = Run.open(run).recipe
     words = shlex.split(resume_command(Path("my runs/r"), recipe))

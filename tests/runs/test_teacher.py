@@ -105,6 +105,22 @@ def test_a_student_begins_with_layers_of_its_teacher(
     assert torch.allclose(ours, theirs, atol=1e-6)
 
 
+def test_layers_of_another_width_name_what_mends_it(root: Path) -> None:
+    train_text(root, "teacher", CLASSIFICATION)
+    begun = student(CLASSIFICATION)
+    with pytest.raises(InputError) as caught:
+        train_text(root, "small", begun.replace("weight = 0.7", 'weight = 0.7, start = "teacher"'))
+    for words in ("model.d_model = 16", 'start = "random"', "train.distillation.hidden_states"):
+        assert words in str(caught.value)
+    mended = begun.replace("weight = 0.7", "weight = 0.7, hidden_states = {}")
+    train_text(root, "mended", mended)
+    deeper = mended.replace("n_layers = 1", "n_layers = 2")
+    with pytest.raises(
+        InputError, match="or leave hidden_states, attention_transfer and start out"
+    ):
+        train_text(root, "deeper", deeper)
+
+
 class Fixed(torch.nn.Module):
     """A model that always says the same logits."""
 

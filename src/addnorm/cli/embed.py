@@ -91,7 +91,7 @@ def _of_files(
     from addnorm.runs.media import embed_files
 
     paths, errors = files_and_errors(files, reading)
-    with Skipped(len(paths)) as skipped:
+    with Skipped(f"of {len(paths)} files") as skipped:
         for _, vector in embed_files(opened, paths, pooling, errors=errors, skipped=skipped):
             yield vector.cpu()
 

@@ -22,6 +22,11 @@ def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]
         table, _, field = name.partition(".")
         whole = name in PARTS
         if not (word.startswith("--") and (whole or (field and table in TABLES))):
+            if name == "resume":
+                raise InputError(
+                    "--resume is for `addnorm train`, which goes on with any run that was stopped, "
+                    "as `addnorm train --resume runs/my`: this command begins anew"
+                )
             raise InputError(
                 f"{word!r} is neither an option nor a field such as --train.lr."
                 f"{_nearest(name, options)}"

@@ -95,7 +95,7 @@ class Speed(Where):
     exit
         Let a token leave at the first early exit that is sure of it: `confidence:0.9` for two
         likeliest tokens more than 0.9 apart, `entropy:0.3` for an entropy below 0.3 nats. Prompts
-        take every layer.
+        take every layer. The mean layers of a token are said of each text, on standard error.
     """
 
     compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
@@ -194,13 +194,14 @@ def generate(
         Text files, a line an input; `-` is standard input. Or image or sound files.
     json_lines
         Write JSON lines: the number of the input, the text, its score (the log-probability, of
-        beams divided by the length penalty), and why it ended.
+        beams divided by the length penalty), and why it ended; with `--exit` its depth too.
     """
-    from addnorm.cli.generated import as_json, as_lines
+    from addnorm.cli.generated import as_json, as_lines, depth_of
+    from addnorm.cli.terminal import console
     from addnorm.cli.transcribed import check_plain, write_files
     from addnorm.runs.media import reads_files
     from addnorm.runs.types import Written
-    from addnorm.runs.use import with_early_exits, write, write_as_it_comes
+    from addnorm.runs.use import write, write_as_it_comes
 
     others = (
         *asdict(choices),
@@ -224,8 +225,7 @@ def generate(
         write_files(opened, files, decoding, most, reading, json_lines=json_lines)
         return
     early = speed.early_exit(opened)
-    graph = None if early is None else with_early_exits(opened, early)
-    graph = _compiled(opened, decoding, graph, several=prompt is None, wanted=speed.compile)
+    graph = _compiled(opened, decoding, early, several=prompt is None, wanted=speed.compile)
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
         for piece in write_as_it_comes(
@@ -249,8 +249,11 @@ def generate(
 
     found = Lines(files, reading).answers(answer)
     for number, best in enumerate(answer(0, [prompt]), 1) if prompt is not None else found:
-        lines = as_json(best, number) if json_lines else as_lines(best, n_best)
+        deep = early is not None
+        lines = as_json(best, number, deep=deep) if json_lines else as_lines(best, n_best)
         print("\n".join(lines), flush=True)
+        if deep and not json_lines:
+            console.out(depth_of(best, number), highlight=False)
     _report(early)
 
 

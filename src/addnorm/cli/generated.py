@@ -13,6 +13,19 @@ def as_lines(best: Sequence[Written], n_best: int) -> list[str]:
     return [one_line(one.text) for one in best] + [""] * (n_best - len(best))
 
 
-def as_json(best: Sequence[Written], number: int | str) -> list[str]:
-    """One line of JSON for each text, with the number of its input, or its file."""
-    return [json.dumps({"input": number, **asdict(one)}, ensure_ascii=False) for one in best]
+def as_json(best: Sequence[Written], number: int | str, *, deep: bool = False) -> list[str]:
+    """One line of JSON for each text, with the number of its input, or its file.
+
+    `deep` adds the depth, of models whose tokens leave early.
+    """
+    rows = [{"input": number, **asdict(one)} for one in best]
+    if not deep:
+        rows = [{name: value for name, value in row.items() if name != "depth"} for row in rows]
+    return [json.dumps(row, ensure_ascii=False) for row in rows]
+
+
+def depth_of(best: Sequence[Written], number: int) -> str:
+    """The layers that a token of a text took, in the mean, in words."""
+    depth = best[0].depth
+    mean = "its one token took every layer" if depth is None else f"mean depth {depth:.2f} layers"
+    return f"text {number}: {mean}"

@@ -93,6 +93,11 @@ class Scheme:
             raise InputError(f"{strange[0]} is for --to {other}, and this is --to {self.to}")
         if len(chosen := [name for name, said in inputs.items() if said]) > 1:
             raise InputError(f"{' and '.join(chosen)} are alternatives: give one of them")
+        if self.smoothing is not None and not 0 < self.smoothing < 1:
+            raise InputError(
+                f"--smoothing {self.smoothing:g}: give a number between 0 and 1, such as 0.5; "
+                "without it nothing is smoothed"
+            )
         if self.range is not None and not self.static:
             raise InputError(f"--range {self.range} is that of --static: give both")
 

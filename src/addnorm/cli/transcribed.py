@@ -29,21 +29,21 @@ def check_plain(
 
 
 def files_and_errors(
-    files: Sequence[Path], reading: Reading
+    files: Sequence[Path], reading: Reading, what: str = "image or sound files"
 ) -> tuple[list[Path], Literal["stop", "skip"]]:
     """The files to read, and what to do about a bad one. Raises `InputError` without files."""
     if not files:
-        raise InputError("name the image or sound files to read")
+        raise InputError(f"name the {what} to read")
     if reading.errors == "replace":
         raise InputError("--errors replace is for text: give stop or skip")
     return list(files), reading.errors
 
 
 class Skipped:
-    """Says each file that is skipped, and at the end how many of them."""
+    """Says each thing that is skipped, and at the end how many: `2 of 7 files skipped`."""
 
-    def __init__(self, n_files: int) -> None:
-        self.n_files, self.n = n_files, 0
+    def __init__(self, of: str) -> None:
+        self.of, self.n = of, 0
 
     def __call__(self, error: InputError) -> None:
         self.n += 1
@@ -54,7 +54,7 @@ class Skipped:
 
     def __exit__(self, *_: object) -> None:
         if self.n:
-            print(f"addnorm: {self.n} of {self.n_files} files skipped", file=sys.stderr)
+            print(f"addnorm: {self.n} {self.of} skipped", file=sys.stderr)
 
 
 def write_files(
@@ -71,7 +71,7 @@ def write_files(
 
     paths, errors = files_and_errors(files, reading)
     n_best = decoding.n_best if decoding.kind == "beam" else 1
-    with Skipped(len(paths)) as skipped:
+    with Skipped(f"of {len(paths)} files") as skipped:
         found = transcribe_files(
             opened, paths, decoding, max_new_tokens=max_new_tokens, errors=errors, skipped=skipped
         )

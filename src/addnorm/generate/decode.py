@@ -179,8 +179,16 @@ def decode(
             found = collected(
                 write(next_token, batch, choose, most, eos_id, text_decoder, rules), len(rows)
             )
-        results.update(zip(rows, found, strict=True))
+        results.update(zip(rows, _with_depths(next_token, found), strict=True))
     return [results[i] for i in range(len(prompts))]
+
+
+def _with_depths(next_token: NextToken, found: list[list[Generated]]) -> list[list[Generated]]:
+    """The texts of a batch, with their depths where tokens could leave early."""
+    if not isinstance(next_token, Continuation) or next_token.early is None:
+        return found
+    both = zip(found, next_token.early.text_depths, strict=True)
+    return [[replace(one, depth=depth) for one in best] for best, depth in both]
 
 
 def stream(

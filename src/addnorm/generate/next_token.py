@@ -1,6 +1,6 @@
 """NextToken: a common interface to next-token logits, for every architecture, cached or not."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from sys import maxsize
 from typing import Protocol, runtime_checkable
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from addnorm.errors import InputError, TextError
 from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.models.early_exit import EarlyExit
 from addnorm.models.inputs import Input
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
 from addnorm.nn.embed import TokenEmbedding
@@ -18,8 +19,6 @@ from addnorm.nn.heads import HiddenHead
 
 Ids = Sequence[int]
 Logits = Float[Tensor, "rows vocab"]
-DecoderStep = Callable[[DecoderModel, Tensor, DecoderState], tuple[Tensor, DecoderState]]
-"""A decoding step: the model, the new tokens and the state to logits and the next state."""
 
 
 @runtime_checkable
@@ -59,17 +58,16 @@ class Continuation:
     """Continue prompts by a decoder-only model, with padding on the left.
 
     With `cached`, every token is processed once; without it, each step processes the whole row
-    again, as a reference for testing the cache. `step` is another way to run a cached step, such as
-    one with early exits.
+    again, as a reference for testing the cache. With `early`, tokens leave at early exits.
     """
 
     def __init__(
-        self, model: DecoderModel, *, cached: bool = True, step: DecoderStep = decoder_step
+        self, model: DecoderModel, *, cached: bool = True, early: EarlyExit | None = None
     ) -> None:
         check_writes(model)
         self.model = model
         self.cached = cached
-        self.decoder_step = step
+        self.early = early
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
         """All positions after the prompt, plus one: the last token generated is never an input."""
@@ -99,7 +97,8 @@ class Continuation:
 
     def _step(self) -> Logits:
         with evaluating(self.model):
-            logits, self._state = self.decoder_step(self.model, self._unread, self._state)
+            step = decoder_step if self.early is None else self.early.step
+            logits, self._state = step(self.model, self._unread, self._state)
         return logits[:, -1]
 
 

@@ -18,13 +18,15 @@ class Generated:
     `score` is the log-probability of `ids` (and of the end token, if there is one) under the model,
     before any sampling filters; beam search divides it by its length normaliser. `text` is empty
     unless a `TextDecoder` was given; if a stop string ended the row, `text` is everything before
-    that string, while `ids` holds every token that was generated.
+    that string, while `ids` holds every token that was generated. `depth` is the mean number of
+    layers of its tokens, where they could leave early.
     """
 
     ids: tuple[int, ...]
     score: float
     finished: Finished
     text: str = ""
+    depth: float | None = None
 
 
 @dataclass(frozen=True)

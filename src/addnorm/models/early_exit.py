@@ -1,7 +1,7 @@
 """Early exits at work: texts and tokens leave at the first exit that is sure of its answer."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -80,6 +80,8 @@ class EarlyExit:
         """How many texts or tokens took so many layers."""
         self.depth_of: dict[int, int] = {}
         """The layers that each example of a classifier or tagger took, by its index."""
+        self._layers = torch.zeros(0, dtype=torch.long)
+        self._tokens = torch.zeros(0, dtype=torch.long)
 
     @torch.inference_mode()
     def logits(
@@ -87,7 +89,9 @@ class EarlyExit:
     ) -> Float[Tensor, "batch *outputs"]:
         """The logits of a batch, of each text or token those of the exit at which it left."""
         if isinstance(model, DecoderModel):
-            return self._read(model, **batch.inputs)
+            logits, depths = self._read(model, **batch.inputs)
+            self.depths.update(depths.tolist())
+            return logits
         logits, depths = self._classified(model, **batch.inputs)
         self.depths.update(depths.tolist())
         self.depth_of.update(zip(batch.indices, depths.tolist(), strict=True))
@@ -142,10 +146,11 @@ class EarlyExit:
         tokens: Int[Tensor, "batch seq"],
         valid: Bool[Tensor, "batch seq"] | None = None,
         segments: Int[Tensor, "batch seq"] | None = None,
-    ) -> Float[Tensor, "batch seq vocab"]:
+    ) -> tuple[Float[Tensor, "batch seq vocab"], Int[Tensor, " tokens"]]:
         """All tokens of a text at once; those after a token that left see its propagated state."""
         ctx = Context.over(tokens, Causal(), valid=valid, segments=segments)
-        return self._decoded(model, model.embed(tokens, ctx), ctx, None)
+        logits, depths = self._decoded(model, model.embed(tokens, ctx), ctx, None)
+        return logits, depths.flatten() if valid is None else depths[valid]
 
     @torch.inference_mode()
     def step(
@@ -157,16 +162,39 @@ class EarlyExit:
     ) -> tuple[Float[Tensor, "rows some vocab"], DecoderState]:
         """A decoding step (see `decoder_step`): prompts take every layer, new tokens may leave."""
         if tokens.shape[1] > 1 or state.cache is None or not state.cache.length:
-            return decoder_step(model, tokens, state, some)
+            logits, state = decoder_step(model, tokens, state, some)
+            return logits, replace(state, texts=self._begun(tokens))
         past = state.cache.length
         ctx = Context.over(tokens, Causal(), valid=state.valid, past=past)
-        logits = self._decoded(model, model.embed(tokens, ctx), ctx, state.cache)
+        logits, depths = self._decoded(model, model.embed(tokens, ctx), ctx, state.cache)
+        self._count(depths[:, 0], state)
         return logits, state.extended()
+
+    def _begun(self, tokens: Int[Tensor, "rows new"]) -> Int[Tensor, " rows"]:
+        """Forget the texts before, and number those whose prompts these are."""
+        texts = torch.arange(len(tokens), device=tokens.device)
+        self._layers, self._tokens = torch.zeros_like(texts), torch.zeros_like(texts)
+        return texts
+
+    def _count(self, depths: Int[Tensor, " rows"], state: DecoderState) -> None:
+        self.depths.update(depths.tolist())
+        assert state.texts is not None
+        self._layers.index_add_(0, state.texts, depths)
+        self._tokens.index_add_(0, state.texts, torch.ones_like(depths))
+
+    @property
+    def text_depths(self) -> list[float | None]:
+        """The mean layers of a token of each text begun last, of all that were tried in a search.
+
+        Prompts take every layer, so a text's first token does not count; None for one of no other.
+        """
+        both = zip(self._layers.tolist(), self._tokens.tolist(), strict=True)
+        return [layers / n if n else None for layers, n in both]
 
     def _decoded(
         self, model: DecoderModel, x: Hidden, ctx: Context, cache: KVCache | None
-    ) -> Float[Tensor, "batch seq vocab"]:
-        """The logits of the exit at which each token left.
+    ) -> tuple[Float[Tensor, "batch seq vocab"], Int[Tensor, "batch seq"]]:
+        """The logits of the exit at which each token left, and the layers that it took.
 
         The hidden state with which a token leaves is what the layers above take as its input, to
         compute the keys and values that later tokens attend to (Schuster et al. 2022, §3.1).
@@ -194,11 +222,10 @@ class EarlyExit:
                 left = left | leaving
         if cache is not None:
             cache.advance(x.shape[1])
-        self.depths.update(depths[counted].tolist())
         if answer is not None and bool((left | ~counted).all()):
-            return answer
+            return answer, depths
         last = model.head(model.stack.norm(x, ctx.valid), ctx)
-        return last if answer is None else torch.where(left[..., None], answer, last)
+        return (last if answer is None else torch.where(left[..., None], answer, last)), depths
 
     @property
     def mean_depth(self) -> float:

@@ -35,11 +35,13 @@ class DecoderState:
     """The decoding state of a decoder-only model.
 
     `cache` holds the keys and values of the tokens so far; without one, a step takes whole texts.
-    `valid` marks the real tokens among the past and the next tokens; None means all.
+    `valid` marks the real tokens among the past and the next tokens; None means all. `texts` may
+    say which text each row continues.
     """
 
     cache: KVCache | None
     valid: Bool[Tensor, "rows so_far"] | None = None
+    texts: Int[Tensor, " rows"] | None = None
 
     def extended(self) -> "DecoderState":
         """Extend the state for one more real token per row."""
@@ -52,7 +54,10 @@ class DecoderState:
         """Keep these rows, in this order; rows may repeat."""
         if self.cache is not None:
             self.cache.select(rows)
-        return self if self.valid is None else replace(self, valid=self.valid[rows])
+        if self.valid is None and self.texts is None:
+            return self
+        valid = None if self.valid is None else self.valid[rows]
+        return replace(self, valid=valid, texts=None if self.texts is None else self.texts[rows])
 
 
 def decoder_step(

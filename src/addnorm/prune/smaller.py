@@ -1,7 +1,7 @@
 """The smaller model: its configuration, and the weights that it keeps."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -115,18 +115,33 @@ def _shallower(config: ModelConfig, layers: Kept) -> ModelConfig:
         if config.n_decoder_layers is not None:
             changes["n_decoder_layers"] = len(layers["decoder"])
     elif config.exits:
-        changes["exits"] = tuple(_new_exit(exit_layer, kept) for exit_layer in config.exits)
+        changes["exits"] = _new_exits(config.exits, kept, config.n_layers)
     return replace(config, **changes)
 
 
-def _new_exit(exit_layer: int, kept: tuple[int, ...]) -> int:
-    """The layer, counted from one, that an exit stands on in the pruned model."""
-    if exit_layer - 1 not in kept or exit_layer - 1 == kept[-1]:
-        raise InputError(
-            f"--layers: an early exit stands on layer {exit_layer - 1}, counted from 0, which must "
-            "stay with a layer above it"
-        )
-    return kept.index(exit_layer - 1) + 1
+def _new_exits(exits: Sequence[int], kept: tuple[int, ...], n_layers: int) -> tuple[int, ...]:
+    """The layers, counted from one, that the exits stand on in the pruned model."""
+    below = [exit_layer - 1 for exit_layer in exits]
+    if {*below} <= {*kept} and max(below) < kept[-1]:
+        return tuple(kept.index(i) + 1 for i in below)
+    more = {*kept, *below}
+    some = [more | {max(*more, max(below) + 1)}, {*below, n_layers - 1}]
+    found = [f"give --layers {_listed(sorted(one))}" for one in some if len(one) < n_layers]
+    end = found[0] if found else f"none of these {n_layers} layers can leave"
+    raise InputError(
+        f"--layers {_listed(kept)}: {_standing(below)}, counted from 0, which must stay with a "
+        f"layer above: {end}"
+    )
+
+
+def _standing(layers: Sequence[int]) -> str:
+    if len(layers) == 1:
+        return f"an early exit stands on layer {layers[0]}"
+    return f"early exits stand on layers {' and '.join(map(str, layers))}"
+
+
+def _listed(layers: Iterable[int]) -> str:
+    return " ".join(map(str, layers))
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
     for name in overrides:
         if not _may_change(name):
             raise InputError(
-                f"--{name}: a run that goes on keeps it.{nearest(name, _beside(name))} "
+                f"--{name}: a run that goes on keeps it.{_nearest(name)} "
                 f"May change: {', '.join(MAY_CHANGE)}."
             )
     if not is_run(folder) and (owner := in_use(folder)) is not None:
@@ -69,9 +69,11 @@ def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
         yield f"{name}: {before!r} so far, {after!r} from here on"
 
 
-def _beside(name: str) -> list[str]:
-    """The settings of the same table that may change."""
-    return [one for one in MAY_CHANGE if one.partition(".")[0] == name.partition(".")[0]]
+def _nearest(name: str) -> str:
+    """The hint at a setting of the same table that may change, and whose own name is close."""
+    table, _, field = name.partition(".")
+    beside = {one.partition(".")[2]: one for one in MAY_CHANGE if one.startswith(f"{table}.")}
+    return nearest(name, beside.values()) if nearest(field, beside) else ""
 
 
 def _may_change(name: str) -> bool:

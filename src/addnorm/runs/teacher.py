@@ -11,7 +11,11 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.similarity import SimilarityHead
+from addnorm.runs.quantized import check_float
 from addnorm.runs.run import Run
+from addnorm.runs.start import MatchReport, transfer_matching_weights
+from addnorm.train.average import weights_of
+from addnorm.train.intermediate import from_teacher
 
 SHOWN = 3
 """How many tokens that differ are named."""
@@ -43,6 +47,25 @@ def open_teacher(
         raise InputError(f"{where} has other labels: {theirs} there, and {ours} here")
     _check_heads(where, run.model.head, student.head)
     return run
+
+
+def begin_from(teacher: Run, student: Model) -> MatchReport:
+    """Copy the teacher's weights that have a place in the student, evenly spaced layers among them.
+
+    Raises `InputError` where no layer takes any, and if the teacher is quantised.
+    """
+    check_float(teacher, "gives its layers to a student")
+    weights = from_teacher(teacher.weights, student, teacher.model)
+    matrices = {name: one for name, one in weights_of(student).items() if one.ndim > 1}
+    layers = {name: one.shape for name, one in matrices.items() if ".blocks." in name}
+    if layers and not any(weights[k].shape == layers[k] for k in layers.keys() & weights.keys()):
+        raise InputError(
+            f'train.distillation.start = "teacher": no layer of {teacher.name} has the name and '
+            f"shape of one of the student's: give it model.d_model = {teacher.recipe.model.d_model}"
+            ' and the teacher\'s sizes, or start = "random" and train.distillation.hidden_states, '
+            "which learns a map from one width to another"
+        )
+    return transfer_matching_weights(student, weights)
 
 
 def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:

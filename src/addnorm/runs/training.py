@@ -48,11 +48,12 @@ from addnorm.runs.scaling import write_scaling
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
 from addnorm.runs.task import target_unit
-from addnorm.runs.teacher import open_teacher
+from addnorm.runs.teacher import begin_from, open_teacher
+from addnorm.runs.variables import variables_of, write_variables
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
 from addnorm.train.checkpoint import checkpoints_in
-from addnorm.train.intermediate import from_teacher, learned_maps
+from addnorm.train.intermediate import learned_maps
 from addnorm.train.optim import check_installed
 from addnorm.train.patience import patiently
 from addnorm.train.precision import autocast, resolve_device
@@ -106,9 +107,7 @@ class Prepared:
             self.teacher = open_teacher(distillation.teacher, self.model, *told)
             self.beside[TEACHER] = weights_digest(self.teacher.model)
             if distillation.start == "teacher":
-                check_float(self.teacher, "gives its layers to a student")
-                weights = from_teacher(self.teacher.weights, self.model, self.teacher.model)
-                self.start_report = transfer_matching_weights(self.model, weights)
+                self.start_report = begin_from(self.teacher, self.model)
         self.adapted: Adapted | None = None
         if recipe.train.adapter is not None:
             assert self.start_report is not None
@@ -184,6 +183,7 @@ class Prepared:
         write_data_digests(folder, self.encoded)
         write_beside(folder, self.beside)
         write_scaling(folder, self.data.scaling)
+        write_variables(folder, variables_of(self.data.corpus))
         write_settings(folder, self.recipe, self.tokenizers, self.labels)
 
     def write_changes(self, folder: Path, saved: Saved) -> None:

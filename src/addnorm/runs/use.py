@@ -17,7 +17,6 @@ from addnorm.generate import (
     CompiledTranslation,
     Continuation,
     DecodingConfig,
-    Generated,
     GreedyConfig,
     SampleConfig,
     TextDecoder,
@@ -27,7 +26,7 @@ from addnorm.generate import (
 )
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from addnorm.models.early_exit import EarlyExit
+from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import Transform
@@ -37,6 +36,8 @@ from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import embedded_files, reads_files, transcribed
 from addnorm.runs.pooled import pooled, wide
+from addnorm.runs.predictions import tags_at
+from addnorm.runs.restoring import BLANK, restored
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.task import command_for
@@ -49,8 +50,8 @@ from addnorm.runs.types import (
     check_choice,
 )
 
-Compiled = CompiledContinuation | CompiledTranslation | Continuation
-"""What stands in for a model: a compiled graph, or a way to run it with early exits."""
+Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
+"""What stands in for a model: a compiled graph, or early exits at which tokens leave it."""
 
 
 def chosen_decoding(
@@ -79,15 +80,17 @@ def write(
 ) -> list[list[Written]]:
     """Continue or translate each text; return the results for each, best first.
 
-    The translation of a blank text is empty; a language model starts a new text. `first` is the
-    number of texts processed before these, an offset for messages and random seeds. `compiled` is
-    used instead of the model, and may be a `Continuation` too. Where the model reads images or
-    sound, the texts are the names of files. Raises `InputError` if the model does not generate
-    text, or cannot process a text.
+    The translation of a blank text is empty; a language model starts a new text; a denoiser fills
+    the gaps of a text. `first` is the number of texts before these, an offset for messages and
+    random seeds. `compiled` is used instead of the model, and may be early exits too. Where images
+    or sound are read, texts are names of files. Raises `InputError` if the model writes no text.
     """
+    told = [text for text in texts if isinstance(text, str)]
+    plain = not (stop or compiled)
     if reads_files(run):
-        files = [text for text in texts if isinstance(text, str)]
-        return transcribed(run, files, decoding, max_new_tokens, plain=not (stop or compiled))
+        return transcribed(run, told, decoding, max_new_tokens, plain=plain)
+    if run.task == "denoising":
+        return restored(run, told, decoding, max_new_tokens, plain=plain, first=first)
     target = run.tokenizers.target
     text_decoder = TextDecoder(target, stop)
     match run.model:
@@ -95,7 +98,7 @@ def write(
             encoded = prompts(run, texts)
             check_lengths(model, encoded, first)
             found = generate(
-                compiled if isinstance(compiled, CompiledContinuation | Continuation) else model,
+                _continuation(model, compiled),
                 encoded,
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -104,9 +107,8 @@ def write(
                 text_decoder=text_decoder,
             )
         case EncoderDecoderModel() as model:
-            sources = [text for text in texts if isinstance(text, str)]
-            filled = [i for i, text in enumerate(sources) if text.strip()]
-            encoded = as_read("translation", run.tokenizers.source, sources)
+            filled = [i for i, text in enumerate(told) if text.strip()]
+            encoded = as_read("translation", run.tokenizers.source, told)
             check_lengths(model, encoded, first)
             some = translate(
                 compiled if isinstance(compiled, CompiledTranslation) else model,
@@ -117,14 +119,13 @@ def write(
                 eos_id=target.eos_ids,
                 text_decoder=text_decoder,
             )
-            blank = [Generated(ids=(), score=0.0, finished="eos")]
             by_place = dict(zip(filled, some, strict=True))
-            found = [by_place.get(i, blank) for i in range(len(sources))]
+            found = [by_place.get(i, [BLANK]) for i in range(len(told))]
         case EncoderModel():
             raise InputError(
                 f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
             )
-    return [[Written(g.text, g.score, g.finished) for g in best] for best in found]
+    return [[Written(g.text, g.score, g.finished, g.depth) for g in best] for best in found]
 
 
 def write_as_it_comes(
@@ -145,9 +146,7 @@ def write_as_it_comes(
     [prompt] = prompts(run, [text])
     target = run.tokenizers.target
     return stream(
-        compiled
-        if isinstance(compiled, CompiledContinuation | Continuation)
-        else Continuation(run.model),
+        _continuation(run.model, compiled),
         prompt or [target.bos_id],
         decoding,
         max_new_tokens=max_new_tokens,
@@ -176,13 +175,15 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
             )
 
 
-def with_early_exits(run: Run, early: EarlyExit) -> Continuation:
-    """The run's language model, of which tokens leave early. Raises `InputError` for others."""
-    if not isinstance(run.model, DecoderModel):
-        raise InputError(
-            f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
-        )
-    return Continuation(run.model, step=early.step)
+def _continuation(
+    model: DecoderModel, compiled: Compiled | None
+) -> Continuation | CompiledContinuation:
+    if isinstance(compiled, CompiledContinuation):
+        return compiled
+    if isinstance(compiled, EarlyExit):
+        check_exits_early(model)
+        return Continuation(model, early=compiled)
+    return Continuation(model)
 
 
 def classify(
@@ -195,8 +196,7 @@ def classify(
 ) -> list[Classified]:
     """The class of each text or pair, or the labels above `threshold`; `first` came before.
 
-    In multi-label classification, labels are those above the `threshold`. Raises `InputError` as
-    `tag` does, and for a threshold outside [0, 1].
+    Raises `InputError` as `tag` does, and for a threshold outside [0, 1].
     """
     if run.task != "multi_label":
         check_use(run, "classification", "does not classify texts")
@@ -256,9 +256,9 @@ def tag(
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         read = [words_as_read(run.tokenizers.source, words) for words in some]
-        best = batch_logits(run, [ids for ids, _ in read], first + start).argmax(-1).tolist()
-        for row, (_, places) in zip(best, read, strict=True):
-            results.append([run.labels[row[place]] for place in places])
+        logits = batch_logits(run, [ids for ids, _ in read], first + start)
+        best = tags_at(run.model.head, logits, [places for _, places in read])
+        results += [[run.labels[tag] for tag in row] for row in best]
     return results
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
 from typing import Annotated, Any, Literal
 
 import torch
@@ -100,17 +101,30 @@ class AttentionRelationsConfig:
 
     def check(self, student: SelfAttention, teacher: SelfAttention, where: str) -> None:
         """Raise `InputError` where the relation heads do not divide queries, keys and values."""
+        widths = [
+            proj.out_features
+            for one in (student, teacher)
+            for proj in (one.q_proj, one.k_proj, one.v_proj)
+        ]
         for whose, one in (("this student", student), ("the teacher", teacher)):
             for proj in (one.q_proj, one.k_proj, one.v_proj):
                 if proj.out_features % self.n_heads:
                     raise InputError(
                         f"{where}: train.distillation.attention_transfer.n_heads = {self.n_heads} "
-                        f"does not divide the {proj.out_features} features of {whose}'s projections"
+                        f"does not divide the {proj.out_features} features of {whose}'s "
+                        f"projections: the nearest that does is {_dividing(widths, self.n_heads)}"
                     )
 
     def of(self, seen: "Attended") -> Sequence[Probabilities]:
         """The relations of queries, of keys and of values."""
         return [relations(one, self.n_heads, seen.valid) for one in (seen.q, seen.k, seen.v)]
+
+
+def _dividing(widths: Sequence[int], wanted: int) -> int:
+    """The number nearest to `wanted` that divides all widths."""
+    common = gcd(*widths)
+    found = [n for n in range(1, common + 1) if common % n == 0]
+    return min(found, key=lambda n: abs(n - wanted))
 
 
 AttentionTransferConfig = Annotated[
@@ -307,7 +321,8 @@ def stacks_of(student: nn.Module, teacher: nn.Module) -> dict[str, tuple[Stack, 
         if len(one.blocks) > len(theirs[name].blocks):
             raise InputError(
                 f"train.distillation: the student's {name} has {len(one.blocks)} layers, and the "
-                f"teacher's {len(theirs[name].blocks)}: layers learn from as many or more"
+                f"teacher's {len(theirs[name].blocks)}: layers learn from as many or more. Give it "
+                "fewer, or leave hidden_states, attention_transfer and start out"
             )
     return {name: (one, theirs[name]) for name, one in ours.items()}
 
