@@ -104,6 +104,16 @@ def test_files_have_the_classes_of_their_split(run: Run) -> None:
         assert torch.allclose(torch.tensor([*ours.values()]), torch.tensor([*theirs.values()]))
 
 
+def test_files_of_train_among_those_of_test_are_told(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    console = quiet()
+    recipe = read_recipe(file, {"train.epochs": "1", "data.test": "tones/*_[89].wav"})
+    train_run(recipe, tmp_path / "run", resume=True, console=console)
+    told = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "test: 6 of 6 audio are in train too, such as number 1" in told
+    assert "valid: " not in told.partition("in train too")[0][-40:]
+
+
 def test_a_bad_file_is_named_or_left_out(run: Run, tmp_path: Path) -> None:
     good = folder_of(run).parent / "tones" / "low_3.wav"
     (tmp_path / "bad.wav").write_bytes(good.read_bytes()[:-50])

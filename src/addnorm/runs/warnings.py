@@ -6,11 +6,12 @@ from math import isfinite
 from typing import Any, get_args
 
 import torch
+import xxhash
 
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Labelled, source_text
+from addnorm.data.examples import Example, Labelled, signal_of, source_text
 from addnorm.data.sources import TextConfig
 from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
@@ -35,6 +36,7 @@ def warnings_for(
         *_positions(recipe),
         *_batches(recipe, train),
         *_labels(data.corpus),
+        *_in_train_too(data.corpus),
         *_numbers(recipe, data.corpus),
         *_single_lines(recipe, data),
     ]
@@ -145,6 +147,26 @@ def _labels(corpus: Corpus | None) -> Iterator[str]:
             f"{counts.total():,} training texts have {len(counts):,} different labels, such as "
             f"{min(words, key=len)!r}: is the column of labels another one?"
         )
+
+
+def _in_train_too(corpus: Corpus | None) -> Iterator[str]:
+    """Images and clips that are learnt, and measured or tested on."""
+    if corpus is None or corpus.medium not in ("images", "audio"):
+        return
+    learnt = {_digest(one) for one in corpus.train}
+    for split in ("valid", "test"):
+        examples = corpus.splits[split]
+        if same := [i for i, one in enumerate(examples, 1) if _digest(one) in learnt]:
+            yield (
+                f"{split}: {len(same):,} of {len(examples):,} {corpus.medium} are in train too, "
+                f"such as number {same[0]:,}: their figures say nothing of new ones"
+            )
+
+
+def _digest(example: Example) -> str:
+    signal = signal_of(example)
+    assert signal is not None
+    return xxhash.xxh3_128_hexdigest(signal.contiguous().numpy().tobytes())
 
 
 def _numbers(recipe: Recipe, corpus: Corpus | None) -> Iterator[str]:
