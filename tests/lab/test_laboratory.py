@@ -165,7 +165,7 @@ def test_being_stopped_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(laboratory, "progress_bar", lambda _: nullcontext(bar))
     with pytest.raises(KeyboardInterrupt):
         run_with_progress([REACH], tmp_path, 1, SimpleNamespace(out=said.append))  # type: ignore
-    assert said[0].startswith("1 cell: about 1 minute")
+    assert said[0].startswith("1 cell: about 2 minutes with 1 at once")
     assert "the same command goes on" in said[1]
     assert len(said) == 2
 
