@@ -54,7 +54,7 @@ def test_from_the_command_line(
     ("lines", "words", "message"),
     [
         (waves(0, 20), (), "20 steps before the forecast: the model reads 24"),
-        ([waves()[0], *waves()[50:60], *waves()[61:90]], (), "s.csv:12: a gap or an empty cell at"),
+        ([waves()[0], *waves()[50:60], *waves()[61:80]], (), "s.csv:12: a gap or an empty cell at"),
         (
             [*waves(0, 30), f"{START + 30 * HOUR},,100"],
             (),

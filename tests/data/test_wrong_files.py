@@ -244,12 +244,6 @@ def test_names_of_folders_and_classes(folder: str, tmp_path: Path) -> None:
     assert table.labels == ("x",)
 
 
-def test_a_class_whose_only_file_is_held_out_is_named(tmp_path: Path) -> None:
-    write(tmp_path, "1.png", picture(), picture())
-    with pytest.raises(InputError, match=r"/1\.png: the label 'b' never occurs|good\.png: the lab"):
-        pictures(tmp_path, valid_fraction=0.5).load()
-
-
 def test_a_name_that_is_too_long_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"file_name,label\n{'x' * 5000}.png,a\n")
     with pytest.raises(InputError, match=r"t\.csv:2: .*xxx does not exist"):

@@ -11,7 +11,7 @@ import xxhash
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Example, Labelled, signal_of, source_text
+from addnorm.data.examples import Example, Labelled, labels_of, signal_of, source_text
 from addnorm.data.sources import TextConfig
 from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
@@ -36,6 +36,7 @@ def warnings_for(
         *_positions(recipe),
         *_batches(recipe, train),
         *_labels(data.corpus),
+        *_never_learnt(data.corpus),
         *_in_train_too(data.corpus),
         *_numbers(recipe, data.corpus),
         *_single_lines(recipe, data),
@@ -146,6 +147,20 @@ def _labels(corpus: Corpus | None) -> Iterator[str]:
         yield (
             f"{counts.total():,} training texts have {len(counts):,} different labels, such as "
             f"{min(words, key=len)!r}: is the column of labels another one?"
+        )
+
+
+def _never_learnt(corpus: Corpus | None) -> Iterator[str]:
+    """Labels of which every example was held out for validation."""
+    if corpus is None or not corpus.labels:
+        return
+    learnt = {label for one in corpus.train for label in labels_of(one)}
+    missing = [label for label in corpus.labels if label not in learnt]
+    if learnt and missing:  # numbers have names, which no example says
+        others = f", nor any of {len(missing) - 1} others" if missing[1:] else ""
+        yield (
+            f"no training example has the label {missing[0]!r}{others}: all that have were "
+            "held out for validation: give more of them, or lower data.valid_fraction"
         )
 
 
