@@ -173,7 +173,8 @@ class Recurrent(nn.Module):
                 f"d_hidden = {d_hidden} does not split into 2 directions: "
                 f"it must be even, such as {d_hidden + 1}"
             )
-        width = d_hidden if causal else d_hidden // 2
+        self.slots = 2 if cell == "lstm" else 1
+        self.width = width = d_hidden if causal else d_hidden // 2
         self.ahead = CELLS[cell](d_model, width, bias=bias, batch_first=True)
         self.back = None if causal else CELLS[cell](d_model, width, bias=bias, batch_first=True)
         self.out_proj = Linear(d_hidden, d_model, bias=bias)
@@ -213,8 +214,7 @@ class Recurrent(nn.Module):
 
     def new_cache(self) -> StateCache:
         """An empty cache for `h` and, in an LSTM, `c`."""
-        slots = 2 if isinstance(self.ahead, nn.LSTM) else 1
-        return StateCache(slots, self.ahead.hidden_size)
+        return StateCache(self.slots, self.width)
 
 
 @config

@@ -136,10 +136,6 @@ class TrainConfig:
                 "ema and average both replace the final weights: give one of them",
             ),
             (
-                self.compile and self.activation_checkpointing != "none",
-                "compile decides itself what is computed again: leave activation_checkpointing out",
-            ),
-            (
                 self.distillation is not None
                 and self.distillation.compares_layers
                 and (self.compile or self.activation_checkpointing != "none"),
