@@ -58,6 +58,7 @@ def assemble(
         n = len(held)
         reports["train"] = Report(report.read - n, report.used - n, report.left_out)
         placed["valid"], reports["valid"] = held, Report(n, n)
+        _check_labels(placed)  # the only example of a class may be held out
     examples = {
         split: [lowered(example) if lowercase else example for _, example in some]
         for split, some in placed.items()
