@@ -182,12 +182,13 @@ def test_what_is_no_example_is_counted(tmp_path: Path) -> None:
         "a/._1.png": "hidden",
         "b/.checkpoints/1.png": "hidden",
         "b/photo.heic": "of another kind (.heic)",
-        "b/1.txt": "of another kind (.txt)",
+        "b/notes.txt": "of another kind (.txt)",
         "README": "of another kind (no suffix)",
     }
     for name in others:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"x")
+    (folder / "b" / "1.txt").write_text("the text of 1.png")
     (folder / "b" / "folder.png").mkdir()
     report = pictures(tmp_path).load().reports["train"]
     assert (report.read, report.used) == (8, 2)

@@ -148,9 +148,11 @@ class LabelledFiles(ABC):
         """The files in a folder of folders. Raises `InputError` if there are none."""
         files: list[Path] = []
         for file in sorted(files_below(folder)):
+            if file.suffix.lower() == ".txt" and self.is_beside(file):
+                continue  # the text of an example, whether it is learnt or not
             if reason := self.no_example(file.relative_to(folder)):
                 yield str(file), reason, None
-            elif file.suffix.lower() in self.suffixes:
+            else:
                 files.append(file)
         if not files:
             known = ", ".join(self.suffixes)
@@ -167,15 +169,16 @@ class LabelledFiles(ABC):
                 )
             yield str(file), file, inner[0]
 
+    def is_beside(self, text: Path) -> bool:
+        """Whether a file of the same name, but for its suffix, is an example."""
+        return any(_exists(text.with_suffix(suffix)) for suffix in self.suffixes)
+
     def no_example(self, file: Path) -> str | None:
-        """Why a file in a folder is left out; None for an example, and for a text beside one."""
+        """Why a file in a folder is left out; None for an example."""
         if any(part.startswith(".") for part in file.parts):
             return "hidden"
         suffix = file.suffix.lower()
-        beside = (".txt",) if self.labels == "text_beside" else ()
-        if suffix in (*self.suffixes, *beside):
-            return None
-        return f"of another kind ({suffix or 'no suffix'})"
+        return None if suffix in self.suffixes else f"of another kind ({suffix or 'no suffix'})"
 
     def labelled(self, files: Iterable[Path]) -> Found:
         """The files with the label in their names or beside them. Raises `InputError` without."""
