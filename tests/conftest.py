@@ -18,6 +18,7 @@ import jaxtyping
 import pytest
 import torch
 from tests.disks import small_disk
+from tests.public_data import DATA
 from tests.runs.tiny import train_tiny
 
 # The same kernels on every machine, in other processes too: measuring them is for users.
@@ -76,11 +77,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of public data sets: `ADDNORM_DATA`, or `shared/data` beside the repository."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("ADDNORM_DATA", beside))
-    if not folder.is_dir():
-        pytest.skip(f"no data in {folder}: set ADDNORM_DATA to their folder")
-    return folder
+    if not DATA.is_dir():
+        pytest.skip(f"no data in {DATA}: set ADDNORM_DATA to their folder")
+    return DATA
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ NAMES = [
     "BeamConfig",
     "BilinearConfig",
     "BlocksPatternConfig",
+    "CRFHeadConfig",
     "CharConfig",
     "ChatConfig",
     "ClassificationHeadConfig",

@@ -49,6 +49,13 @@ FILES = {
     + "".join(
         f"{datetime(2023, 1, 1) + timedelta(hours=i)},{i % 24},{(7 * i) % 24}\n" for i in range(720)
     ),
+    "gait.csv": "id,speed,turn,gait\n"
+    + "".join(
+        f"r{n},{n % 2 + i % 3 / 4},{i % 2},{'run' if n % 2 else 'walk'}\n"
+        for n in range(20)
+        for i in range(9)
+    ),
+    "new_gait.csv": "turn,id,speed\n" + "0,n1,0.4\n1,n1,0.5\n" * 4 + "0,n2,1.4\n" * 7,
 }
 SHORTER = {
     r"\bsteps = \d+": "steps = 4",

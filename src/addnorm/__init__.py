@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from addnorm.nn.convolutional_embedding import (
         ConvolutionalEmbeddingConfig as ConvolutionalEmbeddingConfig,
     )
+    from addnorm.nn.crf import CRFHeadConfig as CRFHeadConfig
     from addnorm.nn.embed import EmbeddingConfig as EmbeddingConfig
     from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
     from addnorm.nn.feedforward import GatedFeedForwardConfig as GatedFeedForwardConfig
@@ -219,6 +220,7 @@ _MODULES = {
     "addnorm.nn.residuals": (
         "DeepNormConfig ParallelConfig PostNormConfig PreNormConfig SandwichNormConfig"
     ),
+    "addnorm.nn.crf": "CRFHeadConfig",
     "addnorm.nn.similarity": "SimilarityHeadConfig",
     "addnorm.runs.in_memory": "train",
     "addnorm.runs.recipe": "Recipe",

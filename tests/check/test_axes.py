@@ -22,6 +22,7 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, ModelConfig
 from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.positions import RotaryConfig, ScalingConfig
@@ -47,8 +48,10 @@ def test_what_has_no_axis_is_in_the_matrix_too() -> None:
     for field in ("embedding", "head"):
         axis = next(axis for axis in PARTS.values() if axis.field == field)
         found = {type(v.changes[field]) for v in VARIANTS.values() if field in v.changes}
-        # A forecast stands behind a series alone, and similarity behind pairs: tests/nn has both.
-        assert found == {*members(axis.union)} - {ForecastHeadConfig, SimilarityHeadConfig}
+        # A forecast stands behind a series alone, similarity behind pairs, a CRF before a loss of
+        # its own: tests/nn has all three.
+        apart = {ForecastHeadConfig, SimilarityHeadConfig, CRFHeadConfig}
+        assert found == {*members(axis.union)} - apart
 
 
 def test_heads_are_shared_by_none_some_and_all() -> None:

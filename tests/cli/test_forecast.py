@@ -54,8 +54,12 @@ def test_from_the_command_line(
     ("lines", "words", "message"),
     [
         (waves(0, 20), (), "20 steps before the forecast: the model reads 24"),
-        ([waves()[0], *waves()[50:60], *waves()[61:90]], (), "s.csv:12: 1 steps of 1:00:00"),
-        ([*waves(0, 30), f"{START + 30 * HOUR},,100"], (), "s.csv:32: low is empty"),
+        ([waves()[0], *waves()[50:60], *waves()[61:80]], (), "s.csv:12: a gap or an empty cell at"),
+        (
+            [*waves(0, 30), f"{START + 30 * HOUR},,100"],
+            (),
+            "s.csv:32: a gap or an empty cell at 2020-01-02 06",
+        ),
         (["when,low", *waves()[1:3]], (), "3 cells, but 2 columns"),
         (["when,low,hihg", *waves()[1:3]], (), "no column 'high'"),
         (waves(), ("--until", "2030-01-01"), "goes from 2020-01-01"),

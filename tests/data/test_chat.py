@@ -122,6 +122,14 @@ WRONG = {
     ),
     "no content": ({"messages": [TALK[0], {"role": "user"}]}, "message 2: expected role and"),
     "a number": ({"messages": [{"role": "user", "content": 3}]}, "content is 3, and no text"),
+    "a call": (
+        {"messages": [TALK[1], {**TALK[2], "tool_calls": [1]}]},
+        "message 2: tool_calls is [1], and no text",
+    ),
+    "half a letter": (
+        {"messages": [{"role": "user", "content": "\ud800"}]},
+        "message 1: half a surrogate pair is not text",
+    ),
     "a NUL": ({"messages": [{"role": "user", "content": "a\0"}]}, "a NUL is not text"),
 }
 
@@ -144,9 +152,44 @@ def test_wrong_templates() -> None:
         conversation(TALK, refusing, "a:1")
     with pytest.raises(InputError, match=r"data\.template: .*safe"):
         conversation(TALK, "{{ messages.__class__.__mro__ }}", "a:1")
+    with pytest.raises(InputError, match=r"a:1: data\.template: Range too big"):
+        conversation(TALK, "{% for i in range(10 ** 9) %}x{% endfor %}", "a:1")
     only_last = "{{ messages[-1].content }}"
     with pytest.raises(InputError, match="no answer can be told apart"):
         conversation(TALK, only_last, "a:1")
+
+
+USES_ALL = (
+    "{{ tools is none }}{{ documents is none }}{% for m in messages %}{% if loop.index > 3 %}"
+    "{% break %}{% endif %}<{{ m.role }}{{ ' ' ~ m.name if m.name }}>{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content | tojson }}{% endgeneration %}{% else %}{{ m.content | tojson }}"
+    "{% endif %}{% endfor %}"
+)
+
+
+def test_a_template_has_what_it_has_in_transformers() -> None:
+    """Breaks, the tag around answers, JSON as it is, no tools, and other texts of a message."""
+    pytest.importorskip("transformers")
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    messages = [*TALK[:2], {**TALK[2], "name": "Ann", "content": "<b> & 'ä'"}, *TALK[3:]]
+    [expected], _ = render_jinja_template([messages], chat_template=USES_ALL)
+    assert prompt_of(messages, USES_ALL) == expected
+    assert "TrueTrue" in expected
+    assert "<assistant Ann>\"<b> & 'ä'\"" in expected
+
+
+def test_what_messages_lack_is_left_out(tmp_path: Path) -> None:
+    told = [{**one, "name": None, "tool_calls": None} for one in TALK]
+    assert ChatConfig(train=written(tmp_path, {"messages": told})).load().train == [
+        conversation(TALK, None)
+    ]
+
+
+def test_every_text_of_a_message_is_looked_at_for_special_tokens() -> None:
+    assert conversation([TALK[1], {**TALK[2], "name": "<|end|>"}], None).contents == (
+        "One and one?", "Two.", "<|end|>",
+    )  # fmt: skip
 
 
 def test_special_tokens_of_a_folder_s_tokenizer() -> None:

@@ -1,5 +1,6 @@
 """Many series in a long table: classes, numbers, lengths, and each mistake by its line."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,12 @@ WRONG: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "a word": ([ROWS[0], "a,2020-01-02,one,1,high"], {}, "s.csv:3: up = 'one' is no number"),
     "no id": (ROWS, {"id_column": "idd"}, "no column 'idd' among .* Did you mean 'id'"),
     "no class": (ROWS, {"label_column": "clas"}, "no column 'clas'"),
+    "no name": (
+        [ROWS[0], " ,2020-01-02,1,1,high"],
+        {},
+        "s.csv:3: id is empty: it names the series",
+    ),
+    "too large": ([ROWS[0], "a,2020-01-02,1e39,1,high"], {}, "s.csv:3: up = '1e39' is too large"),
     "an empty line": ([ROWS[0], "", ROWS[1]], {}, "s.csv:3: an empty line"),
     "no number": (ROWS, {"label_column": None, "value_column": "class"}, "s.csv:2: class = 'high'"),
 }
@@ -66,6 +73,43 @@ def test_a_mistake_is_named(case: str, tmp_path: Path) -> None:
     rows, options, message = WRONG[case]
     with pytest.raises(InputError, match=message):
         load(tmp_path, rows, **options)
+
+
+def test_columns_of_other_tables_are_found_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("class,down,id,step,up,more\nhigh,-1,a,2020-01-01,1,9\n")
+    test = load(tmp_path, ROWS, test=Path("t.csv")).test
+    assert test[0].values.tolist() == [[1], [-1]]
+    assert test[0].names == ("up", "down")
+    (tmp_path / "t.csv").write_text("class,id,step,up\nhigh,a,2020-01-01,1\n")
+    with pytest.raises(InputError, match=r"t.csv:2: no column 'down' among class, id, step, up"):
+        load(tmp_path, ROWS, test=Path("t.csv"))
+
+
+@pytest.mark.parametrize("cell", ["null", "NaN", '" "'])
+def test_a_series_without_a_class_is_counted(cell: str, tmp_path: Path) -> None:
+    rows = [f'{{"id": 1, "a": 2.5, "class": {cell}}}', '{"id": 2, "a": 3, "class": "x"}']
+    (tmp_path / "s.jsonl").write_text("\n".join(rows))
+    fields = {"train": Path("s.jsonl"), "root": tmp_path, "label_column": "class"}
+    report = LabelledSeriesConfig(**fields).load().reports["train"]  # pyright: ignore[reportArgumentType]
+    assert (report.read, report.used) == (2, 1)
+    assert report.left_out == {"empty class": [f"{tmp_path / 's.jsonl'}:1"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"id": 1, "class": "x"}, "s.jsonl:2: no column 'a' among id, class"),
+        ({"id": 1, "a": 2}, "s.jsonl:2: no column 'class' among id, a"),
+        ({"a": 1, "class": "x"}, "s.jsonl:2: no column 'id' among a, class"),
+        ({"id": 1, "a": 2, "b": 3, "class": "x"}, "s.jsonl:2: a column 'b' that the first"),
+        ({"id": None, "a": 2, "class": "x"}, "s.jsonl:2: id is empty"),
+    ],
+)
+def test_rows_of_other_keys_are_named(row: dict[str, Any], message: str, tmp_path: Path) -> None:
+    rows = [{"id": 1, "a": 2.5, "class": "x"}, row]
+    (tmp_path / "s.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in rows))
+    with pytest.raises(InputError, match=message):
+        LabelledSeriesConfig(root=tmp_path, train=Path("s.jsonl"), label_column="class").load()
 
 
 def test_one_kind_of_answer() -> None:

@@ -1,9 +1,9 @@
 """The corpora of the recipes load completely; skipped if they are absent."""
 
-import os
 from pathlib import Path
 
 import pytest
+from tests.public_data import DATA
 
 from addnorm.data import (
     AudioConfig,
@@ -19,8 +19,6 @@ from addnorm.data.batching import TokensConfig, WindowsConfig
 from addnorm.data.encoding import Tokenizers, encode
 from addnorm.data.tokenizers import BPEConfig, CharConfig
 from addnorm.errors import InputError
-
-DATA = Path(os.environ.get("ADDNORM_DATA", Path(__file__).parents[3] / "shared/data"))
 
 
 def folder(name: str) -> Path:

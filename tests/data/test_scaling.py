@@ -29,6 +29,12 @@ def test_mean_and_deviation_of_what_is_known(values: list[float], gaps: int) -> 
                  equal_nan=True)  # fmt: skip
 
 
+def test_a_constant_keeps_its_scale_though_its_mean_is_rounded() -> None:
+    row = torch.full((1, 8640), 0.1, dtype=torch.float64)
+    assert row.numpy().std() > 0
+    assert Scaling.standard(row).deviation == (1.0,)
+
+
 def test_a_constant_keeps_its_scale() -> None:
     scaling = Scaling.standard(torch.tensor([[3.0, 3.0], [math.nan, math.nan]]))
     assert scaling == Scaling((3.0, 0.0), (1.0, 1.0))

@@ -216,6 +216,14 @@ def test_sentences_end_at_blank_lines(put) -> None:
     assert columns.train[0] == Tagged(("NN", "VB"), ("Ann", "runs"))
 
 
+def test_several_files_are_learnt_from_one_after_another(put) -> None:
+    first, second = put("a", "Ann B-per"), put("b", "runs O\n\nin O\nx")
+    corpus = ConllConfig(train=(first, second), valid=first).load()
+    assert corpus.train == [Tagged(("Ann",), ("B-per",)), Tagged(("runs",), ("O",))]
+    assert corpus.valid == [Tagged(("Ann",), ("B-per",))]
+    assert corpus.reports["train"].left_out == {"a line without word and tag": [f"{second}:4"]}
+
+
 def test_tabs_separate_where_there_are_any(put) -> None:
     corpus = ConllConfig(train=put("a", "New York\tB\nx\u2028y\tO\n\na\u0085b O\n")).load()
     assert corpus.train == [

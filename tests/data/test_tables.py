@@ -264,3 +264,48 @@ def test_a_sentence_that_is_no_text_is_refused(tmp_path: Path) -> None:
     table = TableConfig(root=tmp_path, train=Path("a.jsonl"), source="source", target="target")
     with pytest.raises(InputError, match=r"a\.jsonl:1: expected text, not 2"):
         table.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "text,text,label\na,b,c\n", "a.csv:1: two columns have the name 'text'"),
+        ("a.tsv", "text\tlabel\tlabel\na\tb\tc\n", "a.tsv:1: two columns have the name 'label'"),
+        ("a.csv", "text;label\na;b\n", "a.csv:1: ';' stands between the names 'text;label'"),
+        ("a.csv", "text\tlabel\na\tb\n", "a.csv:1: .* stands between the names"),
+        ("a.tsv.gz", "text,label\na,b\n", "a.tsv.gz:1: ',' stands between the names"),
+    ],
+)
+def test_a_wrong_header_is_named(put, name: str, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TableConfig(train=put(name, text), text="text", label="label").load()
+
+
+def test_columns_without_a_name_may_come_twice(put) -> None:
+    """As a spreadsheet writes what is empty beside a table."""
+    path = put("a.csv", "text,label,,\na,b,,\n")
+    assert TableConfig(train=path, text="text", label="label").load().train == [Labelled("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("1e39", "a.jsonl:1: 1e\\+39 is too large: models compute in float32"),
+        ("[1, 1e300]", "a.jsonl:1: .* is too large"),
+        ('"1_0"', "a.jsonl:1: expected numbers"),
+        ("1" + 400 * "0", "a.jsonl:1: expected numbers"),
+    ],
+)
+def test_numbers_that_no_model_holds_are_named(put, cell: str, message: str) -> None:
+    path = put("a.jsonl", f'{{"text": "a", "n": {cell}}}\n')
+    with pytest.raises(InputError, match=message):
+        TableConfig(train=path, text="text", values="n").load()
+
+
+def test_what_pandas_writes_for_nothing_is_no_label(put) -> None:
+    path = put("a.jsonl", '{"text": "a", "label": NaN}\n{"text": "b", "label": "x"}\n')
+    report = TableConfig(train=path, text="text", label="label").load().reports["train"]
+    assert report.left_out == {"empty label": [f"{path}:1"]}
+    path = put("b.jsonl", '{"text": "a", "labels": ["x", null]}\n')
+    with pytest.raises(InputError, match=r"b.jsonl:1: an empty label among"):
+        TableConfig(train=path, text="text", labels="labels").load()

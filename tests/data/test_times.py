@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -105,6 +106,32 @@ def test_a_time_between_two_steps_is_named() -> None:
 
 
 @pytest.mark.parametrize("zone", [None, UTC, EAST])
-def test_dates_without_a_zone_are_compared(zone: Any) -> None:
+def test_dates_without_a_zone_are_of_the_table_s(zone: Any) -> None:
     there = START.replace(tzinfo=zone)
-    assert comparable(START, there) == START.replace(tzinfo=UTC if zone else None)
+    assert comparable(START, there) == there
+    assert str(comparable(START, there)) == str(there)
+
+
+def test_a_date_with_a_zone_is_refused_where_the_table_has_none() -> None:
+    with pytest.raises(InputError, match=r"2016-07-01 00:00:00\+02:00 has a zone"):
+        comparable(START.replace(tzinfo=EAST), START)
+    assert comparable(START.replace(tzinfo=EAST), START.replace(tzinfo=UTC)).tzinfo == EAST
+
+
+def test_a_zone_with_summer_time_is_so_many_hours_from_utc() -> None:
+    """Steps after the clocks change are as long as those before."""
+    winter = datetime(2023, 3, 25, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+    found = parsed_time(winter)
+    assert found == winter
+    assert str(Interval(fixed=24 * HOUR).after(found, 1)) == "2023-03-26 12:00:00+01:00"
+    summer = parsed_time(winter + timedelta(days=1))
+    with pytest.raises(InputError, match=r"f:2: .* is of zone UTC\+02:00, and the first of UTC\+0"):
+        check_order([found, summer], ["f:1", "f:2"])
+
+
+def test_times_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    found = parsed_time(pandas.Timestamp("2016-07-01 01:00"))
+    assert (type(found), found) == (datetime, START + HOUR)
+    assert parsed_time(pandas.Timestamp(10**18 + 1)) is None  # nanoseconds would be lost
+    assert parsed_time(pandas.NaT) is None

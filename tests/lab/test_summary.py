@@ -1,13 +1,16 @@
 """Summaries: pairs by seed, examples drawn again, and what is missing is counted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import stats
 from tests.lab.small import small_study
 
 from addnorm.lab.cell import FIGURES, Figures, write_figures
 from addnorm.lab.statistics import bootstrap_interval
 from addnorm.lab.studies import Study
-from addnorm.lab.summary import summarise
+from addnorm.lab.summary import Row, summarise
 
 
 def put(study: Study, values: dict[tuple[int, int], Figures]) -> None:
@@ -102,9 +105,52 @@ def test_batches_are_drawn_again_weighted_by_their_targets(tmp_path) -> None:
     assert summarise(study).rows[1].examples is None
 
 
-def test_bleu_is_drawn_again_by_sacrebleu(tmp_path) -> None:
-    from dataclasses import replace
+def test_squared_errors_are_drawn_again_as_scipy_does_with_pairs(tmp_path) -> None:
+    """Over texts the same as scipy's paired bootstrap; over stretches weighted by windows."""
+    rng = np.random.default_rng(1)
+    first = rng.chisquare(2, size=60)
+    ours = first + rng.normal(0.3, 1.0, size=60)
+    study = small_study(tmp_path, seeds=1)
+    study = replace(study, settings=replace(study.settings, metric="mse"))
+    assert study.lower_is_better
 
+    def row(ours: np.ndarray, first: np.ndarray, more=({}, {})) -> Row:
+        sides = (first, ours)
+        put(
+            study,
+            {
+                (i, 1): figures(
+                    None,
+                    scores={"mse": float(side.mean())},
+                    values={"mse": side.tolist(), "targets": [60.0], **more[i]},
+                )
+                for i, side in enumerate(sides)
+            },
+        )
+        return summarise(study).rows[1]
+
+    found = row(ours, first).examples
+    assert found is not None
+    expected = stats.bootstrap(
+        (ours, first),
+        lambda a, b, axis: a.mean(axis) - b.mean(axis),
+        paired=True,
+        n_resamples=2000,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    assert found.mean == pytest.approx(ours.mean() - first.mean(), rel=1e-12)
+    assert (found.low, found.high) == pytest.approx(tuple(expected), rel=1e-9)
+    windows = [4.0] * 59 + [1.0]
+    weighted = row(ours, first, ({"windows": windows}, {"windows": windows})).examples
+    assert weighted == bootstrap_interval(ours, first, np.array(windows))
+    assert weighted != found
+    for other in ({"windows": [4.0] * 60}, {"examples": [1.0] * 60}):
+        assert row(ours, first, ({}, other)).examples is None, "they are no pairs"
+    assert row(ours, first, ({"targets": [30.0, 30.0]}, {})).examples == found
+
+
+def test_bleu_is_drawn_again_by_sacrebleu(tmp_path) -> None:
     study = small_study(tmp_path, seeds=1)
     study = replace(study, settings=replace(study.settings, metric="bleu"))
     references = [f"the house number {n} is large and red" for n in range(30)]
@@ -136,3 +182,21 @@ def test_bleu_is_drawn_again_by_sacrebleu(tmp_path) -> None:
     assert row.bleu_p is not None
     assert row.bleu_p > 0.1
     assert not summarise(study).lower_is_better
+
+
+@pytest.mark.parametrize(("tokens", "tell_apart"), [("13a", False), ("char", True)])
+def test_bleu_is_drawn_again_with_the_tokens_of_the_score(
+    tokens: str, tell_apart: bool, tmp_path
+) -> None:
+    """Chinese without spaces: by words every sentence is wrong, by characters few are."""
+    study = small_study(tmp_path, seeds=1, overrides={"eval.bleu_tokenize": tokens})
+    study = replace(study, settings=replace(study.settings, metric="bleu"))
+    references = [f"这是第{n}座又大又红的房子" for n in range(20)]
+    first = [(text.replace("子", "屋"), text) for text in references]
+    ours = [(text.replace("红的房", "绿得屋"), text) for text in references]
+    scores = {"bleu": 50.0}
+    texts = {(0, 1): first, (1, 1): ours}
+    put(study, {key: figures(None, scores=scores, texts=some) for key, some in texts.items()})
+    p = summarise(study).rows[1].bleu_p
+    assert p is not None
+    assert (p < 0.01) == tell_apart

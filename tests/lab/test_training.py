@@ -2,35 +2,76 @@
 
 from pathlib import Path
 
-from addnorm.data.examples import Labelled, Pair, Scored, Text
-from addnorm.lab.training import texts_of, values_of
+import numpy as np
+import pytest
+import torch
+from tests.lab.small import small_study
+
+from addnorm.data.examples import Captioned, Pair, Text
+from addnorm.data.forecast_windows import ForecastWindows
+from addnorm.errors import InputError, Interrupted
+from addnorm.lab.statistics import bootstrap_interval
+from addnorm.lab.training import stretch_of, texts_of, values_of
 from addnorm.runs.evaluation import Evaluation
 
 
-def evaluation(predictions: dict[int, str]) -> Evaluation:
-    return Evaluation({"loss": 1.0}, predictions, ((3.0, 2), (5.0, 2)))
+def evaluation(predictions: dict[int, str], **values: dict[int, float]) -> Evaluation:
+    return Evaluation({"loss": 1.0}, predictions, ((3.0, 2), (5.0, 2)), values=values)
 
 
 def test_batches_have_their_losses_and_targets() -> None:
-    found = values_of(evaluation({}), [])
-    assert found == {"loss": [3.0, 5.0], "targets": [2.0, 2.0]}
+    assert values_of(evaluation({})) == {"loss": [3.0, 5.0], "targets": [2.0, 2.0]}
 
 
-def test_right_and_wrong_average_to_the_accuracy() -> None:
-    examples = [Labelled("a", "yes"), Labelled("b", "no"), Labelled("c", "no")]
-    found = values_of(evaluation({0: "yes", 1: "yes", 2: "no"}), examples)
-    assert found["accuracy"] == [100.0, 0.0, 100.0]
+def test_values_have_the_numbers_of_their_examples() -> None:
+    found = values_of(evaluation({}, accuracy={0: 100.0, 2: 0.0}))
+    assert found["accuracy"] == [100.0, 0.0]
+    assert found["examples"] == [0.0, 2.0]
+    assert "windows" not in found
 
 
-def test_squares_average_to_the_mean_squared_error() -> None:
-    examples = [Scored("a", (1.0, 2.0)), Scored("b", (0.0, 0.0))]
-    found = values_of(evaluation({0: "2,2", 1: "1,3"}), examples)
-    assert found["mse"] == [0.5, 5.0]
+def test_stretches_of_windows_average_to_the_error() -> None:
+    """Weighted by their windows, the last of which is shorter; also where there is but one."""
+    errors = {i: float(i * i) for i in range(7)}
+    for stretch in (2, 3, 7, 9):
+        found = values_of(evaluation({}, mse=errors, mae=errors), stretch)
+        assert sum(found["windows"]) == 7
+        assert np.average(found["mse"], weights=found["windows"]) == pytest.approx(91 / 7)
+        assert found["mae"] == found["mse"]
+        assert len(found["examples"]) == len(found["windows"]) == -(-7 // stretch)
+    assert values_of(evaluation({}, mse=errors), 3)["mse"] == [5 / 3, 50 / 3, 36.0]
+
+
+def test_windows_of_a_series_are_stretches_and_texts_are_not() -> None:
+    windows = ForecastWindows(torch.zeros(1, 40), np.arange(10, 30), look_back=10, horizon=6)
+    assert stretch_of(windows) == 12
+    assert stretch_of([]) == 1
+
+
+@pytest.mark.long
+def test_the_interval_over_stretches_holds_the_truth_that_over_windows_misses() -> None:
+    """Windows that share twelve steps with each neighbour, of errors that are independent."""
+    rng, horizon = np.random.default_rng(0), 12
+    hits = {1: 0, 2 * horizon: 0}
+    for seed in range(100):
+        steps = rng.normal(size=600 + horizon - 1)
+        windows = np.convolve(steps, np.ones(horizon) / horizon, "valid")
+        for stretch in hits:
+            values = values_of(evaluation({}, mse=dict(enumerate(windows.tolist()))), stretch)
+            mine = np.array(values["mse"])
+            weights = np.array(values.get("windows", [1.0] * len(mine)))
+            zeros = np.zeros_like(mine)
+            found = bootstrap_interval(mine, zeros, weights, resamples=300, seed=seed)
+            hits[stretch] += found.low <= 0 <= found.high
+    assert hits[1] < 50
+    assert hits[2 * horizon] >= 83
 
 
 def test_translations_have_their_references() -> None:
     found = texts_of(evaluation({0: "ein Haus"}), [Pair("a house", "das Haus")])
     assert found == [("ein Haus", "das Haus")]
+    captioned = [Captioned(torch.zeros(1, 2, 2), "ein Haus")]
+    assert texts_of(evaluation({0: "Haus"}), captioned) == [("Haus", "ein Haus")]
     assert texts_of(evaluation({}), [Text("a")]) == []
 
 
@@ -42,3 +83,25 @@ def test_damaged_times_are_begun_anew(tmp_path: Path) -> None:
     for text, expected in (("[1,", []), ('["a"]', []), ("[1.5, 2]", [1.5, 2.0])):
         file.write_text(text)
         assert _times(file) == expected
+
+
+def test_what_fails_in_training_is_one_message_and_the_log_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from addnorm.lab import training
+
+    def breaks(*_: object, **__: object) -> None:
+        raise IndexError("an own part broke")
+
+    study = small_study(tmp_path, seeds=1)
+    monkeypatch.setattr(training, "train_run", breaks)
+    with pytest.raises(InputError, match=r"IndexError: an own part broke \(where .*train\.log"):
+        training.train_cell(study._job(study.cells[0], None))
+    assert "in breaks" in (study.cells[0].folder / training.LOG).read_text("utf-8")
+    monkeypatch.setattr(training, "train_run", stopped)
+    with pytest.raises(Interrupted):
+        training.train_cell(study._job(study.cells[0], None))
+
+
+def stopped(*_: object, **__: object) -> None:
+    raise Interrupted(3)

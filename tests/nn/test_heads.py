@@ -18,6 +18,7 @@ from torch.testing import assert_close
 
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
@@ -39,8 +40,9 @@ POOLINGS = ("mean", "max", "first")
 
 
 def test_every_head_has_a_record() -> None:
-    """Two are tried in files of their own: a forecast reads series, a similarity rows in twos."""
-    check_records(HeadConfig, [*HEAD_RECORDS, ForecastHeadConfig(), SimilarityHeadConfig()])
+    """Three are tried in files of their own: they read series or rows in twos, or have a loss."""
+    others = [ForecastHeadConfig(), SimilarityHeadConfig(), CRFHeadConfig()]
+    check_records(HeadConfig, [*HEAD_RECORDS, *others])
 
 
 @pytest.mark.parametrize("config", named(HEAD_RECORDS))

@@ -10,7 +10,9 @@ import torch
 from tests.runs.tiny import quiet, said
 
 from addnorm.data import Corpus, Labelled, MultiLabelled, Pair, Scored, Tagged
+from addnorm.data.as_read import words_as_read
 from addnorm.errors import InputError
+from addnorm.nn.crf import CRFHead, best_tags, log_likelihood
 from addnorm.runs import metrics
 from addnorm.runs.evaluation import evaluate_run, evaluation_of
 from addnorm.runs.run import Run
@@ -125,6 +127,24 @@ def test_numbers(run_of: RunOf) -> None:
     assert evaluation.scores["mse"] > 1000
 
 
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [("classification", "accuracy"), ("multi_label", "exact"), ("regression", "mse")],
+)
+def test_the_values_of_examples_average_to_their_score(
+    run_of: RunOf, task: str, metric: str
+) -> None:
+    run = Run.open(run_of(task))
+    for fields in ({}, {"train.batching": '{kind = "tokens", tokens = 64, max_len = 5}'}):
+        some = Run.open(run_of(task), fields) if fields else run
+        found = evaluation_of(some, "test")
+        [(name, values)] = found.values.items()
+        assert name == metric
+        assert len(values) == found.scores["examples"]
+        mean = math.fsum(values.values()) / len(values)
+        assert mean == pytest.approx(found.scores[metric], rel=1e-12)
+
+
 def test_a_tagger_and_a_sentence_too_long(run_of: RunOf) -> None:
     """The third sentence is left out: it is told, not counted, and its line is empty."""
     run, console = Run.open(run_of("tagging")), quiet()
@@ -137,6 +157,8 @@ def test_a_tagger_and_a_sentence_too_long(run_of: RunOf) -> None:
     assert scores["examples"] == 2
     gold = [list(e.tags) for e in examples[:2]]
     assert metrics.entity_scores(tags, gold).items() <= scores.items()
+    words = [e.tokens for e in examples[:2]]
+    assert metrics.surface_scores(tags, gold, words).items() <= scores.items()
 
 
 def test_words_cut_off_are_outside(run_of: RunOf) -> None:
@@ -162,3 +184,30 @@ def test_what_cannot_be_evaluated(run_of: RunOf, tmp_path: Path) -> None:
     run = Run.open(run_of("translation"), {"data": data})
     with pytest.raises(InputError, match="the data are for classification"):
         evaluate_run(run, "test")
+
+
+def test_a_tagger_with_a_crf(run_of: RunOf) -> None:
+    """Its loss is that of whole texts, its tags are the best path, in evaluation as in use."""
+    run = Run.open(run_of("crf"))
+    examples = [e for e in run.recipe.data.load().test if isinstance(e, Tagged)][:2]
+    head = run.model.head
+    assert isinstance(head, CRFHead)
+    torch.nn.init.normal_(head.chain.transitions)  # so that the best path is not that of each best
+    evaluation = evaluation_of(run, "test")
+    total, tags = 0.0, list[list[str]]()
+    for example in examples:
+        ids, places = words_as_read(run.tokenizers.source, example.tokens)
+        with torch.no_grad():
+            scores = run.model(torch.tensor([ids]))[:, places].double()
+        gold = torch.tensor([[run.labels.index(one) for one in example.tags]])
+        every = torch.ones_like(gold, dtype=torch.bool)
+        total -= log_likelihood(head.chain.double(), scores, gold, every).item()
+        tags.append([run.labels[i] for i in best_tags(head.chain, scores, every)[0]])
+        head.chain.float()
+    assert evaluation.predictions == dict(enumerate([*(" ".join(one) for one in tags), ""]))
+    assert evaluation.scores["loss"] == pytest.approx(
+        total / sum(len(e.tokens) for e in examples), rel=1e-5
+    )
+    assert tag(run, [e.tokens for e in examples]) == tags
+    best = [run.labels[i] for i in run.model(torch.tensor([ids]))[0, places].argmax(-1)]
+    assert best != tags[-1]

@@ -111,8 +111,9 @@ def test_what_cannot_be_filled(runs: dict[str, Run]) -> None:
         runs["masked"].fill("to be")
     with pytest.raises(InputError, match="top_k = 0"):
         runs["masked"].fill("to [MASK]", top_k=0)
-    with pytest.raises(InputError, match="a denoising model fills no masks"):
-        runs["spans"].fill("to [MASK]")
+    for name in ("spans", "infilling"):
+        with pytest.raises(InputError, match=r"text 1: .*<mask>"):
+            runs[name].fill("to be")
     with pytest.raises(InputError, match=r"masked_language model writes no text: .*addnorm fill"):
         runs["masked"].generate("to")
     with pytest.raises(InputError, match="does not classify texts: use `addnorm fill`"):

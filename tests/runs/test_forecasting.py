@@ -97,14 +97,21 @@ def test_it_learns_and_is_evaluated_on_every_window(run: Run) -> None:
     assert scores["mse"] == scores["loss"] < scores["mse of last value"] / 2
     # The same by hand, in units, window after window.
     file = folder_of(run).parent / "waves.csv"
-    errors = np.zeros(2)
+    errors, by_window = np.zeros(2), np.zeros((55, 2))
     for i in range(300, 355):
         until = str(START + i * HOUR)
         said = forecast(run, file, until=until)
         wrong = said.values.T.numpy() - np.array(truth_of(file, i, 6))
         assert_close(said.truth.T.tolist(), truth_of(file, i, 6))  # type: ignore[union-attr]
         errors += np.square(wrong).mean(0) / 55
-    assert run.scaling is not None
+        assert run.scaling is not None
+        scaled = wrong / np.array(run.scaling.deviation)
+        by_window[i - 300] = np.square(scaled).mean(), np.abs(scaled).mean()
+    for name, column in zip(("mse", "mae"), by_window.T, strict=True):
+        values = found.values[name]
+        assert list(values) == list(range(55))
+        assert list(values.values()) == pytest.approx(column.tolist(), rel=1e-3)
+        assert np.mean(list(values.values())) == pytest.approx(scores[name], rel=1e-12)
     assert scores["mse of low"] == pytest.approx(errors[0], rel=1e-4)
     assert scores["mse of high"] == pytest.approx(errors[1], rel=1e-4)
     scaled = (errors / np.square(run.scaling.deviation)).mean()

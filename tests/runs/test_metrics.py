@@ -86,6 +86,22 @@ def test_scores_of_numbers_are_those_of_scipy() -> None:
     assert both["pearson"] == pytest.approx((1 - 1) / 2, abs=1e-6)
 
 
+def test_numbers_are_scored_in_float64() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    gold, said = [1e9 + 0.125, 1e9 + 7.25, 1e9 + 3], [1e9 + 1.5, 1e9 + 6, 1e9 + 4.125]
+    scores = metrics.number_scores([[one] for one in said], [[one] for one in gold])
+    assert scores["mse"] == pytest.approx(sklearn.mean_squared_error(gold, said))
+    assert scores["r2"] == pytest.approx(sklearn.r2_score(gold, said))
+
+
+def test_constants_whose_mean_is_rounded_count_as_constants() -> None:
+    constant, changing = [[0.1]] * 3, [[1.0], [2.0], [4.0]]
+    for said, gold in ((constant, changing), (changing, constant)):
+        scores = metrics.number_scores(said, gold)
+        assert (scores["pearson"], scores["spearman"]) == (0, 0)
+    assert scores["r2"] == 0
+
+
 def test_entities_count_as_wholes() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-PER"]]
     said = [["B-PER", "O", "O", "B-LOC"], ["B-PER", "B-PER"]]
@@ -95,6 +111,26 @@ def test_entities_count_as_wholes() -> None:
     assert scores["recall"] == pytest.approx(200 / 3)
     assert scores["f1"] == pytest.approx(400 / 7)
     assert metrics.entity_scores([["O"]], [["O"]]) == {"f1": 0, "precision": 0, "recall": 0}
+
+
+def test_surface_forms_count_once() -> None:
+    words = [["Ann", "saw", "New", "York"], ["Ann", "likes", "York"], ["ann", "in", "Bonn"]]
+    gold = [["B-PER", "O", "B-LOC", "I-LOC"], ["B-PER", "O", "B-LOC"], ["B-PER", "O", "B-LOC"]]
+    said = [["B-PER", "O", "B-LOC", "O"], ["B-PER", "O", "B-PER"], ["O", "O", "B-LOC"]]
+    # There: Ann, New York, York, ann, Bonn. Said: Ann, New, York as a person, Bonn. Right: two.
+    assert metrics.surface_forms(gold, words) == {
+        ("PER", ("Ann",)),
+        ("LOC", ("New", "York")),
+        ("LOC", ("York",)),
+        ("PER", ("ann",)),
+        ("LOC", ("Bonn",)),
+    }
+    assert metrics.surface_scores(said, gold, words) == {
+        "surface_f1": pytest.approx(400 / 9),
+        "surface_precision": pytest.approx(50),
+        "surface_recall": pytest.approx(40),
+    }
+    assert set(metrics.surface_scores([["O"]], [["O"]], [["a"]]).values()) == {0}
 
 
 TAGS = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"])
@@ -109,6 +145,37 @@ def test_entity_scores_are_those_of_seqeval(rows: list[list[tuple[str, str]]]) -
             100 * seqeval.metrics.precision_score(gold, said, zero_division=0)
         ),
         "recall": pytest.approx(100 * seqeval.metrics.recall_score(gold, said, zero_division=0)),
+    }
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), TAGS, TAGS), min_size=1), min_size=1))
+def test_surface_scores_are_those_of_a_plain_count(rows: list[list[tuple[str, str, str]]]) -> None:
+    """By a reader of its own: an entity goes on while I- has its type, else one begins."""
+
+    def forms(column: int) -> set[str]:
+        found: set[str] = set()
+        for row in rows:
+            open_form = ""
+            for cells in [*row, ("", "O", "O")]:
+                mark, _, kind = cells[column].partition("-")
+                goes_on = mark == "I" and open_form.startswith(kind + ":")
+                if open_form and not goes_on:
+                    found.add(open_form)
+                    open_form = ""
+                if kind:
+                    open_form = open_form + " " + cells[0] if goes_on else f"{kind}: {cells[0]}"
+        return found
+
+    words, said, gold = ([[cells[i] for cells in row] for row in rows] for i in range(3))
+    scores = metrics.surface_scores(said, gold, words)
+    ours, theirs = forms(1), forms(2)
+    precision = len(ours & theirs) / len(ours) if ours else 0
+    recall = len(ours & theirs) / len(theirs) if theirs else 0
+    total = precision + recall
+    assert scores == {
+        "surface_f1": pytest.approx(200 * precision * recall / total if total else 0),
+        "surface_precision": pytest.approx(100 * precision),
+        "surface_recall": pytest.approx(100 * recall),
     }
 
 

@@ -2,18 +2,17 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 
 import pytest
 from tests.contracts import combined
+from tests.public_data import DATA
 from tests.runs.tiny import quiet
 
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.training import train_run
 
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("ADDNORM_DATA", ROOT.parent / "shared/data"))
 SLICES = {
     "multi30k-en-de": ("multi30k/tok", 100),
     "shakespeare-char": ("tinyshakespeare", 400),
@@ -23,7 +22,7 @@ SLICES = {
 }
 """The folder of each recipe's data, and how many lines of each file are enough."""
 
-LEARNS_FROM_ALL = {"trec"}
+LEARNS_FROM_ALL = {"trec", "wnut17"}
 """Recipes that hold nothing out for validation."""
 
 CHANGES = {

@@ -108,3 +108,12 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_a_metric_that_is_not_measured_is_refused(table: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="metric = "):
         TypeAdapter(EvalConfig).validate_python(table)
+
+
+def test_a_script_that_rouge_does_not_read_is_refused() -> None:
+    """It would count 0 whatever was written; among others that it reads, such a text counts 0."""
+    with pytest.raises(InputError, match="no reference has one, such as '\u4e2d\u6587"):
+        rouge_scores(["\u4e2d\u6587"], [["\u4e2d\u6587 \u6458\u8981"]])
+    scores = rouge_scores(["\u4e2d\u6587", "a cat"], [["\u4e2d\u6587"], ["a cat"]])
+    assert scores["rouge1"] == pytest.approx(50)
+    assert rouge_scores([], []) == {"rouge1": 0, "rouge2": 0, "rougeL": 0}

@@ -119,6 +119,17 @@ def test_what_just_fits_is_no_cause(task: str, fields: dict[str, str], tmp_path:
     assert warned(write_recipe(tmp_path, task), **fields) == []
 
 
+def test_a_label_that_is_held_out_whole_is_never_learnt(tmp_path: Path) -> None:
+    recipe = write_labels(tmp_path, ["good"] * 4 + ["bad"] * 4 + ["odd"])
+    said = [warned(recipe, data__valid_fraction="0.2", train__seed=str(n)) for n in range(1, 12)]
+    told = {line for lines in said for line in lines if "no training example" in line}
+    expected = "warning: no training example has the label 'odd': all that have were held out for"
+    assert {line[: len(expected)] for line in told} <= {expected}
+    only = write_labels(tmp_path, ["a", "b", "c", "d"])
+    [found] = [one for one in warned(only, data__valid_fraction="0.5") if "held out" in one]
+    assert ", nor any of 1 others: all that have were held out" in found
+
+
 def write_labels(folder: Path, labels: list[str]) -> Path:
     rows = "".join(f'{{"text": "a day {i}", "stars": "{one}"}}\n' for i, one in enumerate(labels))
     (folder / "stars.jsonl").write_text(rows)
@@ -196,3 +207,13 @@ def test_how_large_the_data_are(tmp_path: Path) -> None:
     assert "valid: 3 read, 3 used; source 24 characters, 10 tokens; target 33 char" in said
     said = told(write_recipe(tmp_path, "tagging"))  # without what was left out
     assert "(valid example 3); 36 characters, 16 tokens" in said
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_type_that_the_processor_has_to_emulate(tmp_path, monkeypatch, native: bool) -> None:
+    monkeypatch.setattr(warnings, "multiplies_natively", lambda *_: native)
+    recipe = write_recipe(tmp_path, "language")
+    expected = "warning: train.precision = 'bfloat16': this processor has no products of it"
+    found = warned(recipe, train__precision="bfloat16")
+    assert [line[: len(expected)] for line in found] == ([] if native else [expected])
+    assert warned(recipe, train__precision="auto") == []

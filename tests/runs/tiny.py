@@ -154,6 +154,9 @@ RECIPES = {
     "tagging": TAGGING,
 }
 
+VARIANTS = {"crf": TAGGING.replace('kind = "tagging"', 'kind = "crf"')}
+"""Recipes of the same tasks with other parts."""
+
 ENGLISH = ["one dog", "two dogs", "a red cat", "the cat sees a dog", "no cat", "one red dog"]
 GERMAN = ["ein hund", "zwei hunde", "eine rote katze", "die katze sieht einen hund"]
 GERMAN += ["keine katze", "ein roter hund"]
@@ -185,7 +188,7 @@ def write_corpora(folder: Path) -> None:
 def write_recipe(folder: Path, task: str) -> Path:
     """Write the corpora and the recipe of a task; its paths are those of `folder`."""
     write_corpora(folder)
-    recipe = RECIPES[task].replace('kind = "', f'root = "{folder}"\nkind = "', 1)
+    recipe = {**RECIPES, **VARIANTS}[task].replace('kind = "', f'root = "{folder}"\nkind = "', 1)
     file = folder / f"{task}.toml"
     file.write_text(recipe, encoding="utf-8")
     return file

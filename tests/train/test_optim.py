@@ -14,6 +14,7 @@ from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.positions import LearnedConfig
+from addnorm.train.muon import Muon
 from addnorm.train.optim import (
     AdadeltaConfig,
     AdamW8bitConfig,
@@ -102,7 +103,7 @@ def test_muon_moves_the_matrices_of_the_stacks_and_adamw_the_rest(model: nn.Modu
     config = MuonConfig(lr=0.3, weight_decay=0.2, adamw=AdamWConfig(weight_decay=0.1))
     muon, adamw = config.build(model, lr=0.5)
     roles = roles_of(model)
-    assert isinstance(muon, torch.optim.Muon)
+    assert isinstance(muon, Muon)
     [group] = muon.param_groups
     assert ids(group["params"]) == ids(roles.matrices)
     assert (group["lr"], group["weight_decay"]) == (0.3, 0.2)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from addnorm.errors import InputError
-from addnorm.train.precision import autocast, loss_scaler
+from addnorm.train import precision as precisions
+from addnorm.train.precision import autocast, loss_scaler, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -40,3 +41,13 @@ def test_float16_scales_the_loss_on_a_gpu() -> None:
     scaler = loss_scaler("float16", torch.device("cuda"))
     assert scaler.is_enabled()
     assert scaler.scale(torch.ones((), device="cuda")) > 1
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_auto_is_bfloat16_where_it_is_multiplied(monkeypatch, native: bool) -> None:
+    monkeypatch.setattr(precisions, "multiplies_natively", lambda *_: native)
+    assert resolve_precision("auto", CPU) == ("bfloat16" if native else "float32")
+    assert resolve_precision("bfloat16", CPU) == "bfloat16"
+    with autocast("auto", CPU):
+        found = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert found.dtype is (torch.bfloat16 if native else torch.float32)

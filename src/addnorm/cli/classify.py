@@ -1,7 +1,6 @@
 """`addnorm classify`: predict the class of each line, or the tag of each word."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +36,9 @@ def classify(
     writes the class of each before its name: a PNG or JPEG is brought to the size of its training
     data, a WAV or FLAC to their rate.
 
+    A model of whole series takes tables with the columns of its training data, of which that of the
+    answer may be missing, and writes the class or the number of each series before its name.
+
     A cross-encoder, or a model of what follows from what, reads two texts together: `--pairs`
     takes them from each line, a tab between them, such as a question and an answer.
     Example: `addnorm classify runs/my reviews.txt --json`.
@@ -46,7 +48,8 @@ def classify(
     run
         The run folder.
     files
-        Text files, a line an input; `-` is standard input. Or image or sound files.
+        Text files, a line an input; `-` is standard input. Or image or sound files, or tables of
+        series.
     pairs
         Each line is two texts with a tab between them, read together.
     threshold
@@ -57,6 +60,7 @@ def classify(
     """
     from addnorm.runs.media import reads_files
     from addnorm.runs.predictions import numbers_line
+    from addnorm.runs.series_files import reads_tables
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import predict, tag
 
@@ -64,10 +68,11 @@ def classify(
     check_files(files, [f"--{option}" for option in options])
     import_named(imports)
     opened = where.open(run)
-    if reads_files(opened):
+    if reads_files(opened) or reads_tables(opened):
         if pairs:
             raise InputError(f"{run}: it reads one file at a time: leave out --pairs")
-        _classify_files(opened, files, reading, json_lines=json_lines)
+        answer_files = _classify_files if reads_files(opened) else _answer_tables
+        answer_files(opened, files, reading, json_lines=json_lines)
         return
 
     def answer(first: int, lines: list[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -91,20 +96,29 @@ def classify(
 def _classify_files(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
+    from addnorm.cli.transcribed import Skipped, files_and_errors
     from addnorm.runs.media import classify_files
 
-    if not files:
-        raise InputError("name the image or sound files to classify")
-    if reading.errors == "replace":
-        raise InputError("--errors replace is for text: give stop or skip")
-    left_out: list[InputError] = []
+    paths, errors = files_and_errors(files, reading)
+    with Skipped(f"of {len(paths)} files") as skipped:
+        for file, one in classify_files(opened, paths, errors=errors, skipped=skipped):
+            figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
+            print(figures if json_lines else f"{one.label}\t{file}", flush=True)
 
-    def skip(error: InputError) -> None:
-        left_out.append(error)
-        print(f"addnorm: {error}: skipped", file=sys.stderr)
 
-    for file, one in classify_files(opened, files, errors=reading.errors, skipped=skip):
-        figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
-        print(figures if json_lines else f"{one.label}\t{file}", flush=True)
-    if left_out:
-        print(f"addnorm: {len(left_out)} of {len(files)} files skipped", file=sys.stderr)
+def _answer_tables(
+    opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
+) -> None:
+    from addnorm.cli.transcribed import Skipped, files_and_errors
+    from addnorm.runs.predictions import numbers_line
+    from addnorm.runs.series_files import answer_series
+
+    paths, errors = files_and_errors(files, reading, "tables of series")
+    with Skipped("series or tables") as skipped:
+        for one in answer_series(opened, paths, errors=errors, skipped=skipped):
+            said = one.numbers if one.classified is None else asdict(one.classified)
+            figures = {"file": str(one.file), "series": one.series, **said}
+            numbers = numbers_line(one.numbers.values())
+            plain = numbers if one.classified is None else one.classified.label
+            line = json.dumps(figures, ensure_ascii=False)
+            print(line if json_lines else f"{plain}\t{one.series}", flush=True)

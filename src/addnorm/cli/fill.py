@@ -1,4 +1,4 @@
-"""`addnorm fill`: fill the masks of each line with a masked language model."""
+"""`addnorm fill`: fill the masks of each line with a masked language model or a denoiser."""
 
 import json
 from dataclasses import asdict
@@ -32,6 +32,9 @@ def fill(
     below it, for each mask, the `--top-k` most probable tokens with their probabilities. A mask is
     one token, and is filled as if the others stayed masked; `<mask>` is a mask too. A line break
     is written as `\n`; `--json` writes texts exactly.
+
+    A denoiser such as T5 fills each mask, or `<extra_id_0>`, with as many tokens as it likes; below
+    the text stands what it said there. BART writes the whole text anew.
     Example: `addnorm fill runs/my --text "To be or [MASK] to be"`.
 
     Parameters

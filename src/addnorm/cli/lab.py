@@ -62,16 +62,16 @@ def run(
     quick
         Three seeds of small models, all claims in about ten minutes; the default.
     full
-        Five seeds and more steps, lengths and layers: about three hours on two cores.
+        Five seeds and more steps, lengths and layers: about two and a half hours on two cores.
     night
-        The same with the longest and the deepest models: about eight hours.
+        The same with the longest, widest and deepest models: about eight hours on two cores.
     out
         The folder of figures and report.
     processes
         How many cells run at once; by default as many as there are cores.
     root
         A folder with `tinyshakespeare/input.txt` or `multi30k/train.de.gz`: six claims are then
-        measured on the characters of each as well.
+        measured on the characters of each as well, which costs as much again each time.
     """
     from addnorm.cli.terminal import console
     from addnorm.lab.ablation import Options, workers

@@ -1,11 +1,14 @@
 """Conversations: files of messages, and the template that turns them into text and answers."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from addnorm.config import config
@@ -17,7 +20,7 @@ from addnorm.data.text_files import find, given
 from addnorm.errors import InputError, nearest
 
 Message = Mapping[str, str]
-"""Who says something, `role`, and what, `content`."""
+"""Who says something, `role`, and what, `content`; a template may read more texts."""
 
 ROLES = ("system", "user", "assistant")
 
@@ -42,7 +45,9 @@ class ChatConfig(RowFiles):
 
     kind: Literal["chat"] = "chat"
     train: Path
-    """The conversations to learn from: `.jsonl` or `.parquet`."""
+    """The conversations to learn from: `.jsonl` or `.parquet`, or the folder of a split that
+    `datasets` saved to disk.
+    """
     valid: Path | None = None
     """The conversations to validate on while training."""
     test: Path | None = None
@@ -95,17 +100,28 @@ def messages_of(cell: object, where: str) -> list[Message]:
         place = f"{where}: message {n}"
         if not isinstance(one, dict) or {"role", "content"} - one.keys():
             raise InputError(f"{place}: expected role and content, not {one!r}")
-        role, content = (cast(dict[str, Any], one)[name] for name in ("role", "content"))
+        role = cast(dict[str, Any], one)["role"]
         if role not in ROLES:
             raise InputError(
                 f"{place}: role {role!r}.{nearest(str(role), ROLES)} Valid: {', '.join(ROLES)}."
             )
-        if not isinstance(content, str):
-            raise InputError(f"{place}: content is {content!r}, and no text")
-        if "\0" in content:
-            raise InputError(f"{place}: a NUL is not text")
-        found.append({"role": role, "content": content})
+        others = cast(dict[str, Any], one).items()
+        # pandas and Arrow give every message the keys of all, with None where there is nothing.
+        said = {key: cell for key, cell in others if cell is not None or key == "content"}
+        for key, cell in said.items():
+            check_text(cell, key, place)
+        found.append(cast(Message, said))
     return found
+
+
+def check_text(cell: object, key: str, place: str) -> None:
+    """Raise `InputError` for what is no text, or no valid one."""
+    if not isinstance(cell, str):
+        raise InputError(f"{place}: {key} is {cell!r}, and no text")
+    if "\0" in cell:
+        raise InputError(f"{place}: a NUL is not text")
+    if any("\ud800" <= letter <= "\udfff" for letter in cell):
+        raise InputError(f"{place}: half a surrogate pair is not text")
 
 
 def conversation(messages: Sequence[Message], template: str | None, where: str = "chat") -> Chat:
@@ -130,7 +146,8 @@ def conversation(messages: Sequence[Message], template: str | None, where: str =
                 )
             parts.append(Said(told[len(written) :], is_answer))
             written = told
-    return Chat(tuple(parts), tuple(one["content"] for one in messages))
+    said = (text for one in messages for key, text in one.items() if key != "role")
+    return Chat(tuple(parts), tuple(said))
 
 
 def prompt_of(messages: Sequence[Message], template: str | None) -> str:
@@ -144,18 +161,29 @@ def rendered(
     """What the template writes; special tokens stand in it as `BEGIN` and `END`."""
     try:
         return compiled(PLAIN if template is None else template).render(
-            messages=messages, add_generation_prompt=prompt, bos_token=BEGIN, eos_token=END
+            messages=messages,
+            add_generation_prompt=prompt,
+            bos_token=BEGIN,
+            eos_token=END,
+            tools=None,
+            documents=None,
         )
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    except (TemplateError, TypeError, ValueError, KeyError) as error:
+    except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise InputError(f"{where}: data.template: {error}") from error
 
 
 @cache
 def compiled(template: str) -> Template:
-    """The template, which runs in a sandbox. Raises `ValueError` for one that is none."""
-    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    """The template, which runs in a sandbox. Raises `ValueError` for one that is none.
+
+    It has what templates have in transformers, but for the date of today: data stay as they are.
+    """
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    sandbox.filters["tojson"] = _json
     try:
         return sandbox.from_string(template, {"raise_exception": _refuse})
     except TemplateError as error:
@@ -164,3 +192,19 @@ def compiled(template: str) -> Template:
 
 def _refuse(message: str) -> None:
     raise InputError(f"the template refuses these messages: {message}")
+
+
+def _json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
+    """A value as JSON; Jinja's own filter would escape `<` and `&` as for a web page."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+class _Generation(Extension):
+    """The tag around an answer, `{% generation %}`, whose content is written as it is."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        inner = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(inner, lineno=line)

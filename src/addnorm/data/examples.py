@@ -148,18 +148,20 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledSeries:
-    """A whole series of several variables, and its class."""
+    """A whole series of several variables, which may have names, and its class."""
 
     values: Float[Tensor, "variables time"]
     label: str
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredSeries:
-    """A whole series of several variables, and one or more numbers."""
+    """A whole series of several variables, which may have names, and one or more numbers."""
 
     series: Float[Tensor, "variables time"]
     values: tuple[float, ...]
+    names: tuple[str, ...] = ()
 
 
 Example = (

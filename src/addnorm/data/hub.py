@@ -14,6 +14,7 @@ from addnorm.data.examples import Corpus, Image
 from addnorm.data.image_files import read_image
 from addnorm.data.labelled_files import Readable
 from addnorm.data.rows import Row, assemble
+from addnorm.data.saved_dataset import class_names, named
 from addnorm.data.tables import KINDS, Columns, Record, cell_of
 from addnorm.data.text_files import given
 from addnorm.errors import InputError, nearest
@@ -81,11 +82,11 @@ class DatasetConfig(Columns):
 
     def rows(self, name: str, dataset: Any) -> Iterator[Row]:
         """Yield the rows of one split, numbered from 1."""
-        classes = {column: _classes(feature) for column, feature in dataset.features.items()}
+        classes = {column: class_names(feature) for column, feature in dataset.features.items()}
         for n, record in enumerate(_undecoded(dataset), 1):
             where = f"{self.path}, {name} row {n}"
-            named = {column: _named(cell, classes[column]) for column, cell in record.items()}
-            yield self.row(where, named) if self.image is None else self.picture(where, named)
+            cells = {column: named(cell, classes[column]) for column, cell in record.items()}
+            yield self.row(where, cells) if self.image is None else self.picture(where, cells)
 
     def picture(self, where: str, record: Record) -> Row:
         """Convert a record to an image with its class, or to the reason to skip it.
@@ -139,20 +140,3 @@ def _splits(path: str, name: str | None) -> Mapping[str, Any]:
     except (OSError, ValueError, DatasetsError) as error:
         raise InputError(f"datasets cannot load {path!r}: {error}") from error
     return {"train": found} if isinstance(found, datasets.Dataset) else found
-
-
-def _classes(feature: Any) -> list[str] | None:
-    """The class names of a column of class ids, or of lists of class ids."""
-    from datasets import ClassLabel, List
-
-    inner: Any = feature.feature if isinstance(feature, List) else feature
-    return inner.names if isinstance(inner, ClassLabel) else None
-
-
-def _named(cell: Any, classes: list[str] | None) -> Any:
-    """Replace class ids in a cell by names; -1 means no class in `datasets`."""
-    if classes is None or cell is None:
-        return cell
-    if isinstance(cell, int):
-        return classes[cell] if cell >= 0 else None
-    return [classes[i] if i >= 0 else "" for i in cell]

@@ -2,16 +2,25 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus, Example, LabelledSeries, ScoredSeries
 from addnorm.data.rows import Row, assemble
-from addnorm.data.series_table import Missing, cell_number, check_column, time_in
+from addnorm.data.series_table import (
+    Missing,
+    cell_number,
+    check_column,
+    check_same_columns,
+    checked_variables,
+    time_in,
+)
 from addnorm.data.tables import Record, records_of
 from addnorm.data.text_files import find, given
 from addnorm.data.times import check_order
@@ -21,13 +30,18 @@ Placed = tuple[str, Record]
 """A row with its place."""
 
 
-@dataclass
-class _Names:
-    """The columns of a table: that of the answer, and those of the variables."""
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one series of a table, its name, and the columns of its variables."""
 
-    answer: str
+    name: str
+    rows: list[Placed]
     variables: tuple[str, ...]
-    seen: set[str] = field(default_factory=set[str])
+
+    @property
+    def where(self) -> str:
+        """The place of its first row."""
+        return self.rows[0][0]
 
 
 @config
@@ -43,7 +57,9 @@ class LabelledSeriesConfig:
     root: Path | None = None
     """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
     train: Path
-    """The table to learn from: `.csv`, `.tsv`, `.jsonl` or `.parquet`."""
+    """The table to learn from: `.csv`, `.tsv`, `.jsonl` or `.parquet`, or the folder of a split
+    that `datasets` saved to disk.
+    """
     valid: Path | None = None
     """The table to validate on while training."""
     test: Path | None = None
@@ -72,23 +88,48 @@ class LabelledSeriesConfig:
             raise ValueError("give either label_column, of a class, or value_column, of a number")
 
     def load(self) -> Corpus:
-        """Read every series. Raises `InputError` with the location of the first error."""
-        files = given(self.train, self.valid, self.test)
-        rows = {split: self.rows(find(file, self.root)) for split, file in files.items()}
+        """Read every series. Raises `InputError` with the location of the first error.
+
+        The variables of all tables are those of the training data.
+        """
+        variables, rows = self.columns, dict[str, list[Row]]()
+        for split, file in given(self.train, self.valid, self.test).items():
+            rows[split] = [self.row(one) for one in self.series(find(file, self.root), variables)]
+            known = (names_of(one.content) for one in rows["train"])
+            variables = next(filter(None, known), variables)
         return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
 
-    def rows(self, file: Path) -> Iterator[Row]:
-        """Yield each series of a table, with the place of its first row."""
-        names: _Names | None = None
+    @property
+    def answer(self) -> str:
+        """The column of the class, or of the number."""
+        answer = self.label_column or self.value_column
+        assert answer is not None
+        return answer
+
+    def row(self, one: Rows) -> Row:
+        """A series with its answer, or the reason to leave it out."""
+        return Row(one.where, self.example(one))
+
+    def series(self, file: Path, variables: tuple[str, ...] = ()) -> Iterator[Rows]:
+        """Yield each series of a table, which needs no answers.
+
+        Raises `InputError`, with its place, for a series in two pieces or without a name, and for
+        a column that is not there.
+        """
+        seen = set[str]()
         for name, rows in self.grouped(file):
-            names = self.names(*rows[0]) if names is None else names
-            if name in names.seen:
+            where, first = rows[0]
+            if not variables:
+                variables = self.variables(where, first)
+            if not self.columns:
+                check_same_columns(rows, first)
+            if name in seen:
                 raise InputError(
-                    f"{rows[0][0]}: series {name!r} goes on after another: put the rows of a "
-                    "series together"
+                    f"{where}: series {name!r} goes on after another: put the rows of a series "
+                    "together"
                 )
-            names.seen.add(name)
-            yield Row(rows[0][0], self.example(name, rows, names))
+            seen.add(name)
+            yield Rows(name, rows, variables)
 
     def grouped(self, file: Path) -> Iterator[tuple[str, list[Placed]]]:
         """Yield the neighbouring rows of each series."""
@@ -97,48 +138,63 @@ class LabelledSeriesConfig:
             if record is None:
                 raise InputError(f"{where}: an empty line in a series: take it out")
             check_column(record, self.id_column, where)
-            here = str(record[self.id_column])
-            if rows and here != name:
+            here = record[self.id_column]
+            if here is None or not str(here).strip():
+                raise InputError(f"{where}: {self.id_column} is empty: it names the series")
+            if rows and str(here) != name:
                 yield name, rows
                 rows = []
-            name = here
+            name = str(here)
             rows.append((where, record))
         if rows:
             yield name, rows
 
-    def names(self, where: str, first: Record) -> _Names:
-        """The columns of a table. Raises `InputError` for one that is not there."""
-        answer = self.label_column or self.value_column
-        assert answer is not None
-        others = [self.id_column, answer, *([self.time_column] if self.time_column else [])]
-        for name in (*others, *self.columns):
-            check_column(first, name, where)
-        variables = self.columns or tuple(name for name in first if name not in others)
-        if not variables:
-            raise InputError(f"{where}: no column is left for a variable: {', '.join(first)}")
-        return _Names(answer, variables)
+    def variables(self, where: str, first: Record) -> tuple[str, ...]:
+        """The columns of the variables. Raises `InputError` where there is none."""
+        others = [self.id_column, self.answer, *([self.time_column] if self.time_column else [])]
+        found = tuple(name for name in first if name not in others)
+        return checked_variables(found, first, where)
 
-    def example(self, name: str, rows: list[Placed], names: _Names) -> Example | str:
+    def example(self, one: Rows) -> Example | str:
         """A series with its answer, or the reason to leave it out."""
-        answer = str(rows[0][1][names.answer]).strip()
-        for where, record in rows:
-            if str(record[names.answer]).strip() != answer:
+        cells = [self.answer_in(record, where) for where, record in one.rows]
+        answer = cells[0]
+        for cell, (where, record) in zip(cells, one.rows, strict=True):
+            if cell != answer:
                 raise InputError(
-                    f"{where}: {names.answer} = {record[names.answer]!r}, and {answer!r} in the "
-                    f"first row of series {name!r}: it has one"
+                    f"{where}: {self.answer} = {record[self.answer]!r}, and {answer!r} in the "
+                    f"first row of series {one.name!r}: it has one"
                 )
+        values = self.values(one)
+        if isinstance(values, str):
+            return values
+        empty = f"empty {self.answer}"
+        if self.label_column is not None:
+            return LabelledSeries(values, answer, one.variables) if answer else empty
+        number = cell_number(one.rows[0][1], self.answer, one.where, self.missing)
+        return empty if math.isnan(number) else ScoredSeries(values, (number,), one.variables)
+
+    def answer_in(self, record: Record, where: str) -> str:
+        """The answer of a row as text, empty where there is none."""
+        check_column(record, self.answer, where)
+        cell = record[self.answer]
+        missing = cell is None or (isinstance(cell, float) and math.isnan(cell))
+        return "" if missing else str(cell).strip()
+
+    def values(self, one: Rows) -> Float[Tensor, "variables time"] | str:
+        """The variables of a series, or the reason to leave it out."""
         if self.time_column is not None:
-            times = [time_in(record, self.time_column, where) for where, record in rows]
-            check_order(times, [where for where, _ in rows])
+            times = [time_in(record, self.time_column, where) for where, record in one.rows]
+            check_order(times, [where for where, _ in one.rows])
         values = torch.tensor(
             [
-                [cell_number(record, one, where, self.missing) for where, record in rows]
-                for one in names.variables
+                [cell_number(record, name, where, self.missing) for where, record in one.rows]
+                for name in one.variables
             ]
         )
-        if values.isnan().any():
-            return "an empty cell in the series"
-        if self.label_column is not None:
-            return LabelledSeries(values, answer) if answer else f"empty {names.answer}"
-        number = cell_number(rows[0][1], names.answer, rows[0][0], self.missing)
-        return f"empty {names.answer}" if math.isnan(number) else ScoredSeries(values, (number,))
+        return "an empty cell in the series" if values.isnan().any() else values
+
+
+def names_of(content: Example | str) -> tuple[str, ...]:
+    """The names of the variables of a series; none of one that was left out."""
+    return content.names if isinstance(content, LabelledSeries | ScoredSeries) else ()

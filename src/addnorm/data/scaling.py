@@ -31,7 +31,9 @@ class Scaling:
         for row in values.double().numpy():
             known = row[~np.isnan(row)]
             mean.append(float(known.mean()) if len(known) else 0.0)
-            deviation.append(float(known.std()) or 1.0 if len(known) else 1.0)
+            # The deviation of a constant is no zero where its mean is rounded.
+            changes = len(known) > 0 and known.min() < known.max()
+            deviation.append(float(known.std()) if changes else 1.0)
         return cls(tuple(mean), tuple(deviation))
 
     @classmethod

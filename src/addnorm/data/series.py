@@ -42,7 +42,9 @@ class SeriesConfig:
     root: Path | None = None
     """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
     file: Path
-    """The table: `.csv`, `.tsv`, `.jsonl` or `.parquet`, a row for each time, in order."""
+    """The table: `.csv`, `.tsv`, `.jsonl` or `.parquet`, or the folder of a split that `datasets`
+    saved to disk: a row for each time, in order.
+    """
     time_column: str | None = None
     """The column of the times, in ISO 8601; by default the first whose cells are times."""
     columns: tuple[str, ...] = ()

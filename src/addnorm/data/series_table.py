@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from reprlib import repr as short
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from addnorm.data.numbers import LARGEST, number_of
 from addnorm.data.tables import Record, records_of
 from addnorm.data.times import Interval, check_order, parsed_time, regular_interval, steps_of
 from addnorm.errors import InputError, nearest
@@ -62,11 +64,14 @@ def read_series(
     Without a `time_column` it is the first column whose first cell is a time; without `columns`
     the variables are all others, and each must hold numbers. Raises `InputError`, with the file
     and line, for times that are wrong, out of order, double, of two zones or off their interval;
-    for a cell that is no number; and with `missing = "refuse"` for gaps and empty cells.
+    for a cell that is no number, or lacking; for a table without a header or variables; and with
+    `missing = "refuse"` for gaps and empty cells.
     """
     rows = _rows(file, encoding)
     time_name = _time_column(file, rows[0], time_column)
     names = _variables(rows[0], time_name, columns)
+    if not columns:
+        check_same_columns(rows, rows[0][1])
     places = [where for where, _ in rows]
     times = [time_in(record, time_name, where) for where, record in rows]
     values = np.array([_numbers(record, names, where, missing) for where, record in rows])
@@ -106,7 +111,7 @@ def _time_column(file: Path, first: tuple[str, Record], wanted: str | None) -> s
         return wanted
     # A number alone could be a date such as 20160701, and is a value far more often.
     for name, cell in record.items():
-        if parsed_time(cell) is not None and _number(cell) is None:
+        if parsed_time(cell) is not None and number_of(cell) is None:
             return name
     raise InputError(
         f"{where}: no column holds a time such as 2016-07-01 00:00:00: among "
@@ -122,10 +127,38 @@ def _variables(
         check_column(record, name, where)
     if time_name in columns or len({*columns}) < len(columns):
         raise InputError(f"{where}: data.columns = {list(columns)}: each variable once, no times")
-    return tuple(columns) or tuple(name for name in record if name != time_name)
+    if parsed_time(time_name) is not None:
+        raise InputError(
+            f"{where}: the names of the columns are {', '.join(record)}: the table has no header: "
+            "give it a first line with names"
+        )
+    found = tuple(columns) or tuple(name for name in record if name != time_name)
+    return checked_variables(found, record, where)
 
 
-def check_column(record: Record, name: str, where: str) -> None:
+def checked_variables(names: tuple[str, ...], record: Record, where: str) -> tuple[str, ...]:
+    """The columns of the variables. Raises `InputError` for none, and for one without a name."""
+    if not names:
+        raise InputError(f"{where}: no column is left for a variable: {', '.join(record)}")
+    if nameless := [n for n, name in enumerate(record, 1) if name in names and not name.strip()]:
+        raise InputError(
+            f"{where}: column {nameless[0]} has no name, as the numbers that pandas writes before "
+            "its rows: name the columns to read with data.columns"
+        )
+    return names
+
+
+def check_same_columns(rows: Sequence[tuple[str, Record]], first: Record) -> None:
+    """Raise `InputError` for a row with a column that the first lacks, which nobody would read."""
+    for where, record in rows:
+        if other := next((name for name in record if name not in first), None):
+            raise InputError(
+                f"{where}: a column {other!r} that the first row lacks: name the columns to read "
+                "with data.columns"
+            )
+
+
+def check_column(record: Mapping[str, object], name: str, where: str) -> None:
     """Raise `InputError`, with the nearest name, for a column that a row has not."""
     if name not in record:
         known = ", ".join(record)
@@ -134,6 +167,7 @@ def check_column(record: Record, name: str, where: str) -> None:
 
 def time_in(record: Record, name: str, where: str) -> datetime:
     """The time in a cell. Raises `InputError`, with its place, for anything else."""
+    check_column(record, name, where)
     found = parsed_time(record[name])
     if found is None:
         raise InputError(
@@ -147,9 +181,13 @@ def _numbers(record: Record, names: Sequence[str], where: str, missing: Missing)
 
 
 def cell_number(record: Mapping[str, object], name: str, where: str, missing: Missing) -> float:
-    """The number in a cell; NaN for one that is empty, if these are left out."""
+    """The number in a cell; NaN for one that is empty, if these are left out.
+
+    Raises `InputError`, with its place, for anything else.
+    """
+    check_column(record, name, where)
     cell = record[name]
-    number = _number(cell)
+    number = number_of(cell)
     empty = cell is None or str(cell).strip().lower() in EMPTY
     if empty and missing == "refuse":
         raise InputError(
@@ -158,20 +196,16 @@ def cell_number(record: Mapping[str, object], name: str, where: str, missing: Mi
         )
     if empty:
         return math.nan
+    said = f"{where}: {name} = {short(cell)} is"
     if number is None or not math.isfinite(number):
-        raise InputError(
-            f"{where}: {name} = {cell!r} is no number: name the columns to read with data.columns"
+        comma = isinstance(cell, str) and number_of(cell.replace(",", "")) is not None
+        hint = (
+            "write a point for a comma" if comma else "name the columns to read with data.columns"
         )
+        raise InputError(f"{said} no number: {hint}")
+    if abs(number) > LARGEST:
+        raise InputError(f"{said} too large: models compute in float32, up to {LARGEST:.2g}")
     return number
-
-
-def _number(cell: object) -> float | None:
-    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
-        return None
-    try:
-        return float(cell)
-    except ValueError:
-        return None
 
 
 def _check_gaps(

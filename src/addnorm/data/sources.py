@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
@@ -194,8 +196,8 @@ class ConllConfig(RowFiles):
     """
 
     kind: Literal["conll"] = "conll"
-    train: Path
-    """The file of tagged words to learn from."""
+    train: Path | Annotated[tuple[Path, ...], Field(min_length=1)]
+    """The file of tagged words to learn from; or several, one after another."""
     valid: Path | None = None
     """The file of tagged words to validate on while training."""
     test: Path | None = None
@@ -207,7 +209,10 @@ class ConllConfig(RowFiles):
 
     def rows(self) -> dict[str, Iterable[Row]]:
         """The rows of each given split."""
-        return {k: self.sentences(v) for k, v in given(self.train, self.valid, self.test).items()}
+        files = self.train if isinstance(self.train, tuple) else (self.train,)
+        train = chain.from_iterable(map(self.sentences, files))
+        valid, test = (path and self.sentences(path) for path in (self.valid, self.test))
+        return given(train, valid, test)
 
     def sentences(self, path: Path) -> Iterator[Row]:
         """Yield the sentences of one file, located by their first lines."""

@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, ClassVar, Literal, cast
 
 from addnorm.config import config
@@ -20,7 +21,9 @@ from addnorm.data.examples import (
     Tagged,
     Text,
 )
+from addnorm.data.numbers import LARGEST, number_of
 from addnorm.data.rows import Row
+from addnorm.data.saved_dataset import is_saved, saved_rows
 from addnorm.data.sources import RowFiles
 from addnorm.data.text_files import find, given, lines_of, read_text
 from addnorm.errors import InputError, nearest
@@ -134,8 +137,13 @@ def cell_of(record: Record, column: str, where: str) -> object:
 def _filled(cell: object, *, may_be_none: bool) -> bool:
     """Whether a cell is non-empty; labels may be empty."""
     if may_be_none:
-        return cell is not None
-    return bool(cell.strip()) if isinstance(cell, str) else cell is not None and cell != []
+        return _said(cell)
+    return bool(cell.strip()) if isinstance(cell, str) else _said(cell) and cell != []
+
+
+def _said(cell: object) -> bool:
+    """Whether a cell says anything: pandas writes NaN for nothing."""
+    return cell is not None and not (isinstance(cell, float) and math.isnan(cell))
 
 
 def _example(cells: Record, where: str) -> Example | str:
@@ -185,6 +193,8 @@ def _labels(cell: object, where: str) -> tuple[str, ...]:
     parts = cell.split(",") if isinstance(cell, str) else cell
     if not isinstance(parts, list):
         raise InputError(f"{where}: expected labels, a list or with commas between, not {cell!r}")
+    if not all(map(_said, cast(list[object], parts))):
+        raise InputError(f"{where}: an empty label among {cell!r}")
     names = (_text(str(one), where).strip() for one in cast(list[object], parts))
     return tuple(dict.fromkeys(name for name in names if name))
 
@@ -192,13 +202,16 @@ def _labels(cell: object, where: str) -> tuple[str, ...]:
 def _numbers(cell: object, where: str) -> tuple[float, ...]:
     parts = cell.split(",") if isinstance(cell, str) else cell
     many: list[Any] = cast(list[Any], parts) if isinstance(parts, list) else [parts]
-    try:
-        found = tuple(float(one) for one in many if not isinstance(one, bool))
-    except (TypeError, ValueError):
-        found = ()
+    found = [number for one in many if (number := number_of(one)) is not None]
     if len(found) != len(many) or not all(map(math.isfinite, found)):
-        raise InputError(f"{where}: expected numbers, a list or with commas between, not {cell!r}")
-    return found
+        raise InputError(
+            f"{where}: expected numbers, a list or with commas between, not {short(cell)}"
+        )
+    if max(map(abs, found)) > LARGEST:
+        raise InputError(
+            f"{where}: {short(cell)} is too large: models compute in float32, up to {LARGEST:.2g}"
+        )
+    return tuple(found)
 
 
 def _words(cell: object, where: str) -> tuple[str, ...]:
@@ -249,8 +262,13 @@ Records = Iterator[tuple[str, Record | None]]
 
 
 def records_of(table: Path, encoding: str = "utf-8") -> Records:
-    """The rows of a table. Raises `InputError` for a kind that is unknown, and a damaged one."""
-    suffix = table.with_suffix("").suffix if table.suffix == ".gz" else table.suffix
+    """The rows of a table. Raises `InputError` for a kind that is unknown, and a damaged one.
+
+    A table may also be the folder of a dataset that Hugging Face's library saved to disk.
+    """
+    if is_saved(table):
+        return saved_rows(table)
+    suffix = _suffix(table)
     if table.suffix == ".parquet":
         return _parquet(table)
     if suffix in READERS:
@@ -261,7 +279,7 @@ def records_of(table: Path, encoding: str = "utf-8") -> Records:
 
 def _tsv(path: Path, text: str) -> Records:
     lines = lines_of(text)
-    header = lines[0].split("\t")
+    header = _header(lines[0].split("\t"), path)
     for n, line in enumerate(lines[1:], 2):
         where = f"{path}:{n}"
         yield where, _record(header, line.split("\t"), where) if line.strip() else None
@@ -273,13 +291,31 @@ def _csv(path: Path, text: str) -> Records:
     reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
     where = f"{path}:1"
     try:
-        header = next(reader)
+        header = _header(next(reader), path)
         where = f"{path}:{reader.line_num + 1}"
         for cells in reader:
             yield where, _record(header, cells, where) if cells else None
             where = f"{path}:{reader.line_num + 1}"
     except csv.Error as error:
         raise InputError(f"{where}: not CSV: {error}") from error
+
+
+def _header(names: list[str], path: Path) -> list[str]:
+    """The names of the columns. Raises `InputError` for one that comes twice, or of other marks."""
+    if double := next((one for i, one in enumerate(names) if one and one in names[:i]), None):
+        raise InputError(f"{path}:1: two columns have the name {double!r}: give each one its own")
+    others = {".csv": (";", "\t"), ".tsv": (",", ";")}.get(_suffix(path), ())
+    if len(names) == 1 and (mark := next((one for one in others if one in names[0]), None)):
+        raise InputError(
+            f"{path}:1: {mark!r} stands between the names {names[0]!r}: a .csv has commas there, "
+            "and a .tsv tabs: convert it"
+        )
+    return names
+
+
+def _suffix(table: Path) -> str:
+    """The suffix that says how to read a table, whether it is packed or not."""
+    return table.with_suffix("").suffix if table.suffix == ".gz" else table.suffix
 
 
 def _record(header: list[str], cells: list[str], where: str) -> Record:

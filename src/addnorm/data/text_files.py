@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus
+from addnorm.data.saved_dataset import is_saved
 from addnorm.errors import InputError, nearest
 from addnorm.files import check_regular, nearest_encoding
 
@@ -28,10 +29,11 @@ def base_of(root: Path | None) -> Path:
 def find(path: Path, root: Path | None = None) -> Path:
     """Resolve `path` relative to `root`, else to $ADDNORM_DATA, else to the current folder.
 
-    Raises `InputError`, with the nearest name in the folder, if there is no such file.
+    It is a file, or the folder of a dataset that was saved to disk. Raises `InputError`, with the
+    nearest name in the folder, if there is no such file.
     """
     full = base_of(root) / path
-    if full.is_file():
+    if full.is_file() or is_saved(full):
         return full
     if full.is_dir():
         raise InputError(f"{full} is a folder, not a file")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from itertools import pairwise
 from typing import TypeVar
 
@@ -19,9 +19,12 @@ Steps = NDArray[np.int64]
 
 
 def parsed_time(cell: object) -> datetime | None:
-    """The time in a cell: ISO 8601 such as `2016-07-01 00:00:00`, or `2016-07`; else None."""
+    """The time in a cell: ISO 8601 such as `2016-07-01 00:00:00`, or `2016-07`; else None.
+
+    Its zone is so many hours from UTC: in one that changes in summer, steps would not be equal.
+    """
     if isinstance(cell, datetime):
-        return cell
+        return _fixed(cell)
     if isinstance(cell, date):
         return datetime(cell.year, cell.month, cell.day)
     if not isinstance(cell, str):
@@ -33,6 +36,16 @@ def parsed_time(cell: object) -> datetime | None:
         except ValueError:
             continue
     return None
+
+
+def _fixed(time: datetime) -> datetime | None:
+    """A time as Python's own, in a zone of a fixed offset; None where pandas has nanoseconds."""
+    if getattr(time, "nanosecond", 0):
+        return None
+    offset = time.utcoffset()
+    zone = None if offset is None else timezone(offset)
+    parts = (time.year, time.month, time.day, time.hour, time.minute, time.second)
+    return datetime(*parts, time.microsecond, zone)
 
 
 @dataclass(frozen=True)
@@ -130,7 +143,12 @@ def steps_of(times: Sequence[datetime], places: Sequence[str], interval: Interva
 
 
 def comparable(time: datetime, other: datetime) -> datetime:
-    """A time as one without a zone, or in UTC, as the other time is."""
+    """A time to compare with another: without a zone of its own it is of that one's.
+
+    Raises `InputError` for a time with a zone where the other has none.
+    """
+    if time.tzinfo is None:
+        return time.replace(tzinfo=other.tzinfo)
     if other.tzinfo is None:
-        return time.replace(tzinfo=None)
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
+        raise InputError(f"{time} has a zone, and the times of the table have none: leave it out")
+    return time

@@ -14,6 +14,7 @@ from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
 from addnorm.runs.run import Run
 from addnorm.runs.task import task_of_head
@@ -137,6 +138,8 @@ def loss_of(
         return outputs.sum(), "the numbers' sum"
     if task == "multi_label":
         return loss_sum(outputs, outputs.detach() > 0) / outputs.numel(), "−log p of its own labels"
+    if isinstance(run.model.head, CRFHead):
+        return None, "no gradient: the tags of a crf head are chosen together"
     if task in ("classification", "tagging") or isinstance(run.model.head, TokenHead):
         best = outputs.detach().argmax(-1)
         name = {"classification": "class", "tagging": "tags"}.get(str(task), "tokens")

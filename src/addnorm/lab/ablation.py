@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from addnorm.errors import InputError, Interrupted
 from addnorm.lab.checks import prepared
@@ -117,7 +118,7 @@ def run_study(study: Study, options: Options, at_once: int, console: Console) ->
 
 def progress_bar(console: Console) -> Progress:
     """A bar of cells done, and the time that is left."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
 
 
@@ -209,7 +210,7 @@ def cost_table(study: Study, costs: Mapping[int, Cost], at_once: int) -> Table:
     n_seeds = len(study.settings.seeds)
     total = n_seeds * sum(cost.seconds for cost in costs.values()) / at_once
     table = Table(
-        "variant",
+        Column("variant", overflow="fold"),
         "parameters",
         "FLOP per token",
         "minutes a cell",
@@ -218,7 +219,7 @@ def cost_table(study: Study, costs: Mapping[int, Cost], at_once: int) -> Table:
     )
     for index, cost in costs.items():
         table.add_row(
-            _titled(study.variants[index]),
+            escape(_titled(study.variants[index])),
             f"{cost.parameters:,}",
             f"{cost.flops:,.0f}",
             f"{cost.seconds / 60:,.2f}",

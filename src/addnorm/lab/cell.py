@@ -47,8 +47,9 @@ class Job:
 class Figures:
     """What a cell measured on `split`: `scores` by name, and what it cost.
 
-    `values` has those of single examples where a score is their mean, and `loss` and `targets` of
-    batches; `texts` has translations and their references. `seconds` is the time in which it was
+    `values` has those of single examples where a score is their mean, or of stretches of so many
+    `windows` of a series; the numbers of the `examples`; and `loss` and `targets` of batches.
+    `texts` has translations and their references. `seconds` is the time in which it was
     trained, breaks left out.
     """
 

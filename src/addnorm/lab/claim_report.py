@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 
 from addnorm.atomic import atomic_write
 from addnorm.inspect.curves import COLORS
@@ -13,7 +14,9 @@ from addnorm.lab.claims import CLAIMS, claim_called
 from addnorm.lab.claims.claim import Both, Claim, Finding, Panel, Results, Word, verdict
 from addnorm.lab.claims.tasks import MADE
 from addnorm.lab.laboratory import Measured, measured
+from addnorm.lab.markup import plain
 from addnorm.lab.report import page, with_reach
+from addnorm.lab.statistics import Interval
 from addnorm.lab.words import Language
 
 LINKS = re.compile(r"\[([^]]*)\]\([^)]*\.md\)")
@@ -24,6 +27,9 @@ MOST_TICKS = 8
 
 MOST_COLUMNS, FEW_COLUMNS = 13, 9
 """A table has a column for each place up to so many; of more, so many of them."""
+
+LETTERS = 40
+"""So many letters stand beside a panel in a line; longer words are broken."""
 
 SUFFIX: Mapping[Language, str] = {"en": ".md", "zh": ".zh-CN.md"}
 
@@ -92,7 +98,7 @@ def overview(found: Mapping[str, Sequence[Measured]], language: Language) -> str
 
 def data_name(one: Measured, words: Mapping[str, str]) -> str:
     """What the models learned."""
-    return words["made"] if one.task == MADE else one.task
+    return words["made"] if one.task == MADE else plain(one.task)
 
 
 def findings_of(claim: Claim, one: Measured) -> Sequence[Finding]:
@@ -147,7 +153,7 @@ def agreement(literature: Word, here: Word, words: Mapping[str, str]) -> str:
 
 
 def _machines(several: Iterable[Measured]) -> str:
-    return " · ".join(dict.fromkeys(machine for one in several for machine in one.machines))
+    return " · ".join(dict.fromkeys(plain(machine) for one in several for machine in one.machines))
 
 
 def _columns(xs: Sequence[float | str]) -> Sequence[float | str]:
@@ -170,12 +176,12 @@ def table(results: Results, key: str, panel: Panel, language: Language) -> list[
     for series in results.series(key):
         here = results.xs(key, series)
         values = [with_reach(results.mean(key, series, x)) if x in here else "–" for x in xs]
-        lines.append(f"| {series} | {' | '.join(values)} |")
+        lines.append(f"| {plain(series)} | {' | '.join(values)} |")
     return lines
 
 
 def _place(x: float | str) -> str:
-    return x if isinstance(x, str) else f"{x:,.4g}" if x >= 0.01 or not x else f"{x:.2g}"
+    return plain(x) if isinstance(x, str) else f"{x:,.4g}" if x >= 0.01 or not x else f"{x:.2g}"
 
 
 def _of(both: Both, language: Language) -> str:
@@ -201,7 +207,7 @@ def claim_picture(claim: Claim, results: Results, file: Path) -> None:
         else:
             _lines(ax, results, key, panel, colors)
             ax.set_xlabel(panel.x.en, color=INK, fontsize=9)
-            ax.set_ylabel(panel.y.en, color=INK, fontsize=9)
+            ax.set_ylabel(fill(panel.y.en, LETTERS), color=INK, fontsize=9)
         ax.tick_params(colors=FAINT, labelsize=8, length=2)
         ax.spines[["top", "right"]].set_visible(False)
     lettering = Lettering.of([claim.title.en])
@@ -214,11 +220,9 @@ def _lines(ax: Axes, results: Results, key: str, panel: Panel, colors: Mapping[s
         color = colors[series]
         xs = [float(x) for x in results.xs(key, series)]
         found = [results.mean(key, series, x) for x in xs]
-        means = [one.mean for one in found]
-        ax.plot(xs, means, "o-", color=color, lw=1.4, ms=3.5, label=series)
+        ax.plot(xs, [one.mean for one in found], "o-", color=color, lw=1.4, ms=3.5, label=series)
         if all(math.isfinite(one.low) for one in found):
-            low, high = [one.low for one in found], [one.high for one in found]
-            ax.fill_between(xs, low, high, color=color, alpha=0.13, lw=0)
+            _draw_intervals(ax, xs, found, color)
     if panel.log_x:
         ax.set_xscale("log", base=2)
         ax.minorticks_off()
@@ -234,6 +238,15 @@ def _lines(ax: Axes, results: Results, key: str, panel: Panel, colors: Mapping[s
     ax.grid(color="#e4e9ee", lw=0.6)
     if len(results.series(key)) > 1:
         ax.legend(frameon=False, fontsize=7)
+
+
+def _draw_intervals(ax: Axes, xs: Sequence[float], found: Sequence[Interval], color: str) -> None:
+    """A band; at a single place, where that would have no width, a whisker."""
+    low, high = [one.low for one in found], [one.high for one in found]
+    if len(xs) > 1:
+        ax.fill_between(xs, low, high, color=color, alpha=0.13, lw=0)
+    else:
+        ax.errorbar(xs, found[0].mean, high[0] - found[0].mean, color=color, capsize=3, alpha=0.6)
 
 
 def _points(results: Results, key: str) -> list[tuple[str, float | str]]:

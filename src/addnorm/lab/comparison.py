@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.inspect.curves import Curves, distinct_names, training_picture
+from addnorm.lab.markup import finite, plain
 from addnorm.lab.matching import flops_per_token
 from addnorm.runs.build import count_parameters
 from addnorm.runs.differences import differences
@@ -177,21 +178,18 @@ def _duration(seconds: float | None) -> str:
 
 def comparison_table(found: Comparison) -> Table:
     """The table for a terminal."""
-    table = Table("", *(escape(run.name) for run in found.runs))
+    names = ["", *(escape(run.name) for run in found.runs)]
+    table = Table(*(Column(name, overflow="fold") for name in names))
     for index, (name, cells) in enumerate(rows(found)):
-        table.add_row(name, *cells, end_section=index + 1 == len(found.fields))
+        table.add_row(escape(name), *map(escape, cells), end_section=index + 1 == len(found.fields))
     return table
 
 
 def comparison_markdown(found: Comparison) -> str:
     """The table as Markdown."""
-    lines = [["", *(run.name for run in found.runs)], ["---", *("---:" for _ in found.runs)]]
-    lines += [[name, *cells] for name, cells in rows(found)]
-    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
+    lines = [["", *(plain(run.name) for run in found.runs)], ["---", *("---:" for _ in found.runs)]]
+    lines += [[plain(name), *map(plain, cells)] for name, cells in rows(found)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def write_comparison(found: Comparison, out: Path) -> list[Path]:
@@ -201,7 +199,7 @@ def write_comparison(found: Comparison, out: Path) -> list[Path]:
     """
     out.mkdir(parents=True, exist_ok=True)
     atomic_write(out / TEXTS[0], comparison_markdown(found))
-    tree = json.dumps(asdict(found), indent=1, ensure_ascii=False, default=str)
+    tree = json.dumps(finite(asdict(found)), indent=1, ensure_ascii=False, default=str)
     atomic_write(out / TEXTS[1], tree)
     written = [out / name for name in TEXTS]
     try:

@@ -1,6 +1,7 @@
 """Running the claims: every cell with every seed, in processes, kept line by line as it ends."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from addnorm.lab.cell import prepare_process
 from addnorm.lab.claims import CLAIMS, claim_called
 from addnorm.lab.claims.claim import SEEDS, Results, Row, Settings, Size
 from addnorm.lab.claims.tasks import MADE
+from addnorm.lab.costs import plan
 from addnorm.lab.executor import outcomes, processes
 from addnorm.processor import processor
 
@@ -80,24 +82,40 @@ def run_job(job: Job) -> list[Row]:
     return list(claim_called(job.claim).measure(job.settings, job.seed))
 
 
+def timed_job(job: Job) -> tuple[list[Row], float]:
+    """The same, and the seconds that it took."""
+    begun = time.perf_counter()
+    rows = run_job(job)
+    return rows, time.perf_counter() - begun
+
+
+def left_of(jobs: Sequence[Job], folder: Path) -> list[Job]:
+    """The cells that are not yet kept in `folder`."""
+    kept = {name: {line["digest"] for line in lines_of(folder, name)} for name in CLAIMS}
+    return [job for job in jobs if digest_of(job) not in kept[job.claim]]
+
+
 def run_claims(jobs: Sequence[Job], folder: Path, at_once: int, watch: Watch) -> None:
     """Measure what is not yet kept in `folder`; cells that measure time come last, one by one."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {name: {line["digest"] for line in lines_of(folder, name)} for name in CLAIMS}
-    left = [job for job in jobs if digest_of(job) not in kept[job.claim]]
+    left = left_of(jobs, folder)
     together = [job for job in left if not job.settings.get(ALONE)]
     alone = [job for job in left if job.settings.get(ALONE)]
     done = len(jobs) - len(left)
     for some, n in ((together, at_once), (alone, 1)):
         with processes(n) as make:
-            for index, rows in outcomes(make, run_job, some, n) if some else ():
-                _keep(folder, some[index], rows)
+            for index, (rows, seconds) in outcomes(make, timed_job, some, n) if some else ():
+                _keep(folder, some[index], rows, seconds)
                 done += 1
                 watch(done, len(jobs), some[index].claim)
 
 
 def run_with_progress(jobs: Sequence[Job], folder: Path, at_once: int, console: Console) -> None:
-    """The same with a bar on a console. Raises `KeyboardInterrupt` when it is stopped."""
+    """The same with a plan and a bar on a console. Raises `KeyboardInterrupt` when stopped."""
+    all_of, left = (
+        [(job.claim, job.task) for job in some] for some in (jobs, left_of(jobs, folder))
+    )
+    console.out(plan(jobs[0].size, all_of, left, at_once))
     try:
         with progress_bar(console) as bar:
             task = bar.add_task("starting", total=len(jobs))
@@ -116,7 +134,7 @@ def has_figures(folder: Path) -> bool:
     return any(lines_of(folder, name) for name in CLAIMS)
 
 
-def _keep(folder: Path, job: Job, rows: Iterable[Row]) -> None:
+def _keep(folder: Path, job: Job, rows: Iterable[Row], seconds: float | None = None) -> None:
     line: Mapping[str, Any] = {
         "digest": digest_of(job),
         "size": job.size,
@@ -125,6 +143,7 @@ def _keep(folder: Path, job: Job, rows: Iterable[Row]) -> None:
         "machine": machine(),
         "settings": {**job.settings, **({"task": job.task} if "task" in job.settings else {})},
         "rows": list(rows),
+        "seconds": None if seconds is None else round(seconds, 2),
     }
     with (folder / f"{job.claim}.jsonl").open("ab+") as file:
         cut = file.tell() and file.seek(-1, SEEK_END) and file.read() != b"\n"
@@ -166,7 +185,7 @@ def claim_digest(name: str) -> str:
 
 
 KEYS = {"digest", "size", "task", "seed", "machine", "settings", "rows"}
-"""What a line has."""
+"""What a line has; the `seconds` that it took are missing in old ones."""
 
 SIZES: Sequence[Size] = ("quick", "full", "night")
 

@@ -1,17 +1,18 @@
 """The report of a study: Markdown in two languages, one page of HTML, JSON, and pictures."""
 
 import base64
+import html
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from markdown_it import MarkdownIt
 
 from addnorm.atomic import atomic_write
 from addnorm.lab.grid import short_names
+from addnorm.lab.markup import code, finite, plain
 from addnorm.lab.pictures import curves_picture, forest_picture
 from addnorm.lab.statistics import Interval
 from addnorm.lab.studies import Study
@@ -32,17 +33,8 @@ def write_report(study: Study, summary: Summary) -> list[Path]:
     for language, name in MARKDOWN.items():
         atomic_write(folder / name, texts[language])
     atomic_write(folder / HTML, page(title_of(study, "en"), texts, folder))
-    atomic_write(folder / JSON, json.dumps(_finite(asdict(summary)), indent=1, ensure_ascii=False))
+    atomic_write(folder / JSON, json.dumps(finite(asdict(summary)), indent=1, ensure_ascii=False))
     return [folder / name for name in (MARKDOWN["en"], MARKDOWN["zh"], HTML, JSON)]
-
-
-def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON has not: infinite ones, and those that are none."""
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def title_of(study: Study, language: Language) -> str:
@@ -57,16 +49,16 @@ def markdown(study: Study, summary: Summary, language: Language, pictures: Seque
     words = WORDS[language]
     rows = summary.rows
     lines = [
-        f"# {title_of(study, language)}",
+        f"# {plain(title_of(study, language))}",
         "",
         words["design"].format(
             variants=sum(not row.refused for row in rows),
-            seeds=summary.n_seeds,
-            recipe=study.settings.recipe,
+            seeds=_seeds(summary.n_seeds, words),
+            recipe=code(study.settings.recipe),
             metric=summary.metric,
             split=words["and"].join(words[split] for split in summary.splits),
             better=words["lower" if summary.lower_is_better else "higher"],
-            first=rows[0].name,
+            first=plain(rows[0].name),
         ),
         "",
         f"## {words['verdicts']}",
@@ -81,7 +73,7 @@ def markdown(study: Study, summary: Summary, language: Language, pictures: Seque
         "",
     ]
     if pictures:
-        titles = (words["forest"].format(first=rows[0].name), words["curves"])
+        titles = (words["forest"].format(first=plain(rows[0].name)), words["curves"])
         lines += [f"## {words['pictures']}", ""]
         lines += [f"![{titles['curves' in one]}]({one})\n" for one in pictures]
     return "\n".join([*lines, f"## {words['reading']}", "", words["notes"], ""])
@@ -89,42 +81,46 @@ def markdown(study: Study, summary: Summary, language: Language, pictures: Seque
 
 def verdict_lines(row: Row, summary: Summary, language: Language) -> list[str]:
     """The sentences about a variant: what came out, and what was left out and why."""
-    words = WORDS[language]
+    words, name = WORDS[language], plain(row.name)
     if row.refused:
-        return [words["refused_is"].format(name=row.name, reason=row.refused)]
+        return [words["refused_is"].format(name=name, reason=plain(row.refused))]
     lines: list[str] = []
     if row.dropped:
-        lines.append(words["dropped_is"].format(name=row.name, reason=row.dropped))
+        lines.append(words["dropped_is"].format(name=name, reason=plain(row.dropped)))
     elif row is not summary.rows[0]:
         lines.append(_verdict(row, summary, words))
     if row.adjusted:
-        fields = ", ".join(f"`{name} = {value}`" for name, value in row.adjusted.items())
-        lines.append(f"**{row.name}** · {words['adjusted'].format(fields=fields)}")
+        fields = ", ".join(code(f"{field} = {value}") for field, value in row.adjusted.items())
+        lines.append(f"**{name}** · {words['adjusted'].format(fields=fields)}")
     for kind, n in (("diverged", row.diverged), ("missing", row.missing)):
         if n and not row.dropped:
-            line = words[f"{kind}_is"].format(name=row.name, n=n, seeds=summary.n_seeds)
+            line = words[f"{kind}_is"].format(name=name, n=n, seeds=_seeds(summary.n_seeds, words))
             lines.append(line)
     return lines
 
 
 def _verdict(row: Row, summary: Summary, words: Mapping[str, str]) -> str:
-    found = row.difference
+    found, name = row.difference, plain(row.name)
     if found is None:
-        return words["none_is"].format(name=row.name)
+        return words["none_is"].format(name=name)
     if found.verdict == "equal":
-        return words["equal_is"].format(name=row.name)
+        return words["equal_is"].format(name=name)
     better = summary.better(row)
     kind = "undecided" if better is None else "better" if better else "worse"
     needed = words["needed"].format(needed=f"{found.needed:,}") if found.needed else ""
     line = words[f"{kind}_is"].format(
-        name=row.name,
+        name=name,
         metric=summary.metric,
         difference=signed(found.interval.mean),
         interval=_interval_words(found.interval, words),
-        n=found.interval.n,
+        n=_seeds(found.interval.n, words),
         needed=needed,
     )
     return line + ("" if row.bleu_p is None else words["bleu"].format(p=f"{row.bleu_p:.3f}"))
+
+
+def _seeds(n: int, words: Mapping[str, str]) -> str:
+    return words["seed" if n == 1 else "seeds"].format(n=n)
 
 
 def _interval_words(one: Interval, words: Mapping[str, str]) -> str:
@@ -137,7 +133,7 @@ def table_line(row: Row) -> str:
     """A line of the table; a dash stands for what there is not."""
     found = row.difference
     cells = [
-        row.name.replace("|", "\\|"),
+        plain(row.name),
         "–" if row.mean is None else with_reach(row.mean),
         "–" if found is None else signed(found.interval.mean),
         "–" if found is None else bounds(found.interval),
@@ -178,8 +174,16 @@ body { font: 16px/1.55 system-ui, "Noto Sans CJK SC", sans-serif; color: var(--i
   background: var(--paper); max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; font-size: 0.86rem; display: block; overflow-x: auto; }
 th, td { border-bottom: 1px solid var(--line); padding: 0.3rem 0.6rem; white-space: nowrap; }
-th { color: var(--hint); font-weight: 600; }
+th { color: var(--hint); font-weight: 600; text-align: left; }
+p { overflow-wrap: break-word; overflow-x: auto; }
+li, h1, h2 { overflow-wrap: break-word; }
 img { max-width: 100%; background: #fff; }
+@media (max-width: 40rem) {
+  img { max-width: none; width: max(100%, 34rem); }
+  th:not([style]), td:not([style]) { white-space: normal; overflow-wrap: break-word;
+    min-width: 3.4rem; }
+  th, td { padding: 0.3rem; }
+}
 code { font-size: 0.9em; }
 nav { display: flex; gap: 0.8rem; justify-content: flex-end; }
 nav label { cursor: pointer; color: var(--hint); }
@@ -210,13 +214,9 @@ def page(title: str, texts: Mapping[Language, str], folder: Path) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_escaped(title)}</title><style>{STYLE}</style></head>"
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
         f"<body>{radios}<nav>{labels}</nav>{mains}</body></html>\n"
     )
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _with_pictures(body: str, folder: Path) -> str:

@@ -19,6 +19,7 @@ from addnorm.lab.checks import comparable
 from addnorm.lab.digest import cell_digest
 from addnorm.lab.executor import Executor, outcomes
 from addnorm.lab.grid import Fields, Variant, reader_of, variants_of, without_twins
+from addnorm.lab.markup import finite
 from addnorm.lab.matching import FIELD, Match, cost_of, matched
 from addnorm.nn.choices import KernelChoices, choices
 from addnorm.processor import file_name
@@ -219,7 +220,7 @@ class Study:
             "parameters": found.parameters,
             "steps": found.steps,
             "tokens": found.tokens,
-            **found.scores,
+            **finite(found.scores),
         }
         facts |= {"problem": found.problem} if found.problem else {}
         return facts | {"seconds": round(found.seconds, 3)}

@@ -1,6 +1,6 @@
 """What the figures of a study say: each variant beside the first, with intervals and a verdict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -145,7 +145,7 @@ def _row(
         mean=mean_interval(list(scores.values())) if scores else None,
         difference=difference,
         examples=_over_examples(study.metric, figures, first, common) if compared else None,
-        bleu_p=_bleu_p(figures[common[0]], first[common[0]])
+        bleu_p=_bleu_p(figures[common[0]], first[common[0]], _bleu_tokens(study))
         if compared and study.metric == "bleu"
         else None,
         diverged=sum(one.state == "diverged" for one in figures.values()),
@@ -170,16 +170,28 @@ def _over_examples(
     if len(lengths) > 1 or not lengths.isdisjoint({0}):
         return None
     mine, theirs = (np.mean([values[metric] for values in side], axis=0) for side in sides)
+    same = ("targets",) if metric == "loss" else ("examples", "windows")
+    if not all(_equal(values.get(name) for side in sides for values in side) for name in same):
+        return None  # other examples or batches, or another tokenizer
     if metric != "loss":
-        return bootstrap_interval(mine, theirs)
-    targets = [np.array(values["targets"]) for side in sides for values in side]
-    if not all(np.array_equal(targets[0], one) for one in targets):
-        return None  # other batches, or another tokenizer
-    weights = targets[0]
+        windows = sides[0][0].get("windows")
+        return bootstrap_interval(mine, theirs, None if windows is None else np.array(windows))
+    weights = np.array(sides[0][0]["targets"])
     return bootstrap_interval(mine / weights, theirs / weights, weights)
 
 
-def _bleu_p(ours: Figures, first: Figures) -> float | None:
+def _equal(several: Iterable[Any]) -> bool:
+    first, *others = several
+    return all(one == first for one in others)
+
+
+def _bleu_tokens(study: Study) -> str:
+    first = study.variants[0].recipe
+    assert first is not None
+    return first.eval.bleu_tokenize
+
+
+def _bleu_p(ours: Figures, first: Figures, tokenize: str) -> float | None:
     """The p-value that BLEU differs, by sacrebleu's paired bootstrap (Koehn 2004)."""
     if not ours.texts or len(ours.texts) != len(first.texts):
         return None
@@ -191,7 +203,10 @@ def _bleu_p(ours: Figures, first: Figures) -> float | None:
     references = [reference for _, reference in first.texts]
     sides = {"first": first.texts, "ours": ours.texts}
     systems: Any = [(name, [text for text, _ in texts]) for name, texts in sides.items()]
-    test = PairedTest(systems, {"BLEU": BLEU(references=[references])}, None, "bs", BLEU_SAMPLES)
+    bleu = BLEU(references=[references], tokenize=tokenize)
+    test = PairedTest(systems, {"BLEU": bleu}, None, "bs", BLEU_SAMPLES)
     results: Any = test()[1]
-    found = results["BLEU"][1].p_value
-    return None if found is None else float(found)
+    theirs, mine = results["BLEU"]
+    if mine.score == theirs.score:
+        return 1.0  # both 0, with whatever texts: again all at the edge
+    return None if mine.p_value is None else float(mine.p_value)

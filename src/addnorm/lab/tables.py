@@ -42,11 +42,14 @@ class StudyTable:
     Attributes
     ----------
     cells
-        A dictionary for each variant and seed: `variant`, `seed`, `state`, scores, `parameters`,
-        `tokens`, `seconds`. `pandas.DataFrame(table.cells)` and `polars.DataFrame(table.cells)`
-        take it as it is.
+        A dictionary for each variant and seed that has ended: `variant`, `seed`, `state`, scores,
+        `parameters`, `tokens`, `seconds`, and the `problem` of one that met a number that is not
+        finite. All have the same names, with None for what there is not.
+        `pandas.DataFrame(table.cells)` and `polars.DataFrame(table.cells)` take it as it is.
     variants
-        A dictionary for each variant: mean, interval, difference to the first, effect, p, verdict.
+        A dictionary for each variant, taken likewise: mean, interval, difference to the first,
+        interval over test examples, effect, p, verdict; how many seeds `diverged` or are `missing`,
+        and why it was `dropped`.
     text
         The report as Markdown, which notebooks show.
     folder
@@ -113,9 +116,8 @@ def study(
     summary = run_study(made, chosen, at_once, console)
     write_report(made, summary)
     lines = (made.folder / RESULTS).read_text("utf-8").splitlines()
-    cells = [json.loads(line) for line in lines]
     text = markdown(made, summary, "en", [])
-    return StudyTable(cells, variant_rows(summary), text, made.folder)
+    return StudyTable(cell_rows(lines), variant_rows(summary), text, made.folder)
 
 
 def _values(name: str, values: Any) -> list[str]:
@@ -124,11 +126,24 @@ def _values(name: str, values: Any) -> list[str]:
     return [toml_value(value) for value in values]
 
 
+def cell_rows(lines: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of `results.jsonl` with the same names in each; None stands for what there is not.
+
+    Numbers of one column are of one type, for libraries that judge it by the first of them.
+    """
+    cells: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    names = dict.fromkeys(name for cell in cells for name in cell if name != "problem")
+    return [
+        {name: cell.get(name) for name in names} | {"problem": cell.get("problem", "")}
+        for cell in cells
+    ]
+
+
 def variant_rows(summary: Summary) -> list[dict[str, Any]]:
     """A flat dictionary for each variant; None stands for what there is not."""
     rows: list[dict[str, Any]] = []
     for row in summary.rows:
-        found, mean = row.difference, row.mean
+        found, mean, examples = row.difference, row.mean, row.examples
         rows.append(
             {
                 "variant": row.name,
@@ -139,10 +154,15 @@ def variant_rows(summary: Summary) -> list[dict[str, Any]]:
                 "difference": None if found is None else found.interval.mean,
                 "difference_low": None if found is None else found.interval.low,
                 "difference_high": None if found is None else found.interval.high,
+                "examples_low": None if examples is None else examples.low,
+                "examples_high": None if examples is None else examples.high,
                 "effect": None if found is None else found.effect,
                 "p": None if found is None else found.adjusted,
                 "verdict": None if found is None else found.verdict,
                 "better": summary.better(row),
+                "diverged": row.diverged,
+                "missing": row.missing,
+                "dropped": row.dropped,
                 "parameters": row.parameters,
                 "seconds": row.seconds,
             }

@@ -2,26 +2,20 @@
 
 import json
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from addnorm.atomic import atomic_write
-from addnorm.data.examples import (
-    Clip,
-    Example,
-    Image,
-    Labelled,
-    LabelledSeries,
-    Pair,
-    Scored,
-    labels_of,
-    target_text,
-)
-from addnorm.errors import NonFiniteError
+from addnorm.data.compact import Encoded
+from addnorm.data.examples import Captioned, Example, Pair, Transcribed, target_text
+from addnorm.data.forecast_windows import ForecastWindows
+from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.lab.cell import Figures, Job
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.runs.build import count_parameters
@@ -42,7 +36,7 @@ def train_cell(job: Job) -> Figures:
     """Train a cell to its end, or to where it pauses, and measure it on its test split.
 
     Without one, on its validation split. Raises `InputError` for what is wrong with its recipe or
-    data.
+    data, and for whatever else fails in training, with the file that says where.
     """
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +57,12 @@ def train_cell(job: Job) -> Figures:
                     problem=str(error),
                     **spent,
                 )
+            except (InputError, Interrupted):
+                raise
+            except Exception as error:  # most often of a part of a person's own
+                log.write(traceback.format_exc())
+                said = f"{type(error).__name__}: {error}"
+                raise InputError(f"{said} (where it happened is in {folder / LOG})") from error
             spent = _cost(folder, time.perf_counter() - begun)
             return _measured(run, spent, paused=not is_finished(folder))
 
@@ -98,35 +98,47 @@ def _measured(run: Run, cost: dict[str, Any], *, paused: bool) -> Figures:
         split=split,
         scores={name: float(score) for name, score in found.scores.items()},
         parameters=count(run.model),
-        values=values_of(found, examples),
+        values=values_of(found, stretch_of(data.encoded.splits[split])),
         texts=texts_of(found, examples),
         **cost,
     )
 
 
-def values_of(found: Evaluation, examples: Sequence[Example]) -> dict[str, list[float]]:
-    """The values of single examples whose mean is a score; of a loss, sums and targets by batch."""
+def values_of(found: Evaluation, stretch: int = 1) -> dict[str, list[float]]:
+    """The values of single examples whose mean is a score; of a loss, sums and targets by batch.
+
+    `examples` are their numbers. Windows of a series follow one another and overlap: they are no
+    independent examples, so each `stretch` of them has one value, the mean, and their number among
+    `windows`.
+    """
     values = {
         "loss": [loss for loss, _ in found.batches],
         "targets": [float(n) for _, n in found.batches],
     }
-    pairs = [(answer, examples[i]) for i, answer in found.predictions.items() if examples]
-    if pairs and isinstance(pairs[0][1], Labelled | Image | Clip | LabelledSeries):
-        values["accuracy"] = [100.0 * ([answer] == list(labels_of(one))) for answer, one in pairs]
-    if pairs and isinstance(pairs[0][1], Scored):
-        values["mse"] = [_error(answer, one) for answer, one in pairs]
+    for metric, by_example in found.values.items():
+        values["examples"] = [float(i) for i in by_example][::stretch]
+        several = _stretches(list(by_example.values()), stretch)
+        values[metric] = [fmean(one) for one in several]
+        if stretch > 1:
+            values["windows"] = [float(len(one)) for one in several]
     return values
 
 
-def _error(answer: str, one: Example) -> float:
-    assert isinstance(one, Scored)
-    numbers = [float(number) for number in answer.split(",")] if answer else []
-    wrong = [(a - b) ** 2 for a, b in zip(numbers, one.values, strict=False)]
-    return sum(wrong) / max(len(wrong), 1)
+def _stretches(values: list[float], stretch: int) -> list[list[float]]:
+    return [values[i : i + stretch] for i in range(0, len(values), stretch)]
+
+
+def stretch_of(examples: Sequence[Encoded]) -> int:
+    """How many windows of a series make one value; 1 of any other examples.
+
+    They are twice those that overlap in what they forecast, so that most have nothing in common
+    with those of other stretches: blocks of a block bootstrap (Künsch 1989).
+    """
+    return 2 * examples.horizon if isinstance(examples, ForecastWindows) else 1
 
 
 def texts_of(found: Evaluation, examples: Sequence[Example]) -> list[tuple[str, str]]:
-    """Each translation with its reference, for BLEU."""
-    if not (examples and isinstance(examples[0], Pair)):
+    """Each translation, caption or transcript with its reference, for BLEU."""
+    if not (examples and isinstance(examples[0], Pair | Captioned | Transcribed)):
         return []
     return [(answer, target_text(examples[i])) for i, answer in found.predictions.items()]

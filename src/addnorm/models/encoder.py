@@ -12,6 +12,7 @@ from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_in
 from addnorm.models.transformer import MOST_LAYERS, TransformerConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
 from addnorm.nn.forecast import ForecastHead, ForecastHeadConfig
@@ -117,7 +118,8 @@ class EncoderConfig(TransformerConfig):
         position = self.build_position(causal=False)
         embed = build_input(self.input, self, position, vocab_size)
         tokens = isinstance(self.head, TokenHeadConfig)
-        labels = isinstance(self.head, ClassificationHeadConfig | TaggingHeadConfig) or (
+        named = ClassificationHeadConfig | TaggingHeadConfig | CRFHeadConfig
+        labels = isinstance(self.head, named) or (
             isinstance(self.head, SimilarityHeadConfig) and self.head.problem == "single_label"
         )
         if labels and n_labels is None:

@@ -12,6 +12,7 @@ from addnorm.config import Probability, config
 from addnorm.nn.built import built_module
 from addnorm.nn.context import Context
 from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
@@ -367,6 +368,7 @@ HeadConfig = Annotated[
     TokenHeadConfig
     | ClassificationHeadConfig
     | TaggingHeadConfig
+    | CRFHeadConfig
     | SimilarityHeadConfig
     | ForecastHeadConfig
     | PoolerHeadConfig

@@ -21,6 +21,16 @@ _pointwise = onednn()
 multiplies_bfloat16 = _pointwise is not None and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def multiplies_natively(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a device has products of this type; emulated ones take up to a hundred times as long.
+
+    Any device but a CPU is taken to have them, and each has those of float32 and float64.
+    """
+    if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
+        return True
+    return dtype is torch.bfloat16 and multiplies_bfloat16
+
+
 class Linear(nn.Linear):
     """`x Wᵀ + b`: `nn.Linear` with a faster product (see `linear`)."""
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.linear import Linear
+from addnorm.nn.linear import Linear, multiplies_bfloat16
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
 from addnorm.nn.types import Hidden
@@ -252,7 +252,18 @@ class RecurrentConfig:
 def _read(
     kernel: nn.Module, tokens: Tensor | PackedSequence, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Run torch's kernel from `state`, or from zero; an LSTM's `h` and `c` take two slots."""
+    """Run torch's kernel from `state`, or from zero, in a type that the processor has."""
+    if torch.is_autocast_enabled("cpu") and not multiplies_bfloat16:
+        # oneDNN has no LSTM in bfloat16 there, and torch asks for it all the same.
+        with torch.autocast("cpu", enabled=False):
+            return _run(kernel, tokens.float(), None if state is None else state.float())
+    return _run(kernel, tokens, state)
+
+
+def _run(
+    kernel: nn.Module, tokens: Tensor | PackedSequence, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Run torch's kernel; an LSTM's `h` and `c` take two slots of the state."""
     if state is None:
         hidden, end = kernel(tokens)
     else:

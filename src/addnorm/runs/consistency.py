@@ -12,7 +12,6 @@ from addnorm.data import (
 )
 from addnorm.data.batch import BATCHING
 from addnorm.data.batching import (
-    BatchingConfig,
     DenoisingConfig,
     ExamplesConfig,
     FramesConfig,
@@ -25,10 +24,12 @@ from addnorm.data.batching import (
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.runs.settings import MEASURED, EvalConfig
 from addnorm.runs.task import check_batching, task_of_training
+from addnorm.train.loss import CrossEntropyConfig
 from addnorm.train.settings import TrainConfig
 
 Place = Callable[[list[str]], str]
@@ -84,6 +85,7 @@ def check_input(
     for wrong, path, message in rules:
         if wrong:
             raise InputError(f"{place(path.split('.'))}: {message}")
+    check_crf(model, train, place)
     if isinstance(data, ChatConfig) and not isinstance(batching, TokensConfig):
         raise InputError(
             f"{place(['train', 'batching', 'kind'])}: train.batching.kind = {kind_of(batching)!r} "
@@ -106,6 +108,24 @@ def check_input(
             )
 
 
+def check_crf(model: ModelConfig, train: TrainConfig, place: Place) -> None:
+    """Raise `InputError` where the tags of a CRF are to be learnt one by one."""
+    if not isinstance(model.head, CRFHeadConfig):
+        return
+    rules = (
+        ("loss", not isinstance(train.loss, CrossEntropyConfig)),
+        ("label_smoothing", bool(train.label_smoothing)),
+        ("distillation", train.distillation is not None),
+    )
+    for name, given in rules:
+        if given:
+            raise InputError(
+                f"{place(['train', name])}: train.{name} is for labels that stand each for itself, "
+                "and the tags of a crf head are learnt together: leave it out, or use "
+                "model.head.kind = 'tagging'"
+            )
+
+
 MEDIA: dict[str, Medium] = {
     "patches": "images",
     "convolutions": "images",
@@ -124,17 +144,22 @@ BATCHED: dict[Medium, type | tuple[type, ...]] = {
 
 
 def check_metric(
-    model: ModelConfig, batching: BatchingConfig, settings: EvalConfig, place: Place
+    model: ModelConfig, train: TrainConfig, settings: EvalConfig, place: Place
 ) -> None:
     """Raise `InputError` if the model has no task, or batches or metric are of another."""
     try:
-        task = task_of_training(model, batching)
+        task = task_of_training(model, train.batching)
     except InputError as error:
         raise InputError(f"{place(['model', 'head', 'kind'])}: {error}") from error
     try:
-        check_batching(task, batching)
+        check_batching(task, train.batching)
     except InputError as error:
         raise InputError(f"{place(['train', 'batching', 'kind'])}: {error}") from error
+    if train.logit_adjustment and task not in ("classification", "tagging"):
+        raise InputError(
+            f"{place(['train', 'logit_adjustment'])}: train.logit_adjustment is for classes and "
+            f"tags, and this model is for {task.replace('_', ' ')}: leave it out"
+        )
     metric = settings.metric
     if metric is not None and metric not in MEASURED[task]:
         raise InputError(

@@ -23,6 +23,7 @@ from addnorm.runs.quantized import read_quantization
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.journal import read_journal
+from addnorm.train.precision import resolve_precision
 
 
 def describe(what: Path) -> RenderableType:
@@ -109,6 +110,7 @@ def progress(folder: Path) -> dict[str, str]:
 
 def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
     """Describe the estimated cost of training a recipe."""
+    precision = resolve_precision(recipe.train.precision, cost.device)
     rows = {
         "task": task_of(recipe),
         "parameters": f"{cost.parameters:,}",
@@ -116,7 +118,7 @@ def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
         "target tokens": f"{cost.tokens_per_step:,.0f} a step",
         "memory": f"{_megabytes(cost.state_bytes)} of weights, gradients and optimiser state",
         "time": f"about {_duration(cost.seconds)} on this {cost.device.type} in "
-        f"{recipe.train.precision}, {1000 * cost.seconds_per_step:,.0f} ms a step "
+        f"{precision}, {1000 * cost.seconds_per_step:,.0f} ms a step "
         f"(mean of {cost.timed}; validation comes on top)",
     }
     return facts(rows)

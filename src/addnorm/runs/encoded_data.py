@@ -23,6 +23,8 @@ from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.folder import Saved, read_settings
 from addnorm.runs.metrics import entity_scores, transcription_scores
 from addnorm.runs.recipe import Recipe, task_of
+from addnorm.runs.rouge import rouge_scores
+from addnorm.runs.settings import EvalConfig
 from addnorm.runs.task import PLAIN_TEXTS, check_batching, check_corpus
 from addnorm.train.progress import text_progress
 
@@ -72,7 +74,7 @@ def read_data(
             return EncodedData(None, store.encoded(tokenizers), tokenizers, ())
     corpus = corpus or recipe.corpus()
     check_corpus(task, corpus)
-    _check_packages(corpus)
+    _check_packages(corpus, recipe.eval)
     if learnt is not None:
         tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
     labels = saved.labels if saved else corpus.labels
@@ -90,12 +92,14 @@ def read_data(
     return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
 
 
-def _check_packages(corpus: Corpus) -> None:
+def _check_packages(corpus: Corpus, settings: EvalConfig) -> None:
     """Raise `InputError` now if a package is missing that the scores need."""
     if corpus.task == "tagging":
         entity_scores([["O"]], [["O"]])
     if corpus.task == "translation" and corpus.medium != "text":
         transcription_scores(["a"], ["a"])
+    if settings.text_metrics == "summary":
+        rouge_scores(["a"], [["a"]])
 
 
 def check_pairs(head: SimilarityHeadConfig, corpus: Corpus) -> None:

@@ -33,6 +33,7 @@ from addnorm.data.examples import (
     Text,
     Transcribed,
     labels_of,
+    words_of,
 )
 from addnorm.data.forecast_windows import ForecastWindows
 from addnorm.data.scaling import Scaling
@@ -49,7 +50,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.types import check_choice, corpus_of
 from addnorm.runs.written import written_scores
-from addnorm.train.loss import loss_sum
+from addnorm.train.loss import labels_loss_sum
 
 Split = Literal["valid", "test"]
 
@@ -72,6 +73,10 @@ class Evaluation:
     """The right classes of what was classified."""
     details: Mapping[str, float] = field(default_factory=dict[str, float])
     """Scores that are of interest after training alone."""
+    values: Mapping[str, Mapping[int, float]] = field(
+        default_factory=dict[str, Mapping[int, float]]
+    )
+    """Of a score that is a mean over examples, the value of each by its index."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +138,8 @@ class Evaluator:
         assert isinstance(self.encoded, ForecastWindows)
         errors, batches = forecast_errors(model, self.loader)
         scores = {"loss": errors.scores["mse"], **errors.scores}
-        return Evaluation(
-            scores, {}, tuple(batches), details=errors.in_units(self.labels, self.scaling)
-        )
+        units = errors.in_units(self.labels, self.scaling)
+        return Evaluation(scores, {}, tuple(batches), details=units, values=errors.of_windows())
 
     def _scored(
         self,
@@ -178,9 +182,11 @@ class Evaluator:
         for batch in self.loader.batches():
             batch = batch.to(device)
             logits = model(**batch.inputs) if self.early is None else self._early(model, batch)
-            batches.append((loss_sum(logits, batch.targets).item(), batch.n_tokens))
+            batches.append(
+                (labels_loss_sum(model.head, logits, batch.targets).item(), batch.n_tokens)
+            )
             if self.labels:
-                outputs.update(answers(logits, batch))
+                outputs.update(answers(model.head, logits, batch))
             if isinstance(self.loader, HIDING):
                 right += int((logits.argmax(-1) == batch.targets).sum())
         return batches, dict(sorted(outputs.items())), right
@@ -233,19 +239,25 @@ class Evaluator:
         if len(self.labels) > FEW:
             near = [gold[i] in {self.labels[one] for one in some} for i, some in outputs.items()]
             scores["top_5"] = 100 * sum(near) / max(len(near), 1)
-        return Evaluation(scores, predictions, gold=gold)
+        right = {i: 100.0 * (gold[i] == label) for i, label in predictions.items()}
+        return Evaluation(scores, predictions, gold=gold, values={"accuracy": right})
 
     def _labelling(self, scores: dict[str, float], outputs: dict[int, list[bool]]) -> Evaluation:
         found = {i: list(compress(self.labels, row)) for i, row in outputs.items()}
-        gold = [labels_of(self.examples[i]) for i in found]
-        scores |= metrics.label_scores(list(found.values()), gold, self.labels)
-        return Evaluation(scores, {i: ",".join(some) for i, some in found.items()})
+        gold = {i: labels_of(self.examples[i]) for i in found}
+        scores |= metrics.label_scores(list(found.values()), list(gold.values()), self.labels)
+        right = {i: 100.0 * ({*some} == {*gold[i]}) for i, some in found.items()}
+        predictions = {i: ",".join(some) for i, some in found.items()}
+        return Evaluation(scores, predictions, values={"exact": right})
 
     def _regression(self, scores: dict[str, float], outputs: dict[int, list[float]]) -> Evaluation:
         examples = (self.examples[i] for i in outputs)
         gold = [one.values for one in examples if isinstance(one, Scored | ScoredSeries)]
-        scores |= metrics.number_scores(list(outputs.values()), gold)
-        return Evaluation(scores, {i: numbers_line(row) for i, row in outputs.items()})
+        numbers = list(outputs.values())
+        scores |= metrics.number_scores(numbers, gold)
+        errors = dict(zip(outputs, metrics.squared_errors(numbers, gold), strict=True))
+        predictions = {i: numbers_line(row) for i, row in outputs.items()}
+        return Evaluation(scores, predictions, values={"mse": errors})
 
     def _tagging(self, scores: dict[str, float], outputs: dict[int, list[int]]) -> Evaluation:
         gold = {i: labels_of(self.examples[i]) for i in outputs}
@@ -253,9 +265,10 @@ class Evaluator:
             i: filled([self.labels[label] for label in best], len(gold[i]))
             for i, best in outputs.items()
         }
-        words = ([tag for one in side.values() for tag in one] for side in (tags, gold))
-        scores |= metrics.entity_scores(list(tags.values()), list(gold.values()))
-        scores["accuracy"] = metrics.accuracy(*words)
+        sides = list(tags.values()), list(gold.values())
+        scores |= metrics.entity_scores(*sides)
+        scores |= metrics.surface_scores(*sides, [words_of(self.examples[i]) for i in tags])
+        scores["accuracy"] = metrics.accuracy(*([t for one in side for t in one] for side in sides))
         return Evaluation(scores, {i: " ".join(one) for i, one in tags.items()})
 
 

@@ -10,6 +10,8 @@ from addnorm.data.as_read import around
 from addnorm.data.special_tokens import MASKS, mask_id_of
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError
+from addnorm.runs.decoding import decoding_for
+from addnorm.runs.restoring import before_gap, fill_gaps
 from addnorm.runs.run import Run
 from addnorm.runs.types import Candidate, Filled
 from addnorm.runs.use import batch_logits
@@ -29,13 +31,15 @@ def fill(
     run: Run, texts: Sequence[str], top_k: int = 5, batch_size: int = 64, first: int = 0
 ) -> list[Filled]:
     """Fill the masks of each text (see `Run.fill`); `first` is the number of texts before."""
-    if run.task != "masked_language":
-        raise InputError(
-            f"{run.name}: a {run.task} model fills no masks: that does an encoder with a token "
-            "head that was trained on batches of kind 'masked'"
-        )
     if top_k < 1:
         raise InputError(f"top_k = {top_k}: give 1 or more")
+    if run.task == "denoising":
+        return fill_gaps(run, texts, decoding_for(run), first)
+    if run.task != "masked_language":
+        raise InputError(
+            f"{run.name}: a {run.task} model fills no masks: that does a model that was trained on "
+            "batches of kind 'masked' or 'denoising'"
+        )
     tokenizer = run.tokenizers.source
     found: list[Filled] = []
     for start in range(0, len(texts), batch_size):
@@ -81,17 +85,10 @@ def gaps_of(tokenizer: Tokenizer, text: str, number: int = 1) -> Gaps:
     first, *others = MASKED.split(text)
     if not others:
         raise TextError(f"text {number}: no {MASKS[1]} to fill")
-    ids = [*before, *tokenizer.encode(_before_mask(tokenizer, first))]
+    ids = [*before, *tokenizer.encode(before_gap(tokenizer, first))]
     places: list[int] = []
     for n, part in enumerate(others, 1):
         places.append(len(ids))
         last = n == len(others)
-        ids += [mask_id, *tokenizer.encode(part if last else _before_mask(tokenizer, part))]
+        ids += [mask_id, *tokenizer.encode(part if last else before_gap(tokenizer, part))]
     return Gaps([*ids, *after], places)
-
-
-def _before_mask(tokenizer: Tokenizer, part: str) -> str:
-    """A part of a text before a mask, whose token has the space before it where words have."""
-    spaced = tokenizer.encode_batch([" a", "a"])
-    joins = len(spaced[0]) == len(spaced[1]) and spaced[0] != spaced[1]
-    return part.removesuffix(" ") if joins else part

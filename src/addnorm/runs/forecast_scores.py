@@ -19,6 +19,8 @@ class ForecastErrors:
     squared: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     absolute: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     count: int = 0
+    windows: list[Float[Tensor, "windows 2"]] = field(default_factory=list[Tensor])
+    """The mean squared and the mean absolute error of each window, by batch."""
 
     def add(
         self,
@@ -28,6 +30,7 @@ class ForecastErrors:
         """Add the errors of a batch; return the sum of its squared ones."""
         wrong = (forecasts.double() - truth.double()).cpu()
         squared = wrong.square().sum((0, 2))
+        self.windows.append(torch.stack([wrong.square().mean((1, 2)), wrong.abs().mean((1, 2))], 1))
         self.squared = self.squared + squared
         self.absolute = self.absolute + wrong.abs().sum((0, 2))
         self.count += wrong.shape[0] * wrong.shape[2]
@@ -40,6 +43,11 @@ class ForecastErrors:
             "mse": float(self.squared.mean()) / self.count,
             "mae": float(self.absolute.mean()) / self.count,
         }
+
+    def of_windows(self) -> dict[str, dict[int, float]]:
+        """The same of each window, by its number in the order in which they were added."""
+        both = torch.cat(self.windows).T.tolist() if self.windows else ([], [])
+        return {name: dict(enumerate(row)) for name, row in zip(("mse", "mae"), both, strict=True)}
 
     def in_units(self, names: Sequence[str], scaling: Scaling) -> dict[str, float]:
         """Both errors of each variable in its units, the squared one in their square."""

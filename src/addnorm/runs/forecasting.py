@@ -68,14 +68,19 @@ def window_of(run: Run) -> tuple[int, int]:
 
 
 def read_like(run: Run, file: Path) -> SeriesTable:
-    """Read a table by the names and settings of the data of a run.
+    """Read a table by the names and settings of the data of a run; gaps are looked at later.
 
     Raises `InputError` as `read_series` does, and for one of another interval.
     """
     data = run.recipe.data
     assert isinstance(data, SeriesConfig)
-    settings = {"missing": data.missing, "encoding": data.encoding}
-    table = read_series(find(file, Path()), data.time_column, run.labels, **settings)  # pyright: ignore[reportArgumentType]
+    table = read_series(
+        find(file, Path()),
+        data.time_column,
+        run.labels,
+        missing="leave_out",
+        encoding=data.encoding,
+    )
     assert run.scaling is not None
     check_interval(str(table.file), table.interval, run.scaling)
     return table

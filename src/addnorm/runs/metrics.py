@@ -4,9 +4,10 @@ import math
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from addnorm.errors import InputError
@@ -127,7 +128,7 @@ def number_scores(
     `R² = 1 - Σ (y - ŷ)² / Σ (y - ȳ)²`. With several numbers per text, R² and correlations are
     averaged over them. R² of constant numbers counts as 0, and so does a correlation.
     """
-    ours, theirs = torch.tensor(predicted).double(), torch.tensor(gold).double()
+    ours, theirs = (torch.tensor(side, dtype=torch.float64) for side in (predicted, gold))
     return {
         "mse": float((ours - theirs).square().mean()),
         "r2": _r_squared(ours, theirs),
@@ -136,16 +137,30 @@ def number_scores(
     }
 
 
+def squared_errors(
+    predicted: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]
+) -> list[float]:
+    """The squared error of each text, the mean over its numbers."""
+    ours, theirs = torch.tensor(predicted).double(), torch.tensor(gold).double()
+    return (ours - theirs).square().mean(-1).tolist()
+
+
 def _r_squared(predicted: Float[Tensor, "n outputs"], gold: Float[Tensor, "n outputs"]) -> float:
     spread = (gold - gold.mean(0)).square().sum(0)
     wrong = (predicted - gold).square().sum(0)
-    return float(torch.where(spread > 0, 1 - wrong / spread, 0.0).mean())
+    return float(torch.where(_changes(gold), 1 - wrong / spread, 0.0).mean())
 
 
 def _correlation(x: Float[Tensor, "n outputs"], y: Float[Tensor, "n outputs"]) -> float:
+    both = _changes(x) & _changes(y)
     x, y = (side - side.mean(0) for side in (x, y))
     size = (x.square().sum(0) * y.square().sum(0)).sqrt()
-    return float(torch.where(size > 0, (x * y).sum(0) / size, 0.0).mean())
+    return float(torch.where(both, (x * y).sum(0) / size, 0.0).mean())
+
+
+def _changes(x: Float[Tensor, "n outputs"]) -> Bool[Tensor, " outputs"]:
+    """Which columns are not constant; the spread of one is no zero where its mean is rounded."""
+    return x.amin(0) < x.amax(0)
 
 
 def _ranks(x: Float[Tensor, "n outputs"]) -> Float[Tensor, "n outputs"]:
@@ -164,14 +179,9 @@ def entity_scores(
 
     Computed by seqeval, equivalent to conlleval. Raises `InputError` if seqeval is not installed.
     """
-    try:
-        from seqeval.metrics import sequence_labeling
-    except ImportError as error:
-        raise InputError(
-            "tagging is scored by an extra package: pip install 'addnorm[tagging]'"
-        ) from error
+    labeling = _sequence_labeling()
     # Its annotations are wrong: scores are lists only without an average.
-    score: Callable[..., tuple[float, ...]] = sequence_labeling.precision_recall_fscore_support  # pyright: ignore[reportAssignmentType]
+    score: Callable[..., tuple[float, ...]] = labeling.precision_recall_fscore_support
     sides = ([list(tags) for tags in gold], [list(tags) for tags in predicted])
     precision, recall, f1, *_ = score(*sides, average="micro", zero_division=0)
     return {
@@ -179,3 +189,46 @@ def entity_scores(
         "precision": 100 * float(precision),
         "recall": 100 * float(recall),
     }
+
+
+def surface_scores(
+    predicted: Sequence[Sequence[str]],
+    gold: Sequence[Sequence[str]],
+    words: Sequence[Sequence[str]],
+) -> dict[str, float]:
+    """Precision, recall and F1 over the unique surface forms of entities, in percent.
+
+    A surface form is a type with the words of an entity, and counts once however often it is said
+    (Derczynski et al. 2017, §4): with the sets `P` and `G` of those predicted and right, precision
+    is `|P ∩ G| / |P|`, recall `|P ∩ G| / |G|`. Case counts. Raises `InputError` if seqeval, which
+    finds the entities, is not installed.
+    """
+    found, right = surface_forms(predicted, words), surface_forms(gold, words)
+    both = len(found & right)
+    return {
+        "surface_f1": 200 * both / max(len(found) + len(right), 1),
+        "surface_precision": 100 * both / max(len(found), 1),
+        "surface_recall": 100 * both / max(len(right), 1),
+    }
+
+
+def surface_forms(
+    tags: Sequence[Sequence[str]], words: Sequence[Sequence[str]]
+) -> set[tuple[str, tuple[str, ...]]]:
+    """The type and the words of every entity, each once."""
+    entities: Callable[[list[str]], list[tuple[str, int, int]]] = _sequence_labeling().get_entities
+    return {
+        (kind, tuple(some[first : last + 1]))
+        for row, some in zip(tags, words, strict=True)
+        for kind, first, last in entities(list(row))
+    }
+
+
+def _sequence_labeling() -> Any:
+    try:
+        from seqeval.metrics import sequence_labeling
+    except ImportError as error:
+        raise InputError(
+            "tagging is scored by an extra package: pip install 'addnorm[tagging]'"
+        ) from error
+    return sequence_labeling

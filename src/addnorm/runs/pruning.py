@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run, write_validation
 from addnorm.runs.swap import check_empty, measured, recovery, train_further
 from addnorm.runs.writing_speed import writing_speeds
-from addnorm.train.loss import loss_sum
+from addnorm.train.loss import labels_loss_sum
 from addnorm.train.precision import resolve_device
 
 
@@ -170,7 +171,8 @@ def _pruning(
     kept: dict[str, tuple[int, ...]] = {}
     if every:
         assert data is not None
-        found = importance(model, every, calibration_batches(data, options.calibrate), loss_sum)
+        loss = partial(labels_loss_sum, model.head)
+        found = importance(model, every, calibration_batches(data, options.calibrate), loss)
         for option, some in units.items():
             kept |= kept_units(some, found, shares[option] or 0.0, option)
     return Pruning(

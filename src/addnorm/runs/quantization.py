@@ -43,7 +43,7 @@ from addnorm.runs.saving import write_run, write_validation
 from addnorm.runs.swap import part_of
 from addnorm.runs.writing_speed import writing_speeds
 from addnorm.train.average import weights_of
-from addnorm.train.loss import loss_sum
+from addnorm.train.loss import labels_loss_sum
 
 FLOAT = "float32"
 """The name of the model before, in reports."""
@@ -332,7 +332,9 @@ def sensitivities(
 @torch.inference_mode()
 def _loss(model: Model, examples: Sequence[Batch]) -> float:
     model.eval()
-    total = sum(float(loss_sum(model(**one.inputs), one.targets)) for one in examples)  # pyright: ignore[reportArgumentType]
+    total = sum(
+        float(labels_loss_sum(model.head, model(**one.inputs), one.targets)) for one in examples
+    )  # pyright: ignore[reportArgumentType]
     return total / max(sum(one.n_tokens for one in examples), 1)
 
 

@@ -13,6 +13,7 @@ from addnorm.runs.quantized import write_quantization
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import write_scaling
 from addnorm.runs.sentence_vectors import copy_modules
+from addnorm.runs.variables import copy_variables
 from addnorm.train.journal import Journal
 
 
@@ -34,6 +35,7 @@ def write_run(folder: Path, run: Run) -> None:
     """Write all of a finished run."""
     write_settings(folder, run.recipe, run.text, run.labels)
     write_scaling(folder, run.scaling)
+    copy_variables(run.folder, folder)
     if run.quantization is not None:
         write_quantization(folder, run.quantization)
     copy_modules(run.folder, folder)

@@ -19,6 +19,7 @@ MetricName = Literal[
     "rougeL",
     "accuracy",
     "f1",
+    "surface_f1",
     "f1_micro",
     "f1_macro",
     "exact",
@@ -37,7 +38,7 @@ MEASURED: dict[Task, tuple[MetricName, ...]] = {
     "classification": ("accuracy", "f1", "loss"),
     "multi_label": ("f1_micro", "f1_macro", "exact", "loss"),
     "regression": ("mse", "r2", "pearson", "spearman", "loss"),
-    "tagging": ("f1", "accuracy", "loss"),
+    "tagging": ("f1", "surface_f1", "accuracy", "loss"),
     "forecasting": ("mse", "mae", "loss"),
 }
 """The metrics that can select the best weights for each task; the first is the default."""

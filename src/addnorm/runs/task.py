@@ -16,6 +16,7 @@ from addnorm.data.examples import Corpus, Task
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
@@ -52,7 +53,7 @@ def task_of_head(head: Any) -> Task | None:
     """
     if isinstance(head, ClassificationHeadConfig | SimilarityHeadConfig):
         return PROBLEMS[head.problem]
-    if isinstance(head, TaggingHeadConfig):
+    if isinstance(head, TaggingHeadConfig | CRFHeadConfig):
         return "tagging"
     if isinstance(head, ForecastHeadConfig):
         return "forecasting"
@@ -101,7 +102,7 @@ def task_of_model(model: ModelConfig) -> Task:
         )
     raise InputError(
         f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "
-        "scores. Valid: classification, similarity, tagging, token, forecast."
+        "scores. Valid: classification, similarity, tagging, crf, token, forecast."
     )
 
 
@@ -181,5 +182,7 @@ def command_for(task: Task) -> str:
             return "addnorm generate"
         case "masked_language":
             return "addnorm fill"
+        case "forecasting":
+            return "addnorm forecast"
         case _:
             return "addnorm classify"

@@ -49,6 +49,7 @@ from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.start import transfer_matching_weights
 from addnorm.runs.task import target_unit
 from addnorm.runs.teacher import begin_from, open_teacher
+from addnorm.runs.variables import variables_of, write_variables
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
 from addnorm.train.checkpoint import checkpoints_in
@@ -182,6 +183,7 @@ class Prepared:
         write_data_digests(folder, self.encoded)
         write_beside(folder, self.beside)
         write_scaling(folder, self.data.scaling)
+        write_variables(folder, variables_of(self.data.corpus))
         write_settings(folder, self.recipe, self.tokenizers, self.labels)
 
     def write_changes(self, folder: Path, saved: Saved) -> None:

@@ -115,7 +115,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand at a mask, and its probability there."""
+    """A token that may stand at a mask, or the span of a denoiser, and its probability there."""
 
     token: str
     probability: float
@@ -123,7 +123,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Filled:
-    """A text with the most probable token at each mask, and the candidates for each, best first."""
+    """A text with the most probable token at each mask, and the candidates for each, best first.
+
+    A denoiser has one for each, its span; and none where its decoder says the whole text.
+    """
 
     text: str
     masks: list[tuple[Candidate, ...]]

@@ -17,7 +17,6 @@ from addnorm.generate import (
     CompiledTranslation,
     Continuation,
     DecodingConfig,
-    Generated,
     GreedyConfig,
     SampleConfig,
     TextDecoder,
@@ -30,12 +29,15 @@ from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
-from addnorm.nn.heads import ClassificationHead, Transform
+from addnorm.nn.heads import Transform
 from addnorm.nn.masks import Full
 from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for, later
-from addnorm.runs.media import reads_files, transcribed
+from addnorm.runs.media import embedded_files, reads_files, transcribed
+from addnorm.runs.pooled import pooled, wide
+from addnorm.runs.predictions import tags_at
+from addnorm.runs.restoring import BLANK, restored
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.task import command_for
@@ -78,15 +80,17 @@ def write(
 ) -> list[list[Written]]:
     """Continue or translate each text; return the results for each, best first.
 
-    The translation of a blank text is empty; a language model starts a new text. `first` is the
-    number of texts processed before these, an offset for messages and random seeds. `compiled` is
-    used instead of the model, and may be early exits too. Where the model reads images or
-    sound, the texts are the names of files. Raises `InputError` if the model does not generate
-    text, or cannot process a text.
+    The translation of a blank text is empty; a language model starts a new text; a denoiser fills
+    the gaps of a text. `first` is the number of texts before these, an offset for messages and
+    random seeds. `compiled` is used instead of the model, and may be early exits too. Where images
+    or sound are read, texts are names of files. Raises `InputError` if the model writes no text.
     """
+    told = [text for text in texts if isinstance(text, str)]
+    plain = not (stop or compiled)
     if reads_files(run):
-        files = [text for text in texts if isinstance(text, str)]
-        return transcribed(run, files, decoding, max_new_tokens, plain=not (stop or compiled))
+        return transcribed(run, told, decoding, max_new_tokens, plain=plain)
+    if run.task == "denoising":
+        return restored(run, told, decoding, max_new_tokens, plain=plain, first=first)
     target = run.tokenizers.target
     text_decoder = TextDecoder(target, stop)
     match run.model:
@@ -103,9 +107,8 @@ def write(
                 text_decoder=text_decoder,
             )
         case EncoderDecoderModel() as model:
-            sources = [text for text in texts if isinstance(text, str)]
-            filled = [i for i, text in enumerate(sources) if text.strip()]
-            encoded = as_read("translation", run.tokenizers.source, sources)
+            filled = [i for i, text in enumerate(told) if text.strip()]
+            encoded = as_read("translation", run.tokenizers.source, told)
             check_lengths(model, encoded, first)
             some = translate(
                 compiled if isinstance(compiled, CompiledTranslation) else model,
@@ -116,9 +119,8 @@ def write(
                 eos_id=target.eos_ids,
                 text_decoder=text_decoder,
             )
-            blank = [Generated(ids=(), score=0.0, finished="eos")]
             by_place = dict(zip(filled, some, strict=True))
-            found = [by_place.get(i, blank) for i in range(len(sources))]
+            found = [by_place.get(i, [BLANK]) for i in range(len(told))]
         case EncoderModel():
             raise InputError(
                 f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
@@ -194,8 +196,7 @@ def classify(
 ) -> list[Classified]:
     """The class of each text or pair, or the labels above `threshold`; `first` came before.
 
-    In multi-label classification, labels are those above the `threshold`. Raises `InputError` as
-    `tag` does, and for a threshold outside [0, 1].
+    Raises `InputError` as `tag` does, and for a threshold outside [0, 1].
     """
     if run.task != "multi_label":
         check_use(run, "classification", "does not classify texts")
@@ -219,7 +220,7 @@ def predict(
     """The numbers of each text or pair; `first` came before. Raises `InputError` as `tag` does."""
     check_use(run, "regression", "gives no numbers")
     none = torch.empty(0, len(run.labels), device=run.device)
-    return torch.cat([none, *map(_wide, _of_texts(run, texts, batch_size, first))])
+    return torch.cat([none, *map(wide, _of_texts(run, texts, batch_size, first))])
 
 
 def _of_texts(
@@ -255,9 +256,9 @@ def tag(
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         read = [words_as_read(run.tokenizers.source, words) for words in some]
-        best = batch_logits(run, [ids for ids, _ in read], first + start).argmax(-1).tolist()
-        for row, (_, places) in zip(best, read, strict=True):
-            results.append([run.labels[row[place]] for place in places])
+        logits = batch_logits(run, [ids for ids, _ in read], first + start)
+        best = tags_at(run.model.head, logits, [places for _, places in read])
+        results += [[run.labels[tag] for tag in row] for row in best]
     return results
 
 
@@ -287,8 +288,13 @@ def embed(
     batch_size: int = 64,
     first: int = 0,
 ) -> Float[Tensor, "texts width"]:
-    """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages."""
+    """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages.
+
+    Where the model reads images or sound, the texts are the names of files.
+    """
     check_choice("pooling", pooling or "mean", get_args(Pooling))
+    if reads_files(run):
+        return embedded_files(run, texts, pooling, batch_size)
     folder = SentenceVectors.of(run.folder) if pooling is None else None
     if not texts:
         return embed(run, ["a"], pooling)[:0]
@@ -296,10 +302,10 @@ def embed(
     for start in range(0, len(texts), batch_size):
         x, ctx = _hidden(run, texts[start : start + batch_size], first + start, folder)
         if folder is None:
-            found.append(_pooled(run, x, ctx, pooling))
+            found.append(pooled(run, x, ctx, pooling))
         else:
             assert ctx.valid is not None
-            found.append(folder.vectors(_wide(x), ctx.valid))
+            found.append(folder.vectors(wide(x), ctx.valid))
     return torch.cat(found)
 
 
@@ -307,7 +313,7 @@ def embed(
 def hidden_states(run: Run, text: str) -> Float[Tensor, "seq d_model"]:
     """The final hidden states of one text."""
     x, _ = _hidden(run, [text], 0)
-    return _wide(x[0])
+    return wide(x[0])
 
 
 def _hidden(
@@ -346,30 +352,6 @@ def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:
     if not (isinstance(model, DecoderModel) and isinstance(transform, Transform)):
         return x
     return x if transform.proj.out_features == x.shape[-1] else transform(x)
-
-
-def _pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
-    """Pool the hidden states into one vector per text, by default as the model learnt to."""
-    if isinstance(run.model.head, SimilarityHead) and pooling in (None, "head"):
-        return _wide(run.model.head.vectors(x, ctx))
-    if pooling == "head":
-        vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
-        if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
-            raise InputError(
-                f"{run.name}: pooling = 'head' needs a head that gives a vector for a text, as "
-                "'pooler' does: use 'mean', 'first' or 'last'"
-            )
-        return _wide(vectors)
-    assert ctx.valid is not None
-    lengths, x = ctx.valid.sum(1), _wide(x)
-    if pooling in (None, "mean"):
-        return torch.where(ctx.valid[..., None], x, 0.0).sum(1) / lengths[:, None]
-    places = torch.zeros_like(lengths) if pooling == "first" else lengths - 1
-    return x[torch.arange(len(x), device=x.device), places]
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 @torch.inference_mode()

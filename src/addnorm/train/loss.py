@@ -15,6 +15,7 @@ from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
+from addnorm.nn.crf import CRFHead, log_likelihood
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.parts import Family
@@ -107,6 +108,23 @@ def loss_sum(
         )
     of = binary_cross_entropy_sum if targets.dtype == torch.bool else squared_error_sum
     return of(outputs, targets)
+
+
+def labels_loss_sum(
+    head: nn.Module,
+    outputs: Float[Tensor, "*batch outputs"],
+    targets: Shaped[Tensor, "*targets"],
+    label_smoothing: float = 0.0,
+    soft_targets: Float[Tensor, "*batch outputs"] | None = None,
+) -> Float[Tensor, ""]:
+    """`loss_sum` of the outputs of a head, or `-log p` of all tags of each text by a CRF."""
+    if not isinstance(head, CRFHead):
+        return loss_sum(outputs, targets, label_smoothing, soft_targets)
+    return -_tags_log_likelihood(head.chain, outputs, targets, targets != IGNORED).sum()
+
+
+# A loop over words: a compiled model leaves its graph here.
+_tags_log_likelihood = cast("Callable[..., Tensor]", torch.compiler.disable(log_likelihood))
 
 
 class CrossEntropy(nn.Module):

@@ -14,6 +14,7 @@ from addnorm.errors import InputError
 from addnorm.nn.blocks import Stack
 from addnorm.parts import Family, kind_of
 from addnorm.quantize.torchao_import import torchao_for
+from addnorm.train.muon import Muon
 
 Betas = tuple[Probability, Probability]
 
@@ -116,7 +117,7 @@ class MuonConfig:
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         roles = roles_of(model)
-        muon = torch.optim.Muon(
+        muon = Muon(
             roles.matrices, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
         )
         return [muon, self.adamw.over(roles.tables, roles.vectors, lr)]

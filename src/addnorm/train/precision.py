@@ -6,10 +6,18 @@ from typing import Literal
 import torch
 
 from addnorm.errors import InputError
+from addnorm.nn.linear import multiplies_natively
 
-PrecisionName = Literal["float32", "bfloat16", "float16"]
+PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 
 _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve_precision(name: PrecisionName, device: torch.device) -> PrecisionName:
+    """The precision of that name; "auto" selects bfloat16 where the device has products of it."""
+    if name != "auto":
+        return name
+    return "bfloat16" if multiplies_natively(torch.bfloat16, device) else "float32"
 
 
 def autocast(precision: PrecisionName, device: torch.device) -> AbstractContextManager[object]:
@@ -22,6 +30,7 @@ def autocast(precision: PrecisionName, device: torch.device) -> AbstractContextM
             "train.precision = 'float16' needs a GPU: on a CPU float16 products are hundreds of "
             "times slower than float32. Use 'bfloat16' or 'float32'."
         )
+    precision = resolve_precision(precision, device)
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=_TYPES[precision])

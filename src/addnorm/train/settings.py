@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from addnorm.config import Probability, config
 from addnorm.data.batching import BatchingConfig, TokensConfig
@@ -47,6 +47,10 @@ class TrainConfig:
     """The probability mass taken from the right token and spread over all (Szegedy et al. 2016,
     §7).
     """
+    logit_adjustment: NonNegativeFloat = 0.0
+    """How much of a class's rarity is taken from its logits while learning, so that rare classes
+    are found more often: 0 for none, 1 for the least mean error over classes (Menon et al. 2021).
+    """
     clip: PositiveFloat | None = 1.0
     """The largest global norm of the gradient: a larger one is scaled down (Pascanu et al.
     2013).
@@ -56,7 +60,9 @@ class TrainConfig:
     accumulate: PositiveInt = 1
     """Batches whose gradients make up one step."""
     precision: PrecisionName = "float32"
-    """The type in which products run; weights and optimiser stay in float32."""
+    """The type in which products run; weights and optimiser stay in float32. `auto` takes bfloat16
+    where the processor or GPU multiplies it, else float32.
+    """
     ema: Probability | None = None
     """The decay, per step, of a moving average of the weights that the run ends with."""
     average: NonNegativeInt = 0
@@ -112,6 +118,11 @@ class TrainConfig:
             (
                 other and self.label_smoothing,
                 f"label_smoothing is that of cross_entropy: leave it out with {other}",
+            ),
+            (
+                self.logit_adjustment and (other or self.distillation is not None),
+                f"logit_adjustment is that of cross_entropy: leave it out with "
+                f"{other or 'distillation'}",
             ),
             (
                 other

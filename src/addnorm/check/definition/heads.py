@@ -13,6 +13,7 @@ from addnorm.check.definition.layers import Tokens, Weights, activated, linear, 
 from addnorm.check.definition.norms import normalised
 from addnorm.check.definition.texts import Texts
 from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
@@ -47,6 +48,11 @@ def token(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
 def tagging(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Devlin et al. 2019, §5.3."""
     return linear(weights, "proj", transformed(config.transform, under(weights, "transform"), x))
+
+
+def crf(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Lample et al. 2016, §2.2: the scores `P` of single words."""
+    return linear(weights, "proj", x)
 
 
 def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
@@ -124,6 +130,7 @@ HEADS = Definitions[Callable[[Any, Weights, Tokens, Texts], Outputs]](
     {
         TokenHeadConfig: token,
         TaggingHeadConfig: tagging,
+        CRFHeadConfig: crf,
         ForecastHeadConfig: forecast,
         ClassificationHeadConfig: classification,
         SimilarityHeadConfig: similarity,

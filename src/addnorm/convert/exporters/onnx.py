@@ -48,6 +48,7 @@ from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding, ConvolutionalEmbeddingConfig
+from addnorm.nn.crf import CRFHead
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
 from addnorm.quantize import is_quantized
@@ -81,6 +82,11 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
         raise InputError("ONNX export needs onnx: pip install 'addnorm[onnx]'") from error
     check_traceable("this model cannot be exported to ONNX", model)
     check_types("ONNX", model)
+    if isinstance(model.head, CRFHead):
+        raise InputError(
+            "ONNX cannot hold head (CRFHead): a graph does not search for the best path of tags. "
+            "Train with model.head.kind = 'tagging' for one."
+        )
     if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
         raise InputError("onnxruntime has no bfloat16 on a CPU: export float32 or float16")
     plain = _plain(model)

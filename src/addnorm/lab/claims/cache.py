@@ -25,7 +25,7 @@ from addnorm.lab.statistics import mean_interval
 from addnorm.quantize import with_weights
 
 LENGTHS = {"quick": (64, 256, 512), "full": (64, 256, 1024), "night": (64, 256, 1024, 4096)}
-STEPS = {"quick": 60, "full": 1500, "night": 5000}
+STEPS = {"quick": 60, "full": 1500, "night": 1500}
 WEIGHTS = ("float32", "bfloat16", "int8")
 LENGTH, WIDTH, LIMIT = 32, 256, 0.02
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from addnorm.lab.statistics import Interval, mean_interval
 
 Size = Literal["quick", "full", "night"]
-"""All ten in ten minutes, in about three hours, or in eight, on two cores."""
+"""All ten in ten minutes, in about two and a half hours, or in eight, on two cores."""
 
 SEEDS: Mapping[Size, int] = {"quick": 3, "full": 5, "night": 5}
 

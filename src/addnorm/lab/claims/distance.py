@@ -32,9 +32,8 @@ MIXERS: Mapping[str, Mapping[str, Any]] = {
 Draw = Callable[[torch.Generator, int, int], Examples]
 TASKS: Mapping[str, Draw] = {"copying": remembered, "recall": recalled, "adding": added}
 DISTANCES = {"quick": (2, 16, 64), "full": (2, 16, 128, 512), "night": (2, 16, 128, 512)}
-FARTHEST = 512  # which in full size copying alone takes: each cell there costs minutes
-NEAREST = 8  # what recall has before its question: four pairs of a key and a value
-STEPS = {"quick": 100, "full": 300, "night": 2000}
+BESIDE = {"full": (16,), "night": (16, 128, 512)}  # of recall and adding, which decide nothing
+STEPS = {"quick": 100, "full": 300, "night": 300}
 QUICK = ("copying",)
 REACH = 2 * (3 - 1) + 1  # of two stacked convolutions of width three
 
@@ -45,8 +44,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
     return [
         {"mixer": mixer, "asked": asked, "distance": distance, "steps": STEPS[size]}
         for asked in tasks
-        for distance in DISTANCES[size]
-        if asked == "copying" or (distance > NEAREST and (distance < FARTHEST or size == "night"))
+        for distance in (DISTANCES if asked == "copying" else BESIDE)[size]
         for mixer in MIXERS
     ] + [{"reach": "convolution"}]
 

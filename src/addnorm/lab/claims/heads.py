@@ -28,7 +28,7 @@ from addnorm.lab.claims.learning import (
 )
 from addnorm.lab.claims.tasks import text_of
 
-STEPS = {"quick": 200, "full": 1500, "night": 5000}
+STEPS = {"quick": 200, "full": 1500, "night": 3000}
 PAST = {"quick": 512, "full": 2048, "night": 2048}
 HEADS, KV_HEADS, LENGTH, LIMIT = (1, 2, 4, 8), (8, 4, 2, 1), 32, 0.05
 

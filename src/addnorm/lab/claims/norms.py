@@ -23,8 +23,8 @@ from addnorm.lab.statistics import mean_interval
 
 NORMS, RATED = ("layernorm", "rmsnorm", "batchnorm"), ("layernorm", "batchnorm")
 SPREADS = {"quick": (0.0, 0.9), "full": (0.0, 0.5, 0.9), "night": (0.0, 0.25, 0.5, 0.75, 0.95)}
-STEPS = {"quick": 120, "full": 400, "night": 1000}
-POWERS = {"quick": range(0, 13, 2), "full": range(13), "night": range(17)}
+STEPS = {"quick": 120, "full": 400, "night": 400}
+POWERS = {"quick": range(0, 13, 2), "full": range(4, 13), "night": range(17)}
 SLOWEST = 1e-3
 WORST_SPREAD, MEAN_LENGTH = 0.9, 24
 

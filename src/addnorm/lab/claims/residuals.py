@@ -27,7 +27,7 @@ from addnorm.nn.types import Hidden, Valid
 
 GAINS = (0.0, 0.5, 1.0)
 DEPTHS = {"quick": (4, 12), "full": (4, 12, 32), "night": (4, 12, 32, 64, 128)}
-STEPS = {"quick": 120, "full": 300, "night": 1000}
+STEPS = {"quick": 120, "full": 300, "night": 300}
 LENGTH, SEQUENCES = 32, 16
 
 

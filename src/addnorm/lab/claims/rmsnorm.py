@@ -30,7 +30,7 @@ from addnorm.lab.claims.learning import (
 from addnorm.lab.claims.tasks import Examples, Text, next_tokens, text_of
 
 NORMS = ("layernorm", "rmsnorm")
-STEPS = {"quick": 300, "full": 2000, "night": 8000}
+STEPS = {"quick": 300, "full": 2000, "night": 4000}
 TIMED = {"quick": 20, "full": 60, "night": 200}
 WIDTHS, LENGTH, LIMIT = (64, 256), 32, 0.02
 

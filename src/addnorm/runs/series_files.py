@@ -1,0 +1,100 @@
+"""Classes and numbers of new series by a trained model, from tables like those it learnt from."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.data import LabelledSeriesConfig
+from addnorm.data.signals import side_by_side
+from addnorm.data.text_files import find
+from addnorm.errors import InputError
+from addnorm.runs.run import Run
+from addnorm.runs.types import Classified
+from addnorm.runs.variables import read_variables
+
+
+@dataclass(frozen=True)
+class SeriesAnswer:
+    """What a model says of a series of a table: its class, or its numbers by their names."""
+
+    file: Path
+    series: str
+    classified: Classified | None
+    numbers: dict[str, float]
+
+
+def reads_tables(run: Run) -> bool:
+    """Whether the model reads whole series, each in the rows of a table."""
+    return isinstance(run.recipe.data, LabelledSeriesConfig)
+
+
+@torch.inference_mode()
+def answer_series(
+    run: Run,
+    files: Sequence[Path],
+    *,
+    errors: Literal["stop", "skip"] = "stop",
+    skipped: Callable[[InputError], None] = lambda _: None,
+    batch_size: int = 64,
+) -> Iterator[SeriesAnswer]:
+    """The class, or the numbers, of each series of each table, in their order.
+
+    A table has the columns of the training data by their names, in any order; that of the answer
+    may be missing, and is not read. Raises `InputError` for a table that cannot be read and for a
+    series with an empty cell; or leaves the rest of that table, or that series, out and hands the
+    error to `skipped`.
+    """
+    data = run.recipe.data
+    if not isinstance(data, LabelledSeriesConfig):
+        raise InputError(f"{run.name}: a {run.task} model reads no tables of series with an answer")
+    variables = read_variables(run.folder)
+    for file in files:
+        found = _series(data, file, variables, errors, skipped)
+        while some := list(islice(found, batch_size)):
+            yield from _answered(run, file, some)
+
+
+def _series(
+    data: LabelledSeriesConfig,
+    file: Path,
+    variables: tuple[str, ...],
+    errors: Literal["stop", "skip"],
+    skipped: Callable[[InputError], None],
+) -> Iterator[tuple[str, Float[Tensor, "variables time"]]]:
+    """The series of a table by their names, each complete."""
+    try:
+        for one in data.series(find(file, Path()), variables):
+            values = data.values(one)
+            if not isinstance(values, str):
+                yield one.name, values
+                continue
+            error = InputError(f"{one.where}: series {one.name!r}: {values}")
+            if errors == "stop":
+                raise error
+            skipped(error)
+    except InputError as error:
+        if errors == "stop":
+            raise
+        skipped(error)
+
+
+def _answered(
+    run: Run, file: Path, some: Sequence[tuple[str, Float[Tensor, "variables time"]]]
+) -> Iterator[SeriesAnswer]:
+    inputs = side_by_side([values for _, values in some])
+    outputs = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
+    classes = run.task == "classification"
+    rows = outputs.float().softmax(-1) if classes else outputs.float()
+    for (name, _), row in zip(some, rows.tolist(), strict=True):
+        by_name: dict[str, float] = dict(zip(run.labels, row, strict=True))
+        if classes:
+            best = max(by_name, key=by_name.__getitem__)
+            yield SeriesAnswer(file, name, Classified(best, (best,), by_name), {})
+        else:
+            yield SeriesAnswer(file, name, None, by_name)
