@@ -18,6 +18,7 @@ from series_pictures import forecast, patches
 from torch import Tensor
 
 import addnorm
+from addnorm.data.audio import log_mel
 from addnorm.data.augmentation import (
     Augmentation,
     CropConfig,
@@ -27,8 +28,11 @@ from addnorm.data.augmentation import (
 )
 from addnorm.data.batching import TokensConfig
 from addnorm.data.dates import DatesConfig
+from addnorm.data.examples import Clip, Transcribed
+from addnorm.data.frames import SpecAugmentConfig
 from addnorm.data.mixing import CutMixConfig, MixupConfig
 from addnorm.data.randaugment import RandAugmentConfig
+from addnorm.data.strings import StringsConfig
 from addnorm.data.tokenizers import BPEConfig
 from addnorm.inspect.curves import Curves, training_picture
 from addnorm.inspect.look import look
@@ -65,7 +69,7 @@ def draw_all(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     drawn = (positions, biases, rotary, masks, norms, gradients, window, speed, curves)
-    for draw in (*drawn, augmentation, inside, patches, forecast):
+    for draw in (*drawn, augmentation, masked, string, inside, patches, forecast):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
@@ -279,6 +283,43 @@ def augmentation() -> Figure:
         found = given if change is None else change(given, [Random(4), Random(5)])
         axis.imshow(found.images[0].movedim(0, -1) / 255)
         axis.set(title=name, xticks=[], yticks=[])
+    return figure
+
+
+def masked() -> Figure:
+    """The log-mel features of two words made of tones, and the same with random masks."""
+    whole = log_mel(torch.cat([_word(3), torch.zeros(1600), _word(8)]), 8000, 40)
+    changed = SpecAugmentConfig(time_width=12, mel_width=8).masked(whole, 5)
+    return _frames({"a clip": whole, "in training": changed})
+
+
+def string() -> Figure:
+    """A string of clips, as `data.strings` makes it, with the text that is to be written."""
+    words = {str(n): log_mel(_word(n), 8000, 40) for n in (3, 1, 4)}
+    joined = StringsConfig(pause=(8, 20)).joined(
+        [Clip(frames, name) for name, frames in words.items()], Random(1)
+    )
+    assert isinstance(joined, Transcribed)
+    return _frames({f'"{joined.text}"': joined.frames})
+
+
+def _word(n: int) -> Tensor:
+    """A third of a second of two tones that glide, another pair for each number."""
+    times = torch.arange(2700) / 8000
+    low, high = 250 + 60 * n, 900 + 220 * n
+    swell = torch.sin(torch.pi * torch.arange(2700) / 2700)
+    tones = torch.sin(2 * torch.pi * (low + 200 * times) * times)
+    return swell * (tones + 0.4 * torch.sin(2 * torch.pi * (high - 300 * times) * times)) / 2
+
+
+def _frames(clips: dict[str, Tensor]) -> Figure:
+    figure, axes = plt.subplots(
+        1, len(clips), figsize=(8, 2.2), layout="constrained", squeeze=False, sharey=True
+    )
+    for axis, (title, frames) in zip(axes[0], clips.items(), strict=True):
+        axis.imshow(frames, origin="lower", aspect="auto", cmap="magma")
+        axis.set(title=title, xlabel="frames, a hundredth of a second each", yticks=[])
+    axes[0][0].set_ylabel("mel features")
     return figure
 
 

@@ -70,8 +70,8 @@ SURFACE = {
     },
     "quantize": {
         "--run", "--out", "--to", "--weights-only", "--dynamic", "--static", "--range",
-        "--smoothing", "--rounding", "--group-size", "--calibrate", "--keep", "--keep-worst",
-        "--split", "--sweep", "--plot", "--import",
+        "--smoothing", "--rounding", "--group-size", "--calibrate", "--keep", "--include",
+        "--keep-worst", "--split", "--sweep", "--plot", "--import",
     },
     "merge": {"--run", "--out", "--import"},
     "distill": {

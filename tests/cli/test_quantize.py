@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.runs.own_parts import forgotten, own_recipe, write_parts
 
 RunOf = Callable[[str], Path]
 Command = Callable[..., tuple[int, str, str]]
@@ -28,7 +29,7 @@ def test_a_table_and_a_folder(run_of: RunOf, tmp_path: Path, addnorm: Command) -
     assert len(before) == len(after)
     assert "rise of the loss if that layer alone is rounded" in said
     assert "kept as before: " in said
-    assert re.search(r"not quantised: [\d,]+ weights: ", said)
+    assert re.search(r"not quantised: [\d,]+ weights: .*; \d+ % of the new size", said)
     code, said, err = addnorm("info", out)
     assert code == 0, err
     assert re.search(r"weights +int8 static", said)
@@ -38,6 +39,46 @@ def test_a_table_and_a_folder(run_of: RunOf, tmp_path: Path, addnorm: Command) -
     code, said, err = addnorm("evaluate", out, "--split", "valid")
     assert code == 0, err
     assert '"loss"' in said
+
+
+def test_layers_of_own_modules_are_named(
+    tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_parts(tmp_path)
+    own = '{ kind = "own_norms:WideConfig" }'
+    recipe = own_recipe(tmp_path, "model.feedforward", own, imports='import = ["own_norms.py"]')
+    text = recipe.read_text().replace('feedforward = { kind = "mlp", d_ff = 32 }\n', "")
+    recipe.write_text(text)
+    with forgotten("own_norms"):
+        code, _, err = addnorm("train", recipe, "--out", "run")
+        assert code == 0, err
+        words = ["quantize", "run", "--import", "own_norms.py"]
+        code, plain, err = addnorm(*words, "--out", "plain")
+        assert code == 0, err
+        names = [f"stack.blocks.0.feedforward.{one}" for one in ("inner", "outer")]
+        assert f"--include quantises these too: {', '.join(names)}" in plain
+        code, said, err = addnorm(*words, "--include", "*.inner", names[1], "--out", "small")
+        assert code == 0, err
+        assert "--include" not in said
+        shares = [float(re.findall(r"^int8 +\S+ +(\S+)", one, re.M)[0]) for one in (plain, said)]
+        assert shares[1] < shares[0]
+        code, said, err = addnorm("info", "small", "--import", "own_norms.py")
+        assert code == 0, err
+        assert f"quantised by name  {', '.join(names)}" in re.sub(r" {2,}", "  ", said)
+        code, said, err = addnorm(
+            "evaluate", "small", "--split", "valid", "--import", "own_norms.py"
+        )
+        assert code == 0, err
+        changed = text.replace('WideConfig"', 'WideConfig", reads_weights = true')
+        recipe.write_text(changed)
+        code, _, err = addnorm("train", recipe, "--out", "reads")
+        assert code == 0, err
+        words[1] = "reads"
+        code, said, err = addnorm(*words, "--include", "*.inner", "--out", "none")
+        assert (code, said) == (2, "")
+        assert "reads a layer's weight itself" in err
+        assert not (tmp_path / "none" / "config.json").exists()
 
 
 def test_no_figure_is_cut_off(

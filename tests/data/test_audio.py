@@ -99,6 +99,38 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_audio(tmp_path / "nan.wav")
 
 
+@pytest.mark.parametrize("kept", [0.3, 0.9, 0.99])
+def test_a_truncated_aiff_is_refused(kept: float, tmp_path: Path) -> None:
+    path = tmp_path / "a.aiff"
+    soundfile.write(path, torch.randn(4000).numpy() / 8, 8000)
+    assert read_audio(path)[0].shape == (1, 4000)
+    path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
+    with pytest.raises(InputError, match=r"truncated: .* bytes are missing"):
+        read_audio(path)
+
+
+@pytest.mark.parametrize("codec", ["GSM610", "G721_32", "ULAW", "IMA_ADPCM"])
+def test_codecs_that_cannot_seek_are_read(codec: str, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", (tone(440.0, rate=8000) / 2).numpy(), 8000, codec)
+    found, _ = read_audio(tmp_path / "a.wav")
+    assert found.shape[1] >= 4000
+    assert 0.2 < float(found.square().mean().sqrt()) < 0.5
+
+
+def test_a_header_that_promises_more_than_memory_is_refused(tmp_path: Path) -> None:
+    data = write(tmp_path / "a.wav", [[0] * 100]).read_bytes()
+    wrong = data[:40] + struct.pack("<I", 2**31 - 2**13) + data[44:]
+    (tmp_path / "a.wav").write_bytes(wrong)
+    with pytest.raises(InputError, match=r"a\.wav is empty or truncated"):
+        read_audio(tmp_path / "a.wav")
+
+
+def test_a_clip_of_numbers_beyond_sound_is_named(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", (tone(440.0) * 1e30).numpy(), 16_000, "FLOAT")
+    with pytest.raises(InputError, match=r"a\.wav is too loud: its samples reach 1e\+30"):
+        config(tmp_path).load()
+
+
 # Clips.
 
 
@@ -176,6 +208,51 @@ def test_filters_are_triangles_of_area_one() -> None:
         assert torch.equal(inside, torch.arange(inside[0], inside[-1] + 1))
         rises = row[inside].diff() > 0
         assert not (rises[1:] & ~rises[:-1]).any(), "one peak"
+
+
+def by_definition(n_mels: int, n_fft: int, rate: int) -> Tensor:
+    """Slaney's triangles bin by bin, each bin `rate / n_fft` from the next, in Python's floats."""
+
+    def hertz(mel: float) -> float:
+        return 200 * mel / 3 if mel < 15 else 1000 * math.exp((mel - 15) * math.log(6.4) / 27)
+
+    top = 15 + 27 * math.log(rate / 2 / 1000) / math.log(6.4) if rate > 2000 else 3 * rate / 400
+    edges = [hertz(top * i / (n_mels + 1)) for i in range(n_mels + 2)]
+    rows = []
+    for low, peak, high in zip(edges, edges[1:], edges[2:], strict=False):
+        row = []
+        for k in range(n_fft // 2 + 1):
+            f = k * rate / n_fft
+            height = (f - low) / (peak - low) if f < peak else (high - f) / (high - peak)
+            row.append(max(0.0, height) * 2 / (high - low))
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("rate", [1000, 8000, 11_025, 16_000, 22_050, 44_100, 48_000])
+def test_filters_are_those_of_the_definition(rate: int) -> None:
+    """At 11,025 and 22,050 a second the window is odd: no bin is at half the rate."""
+    window = rate // 40
+    found = mel_filters(20, window, rate)
+    assert_close(found, by_definition(20, window, rate), rtol=0, atol=1e-15)
+
+
+# Of librosa 0.11 in float64: `stft` with `center` and "reflect", `filters.mel`, and the equation.
+LIBROSA = {
+    8000: (1.290515346, -0.658465712, -0.658465712, -0.25611773, -77.475373),
+    11_025: (1.373985813, -0.313787883, 0.185085711, -0.472260176, -18.2982521),
+    22_050: (1.524678747, -0.021761565, 1.161740718, -0.35398121, 22.8929205),
+}
+
+
+@pytest.mark.parametrize("rate", LIBROSA)
+def test_features_are_those_of_librosa(rate: int) -> None:
+    n = torch.arange(rate // 4, dtype=torch.float64)
+    clip = torch.sin(2 * math.pi * 0.01 * n + 0.3) + 0.5 * torch.sin(2 * math.pi * 0.13 * n)
+    found = log_mel(clip, rate, 20)
+    assert found.shape == (20, 25)
+    some = [*found[[0, 3, 11, 19], [0, 12, 7, 24]].tolist(), float(found.sum())]
+    assert some == pytest.approx(LIBROSA[rate], abs=1e-7)
 
 
 def test_a_pure_tone_is_loudest_in_its_own_band() -> None:

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.data import Corpus, Image, ImagesConfig, Labelled
+from addnorm.data import Captioned, Corpus, Image, ImagesConfig, Labelled
+from addnorm.data.augmentation import FlipConfig
 from addnorm.data.batching import ExamplesConfig, PackedConfig, TokensConfig, WindowsConfig
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.data.images import Images, moved
+from addnorm.data.mixing import CutMixConfig, MixupConfig
 from addnorm.data.tokenizers import CharConfig
 from addnorm.errors import InputError
 
@@ -224,6 +226,32 @@ def test_an_image_is_encoded_with_its_class() -> None:
     assert [one.targets for one in corpus.train[:4]] == [[0], [1], [2], [0]]
     with pytest.raises(InputError, match="unknown label '2'"):
         encode(Corpus(train=[Image(torch.zeros(1, 2, 2, dtype=torch.uint8), "2")]), None, ["0"])
+
+
+def with_texts(n: int = 12) -> EncodedCorpus:
+    pictures = torch.arange(n * 30, dtype=torch.uint8).view(n, 1, 5, 6)
+    examples = [Captioned(one, "abcd"[: 1 + i % 4]) for i, one in enumerate(pictures)]
+    tokenizers = Tokenizers.train(CharConfig(), Corpus(train=examples))
+    return encode(Corpus(train=examples), tokenizers)
+
+
+def test_images_with_texts_are_changed_and_keep_their_texts() -> None:
+    """Augmentation was for classes alone, and took the ids of a text for those."""
+    plain = ExamplesConfig(size=5).build(with_texts(), seed=3).train
+    flipped = ExamplesConfig(size=5, augment=(FlipConfig(probability=1.0),))
+    both = zip(plain.batches(), flipped.build(with_texts(), seed=3).train.batches(), strict=True)
+    for as_it_is, changed in both:
+        assert changed.indices == as_it_is.indices
+        assert torch.equal(changed.inputs["source"], as_it_is.inputs["source"].flip(-1))
+        assert torch.equal(changed.inputs["target"], as_it_is.inputs["target"])
+        assert torch.equal(changed.targets, as_it_is.targets)
+        assert changed.soft_targets is None
+
+
+@pytest.mark.parametrize("mixed", [MixupConfig(), CutMixConfig()])
+def test_texts_are_not_mixed(mixed: MixupConfig | CutMixConfig) -> None:
+    with pytest.raises(InputError, match="mixup and cutmix mix the classes of images"):
+        ExamplesConfig(size=5, augment=(mixed,)).build(with_texts(), seed=3)
 
 
 def test_a_batch_is_what_a_model_reads() -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import soundfile
+import torch
 from PIL import Image as pillow
 from pyarrow import parquet
 
-from addnorm.data import Captioned, Image, ImageFilesConfig
+from addnorm.data import AudioConfig, Captioned, Image, ImageFilesConfig
+from addnorm.data.examples import signal_of
 from addnorm.data.strings import StringsConfig
 from addnorm.errors import InputError
 
@@ -178,3 +181,83 @@ def test_strings_of_files(root: Path) -> None:
     assert sorted(" ".join(texts(found)).split()) == ["0", "1", "2", "3"]
     with pytest.raises(InputError, match=r"leave out data\.labels"):
         config(root, "flat", labels="text_beside", strings=strings).load()
+
+
+# Every medium by every reader, with a class and with a text.
+
+READERS = ("folder", "pattern", "csv", "tsv", "jsonl", "parquet of bytes", "parquet of paths")
+MEDIA: dict[str, dict[str, Any]] = {
+    "images": {
+        "suffix": ".png",
+        "column": "image",
+        "config": ImageFilesConfig,
+        "image_size": (4, 4),
+    },
+    "audio": {"suffix": ".wav", "column": "audio", "config": AudioConfig, "n_mels": 20},
+}
+
+
+def tone(number: int) -> bytes:
+    """A WAV of one pitch."""
+    out = BytesIO()
+    soundfile.write(out, np.sin(np.arange(1600) * (number + 1) / 9) / 2, 16_000, format="WAV")
+    return out.getvalue()
+
+
+def written(root: Path, medium: str, reader: str) -> Any:
+    """The four files where a reader finds them; what `train` names."""
+    facts = MEDIA[medium]
+    rows: list[tuple[str, str]] = []
+    for label, numbers in CLASSES.items():
+        for n in numbers:
+            name = f"{label}/{label}_{n}{facts['suffix']}"
+            (root / "files" / label).mkdir(parents=True, exist_ok=True)
+            content = picture(n) if medium == "images" else tone(n)
+            (root / "files" / name).write_bytes(content)
+            rows.append((f"files/{name}", label))
+    match reader:
+        case "folder":
+            return "files"
+        case "pattern":
+            return f"files/*/*{facts['suffix']}"
+        case "csv" | "tsv":
+            mark = "," if reader == "csv" else "\t"
+            lines = [("file_name", "label"), *rows]
+            (root / f"t.{reader}").write_text("".join(f"{mark.join(row)}\n" for row in lines))
+            return f"t.{reader}"
+        case "jsonl":
+            cells = ({"file_name": file, "label": label} for file, label in rows)
+            (root / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in cells))
+            return "t.jsonl"
+        case _:
+            paths, labels = zip(*rows, strict=True)
+            contents = [{"bytes": (root / path).read_bytes(), "path": None} for path in paths]
+            held = {facts["column"]: contents} if reader.endswith("bytes") else {"file_name": paths}
+            parquet.write_table(pa.table({**held, "label": labels}), root / "t.parquet")
+            return "t.parquet"
+
+
+@pytest.mark.parametrize("labels", ["class", "text"])
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("medium", MEDIA)
+def test_every_medium_by_every_reader(
+    medium: str, reader: str, labels: str, tmp_path: Path
+) -> None:
+    facts = dict(MEDIA[medium])
+    kind = facts.pop("config")
+    train = written(tmp_path, medium, reader)
+    options = {key: facts[key] for key in facts.keys() - {"suffix", "column"}}
+    if labels == "text" and reader == "folder":
+        options["label_pattern"] = "^([a-z]+)_"
+    config = kind(root=tmp_path, train=train, labels=labels, **options)
+    corpus = config.load()
+    assert (corpus.medium, corpus.task) == (
+        medium,
+        "classification" if labels == "class" else "translation",
+    )
+    files = sorted((tmp_path / "files").rglob("*.*"))
+    expected = [(file.parent.name, config.read(file, "")) for file in files]
+    said = [getattr(one, "label", None) or getattr(one, "text", None) for one in corpus.train]
+    assert said == [label for label, _ in expected]
+    for example, (_, signal) in zip(corpus.train, expected, strict=True):
+        assert torch.equal(signal_of(example), signal)

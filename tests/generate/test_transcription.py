@@ -64,6 +64,14 @@ def test_clips_of_several_lengths_are_each_as_alone(decoding: GreedyConfig | Bea
     assert texts("audio", signals, decoding) == alone
 
 
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_images_of_several_sizes_are_each_as_alone(decoding: GreedyConfig | BeamConfig) -> None:
+    sizes = [(4, 8), (6, 8), (4, 8), (8, 6), (4, 10), (6, 8)]
+    images = [torch.randint(0, 256, (1, *size), dtype=torch.uint8) for size in sizes]
+    alone = [best for one in images for best in texts("images", [one], decoding)]
+    assert texts("images", images, decoding) == alone
+
+
 def test_padding_changes_no_logits() -> None:
     signals = signals_of("audio")
     together = Transcription(Translation(built("audio"), BOS), signals, "audio")

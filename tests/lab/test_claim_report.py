@@ -100,3 +100,22 @@ def test_a_table_of_many_places_has_some_of_them() -> None:
     assert head == "| layer | 1 | 5 | 9 | 13 | 17 | 20 | 24 | 28 | 32 |"
     head = table(Results(rows[:13]), "loss", panel, "en")[2]
     assert head.count("|") == 13 + 2
+
+
+def test_a_single_place_has_whiskers_and_words_beside_a_panel_are_broken() -> None:
+    from addnorm.inspect.pictures import blank_figure
+    from addnorm.lab.claim_report import _lines
+
+    panel = Panel(Both("x", "x"), Both("y " * 40, "y"))
+    for xs, n_bands, n_whiskers in (((12,), 0, 2), ((12, 24), 2, 0)):
+        results = Results(
+            (seed, Row("loss", name, x, x + seed / 10))
+            for seed in (1, 2, 3)
+            for x in xs
+            for name in ("post", "pre")
+        )
+        ax = blank_figure(4, 3).subplots()
+        _lines(ax, results, "loss", panel, {"post": "red", "pre": "blue"})
+        kinds = [type(one).__name__ for one in ax.collections]
+        assert kinds.count("FillBetweenPolyCollection") == n_bands
+        assert kinds.count("LineCollection") == n_whiskers

@@ -182,3 +182,10 @@ def test_ctrl_c_ends_jobs_that_run_and_those_that_are_to_begin(
     assert (parent.returncode, err) == (130, "")
     assert time.monotonic() - begun < 60
     assert not (seconds and (tmp_path / "one").exists())
+
+
+def test_a_mistake_within_a_job_has_its_name() -> None:
+    with pytest.raises(InputError, match=r"^norm=b, seed 2: two is refused$"):
+        list(outcomes(Here, refuses, [1, 2, 3], 1, names=["norm=a", "norm=b, seed 2", "c"]))
+    with pytest.raises(InputError, match=r"^two is refused$"):
+        list(outcomes(Here, refuses, [1, 2, 3], 1))

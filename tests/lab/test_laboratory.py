@@ -1,6 +1,7 @@
 """Running claims: every cell once, whatever happens in between, and only what is missing."""
 
 import gzip
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from addnorm.errors import InputError
 from addnorm.lab import laboratory
@@ -163,7 +165,9 @@ def test_being_stopped_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(laboratory, "progress_bar", lambda _: nullcontext(bar))
     with pytest.raises(KeyboardInterrupt):
         run_with_progress([REACH], tmp_path, 1, SimpleNamespace(out=said.append))  # type: ignore
-    assert "the same command goes on" in said[0]
+    assert said[0].startswith("1 cell: about 2 minutes with 1 at once")
+    assert "the same command goes on" in said[1]
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize("line", [b"{}", b"5", b"\xff\xfe", b'{"digest": "a"}'])
@@ -197,3 +201,34 @@ def test_lines_of_another_shape_are_passed_over(rows: object, tmp_path: Path) ->
     (tmp_path / "cache.jsonl").write_text(json.dumps(line | {"rows": [["a", "b", 1, 2.0]]}) + "\n")
     assert len(lines_of(tmp_path, "cache")) == 1
     assert measured(tmp_path, "cache") == [], "a cell that is none any more is not measured"
+
+
+def test_a_line_has_the_seconds_that_its_cell_took(tmp_path: Path) -> None:
+    rows, seconds = laboratory.timed_job(REACH)
+    assert rows == run_job(REACH)
+    assert 0 < seconds < 600
+    laboratory._keep(tmp_path, REACH, rows, seconds)
+    [line] = lines_of(tmp_path, "distance")
+    assert line["seconds"] == round(seconds, 2)
+    old = {name: value for name, value in line.items() if name != "seconds"}
+    (tmp_path / "distance.jsonl").write_text(json.dumps(old) + "\n", "utf-8")
+    assert len(lines_of(tmp_path, "distance")) == 1
+    assert measured(tmp_path, "distance")[0].n_seeds == 1
+
+
+def test_the_plan_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    seen: list[str] = []
+    monkeypatch.setattr(
+        laboratory,
+        "run_claims",
+        lambda *_: seen.append(console.file.getvalue()),  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    jobs = jobs_of(["distance"], "quick")
+    keep(tmp_path, jobs[:7], 1.0)
+    laboratory.run_with_progress(jobs, tmp_path, 2, console)
+    assert seen[0].startswith(
+        f"{len(jobs)} cells, 7 of them kept already: about 1 minute with 2 at once"
+    )

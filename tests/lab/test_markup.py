@@ -182,6 +182,20 @@ def test_the_tables_of_a_terminal_show_brackets(study: Study, capsys) -> None:
     assert capsys.readouterr().out.count(text) == 3
 
 
+def test_names_that_are_long_are_folded_and_not_cut(study: Study, capsys) -> None:
+    from rich.console import Console
+
+    facts = {"folder": "", "parameters": 1, "flops": None, "steps": 1, "tokens": 1, "seconds": 1.0}
+    facts |= {"metric": "loss", "best": 1.0, "best_step": 1, "last_loss": None}
+    runs = [Facts(name="norm-seed-1-" + 20 * end, **facts) for end in "abcd"]
+    fields = {"model.norm.bias_of_a_long_name": ["x", "y", "z", "u"]}
+    console = Console(width=60)
+    console.print(comparison_table(Comparison(runs=runs, fields=fields)))
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert all(out.count(end) >= 20 for end in "abcd")
+
+
 def test_numbers_that_json_has_not_are_null(tmp_path: Path) -> None:
     tree = {"a": [1.0, math.inf, (math.nan, "x")], "b": {"c": -math.inf, "d": None, "e": 1}}
     assert finite(tree) == {"a": [1.0, None, [None, "x"]], "b": {"c": None, "d": None, "e": 1}}

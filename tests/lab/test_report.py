@@ -60,6 +60,7 @@ SUMMARY = Summary(rows=ROWS, metric="loss", lower_is_better=True, splits=["valid
                 "**better** is better: loss −1 on average",
                 "**worse** is worse: loss +1.003",
                 "**open** is undecided at 3 seeds",
+                "**single** is undecided at 1 seed:",
                 "**equal** is equal with every seed",
                 "no interval with a single seed",
                 "**broken** has no figure to compare",

@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.lab.small import small_study
 
 from addnorm.data.examples import Captioned, Pair, Text
 from addnorm.data.forecast_windows import ForecastWindows
+from addnorm.errors import InputError, Interrupted
 from addnorm.lab.statistics import bootstrap_interval
 from addnorm.lab.training import stretch_of, texts_of, values_of
 from addnorm.runs.evaluation import Evaluation
@@ -81,3 +83,25 @@ def test_damaged_times_are_begun_anew(tmp_path: Path) -> None:
     for text, expected in (("[1,", []), ('["a"]', []), ("[1.5, 2]", [1.5, 2.0])):
         file.write_text(text)
         assert _times(file) == expected
+
+
+def test_what_fails_in_training_is_one_message_and_the_log_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from addnorm.lab import training
+
+    def breaks(*_: object, **__: object) -> None:
+        raise IndexError("an own part broke")
+
+    study = small_study(tmp_path, seeds=1)
+    monkeypatch.setattr(training, "train_run", breaks)
+    with pytest.raises(InputError, match=r"IndexError: an own part broke \(where .*train\.log"):
+        training.train_cell(study._job(study.cells[0], None))
+    assert "in breaks" in (study.cells[0].folder / training.LOG).read_text("utf-8")
+    monkeypatch.setattr(training, "train_run", stopped)
+    with pytest.raises(Interrupted):
+        training.train_cell(study._job(study.cells[0], None))
+
+
+def stopped(*_: object, **__: object) -> None:
+    raise Interrupted(3)

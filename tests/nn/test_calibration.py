@@ -60,8 +60,8 @@ EXPECTED: dict[str, tuple[Any, Any]] = {
     "product": ("torch", "onednn"),
     "bias": ("torch", "fused" if multiplies_bfloat16 else "torch"),
     "few_queries": (0, 8),
-    "short_keys": (0, 1024),
-    "many_scores": (UNLIMITED, 2**22),
+    "short_keys": (0, 1024 if multiplies_bfloat16 else 0),
+    "many_scores": (UNLIMITED if multiplies_bfloat16 else 2**22, 2**22),
     "logits_at_once": (2**22, 2**20),
     "keep_pages": (not pages_can_be_kept(), True),
 }

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.models import EncoderConfig
 from addnorm.nn.context import Context
 from addnorm.nn.crf import Chain, CRFHead, CRFHeadConfig, best_tags, log_likelihood
 from addnorm.nn.masks import Full
+from addnorm.nn.patches import PatchEmbeddingConfig
 
 TAGS = 3
 
@@ -120,7 +121,7 @@ def test_the_head_gives_the_scores_of_words() -> None:
 def test_where_it_has_no_place() -> None:
     with pytest.raises(ValueError, match="early exits"):
         EncoderConfig(n_layers=2, head=CRFHeadConfig(), exits=(1,))
-    with pytest.raises(ValueError, match="encoder"):
-        DecoderConfig(head=CRFHeadConfig())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"needs model\.input\.kind = 'tokens'"):
+        EncoderConfig(input=PatchEmbeddingConfig(), head=CRFHeadConfig())
     with pytest.raises(ValueError, match="needs n_labels"):
         EncoderConfig(head=CRFHeadConfig()).build(10)

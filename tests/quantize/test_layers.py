@@ -1,13 +1,25 @@
 """Quantised layers: biases, smoothing, scale and cap as in the layers they stand for."""
 
+import copy
+
+import pytest
 import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.masks import Full
 from addnorm.quantize.activations import Unrounded
+from addnorm.quantize.int4 import Int4Matrix
 from addnorm.quantize.int8 import Int8Matrix
-from addnorm.quantize.layers import QuantizedEmbedding, QuantizedLinear, QuantizedTokenHead
+from addnorm.quantize.layers import (
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedRecurrence,
+    QuantizedTokenHead,
+)
+from addnorm.quantize.rounding import round_nearest
 
 
 def test_inputs_are_divided_by_the_smoothing() -> None:
@@ -35,3 +47,39 @@ def test_an_embedding_looks_rows_up() -> None:
     torch.testing.assert_close(
         layer(torch.tensor([[3, 8]])), table[None, [3, 8]], rtol=0, atol=0.02
     )
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_a_recurrence_is_that_of_its_numbers(kind: type[nn.RNNBase], bias: bool, bits: int) -> None:
+    """In rows, in packed sequences of several lengths, and from a state."""
+    kernel = kind(5, 6, bias=bias, batch_first=True).requires_grad_(False)
+    matrices = {
+        name: Int8Matrix(weight) if bits == 8 else Int4Matrix(round_nearest(weight, 32), d_in)
+        for name, weight, d_in in (
+            ("weight_ih_l0", kernel.weight_ih_l0, 5),
+            ("weight_hh_l0", kernel.weight_hh_l0, 6),
+        )
+    }
+    layer = QuantizedRecurrence(matrices, kernel)
+    plain = copy.deepcopy(kernel)
+    for name, matrix in matrices.items():
+        getattr(plain, name).copy_(matrix.dequantized())
+    x = torch.randn(3, 7, 5)
+    packed = pack_padded_sequence(x, [2, 7, 4], batch_first=True, enforce_sorted=False)
+    state = torch.randn(1, 3, 6)
+    begin = (state, state) if kind is nn.LSTM else state
+    for given in ((x,), (packed,), (x, begin), (packed, begin)):
+        (found, _), (want, _) = layer(*given), plain(*given)
+        if not isinstance(found, torch.Tensor):
+            found, want = found.data, want.data
+        torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
+    assert {k: list(w.shape) for k, w in layer.with_weights(_parameter).named_parameters()} == {
+        k: list(w.shape) for k, w in kernel.named_parameters()
+    }
+    assert not any("_kernel" in name for name in layer.state_dict())
+
+
+def _parameter(matrix: Int8Matrix | Int4Matrix) -> nn.Parameter:
+    return nn.Parameter(matrix.dequantized(), False)

@@ -12,6 +12,7 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, M
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.quantize import (
     Int4Config,
     Int8Config,
@@ -23,14 +24,8 @@ from addnorm.quantize import (
     quantize,
     with_weights,
 )
-from addnorm.quantize.model import (
-    check_some_left,
-    group_size_for,
-    laid_out,
-    names_matching,
-    products_of,
-    scales_of,
-)
+from addnorm.quantize.model import group_size_for, laid_out, scales_of
+from addnorm.quantize.places import check_some_left, names_matching, products_of
 
 ATTENTION = AttentionConfig(n_heads=4)
 KINDS: dict[str, Any] = {
@@ -41,6 +36,13 @@ KINDS: dict[str, Any] = {
     "exits": DecoderConfig(d_model=64, n_layers=2, attention=ATTENTION, exits=(1,)),
     "experts": DecoderConfig(
         d_model=64, n_layers=1, attention=ATTENTION, feedforward=MixtureOfExpertsConfig(n_experts=2)
+    ),
+    "recurrent": DecoderConfig(d_model=64, n_layers=1, attention=RecurrentConfig()),
+    "both ways": EncoderConfig(
+        d_model=64,
+        n_layers=1,
+        attention=RecurrentConfig(cell="gru", bias=False),
+        head=TokenHeadConfig(),
     ),
     "translator": EncoderDecoderConfig(d_model=64, n_layers=1, attention=ATTENTION),
     "encoder": EncoderConfig(d_model=64, n_layers=1, attention=ATTENTION, head=TokenHeadConfig()),
@@ -70,7 +72,7 @@ def inputs(kind: str) -> list[dict[str, torch.Tensor]]:
         ("source", "target")
         if kind == "translator"
         else ("inputs",)
-        if kind == "encoder"
+        if kind in ("encoder", "both ways")
         else ("tokens",)
     )
     return [dict.fromkeys(names, IDS)]

@@ -10,7 +10,7 @@ from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.quantize.activations import StaticConfig
-from addnorm.quantize.model import products_of
+from addnorm.quantize.places import products_of
 from addnorm.quantize.statistics import (
     BINS,
     InputStatistics,

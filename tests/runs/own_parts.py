@@ -52,6 +52,29 @@ class HeadWithoutTask:
         return nn.Linear(d_model, n_outputs)
 
 
+class Wide(nn.Module):
+    def __init__(self, d_model, d_inner, reads_weights):
+        super().__init__()
+        self.inner = nn.Linear(d_model, d_inner)
+        self.outer = nn.Linear(d_inner, d_model)
+        self.reads_weights = reads_weights
+
+    def forward(self, x):
+        if self.reads_weights:
+            x = nn.functional.linear(x, self.inner.weight, self.inner.bias)
+            return self.outer(x.relu())
+        return self.outer(self.inner(x).relu())
+
+
+@dataclass(frozen=True)
+class WideConfig:
+    d_inner: int = 48
+    reads_weights: bool = False
+
+    def build(self, d_model):
+        return Wide(d_model, self.d_inner, self.reads_weights)
+
+
 @dataclass(frozen=True)
 class LossConfig:
     def build(self):

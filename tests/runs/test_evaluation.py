@@ -201,7 +201,7 @@ def test_a_tagger_with_a_crf(run_of: RunOf) -> None:
             scores = run.model(torch.tensor([ids]))[:, places].double()
         gold = torch.tensor([[run.labels.index(one) for one in example.tags]])
         every = torch.ones_like(gold, dtype=torch.bool)
-        total -= float(log_likelihood(head.chain.double(), scores, gold, every))
+        total -= log_likelihood(head.chain.double(), scores, gold, every).item()
         tags.append([run.labels[i] for i in best_tags(head.chain, scores, every)[0]])
         head.chain.float()
     assert evaluation.predictions == dict(enumerate([*(" ".join(one) for one in tags), ""]))

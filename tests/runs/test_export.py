@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ from tests.runs.test_start import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
 import addnorm
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.folder import save
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
+from addnorm.models import EncoderConfig, presets
+from addnorm.nn.crf import CRFHeadConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.export import Form, export_run
 from addnorm.runs.run import Run
@@ -49,9 +54,23 @@ def test_a_file_in_the_place_of_a_folder(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", ["hf", "onnx", "ctranslate2", "gguf"])
 def test_the_order_of_tags_is_left_out_by_none(to: Form, crf: Path, tmp_path: Path) -> None:
     """No format holds the chain of a CRF, and single words' best tags would be others."""
-    with pytest.raises(InputError, match=r"crf head|CRFHead|this one is an encoder|another kind"):
+    why = r"no family can express|CRFHead|this one is an encoder|this model is another kind"
+    with pytest.raises(InputError, match=why):
         export_run(Run.open(crf), tmp_path / "out", to=to)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "body", [presets.bert_base(), presets.roberta_base(), presets.distilbert_base()]
+)
+def test_no_family_has_the_head(body: EncoderConfig, tmp_path: Path) -> None:
+    """A body that it has, with tags before and with the chain now."""
+    small: Any = {"d_model": 8, "n_layers": 1, "attention": replace(body.attention, n_heads=2)}
+    spec = ModelSpec(
+        model=replace(body, head=CRFHeadConfig(), **small), vocab_size=20, labels=("O", "B-x")
+    )
+    with pytest.raises(InputError, match=r"crf head|no family can express"):
+        save(tmp_path / "out", spec, spec.model.build(20, 2), None)
 
 
 def test_it_writes_what_the_run_writes(run: Path, exported: Path) -> None:

@@ -16,10 +16,12 @@ from tests.runs.test_images import write as write_arrays
 from tests.runs.tiny import quiet
 
 from addnorm.cli.main import status
+from addnorm.data.images import mixes
 from addnorm.errors import InputError
+from addnorm.generate import GreedyConfig
 from addnorm.runs.evaluation import evaluation_of
-from addnorm.runs.media import classify_files
-from addnorm.runs.peak_memory import largest_batches
+from addnorm.runs.media import classify_files, embed_files, transcribe_files
+from addnorm.runs.peak_memory import largest_batches, predict_peak_memory
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import Prepared, train_run
@@ -100,6 +102,16 @@ def test_files_have_the_classes_of_their_split(run: Run) -> None:
     for file in tones:  # padding changes nothing
         ours, theirs = found[file].probabilities, alone[file].probabilities
         assert torch.allclose(torch.tensor([*ours.values()]), torch.tensor([*theirs.values()]))
+
+
+def test_files_of_train_among_those_of_test_are_told(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    console = quiet()
+    recipe = read_recipe(file, {"train.epochs": "1", "data.test": "tones/*_[89].wav"})
+    train_run(recipe, tmp_path / "run", resume=True, console=console)
+    told = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "test: 6 of 6 audio are in train too, such as number 1" in told
+    assert "valid: " not in told.partition("in train too")[0][-40:]
 
 
 def test_a_bad_file_is_named_or_left_out(run: Run, tmp_path: Path) -> None:
@@ -246,6 +258,84 @@ def test_the_largest_batch_of_pictures_is_that_of_most_pixels(tmp_path: Path) ->
     found = largest_batches(prepared.loaders.train)
     every = [batch.inputs["inputs"].numel() for batch in prepared.loaders.train.batches()]
     assert found[0].inputs["inputs"].numel() == max(every)
+
+
+def test_the_largest_batch_of_clips_is_that_of_most_frames(tmp_path: Path) -> None:
+    prepared = Prepared(read_recipe(write(tmp_path), {}))
+    found = largest_batches(prepared.loaders.train)
+    every = [batch.inputs["inputs"].numel() for batch in prepared.loaders.train.batches()]
+    assert found[0].inputs["inputs"].numel() == max(every) > min(every)
+
+
+def test_memory_is_predicted_where_images_are_mixed(tmp_path: Path) -> None:
+    prepared = Prepared(read_recipe(write_shades(tmp_path), {}))
+    assert mixes(prepared.recipe.train.batching.augment)
+    assert predict_peak_memory(prepared).activations > 0
+
+
+def test_texts_of_pictures_of_several_sizes(tmp_path: Path) -> None:
+    recipe = write_shades(tmp_path)
+    for file in (tmp_path / "shades").rglob("*.png"):
+        file.with_suffix(".txt").write_text(file.parent.name)
+    text = recipe.read_text()
+    for old, new in {
+        "[model]": 'labels = "text_beside"\n[tokenizer]\nkind = "char"\n[model]',
+        'kind = "encoder"': 'kind = "encoder_decoder"',
+        'head = { kind = "classification", pooling = "mean" }': "",
+        ', "cutmix"': "",
+        "steps = 40": "steps = 80",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    recipe.write_text(text + '\n[eval]\ndecoding = { kind = "greedy" }\n')
+    run = train_run(read_recipe(recipe, {}), tmp_path / "run", resume=False, console=quiet())
+    assert "wer" in evaluation_of(run, "test").scores
+    files = sorted((tmp_path / "shades" / "test").rglob("*.png"))
+    together = [best[0].text for _, best in transcribe_files(run, files, GreedyConfig())]
+    alone = [run.generate([str(file)])[0] for file in files]
+    assert together == [str(one) for one in alone]
+    assert run.embed([str(file) for file in files]).shape == (8, 16)
+
+
+def test_files_become_vectors(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, tones = folder_of(run), folder_of(run).parent / "tones"
+    files = [tones / "low_3.wav", tones / "high_13.wav", tones / "low_4.wav"]
+    together = [vector for _, vector in embed_files(run, files)]
+    for file, vector in zip(files, together, strict=True):  # padding changes nothing
+        [(_, alone)] = embed_files(run, [file])
+        assert torch.allclose(vector, alone, atol=1e-5)
+        frames = run.recipe.data.read(file, "")[None]  # type: ignore[union-attr]
+        hidden, _ = run.model.hidden(frames)  # type: ignore[union-attr]
+        assert torch.allclose(alone, hidden[0].mean(0), atol=1e-5)
+    out = tmp_path / "vectors.npy"
+    (tmp_path / "bad.wav").write_bytes(b"RIFF")
+    words = ["embed", str(folder), *map(str, files), str(tmp_path / "bad.wav")]
+    assert status([*words, "--errors", "skip", "--out", str(out)]) == 0
+    assert "1 of 4 files skipped" in capsys.readouterr().err
+    assert np.allclose(np.load(out), torch.stack(together).numpy(), atol=1e-5)
+    assert status(words) == 2
+    assert "bad.wav is not readable as sound" in capsys.readouterr().err
+    assert status(["embed", str(folder)]) == 2
+    assert "name the image or sound files" in capsys.readouterr().err
+
+
+def test_a_picture_too_small_for_the_model_is_named_or_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_shades(tmp_path)
+    text = recipe.read_text().replace("size_multiple = 4\n", "")
+    old = '{ kind = "patches", size = [8, 8], channels = 1, patch = 4, class_token = false }'
+    assert old in text
+    small = '{ kind = "convolutions", size = [8, 8], channels = 1, widths = [8] }'
+    recipe.write_text(text.replace(old, small).replace("steps = 40", "steps = 2"))
+    train_run(read_recipe(recipe, {}), tmp_path / "run", resume=False, console=quiet())
+    pillow.new("L", (3, 3)).save(tmp_path / "tiny.png")
+    pillow.new("L", (9, 13)).save(tmp_path / "odd.png")
+    words = ["classify", str(tmp_path / "run"), f"{tmp_path}/tiny.png", f"{tmp_path}/odd.png"]
+    assert status(words) == 2
+    assert "tiny.png: an image of 3 × 3 is too small" in capsys.readouterr().err
+    assert status([*words, "--errors", "skip"]) == 0
+    assert "1 of 2 files skipped" in capsys.readouterr().err
 
 
 def test_patches_divide_pictures_of_their_own_sizes(tmp_path: Path) -> None:

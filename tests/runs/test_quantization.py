@@ -19,7 +19,8 @@ from addnorm.errors import InputError
 from addnorm.lab.comparison import compare
 from addnorm.models import Model
 from addnorm.quantize import Int4Config, Int8Config, StaticConfig, quantize
-from addnorm.quantize.model import products_of
+from addnorm.quantize.int4 import Int4Matrix, unpacked
+from addnorm.quantize.places import products_of
 from addnorm.runs.digests import check_digests
 from addnorm.runs.evaluation import EvaluationData, evaluate_run
 from addnorm.runs.export import export_run
@@ -245,7 +246,30 @@ def test_onnx_has_int8_weights(task: str, run_of: RunOf, tmp_path: Path) -> None
     assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
     int8 = [one for one in graph.initializer if one.data_type == onnx.TensorProto.INT8]
     assert len([one for one in int8 if len(one.dims) == 2]) >= 6
-    with pytest.raises(InputError, match="no int4"):
-        quantized(run_of(task), tmp_path / "four", scheme=Int4Config()).export(
-            tmp_path / "none", to="onnx"
-        )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["language", "translation", "classification"])
+def test_onnx_has_int4_weights(task: str, run_of: RunOf, tmp_path: Path) -> None:
+    """The same whole numbers and scales, which onnxruntime runs with and without its rewriting."""
+    onnx = pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    run = quantized(run_of(task), tmp_path / "small", scheme=Int4Config())
+    run.export(tmp_path / "onnx", to="onnx")
+    found: set[tuple[bytes, bytes]] = set()
+    for file in (tmp_path / "onnx").glob("*.onnx"):
+        graph = onnx.load(file).graph
+        held = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+        packed = {one.name for one in graph.initializer if one.data_type == onnx.TensorProto.INT4}
+        for node in graph.node:
+            if node.op_type == "DequantizeLinear":
+                values, scale = node.input[:2]
+                assert values in packed
+                found.add((held[values].astype("int8").tobytes(), held[scale].tobytes()))
+        runtime.InferenceSession(file, providers=["CPUExecutionProvider"])  # as users open it
+    ours = {
+        (unpacked(one.values).numpy().tobytes(), one.scale.float().numpy().tobytes())
+        for one in run.model.modules()
+        if isinstance(one, Int4Matrix)
+    }
+    assert found == ours

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runs.tiny import CLASSIFICATION, RECIPES, TRANSLATION
+from tests.runs.tiny import CLASSIFICATION, RECIPES, TRANSLATION, write_recipe
 
 from addnorm.data import Corpus, Pair
 from addnorm.errors import InputError
@@ -171,6 +171,15 @@ def test_what_learns_tags_one_by_one_is_refused_with_a_crf(
         InputError, match=rf"train\.{field} is for labels that stand each for itself"
     ):
         read_recipe(recipe, {f"train.{field}": value})
+
+
+def test_rare_tokens_are_not_adjusted(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "language")
+    with pytest.raises(InputError, match="for classes and tags, and this model is for language"):
+        read_recipe(recipe, {"train.logit_adjustment": "0.5"})
+    teacher = {"train.logit_adjustment": "0.5", "train.distillation": '{teacher = "runs/big"}'}
+    with pytest.raises(InputError, match="leave it out with distillation"):
+        read_recipe(write_recipe(tmp_path, "classification"), teacher)
 
 
 def test_overrides_replace_fields_at_every_depth(tmp_path: Path) -> None:

@@ -119,6 +119,17 @@ def test_what_just_fits_is_no_cause(task: str, fields: dict[str, str], tmp_path:
     assert warned(write_recipe(tmp_path, task), **fields) == []
 
 
+def test_a_label_that_is_held_out_whole_is_never_learnt(tmp_path: Path) -> None:
+    recipe = write_labels(tmp_path, ["good"] * 4 + ["bad"] * 4 + ["odd"])
+    said = [warned(recipe, data__valid_fraction="0.2", train__seed=str(n)) for n in range(1, 12)]
+    told = {line for lines in said for line in lines if "no training example" in line}
+    expected = "warning: no training example has the label 'odd': all that have were held out for"
+    assert {line[: len(expected)] for line in told} <= {expected}
+    only = write_labels(tmp_path, ["a", "b", "c", "d"])
+    [found] = [one for one in warned(only, data__valid_fraction="0.5") if "held out" in one]
+    assert ", nor any of 1 others: all that have were held out" in found
+
+
 def write_labels(folder: Path, labels: list[str]) -> Path:
     rows = "".join(f'{{"text": "a day {i}", "stars": "{one}"}}\n' for i, one in enumerate(labels))
     (folder / "stars.jsonl").write_text(rows)

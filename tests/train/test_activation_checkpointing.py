@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.train import tiny
-from tests.train.tiny import everything, journal, same
+from tests.train.tiny import everything, in_a_process, journal, same
 from torch import nn
 
 from addnorm.errors import InputError
@@ -80,6 +80,72 @@ def test_less_is_kept_for_the_backward_pass() -> None:
     assert sizes["block"] < 0.4 * sizes["none"]
 
 
+ONE_GRAPH = """
+import torch
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.train.activation_checkpointing import checkpointed_activations
+
+config = DecoderConfig(d_model=32, n_layers=2, dropout=0.1, attention=AttentionConfig(n_heads=4))
+tokens, sizes, found = torch.arange(80).view(2, 40) % 20, {}, {}
+for kind in ("none", "block"):
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    model, held = config.build(20), {}
+
+    def pack(tensor):
+        held[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    def loss(tokens):
+        return model(tokens).logsumexp(-1).sum()
+
+    with checkpointed_activations(model, kind):
+        backend = "aot_eager_decomp_partition"  # the partition of what is kept, and no kernels
+        compiled = torch.compile(loss, dynamic=True, fullgraph=True, backend=backend)
+        torch.manual_seed(2)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            total = compiled(tokens)
+        sizes[kind] = sum(held.values())
+        total.backward()
+    found[kind] = [total.detach(), *(weight.grad for weight in model.parameters())]
+for one, other in zip(*found.values(), strict=True):
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+assert sizes["block"] < 0.6 * sizes["none"], sizes
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_compiled_it_is_one_graph_that_keeps_less() -> None:
+    """With dropout; in a process of its own, since run-time checks of types are no graph."""
+    done = in_a_process(ONE_GRAPH)
+    assert done.returncode == 0, done.stderr
+
+
+COMPILED = """
+import sys; from pathlib import Path; from tests.train import tiny
+from addnorm.nn.moe import MixtureOfExpertsConfig
+experts = {"feedforward": MixtureOfExpertsConfig(n_experts=3, balance=0.3)}
+parts = {"plain": {}, "experts": experts}[sys.argv[2]]
+for compile, kind in ((False, "none"), (True, "block")):
+    folder = Path(sys.argv[1], kind)
+    fields = {"steps": 6, "compile": compile, "activation_checkpointing": kind}
+    tiny.trainer(folder, dropout=0.0, parts=parts, **fields).fit()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("parts", ["plain", "experts"])
+def test_compiled_it_trains_as_without_either(tmp_path: Path, parts: str) -> None:
+    done = in_a_process(COMPILED, tmp_path, parts)
+    assert done.returncode == 0, done.stderr
+    plain, both = (journal(tmp_path / kind) for kind in ("none", "block"))
+    for one, other in zip(plain, both, strict=True):
+        assert other == pytest.approx(one, rel=1e-4)
+
+
 def test_a_model_is_left_as_it_was_even_by_an_error() -> None:
     config = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2))
     model = config.build(9)
@@ -111,7 +177,5 @@ def test_batch_norm_would_count_twice(tmp_path: Path) -> None:
 def test_a_mistake_names_the_nearest() -> None:
     from addnorm.train.settings import TrainConfig
 
-    with pytest.raises(InputError, match="compile decides itself what is computed again"):
-        TrainConfig(steps=1, activation_checkpointing="block", compile=True)
     with pytest.raises(InputError, match="Did you mean 'block'"):
         TrainConfig(steps=1, activation_checkpointing="blocks")  # pyright: ignore[reportArgumentType]

@@ -1,9 +1,6 @@
 """The training loop: accumulation, stopping, and non-finite losses."""
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ from tests.train.tiny import (
     At,
     crash,
     everything,
+    in_a_process,
     journal,
     same,
     steps_of,
@@ -34,8 +32,6 @@ from addnorm.train.trainer import (
 )
 
 pytestmark = pytest.mark.usefixtures("types_unchecked")
-
-ROOT = Path(__file__).parents[2]
 
 
 # Accumulation.
@@ -314,16 +310,6 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_device("auto") == torch.device("cpu")
     with pytest.raises(InputError, match="no GPU here: use 'cpu' or 'auto'"):
         resolve_device("cuda")
-
-
-def in_a_process(program: str, *words: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
-    )
 
 
 COMPILED = """

@@ -1,7 +1,10 @@
 """Two small models with dropout, data, and trainers for the training tests."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from addnorm.train.optim import optimizer_tensors
 from addnorm.train.settings import TrainConfig
 from addnorm.train.trainer import Listener, Trainer, Validation
 
+ROOT = Path(__file__).parents[2]
 VOCAB = 13
 ModelName = Literal["translator", "decoder"]
 
@@ -161,3 +165,14 @@ def steps_of(folder: Path) -> Sequence[int]:
         load_checkpoint(path)[1]["standing"]["step"]
         for path in sorted((folder / "checkpoints").glob("step-*"))
     ]
+
+
+def in_a_process(program: str, *words: object) -> "subprocess.CompletedProcess[str]":
+    """Run a program where types are not checked at run time, which is not for compilers."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    )

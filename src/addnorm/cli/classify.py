@@ -1,10 +1,9 @@
 """`addnorm classify`: predict the class of each line, or the tag of each word."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -94,58 +93,32 @@ def classify(
         print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)
 
 
-class _LeftOut:
-    """Says on standard error what is left out, and how much of it at the end."""
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def __call__(self, error: InputError) -> None:
-        self.n += 1
-        print(f"addnorm: {error}: skipped", file=sys.stderr)
-
-    def report(self, what: str) -> None:
-        if self.n:
-            print(f"addnorm: {self.n} {what} skipped", file=sys.stderr)
-
-
 def _classify_files(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
+    from addnorm.cli.transcribed import Skipped, files_and_errors
     from addnorm.runs.media import classify_files
 
-    errors = _errors(files, reading, "image or sound files")
-    left_out = _LeftOut()
-    for file, one in classify_files(opened, files, errors=errors, skipped=left_out):
-        figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
-        print(figures if json_lines else f"{one.label}\t{file}", flush=True)
-    left_out.report(f"of {len(files)} files")
+    paths, errors = files_and_errors(files, reading)
+    with Skipped(f"of {len(paths)} files") as skipped:
+        for file, one in classify_files(opened, paths, errors=errors, skipped=skipped):
+            figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
+            print(figures if json_lines else f"{one.label}\t{file}", flush=True)
 
 
 def _answer_tables(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
+    from addnorm.cli.transcribed import Skipped, files_and_errors
     from addnorm.runs.predictions import numbers_line
     from addnorm.runs.series_files import answer_series
 
-    errors = _errors(files, reading, "tables of series")
-    left_out = _LeftOut()
-    for one in answer_series(opened, files, errors=errors, skipped=left_out):
-        said = one.numbers if one.classified is None else asdict(one.classified)
-        figures = {"file": str(one.file), "series": one.series, **said}
-        numbers = numbers_line(one.numbers.values())
-        plain = numbers if one.classified is None else one.classified.label
-        print(
-            json.dumps(figures, ensure_ascii=False) if json_lines else f"{plain}\t{one.series}",
-            flush=True,
-        )
-    left_out.report("series or tables")
-
-
-def _errors(files: tuple[Path, ...], reading: Reading, what: str) -> Literal["stop", "skip"]:
-    """What to do about a bad file. Raises `InputError` without files."""
-    if not files:
-        raise InputError(f"name the {what} to classify")
-    if reading.errors == "replace":
-        raise InputError("--errors replace is for text: give stop or skip")
-    return reading.errors
+    paths, errors = files_and_errors(files, reading, "tables of series")
+    with Skipped("series or tables") as skipped:
+        for one in answer_series(opened, paths, errors=errors, skipped=skipped):
+            said = one.numbers if one.classified is None else asdict(one.classified)
+            figures = {"file": str(one.file), "series": one.series, **said}
+            numbers = numbers_line(one.numbers.values())
+            plain = numbers if one.classified is None else one.classified.label
+            line = json.dumps(figures, ensure_ascii=False)
+            print(line if json_lines else f"{plain}\t{one.series}", flush=True)

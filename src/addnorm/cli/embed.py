@@ -1,6 +1,7 @@
-"""`addnorm embed`: compute an embedding vector for each line."""
+"""`addnorm embed`: compute an embedding vector for each line, or each image or sound file."""
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +14,9 @@ from addnorm.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from addnorm.runs.run import Run
+    from addnorm.runs.types import Pooling
 
 FORMS = (".npy", ".safetensors", ".jsonl")
 
@@ -30,6 +34,9 @@ def embed(
 
     Reads the files, or standard input. A folder of sentence-transformers says itself, in
     `modules.json`, how hidden states become a vector; of others it is their mean.
+
+    A model of images or sound reads files, as in `addnorm embed runs/digits 7.png`, and writes a
+    vector for each, in the order of the files.
     Example: `addnorm embed minilm/ texts.txt --out vectors.npy`.
 
     Parameters
@@ -37,7 +44,7 @@ def embed(
     run
         The run folder.
     files
-        Text files, a line an input; `-` is standard input.
+        Text files, a line an input; `-` is standard input. Or image or sound files.
     out
         Where to write, instead of standard output: `.npy`, `.safetensors` (as `vectors`) or
         `.jsonl`.
@@ -46,6 +53,7 @@ def embed(
     """
     import torch
 
+    from addnorm.runs.media import reads_files
     from addnorm.runs.use import embed as embed_texts
 
     options = ["out", "pooling", "encoding", "errors", "device", "dtype", "import"]
@@ -61,13 +69,31 @@ def embed(
     def answer(first: int, group: list[str]) -> list[torch.Tensor]:
         return [*embed_texts(opened, group, pooling, first=first).cpu()]
 
-    for _, vector in Lines(files, reading).answers(answer):
+    answers = (
+        _of_files(opened, files, pooling, reading)
+        if reads_files(opened)
+        else (vector for _, vector in Lines(files, reading).answers(answer))
+    )
+    for vector in answers:
         if out is None:
             print(json.dumps(vector.tolist()), flush=True)
         else:
             found.append(vector)
     if out is not None:
         _write(out, torch.stack(found) if found else embed_texts(opened, [], pooling).cpu())
+
+
+def _of_files(
+    opened: "Run", files: Sequence[Path], pooling: "Pooling | None", reading: Reading
+) -> "Iterator[Tensor]":
+    """The vector of each image or clip; those that cannot be read are said and counted."""
+    from addnorm.cli.transcribed import Skipped, files_and_errors
+    from addnorm.runs.media import embed_files
+
+    paths, errors = files_and_errors(files, reading)
+    with Skipped(f"of {len(paths)} files") as skipped:
+        for _, vector in embed_files(opened, paths, pooling, errors=errors, skipped=skipped):
+            yield vector.cpu()
 
 
 def _write(out: Path, vectors: "Tensor") -> None:

@@ -11,6 +11,8 @@ from addnorm.cli.plot import check_picture
 from addnorm.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from addnorm.quantize import QuantizationConfig
     from addnorm.runs.quantization import QuantizationReport, QuantizeOptions
 
@@ -113,6 +115,8 @@ class Calibration:
         How many training examples a calibrated scheme sees.
     keep
         Layers to leave as they are, by name; `*` stands for anything, as in `"*.down_proj"`.
+    include
+        Linear and recurrent layers to quantise too, by name, such as those of modules of your own.
     keep_worst
         Leave so many more as they are: those that raise the loss most when they alone are rounded.
     split
@@ -121,6 +125,9 @@ class Calibration:
 
     calibrate: int = 128
     keep: Annotated[
+        tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
+    ] = ()
+    include: Annotated[
         tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
     ] = ()
     keep_worst: int = 0
@@ -138,6 +145,7 @@ class Calibration:
             scheme=scheme,
             calibrate=self.calibrate,
             keep=self.keep,
+            include=self.include,
             keep_worst=self.keep_worst,
             split=self.split,
         )
@@ -217,6 +225,7 @@ OPTIONS = (
     "group-size",
     "calibrate",
     "keep",
+    "include",
     "keep-worst",
     "split",
     "out",
@@ -256,16 +265,31 @@ def _print(report: "QuantizationReport") -> None:
             console.print(f"  {rise:+.6f}  {name}", soft_wrap=True)
     if report.kept:
         console.print(f"kept as before: {', '.join(report.kept)}", soft_wrap=True)
-    if report.left:
-        some = [f"{n:,} of {name}" for name, n in list(report.left.items())[:4]]
-        more = len(report.left) - len(some)
-        console.print(
-            f"not quantised: {sum(report.left.values()):,} weights: {', '.join(some)}"
-            + (f" and {more} more parts" if more else ""),
-            soft_wrap=True,
-        )
+    _print_left(report, console)
     if report.unmeasured is not None:
         console.print(f"no scores: {report.unmeasured}", soft_wrap=True)
     narrowest = Measurement.get(console, console.options.update(max_width=1000), table).minimum
     console.width = max(console.width, narrowest)  # no figure is cut off
     console.print(table)
+
+
+def _print_left(report: "QuantizationReport", console: "Console") -> None:
+    """Print what stayed as it was, how much of the new size that is, and what could be named."""
+    if report.left:
+        some = [f"{n:,} of {name}" for name, n in list(report.left.items())[:4]]
+        more = len(report.left) - len(some)
+        n_bytes = [*report.models.values()][-1].n_bytes
+        share = 4 * sum(report.left.values()) / n_bytes
+        console.print(
+            f"not quantised: {sum(report.left.values()):,} weights: {', '.join(some)}"
+            + (f" and {more} more parts" if more else "")
+            + f"; {100 * share:.0f} % of the new size",
+            soft_wrap=True,
+        )
+    if report.includable:
+        some = ", ".join(report.includable[:6])
+        more = len(report.includable) - 6
+        console.print(
+            f"--include quantises these too: {some}" + (f" and {more} more" if more > 0 else ""),
+            soft_wrap=True,
+        )

@@ -1,5 +1,7 @@
 """Audio: sound files with a class or a text each, and Whisper's log-mel features."""
 
+import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib import import_module
 from io import SEEK_CUR, SEEK_END, BytesIO
@@ -87,9 +89,15 @@ class AudioConfig(LabelledFiles):
             resampled = _library("soxr").resample(waveform.numpy(), speed, 1.0)
             waveform = torch.from_numpy(resampled)
         try:
-            return log_mel(waveform, self.sample_rate, self.n_mels)
+            features = log_mel(waveform, self.sample_rate, self.n_mels)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
+        if not features.isfinite().all():
+            most = float(waveform.abs().max())
+            raise InputError(
+                f"{where} is too loud: its samples reach {most:.2g}, and 1 is the most"
+            )
+        return features
 
 
 def read_audio(
@@ -108,8 +116,9 @@ def read_audio(
     try:
         with soundfile.SoundFile(file) as sound:
             n, rate = sound.frames, sound.samplerate
-            samples = sound.read(dtype="float32", always_2d=True)
-    except (soundfile.LibsndfileError, OSError, RuntimeError) as error:
+            # Of some codecs libsndfile cannot seek, and has to hear how many samples there are.
+            samples = sound.read(n, dtype="float32", always_2d=True)
+    except (soundfile.LibsndfileError, OSError, RuntimeError, ValueError, MemoryError) as error:
         reason = getattr(error, "error_string", str(error))
         raise InputError(f"{where} is not readable as sound: {reason}") from error
     missing = _missing_bytes(file)
@@ -133,19 +142,26 @@ def _library(name: str) -> Any:
 
 
 STREAMED = 0x7FFFF000
-"""The least size of a .wav file's data that means: as much as there is."""
+"""The least size of a file's samples that means: as much as there is."""
+
+
+SAMPLES: Mapping[bytes, tuple[bytes, Literal["little", "big"]]] = {
+    b"RIFF": (b"data", "little"),
+    b"FORM": (b"SSND", "big"),
+}
+"""How a .wav and an .aiff file begin, the chunk of their samples, and how its size is written."""
 
 
 def _missing_bytes(file: Readable) -> int:
-    """How many bytes a .wav file lacks of what its header promises; 0 for other files."""
+    """How many bytes a .wav or .aiff file lacks of what its header promises; 0 for other files."""
     with nullcontext(file) if isinstance(file, BytesIO) else file.open("rb") as data:
         end = data.seek(0, SEEK_END)
         data.seek(0)
-        if data.read(4) != b"RIFF" or not data.seek(12):
-            return 0
-        while len(head := data.read(8)) == 8:
-            size = int.from_bytes(head[4:], "little")
-            if head[:4] == b"data":
+        name, order = SAMPLES.get(data.read(4), (b"", "little"))
+        data.seek(12)
+        while name and len(head := data.read(8)) == 8:
+            size = int.from_bytes(head[4:], order)
+            if head[:4] == name:
                 return 0 if size >= STREAMED else max(0, data.tell() + size - end)
             data.seek(size + size % 2, SEEK_CUR)
     return 0
@@ -182,7 +198,8 @@ def mel_filters(n_mels: int, n_fft: int, sample_rate: int) -> Float[Tensor, "n_m
 
     Slaney 1998, Auditory Toolbox: neighbours overlap by half, peaks are `2 / (high - low)`.
     """
-    bins = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, dtype=torch.float64)
+    # An odd n_fft has no bin at half the sample rate: 551 at 22,050 a second.
+    bins = torch.arange(n_fft // 2 + 1, dtype=torch.float64) * sample_rate / n_fft
     top = hertz_to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
     edges = mel_to_hertz(torch.linspace(0, float(top), n_mels + 2, dtype=torch.float64))
     low, peak, high = (edges[i : n_mels + i, None] for i in range(3))
@@ -192,7 +209,7 @@ def mel_filters(n_mels: int, n_fft: int, sample_rate: int) -> Float[Tensor, "n_m
 
 def hertz_to_mel(hertz: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Slaney's mel scale: `3 f / 200` up to 1 kHz (15 mel), then 27 mel for each factor of 6.4."""
-    steps = 27 * torch.log(hertz.clamp(min=1000) / 1000) / torch.log(torch.tensor(6.4).to(hertz))
+    steps = 27 * torch.log(hertz.clamp(min=1000) / 1000) / math.log(6.4)
     return (3 / 200 * hertz.clamp(max=1000)) + steps
 
 

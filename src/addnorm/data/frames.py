@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from random import Random
-from typing import Literal
+from typing import Annotated, Literal
 
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from addnorm.config import Probability, config
+from addnorm.config import config
 from addnorm.data.batch import Batch, Loader, Loaders, by_width, check_medium, dice
 from addnorm.data.encoding import Encoded, EncodedCorpus
 from addnorm.data.signals import batch_of, side_by_side
@@ -30,7 +30,7 @@ class SpecAugmentConfig:
     """Masks over time in a clip."""
     time_width: NonNegativeInt = 20
     """The most frames that one covers."""
-    time_share: Probability = 0.2
+    time_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
     """The largest share of a clip that one covers."""
     mel_masks: NonNegativeInt = 2
     """Masks over mel features in a clip."""

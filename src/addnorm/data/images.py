@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
@@ -250,15 +250,19 @@ class Images(Loader[Drawn]):
         images: UInt8[Tensor, "batch channels height width"] = torch.stack(pixels)
         if self.seed is None or not self.augment:
             return batch_of(self.corpus, examples, {"inputs": scaled(images)})
-        targets = torch.tensor([label for one in examples for label in one.targets])
-        indices = [one.index for one in examples]
-        classes = F.one_hot(targets, max(self.corpus.n_labels, 1 + int(targets.max()))).float()
-        changed = Examples(images.float(), classes)
+        changed = Examples(images.float(), self.classes(examples))
         generators = [Random(item.seed) for item in items]
         for augmentation in self.augment:
             changed = augmentation(changed, generators)
-        batch = Batch.of({"inputs": scaled(changed.images)}, targets, indices)
+        batch = batch_of(self.corpus, examples, {"inputs": scaled(changed.images)})
         return replace(batch, soft_targets=changed.classes) if mixes(self.augment) else batch
+
+    def classes(self, examples: Sequence[Encoded]) -> Float[Tensor, "batch classes"]:
+        """The probability of each class of each image, one of 1; of images with texts none."""
+        if self.corpus.task != "classification":
+            return torch.zeros(len(examples), 0)
+        targets = torch.tensor([label for one in examples for label in one.targets])
+        return F.one_hot(targets, max(self.corpus.n_labels, 1 + int(targets.max()))).float()
 
 
 def size_of(example: Encoded) -> tuple[int, int]:
@@ -298,8 +302,13 @@ class ExamplesConfig:
     """Further random changes of training images, one after the other; by default none."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """Build the loaders of an image corpus. Raises `InputError` for text."""
+        """Build the loaders of an image corpus. Raises `InputError` for text, read or mixed."""
         check_medium(corpus, "examples", "images")
+        if corpus.task != "classification" and mixes(self.augment):
+            raise InputError(
+                "train.batching.augment: mixup and cutmix mix the classes of images, and these "
+                "have texts: leave them out"
+            )
         return Loaders(
             Images(
                 corpus,

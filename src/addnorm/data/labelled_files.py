@@ -32,6 +32,7 @@ class LabelledFiles(ABC):
     """What `train`, `valid` and `test` name: files of one medium, each with a class or a text.
 
     - a folder that has a folder for each class, of its name, with the class's files anywhere below;
+      hidden files and those of other kinds are left out and counted;
     - a pattern such as `"clips/*_[0-4].wav"`, or several: `label_pattern` finds the class in the
       name of a file;
     - a table, as in `kind = "table"`, with a row for each file: a Parquet table may hold the files
@@ -60,7 +61,7 @@ class LabelledFiles(ABC):
     """
     file_column: str | None = None
     """The column of the file, relative to the table; by default `file_name`, and in a Parquet
-    table the medium's.
+    table the medium's, if it has it.
     """
     label_column: str = "label"
     """The column of the class."""
@@ -106,41 +107,51 @@ class LabelledFiles(ABC):
                 continue
             assert label is not None
             try:
+                _check_file(file, where)
                 read = self.examples(file, where, label, train=train)
             except InputError as error:
-                if self.damaged == "refuse":
-                    raise
-                reason = str(error).removeprefix(f"{where}: ").removeprefix(f"{where} ")
-                yield Row(where, reason)
+                yield Row(where, self.left_out(error, where))
                 continue
             if self.labels != "class":
                 read = [_with_text(example) for example in read]
             yield from (Row(where, example) for example in read)
 
+    def left_out(self, error: InputError, where: str) -> str:
+        """Why a damaged file is left out. Raises the error where such files are refused."""
+        if self.damaged == "refuse":
+            raise error
+        return str(error).removeprefix(f"{where}: ").removeprefix(f"{where} ")
+
     def found(self, named: str | tuple[str, ...]) -> Found:
         """The files of a split, in the order of their names or of the table."""
-        if isinstance(named, tuple) or any(mark in named for mark in "*?["):
+        place = None if isinstance(named, tuple) else base_of(self.root) / named
+        if place is not None and place.is_dir():
+            yield from self.in_folder(place)
+        elif isinstance(named, str) and (_exists(place) or not any(m in named for m in "*?[")):
+            yield from self.in_table(find(Path(named), self.root))
+        else:
             patterns = (named,) if isinstance(named, str) else named
             files = sorted({file for pattern in patterns for file in self.matching(pattern)})
             yield from self.labelled(files)
-        elif (folder := base_of(self.root) / named).is_dir():
-            yield from self.in_folder(folder)
-        else:
-            yield from self.in_table(find(Path(named), self.root))
 
     def matching(self, pattern: str) -> list[Path]:
         """The files that a pattern finds. Raises `InputError` if there are none."""
         base = base_of(self.root)
         path = Path(pattern)
         found = Path(path.anchor).glob(str(path.relative_to(path.anchor))) if path.anchor else ()
-        files = [one for one in (found or base.glob(pattern)) if one.is_file()]
+        files = [one for one in (found or base.glob(pattern)) if not one.is_dir()]
         if not files:
             raise InputError(f"{base / pattern}: no file is found by this pattern")
         return files
 
     def in_folder(self, folder: Path) -> Found:
         """The files in a folder of folders. Raises `InputError` if there are none."""
-        files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in self.suffixes)
+        files: list[Path] = []
+        for file in sorted(files_below(folder)):
+            if reason := self.no_example(file.relative_to(folder)):
+                yield str(file), reason, None
+            elif file.suffix.lower() in self.suffixes:
+                files.append(file)
         if not files:
             known = ", ".join(self.suffixes)
             raise InputError(f"{folder}: no files of a kind that is known there: {known}")
@@ -155,6 +166,16 @@ class LabelledFiles(ABC):
                     "class in its name"
                 )
             yield str(file), file, inner[0]
+
+    def no_example(self, file: Path) -> str | None:
+        """Why a file in a folder is left out; None for an example, and for a text beside one."""
+        if any(part.startswith(".") for part in file.parts):
+            return "hidden"
+        suffix = file.suffix.lower()
+        beside = (".txt",) if self.labels == "text_beside" else ()
+        if suffix in (*self.suffixes, *beside):
+            return None
+        return f"of another kind ({suffix or 'no suffix'})"
 
     def labelled(self, files: Iterable[Path]) -> Found:
         """The files with the label in their names or beside them. Raises `InputError` without."""
@@ -176,19 +197,58 @@ class LabelledFiles(ABC):
 
     def in_table(self, table: Path) -> Found:
         """The files of a table. Raises `InputError` for a missing column or file."""
-        usual = self.column if table.suffix == ".parquet" else "file_name"
-        column = self.file_column or usual
         if self.labels == "text_beside":
             raise InputError(f"{table}: a table has texts in a column: give data.labels = 'text'")
         for where, record in records_of(table):
             if record is None:
                 yield where, "empty line", None
                 continue
+            held = table.suffix == ".parquet" and (
+                self.column in record or "file_name" not in record
+            )
+            column = self.file_column or (self.column if held else "file_name")
             cell, label = (_cell(record, name, where) for name in (column, self.label_column))
-            if label is None or not str(label).strip():
+            if label is None or label != label or not str(label).strip():  # NaN is no number
                 yield where, "no label" if self.labels == "class" else NO_TEXT, None
                 continue
-            yield where, _file(cell, table, where), str(label).strip()
+            if not isinstance(label, str | int | float):
+                raise InputError(f"{where}: expected a class or a text, not {str(label)[:80]}")
+            try:
+                yield where, _file(cell, table, where), str(label).strip()
+            except InputError as error:
+                yield where, self.left_out(error, where), None
+
+
+def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Whatever is in a folder and in the folders there, by links too, but no folder.
+
+    A link to a folder that it is in is not followed. Raises `InputError` for a folder that cannot
+    be read.
+    """
+    above |= {folder.resolve()}
+    try:
+        entries = [*folder.iterdir()]
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
+    for entry in entries:
+        if not entry.is_dir():
+            yield entry
+        elif entry.resolve() not in above:
+            yield from files_below(entry, above)
+
+
+def _exists(path: Path | None) -> bool:
+    """Whether there is such a file; a name may be too long to ask."""
+    try:
+        return path is not None and path.is_file()
+    except OSError:
+        return False
+
+
+def _check_file(file: Readable, where: str) -> None:
+    """Raise `InputError` for a pipe, which may never end, or a link to nothing."""
+    if isinstance(file, Path) and not _exists(file):
+        raise InputError(f"{where} is no file, but a pipe, a device, or a link to nothing")
 
 
 def _text_beside(file: Path) -> str:
@@ -224,6 +284,6 @@ def _file(cell: object, table: Path, where: str) -> Readable:
     if not isinstance(path, str) or not path:
         raise InputError(f"{where}: expected a file or the path of one, not {cell!r}")
     file = table.parent / path
-    if not file.is_file():
-        raise InputError(f"{where}: {file} does not exist")
+    if not _exists(file):
+        raise InputError(f"{where}: {str(file)[:200]} does not exist")
     return file

@@ -112,21 +112,23 @@ def transcribe(
 
     At most `max_new_tokens` are generated; the default is set by the rules of `decoding` or else a
     quarter of the frames of a clip + 50, and 256 for an image. Clips of similar length are
-    encoded together.
+    encoded together, and images of one size.
     """
     lengths, sound = transcription.lengths, transcription.medium == "audio"
-    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    usual = [lengths[i] // FRAMES_PER_TOKEN + 50 if sound else NEW_TOKENS for i in order]
-    found = decode(
-        transcription,
-        [[i] for i in order],
-        decoding,
-        [decoding.rules.limit(max_new_tokens, 1, n) for n in usual],
-        eos_id=eos_id,
-        text_decoder=text_decoder,
-        batch_size=batch_size,
-    )
-    by_signal = dict(zip(order, found, strict=True))
+    by_signal: dict[int, list[Generated]] = {}
+    for group in transcription.together():
+        order = sorted(group, key=lengths.__getitem__, reverse=True)
+        usual = [lengths[i] // FRAMES_PER_TOKEN + 50 if sound else NEW_TOKENS for i in order]
+        found = decode(
+            transcription,
+            [[i] for i in order],
+            decoding,
+            [decoding.rules.limit(max_new_tokens, 1, n) for n in usual],
+            eos_id=eos_id,
+            text_decoder=text_decoder,
+            batch_size=batch_size,
+        )
+        by_signal |= zip(order, found, strict=True)
     return [by_signal[i] for i in range(len(lengths))]
 
 

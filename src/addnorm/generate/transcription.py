@@ -13,8 +13,8 @@ from addnorm.generate.next_token import Ids, Logits, Translation, device_of, max
 class Transcription:
     """Generate the texts of signals: the prompt `[i]` stands for the text of signal `i`.
 
-    The signals are images of one size, or clips of any length in log-mel features; `translation`
-    has the encoder–decoder that reads them.
+    The signals are images, or clips in log-mel features; `translation` has the encoder–decoder that
+    reads them.
     """
 
     def __init__(self, translation: Translation, signals: Sequence[Tensor], medium: Medium) -> None:
@@ -23,6 +23,15 @@ class Transcription:
         self.never = translation.never
         self.signals = signals
         self.medium: Medium = medium
+
+    def together(self) -> list[list[int]]:
+        """The signals that can be read together: clips of any length, or images of one size."""
+        if self.medium == "audio":
+            return [[*range(len(self.signals))]]
+        by_size: dict[tuple[int, ...], list[int]] = {}
+        for i, signal in enumerate(self.signals):
+            by_size.setdefault(tuple(signal.shape), []).append(i)
+        return [*by_size.values()]
 
     @property
     def lengths(self) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from addnorm.errors import InputError, Interrupted
 from addnorm.lab.checks import prepared
@@ -210,7 +210,7 @@ def cost_table(study: Study, costs: Mapping[int, Cost], at_once: int) -> Table:
     n_seeds = len(study.settings.seeds)
     total = n_seeds * sum(cost.seconds for cost in costs.values()) / at_once
     table = Table(
-        "variant",
+        Column("variant", overflow="fold"),
         "parameters",
         "FLOP per token",
         "minutes a cell",

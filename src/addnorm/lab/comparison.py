@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
@@ -178,7 +178,8 @@ def _duration(seconds: float | None) -> str:
 
 def comparison_table(found: Comparison) -> Table:
     """The table for a terminal."""
-    table = Table("", *(escape(run.name) for run in found.runs))
+    names = ["", *(escape(run.name) for run in found.runs)]
+    table = Table(*(Column(name, overflow="fold") for name in names))
     for index, (name, cells) in enumerate(rows(found)):
         table.add_row(escape(name), *map(escape, cells), end_section=index + 1 == len(found.fields))
     return table

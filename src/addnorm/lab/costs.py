@@ -58,7 +58,8 @@ def plan(
     `cells` has the claim and the data of each cell.
     """
     kept = len(cells) - len(left)
-    said = f"{len(cells):,} cells" + (f", {kept:,} of them kept already" if kept else "")
+    number = f"{len(cells):,} cell{'s' if len(cells) > 1 else ''}"
+    said = number + (f", {kept:,} of them kept already" if kept else "")
     if not left:
         return f"{said}: nothing is left to measure"
     there, wanted = Counter(cells), Counter(left)
@@ -68,4 +69,7 @@ def plan(
 
 
 def _time(hours: float) -> str:
-    return f"{hours:.1f} hours" if hours >= 1.5 else f"{max(1, round(60 * hours))} minutes"
+    minutes = max(1, round(60 * hours))
+    if hours >= 1.5:
+        return f"{hours:.1f} hours"
+    return f"{minutes} minute{'s' if minutes > 1 else ''}"

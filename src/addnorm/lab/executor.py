@@ -153,10 +153,15 @@ def outcomes(
 
 
 def _result(future: Future[Any], index: int, names: Sequence[str]) -> Any:
-    """What a job gave. Dask has tried again by itself when it says that a worker was killed."""
+    """What a job gave; a person's mistake has the name of the job.
+
+    Dask has tried again by itself when it says that a worker was killed.
+    """
     error = future.exception()
     if type(error).__name__ == "KilledWorker":
         raise _given_up(index, names) from error
+    if isinstance(error, InputError) and names:
+        raise InputError(f"{names[index]}: {error}") from error
     return future.result()
 
 

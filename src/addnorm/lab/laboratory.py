@@ -115,7 +115,7 @@ def run_with_progress(jobs: Sequence[Job], folder: Path, at_once: int, console: 
     all_of, left = (
         [(job.claim, job.task) for job in some] for some in (jobs, left_of(jobs, folder))
     )
-    console.out(plan(jobs[0].size, all_of, left, at_once), highlight=False)
+    console.out(plan(jobs[0].size, all_of, left, at_once))
     try:
         with progress_bar(console) as bar:
             task = bar.add_task("starting", total=len(jobs))

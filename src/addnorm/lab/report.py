@@ -53,7 +53,7 @@ def markdown(study: Study, summary: Summary, language: Language, pictures: Seque
         "",
         words["design"].format(
             variants=sum(not row.refused for row in rows),
-            seeds=summary.n_seeds,
+            seeds=_seeds(summary.n_seeds, words),
             recipe=code(study.settings.recipe),
             metric=summary.metric,
             split=words["and"].join(words[split] for split in summary.splits),
@@ -94,7 +94,7 @@ def verdict_lines(row: Row, summary: Summary, language: Language) -> list[str]:
         lines.append(f"**{name}** · {words['adjusted'].format(fields=fields)}")
     for kind, n in (("diverged", row.diverged), ("missing", row.missing)):
         if n and not row.dropped:
-            line = words[f"{kind}_is"].format(name=name, n=n, seeds=summary.n_seeds)
+            line = words[f"{kind}_is"].format(name=name, n=n, seeds=_seeds(summary.n_seeds, words))
             lines.append(line)
     return lines
 
@@ -113,10 +113,14 @@ def _verdict(row: Row, summary: Summary, words: Mapping[str, str]) -> str:
         metric=summary.metric,
         difference=signed(found.interval.mean),
         interval=_interval_words(found.interval, words),
-        n=found.interval.n,
+        n=_seeds(found.interval.n, words),
         needed=needed,
     )
     return line + ("" if row.bleu_p is None else words["bleu"].format(p=f"{row.bleu_p:.3f}"))
+
+
+def _seeds(n: int, words: Mapping[str, str]) -> str:
+    return words["seed" if n == 1 else "seeds"].format(n=n)
 
 
 def _interval_words(one: Interval, words: Mapping[str, str]) -> str:

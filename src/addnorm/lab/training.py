@@ -2,6 +2,7 @@
 
 import json
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +15,7 @@ from addnorm.atomic import atomic_write
 from addnorm.data.compact import Encoded
 from addnorm.data.examples import Captioned, Example, Pair, Transcribed, target_text
 from addnorm.data.forecast_windows import ForecastWindows
-from addnorm.errors import NonFiniteError
+from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.lab.cell import Figures, Job
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.runs.build import count_parameters
@@ -35,7 +36,7 @@ def train_cell(job: Job) -> Figures:
     """Train a cell to its end, or to where it pauses, and measure it on its test split.
 
     Without one, on its validation split. Raises `InputError` for what is wrong with its recipe or
-    data.
+    data, and for whatever else fails in training, with the file that says where.
     """
     folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,6 +57,12 @@ def train_cell(job: Job) -> Figures:
                     problem=str(error),
                     **spent,
                 )
+            except (InputError, Interrupted):
+                raise
+            except Exception as error:  # most often of a part of a person's own
+                log.write(traceback.format_exc())
+                said = f"{type(error).__name__}: {error}"
+                raise InputError(f"{said} (where it happened is in {folder / LOG})") from error
             spent = _cost(folder, time.perf_counter() - begun)
             return _measured(run, spent, paused=not is_finished(folder))
 

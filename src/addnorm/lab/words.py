@@ -12,7 +12,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "and": " and ",
         "valid": "validation",
         "test": "test",
-        "design": "{variants} variants with {seeds} seeds each, of {recipe}; the score is "
+        "design": "{variants} variants with {seeds} each, of {recipe}; the score is "
         "{metric} on the {split} split, {better} is better. All are compared with the first, "
         "**{first}**, seed by seed.",
         "higher": "higher",
@@ -21,7 +21,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "better_is": "**{name}** is better: {metric} {difference} on average, {interval}.",
         "worse_is": "**{name}** is worse: {metric} {difference} on average, {interval}.",
         "equal_is": "**{name}** is equal with every seed.",
-        "undecided_is": "**{name}** is undecided at {n} seeds: {metric} {difference} on average, "
+        "undecided_is": "**{name}** is undecided at {n}: {metric} {difference} on average, "
         "{interval}.{needed}",
         "needed": " If that is the true difference, {needed} seeds would decide it in 80 of 100 "
         "studies.",
@@ -30,9 +30,11 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "none_is": "**{name}** has no figure to compare.",
         "refused_is": "**{name}** was refused before anything ran: {reason}",
         "dropped_is": "**{name}** was dropped early: {reason}",
-        "diverged_is": "**{name}** met a number that is not finite with {n} of {seeds} seeds; only "
+        "diverged_is": "**{name}** met a number that is not finite with {n} of {seeds}; only "
         "the others are compared.",
-        "missing_is": "**{name}** is not finished with {n} of {seeds} seeds.",
+        "missing_is": "**{name}** is not finished with {n} of {seeds}.",
+        "seed": "1 seed",
+        "seeds": "{n} seeds",
         "figures": "Figures",
         "head": "| variant | {metric} | difference | 95 % interval | over examples | effect | p | "
         "parameters | tokens | seconds |",
@@ -56,7 +58,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "and": " 和 ",
         "valid": "验证",
         "test": "测试",
-        "design": "{recipe} 的 {variants} 个变体，每个 {seeds} 个随机种子；指标是 {split} "
+        "design": "{recipe} 的 {variants} 个变体，每个 {seeds}；指标是 {split} "
         "数据上的 {metric}，越{better}越好。全部按种子逐一与第一个变体 **{first}** 比较。",
         "higher": "高",
         "lower": "低",
@@ -64,16 +66,17 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "better_is": "**{name}** 更好：{metric} 平均 {difference}，{interval}。",
         "worse_is": "**{name}** 更差：{metric} 平均 {difference}，{interval}。",
         "equal_is": "**{name}** 在每个种子下都相等。",
-        "undecided_is": "**{name}** 在 {n} 个种子下未定：{metric} 平均 {difference}，{interval}。"
-        "{needed}",
+        "undecided_is": "**{name}** 在 {n}下未定：{metric} 平均 {difference}，{interval}。{needed}",
         "needed": "若真实差异如此，{needed} 个种子在 100 次研究中可有 80 次得出结论。",
         "interval": "95 % 区间 {low} 至 {high}",
         "one_seed": "只有一个种子，没有区间",
         "none_is": "**{name}** 没有可比较的数字。",
         "refused_is": "**{name}** 在开始之前被拒绝：{reason}",
         "dropped_is": "**{name}** 被提前淘汰：{reason}",
-        "diverged_is": "**{name}** 有 {n} 个种子（共 {seeds} 个）出现了非有限数；只比较其余的。",
-        "missing_is": "**{name}** 有 {n} 个种子（共 {seeds} 个）尚未完成。",
+        "diverged_is": "**{name}** 有 {n} 个种子（共 {seeds}）出现了非有限数；只比较其余的。",
+        "missing_is": "**{name}** 有 {n} 个种子（共 {seeds}）尚未完成。",
+        "seed": "1 个种子",
+        "seeds": "{n} 个种子",
         "figures": "数字",
         "head": "| 变体 | {metric} | 差异 | 95 % 区间 | 按样本 | 效应 | p | 参数 | 词元 | 秒 |",
         "pictures": "图",

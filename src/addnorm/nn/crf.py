@@ -99,7 +99,7 @@ def _side_by_side(
 
 
 class CRFHead(nn.Module):
-    """`W drop(x) + b` for every token: the scores of its tags, before those of their order.
+    """`W drop(x) + b`: scores of tags, of whose paths a chain takes the best (Lample et al. 2016).
 
     The `chain` adds what it costs to begin with a tag, to end with one, and to go from one to the
     next; `log_likelihood` learns it, and `best_tags` finds the best path.
@@ -134,11 +134,8 @@ class CRFHeadConfig:
 
     def conflict(self, around: Any) -> str | None:
         """It needs an encoder of texts, and no early exits."""
-        if around.kind != "encoder" or around.input.kind != "tokens":
-            return (
-                "a crf head tags words: it needs model.kind = 'encoder' with "
-                "model.input.kind = 'tokens'"
-            )
+        if around.input.kind != "tokens":
+            return "a crf head tags words: it needs model.input.kind = 'tokens'"
         if around.exits:
             return "a crf head has no early exits: leave model.exits out"
         return None

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.linear import Linear
+from addnorm.nn.linear import Linear, multiplies_bfloat16
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
 from addnorm.nn.types import Hidden
@@ -173,7 +173,8 @@ class Recurrent(nn.Module):
                 f"d_hidden = {d_hidden} does not split into 2 directions: "
                 f"it must be even, such as {d_hidden + 1}"
             )
-        width = d_hidden if causal else d_hidden // 2
+        self.slots = 2 if cell == "lstm" else 1
+        self.width = width = d_hidden if causal else d_hidden // 2
         self.ahead = CELLS[cell](d_model, width, bias=bias, batch_first=True)
         self.back = None if causal else CELLS[cell](d_model, width, bias=bias, batch_first=True)
         self.out_proj = Linear(d_hidden, d_model, bias=bias)
@@ -213,8 +214,7 @@ class Recurrent(nn.Module):
 
     def new_cache(self) -> StateCache:
         """An empty cache for `h` and, in an LSTM, `c`."""
-        slots = 2 if isinstance(self.ahead, nn.LSTM) else 1
-        return StateCache(slots, self.ahead.hidden_size)
+        return StateCache(self.slots, self.width)
 
 
 @config
@@ -252,7 +252,18 @@ class RecurrentConfig:
 def _read(
     kernel: nn.Module, tokens: Tensor | PackedSequence, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Run torch's kernel from `state`, or from zero; an LSTM's `h` and `c` take two slots."""
+    """Run torch's kernel from `state`, or from zero, in a type that the processor has."""
+    if torch.is_autocast_enabled("cpu") and not multiplies_bfloat16:
+        # oneDNN has no LSTM in bfloat16 there, and torch asks for it all the same.
+        with torch.autocast("cpu", enabled=False):
+            return _run(kernel, tokens.float(), None if state is None else state.float())
+    return _run(kernel, tokens, state)
+
+
+def _run(
+    kernel: nn.Module, tokens: Tensor | PackedSequence, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Run torch's kernel; an LSTM's `h` and `c` take two slots of the state."""
     if state is None:
         hidden, end = kernel(tokens)
     else:

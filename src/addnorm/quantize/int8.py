@@ -36,6 +36,11 @@ class Int8Matrix(nn.Module):
         self.register_buffer("values", values)
         self.register_buffer("scale", scale)
 
+    @property
+    def d_in(self) -> int:
+        """The number of columns."""
+        return self.values.shape[1]
+
     def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         """`x (s ⊙ Q)ᵀ`, with `x` as it is."""
         return F.linear(x, self.values.to(x.dtype)) * self.scale.to(x.dtype)

@@ -1,4 +1,8 @@
-"""Layers with a quantised matrix in place of a weight: linear, embedding and token head."""
+"""Layers with quantised matrices for weights: linear, recurrent, embedding and token head."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -32,6 +36,10 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("smoothing", smoothing)
 
     @property
+    def in_features(self) -> int:
+        return self.matrix.d_in
+
+    @property
     def out_features(self) -> int:
         return self.matrix.values.shape[0]
 
@@ -39,6 +47,32 @@ class QuantizedLinear(nn.Module):
         x = x if self.smoothing is None else x / self.smoothing.to(x.dtype)
         y = self.activations(x, self.matrix)
         return y if self.bias is None else y + self.bias
+
+
+class QuantizedRecurrence(nn.Module):
+    """A recurrent layer of torch's whose matrices become numbers again each time that it runs.
+
+    Its inputs and its state stay as they are; biases too.
+    """
+
+    def __init__(self, matrices: Mapping[str, Matrix], kernel: nn.RNNBase) -> None:
+        super().__init__()
+        self.matrices = nn.ModuleDict(matrices)
+        others = kernel.named_parameters()
+        self.biases = nn.ParameterDict({k: one for k, one in others if k not in matrices})
+        self._kernel = (copy.deepcopy(kernel).to("meta"),)  # in a tuple, so that it is no child
+
+    def forward(self, x: Any, state: Any = None) -> tuple[Any, Any]:
+        return self.with_weights(lambda matrix: nn.Parameter(matrix.dequantized(), False))(x, state)
+
+    def with_weights(self, weight: Callable[[Matrix], nn.Parameter]) -> nn.RNNBase:
+        """A plain layer with these weights in place of the matrices."""
+        plain = copy.deepcopy(self._kernel[0])
+        for name, matrix in self.matrices.items():
+            setattr(plain, name, weight(matrix))  # pyright: ignore[reportArgumentType]
+        for name, bias in self.biases.items():
+            setattr(plain, name, bias)
+        return plain
 
 
 class QuantizedEmbedding(nn.Module):

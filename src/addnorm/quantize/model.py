@@ -1,8 +1,7 @@
 """Quantising a whole model, and the schemes for it."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Annotated, Literal
 
 import torch
@@ -12,10 +11,6 @@ from torch import Tensor, nn
 from addnorm.config import config
 from addnorm.errors import InputError, nearest
 from addnorm.models import Model
-from addnorm.models.ledger import Ledger
-from addnorm.nn.attention.multihead import MultiHead
-from addnorm.nn.embed import Embedding
-from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.linear import Linear
 from addnorm.quantize.activations import (
@@ -27,7 +22,21 @@ from addnorm.quantize.activations import (
 )
 from addnorm.quantize.int4 import Int4Matrix
 from addnorm.quantize.int8 import Int8Matrix
-from addnorm.quantize.layers import QuantizedEmbedding, QuantizedLinear, QuantizedTokenHead
+from addnorm.quantize.layers import (
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedRecurrence,
+    QuantizedTokenHead,
+)
+from addnorm.quantize.places import (
+    QUANTIZED,
+    Place,
+    check_replaceable,
+    names_matching,
+    names_to_include,
+    places_of,
+    products_of,
+)
 from addnorm.quantize.rounding import Groups, Rounding, round_gptq, round_hqq, round_nearest
 from addnorm.quantize.statistics import (
     Inputs,
@@ -37,9 +46,6 @@ from addnorm.quantize.statistics import (
     range_of,
     smoothing_of,
 )
-
-MAPS = (MultiHead, FeedForward, GatedFeedForward)
-"""The modules whose linear layers are quantised."""
 
 
 @config
@@ -80,23 +86,26 @@ def quantize(
     batches: Sequence[Inputs] = (),
     *,
     keep: Sequence[str] = (),
+    include: Sequence[str] = (),
 ) -> Model:
     """Quantise the matrices of `model` in place, and return it; it can no longer be trained.
 
-    Quantised are the linear layers of attention and feed-forward, the token embedding and the head.
-    Those whose names match one of `keep` (`*` stands for anything) stay as they are, as do all
-    other modules. `batches` are the model's inputs to calibrate on (`is_calibrated`), without
-    padding. Raises `InputError`, without changing anything, where they are missing or reach no
-    layer, for a pattern that matches nothing, and where a module to replace is not exactly a
-    built-in one.
+    Quantised are the linear layers of attention and feed-forward, recurrences, the token embedding,
+    the head of tokens and that of a forecast. Those whose names match one of `keep` (`*` stands for
+    anything) stay as they are, as do all other modules but the linear and recurrent layers that
+    match one of `include`, such as those of modules of your own. `batches` are the model's inputs
+    to calibrate on (`is_calibrated`), without padding. Raises `InputError`, without changing
+    anything, where they are missing or reach no layer, for a pattern that matches nothing, and
+    where a module to replace is not exactly a built-in one.
     """
-    check_replaceable(model)
-    kept = names_matching(model, keep)
+    included = names_to_include(model, include)
+    check_replaceable(model, included)
+    layers = Chosen(included, names_matching(model, keep, included))
     if not is_calibrated(scheme):
-        return _replaced(model, scheme, _Facts(), kept)
+        return _replaced(model, scheme, _Facts(), layers)
     if not batches:
         raise InputError("this scheme is calibrated: give it examples of the model's data")
-    return _replaced(model, scheme, _calibrated(model, scheme, batches, kept), kept)
+    return _replaced(model, scheme, _calibrated(model, scheme, batches, layers), layers)
 
 
 def quantize_int8(model: Model) -> Model:
@@ -114,20 +123,39 @@ def is_calibrated(scheme: QuantizationConfig) -> bool:
     return isinstance(scheme.activations, StaticConfig) or scheme.smoothing is not None
 
 
-def laid_out(model: Model, scheme: QuantizationConfig, kept: Sequence[str]) -> Model:
+def laid_out(
+    model: Model,
+    scheme: QuantizationConfig,
+    kept: Sequence[str],
+    included: Sequence[str] = (),
+) -> Model:
     """Give a model the layers that quantising gives it, in place, to load their numbers into.
 
-    Raises `InputError` for a kept layer that the model lacks.
+    Raises `InputError` for a kept or an included layer that the model lacks.
     """
-    names = [name for name, *_ in _places(model)]
-    if strange := [name for name in kept if name not in names]:
+    names = [place.name for place in places_of(model, included)]
+    if strange := [name for name in (*kept, *included) if name not in names]:
         raise InputError(f"no layer {strange[0]!r} to keep.{nearest(strange[0], names)}")
+    layers = Chosen(tuple(included), frozenset(kept))
     plain = Int4Config(group_size=scheme.group_size) if isinstance(scheme, Int4Config) else scheme
     facts = _Facts()
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
-        smoothed = _smoothed_layers(model, frozenset(kept))
+        smoothed = _smoothed_layers(model, layers)
         facts.smoothing = {name: torch.ones(one.weight.shape[1]) for name, one in smoothed.items()}
-    return _replaced(model, plain, facts, frozenset(kept))
+    return _replaced(model, plain, facts, layers)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The names of the layers that are quantised besides those built in, and of those that stay."""
+
+    included: tuple[str, ...]
+    kept: frozenset[str]
+
+    def products(self, model: Model) -> dict[str, nn.Module]:
+        """The linear layers and heads to quantise, by name."""
+        found = products_of(model, self.included)
+        return {name: one for name, one in found.items() if name not in self.kept}
 
 
 @dataclass
@@ -140,9 +168,9 @@ class _Facts:
 
 
 def _calibrated(
-    model: Model, scheme: QuantizationConfig, batches: Sequence[Inputs], kept: frozenset[str]
+    model: Model, scheme: QuantizationConfig, batches: Sequence[Inputs], chosen: Chosen
 ) -> _Facts:
-    layers = {name: one for name, one in products_of(model).items() if name not in kept}
+    layers = chosen.products(model)
     facts = _Facts()
     facts.statistics = observe(model, layers, batches, grams=isinstance(scheme, Int4Config))
     if unseen := layers.keys() - facts.statistics.keys():
@@ -153,7 +181,7 @@ def _calibrated(
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
         facts.smoothing = {
             name: smoothing_of(one.weight, facts.statistics[name].largest, scheme.smoothing)
-            for name, one in _smoothed_layers(model, kept).items()
+            for name, one in _smoothed_layers(model, chosen).items()
         }
     if isinstance(scheme, Int8Config) and isinstance(scheme.activations, StaticConfig):
         count_sizes(model, layers, batches, facts.statistics, facts.smoothing)
@@ -162,107 +190,28 @@ def _calibrated(
     return facts
 
 
-# Which layers.
-
-
-def _places(model: Model) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
-    """The name, parent, attribute and module of everything that is quantised; tables last."""
-    tables = []
-    for path, module in model.named_modules():
-        for name, part in module.named_children():
-            place = (f"{path}.{name}".strip("."), module, name, part)
-            if isinstance(module, Embedding) and part is module.tokens:
-                tables.append(place)
-            elif isinstance(part, TokenHead) or _is_map(module, part):
-                yield place
-    yield from tables
-
-
-def _is_map(module: nn.Module, part: nn.Module) -> bool:
-    return isinstance(module, MAPS) and isinstance(part, nn.Linear)
-
-
-def products_of(model: Model) -> dict[str, nn.Module]:
-    """The linear layers and heads that are quantised, by name."""
-    return {name: one for name, _, _, one in _places(model) if not isinstance(one, nn.Embedding)}
-
-
-def _smoothed_layers(model: Model, kept: frozenset[str]) -> dict[str, nn.Linear]:
+def _smoothed_layers(model: Model, chosen: Chosen) -> dict[str, nn.Linear]:
     """The layers whose weight is their own, so that its columns may be changed."""
-    found = products_of(model).items()
-    return {name: one for name, one in found if isinstance(one, nn.Linear) and name not in kept}
-
-
-def names_matching(model: Model, patterns: Sequence[str]) -> frozenset[str]:
-    """The names of the layers to keep, with those tied to them.
-
-    Raises `InputError` for a pattern that matches none.
-    """
-    names = [name for name, *_ in _places(model)]
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise InputError(
-                f"keep {pattern!r} matches no layer that is quantised.{nearest(pattern, names)}"
-            )
-    return with_tied(model, {n for n in names if any(fnmatchcase(n, one) for one in patterns)})
-
-
-def with_tied(model: Model, names: Collection[str]) -> frozenset[str]:
-    """The layers of these names, and those that share a weight with one of them."""
-    weights = {id(part.weight) for name, *_, part in _places(model) if name in names}
-    return frozenset(name for name, *_, part in _places(model) if id(part.weight) in weights)
-
-
-def check_some_left(model: Model, kept: Collection[str]) -> None:
-    """Raise `InputError` if every layer is to be kept."""
-    if len(kept) == (n := sum(1 for _ in _places(model))):
-        raise InputError(f"nothing to quantise: all {n} layers are to be kept as they are")
-
-
-def check_replaceable(model: Model) -> None:
-    """Raise `InputError` unless every module to be replaced is exactly a built-in one."""
-    if is_quantized(model):
-        raise InputError("the model is quantised already: take the one that it was made of")
-    ledger = Ledger(model, "quantisation")
-    places = list(_places(model))
-    for _, _, _, part in places:
-        if isinstance(part, TokenHead):
-            _claim_head(ledger, part)
-        elif isinstance(part, nn.Embedding):
-            ledger.table(part)
-        else:
-            ledger.linear(part)
-        ledger.close(part)
-    if not places:
-        raise InputError("nothing to quantise: this model has no linear layer that is known")
-
-
-def _claim_head(ledger: Ledger, head: TokenHead) -> None:
-    ledger.module(head, TokenHead)
-    for name in ("weight", "bias", "scale", "softcap"):
-        ledger.take(head, name)
-    if head.transform is not None:
-        ledger.leave_all(head.transform, because="the new head has it as it is")
+    found = chosen.products(model).items()
+    return {name: one for name, one in found if isinstance(one, nn.Linear)}
 
 
 # Replacing them.
 
 
-def _replaced(
-    model: Model, scheme: QuantizationConfig, facts: _Facts, kept: frozenset[str]
-) -> Model:
-    matrices: dict[int, Matrix] = {}  # tied weights share a matrix
+def _replaced(model: Model, scheme: QuantizationConfig, facts: _Facts, chosen: Chosen) -> Model:
+    made: dict[int, Matrix] = {}  # tied weights share a matrix
     activations = scheme.activations if isinstance(scheme, Int8Config) else WeightsOnlyConfig()
-    for name, parent, attribute, part in list(_places(model)):
-        if name in kept:
+    for place in places_of(model, chosen.included):
+        if place.name in chosen.kept:
             continue
-        weight: Tensor = part.weight  # pyright: ignore[reportAssignmentType]
-        smoothing = facts.smoothing.get(name)
-        wanted = weight if smoothing is None else weight * smoothing
-        if id(weight) not in matrices:
-            matrices[id(weight)] = _matrix(wanted, scheme, facts.statistics.get(name))
-        matrix = matrices[id(weight)]
-        setattr(parent, attribute, _layer(part, matrix, activations, facts, name))
+        smoothing = facts.smoothing.get(place.name)
+        for weight in place.matrices.values():
+            wanted = weight if smoothing is None else weight * smoothing
+            if id(weight) not in made:
+                made[id(weight)] = _matrix(wanted, scheme, facts.statistics.get(place.name))
+        matrices = {name: made[id(weight)] for name, weight in place.matrices.items()}
+        setattr(place.parent, place.attribute, _layer(place, matrices, activations, facts))
     return model.requires_grad_(False)
 
 
@@ -287,8 +236,12 @@ def group_size_for(d_in: int, wanted: int) -> int:
 
 
 def _layer(
-    part: nn.Module, matrix: Matrix, activations: ActivationsConfig, facts: _Facts, name: str
+    place: Place, matrices: dict[str, Matrix], activations: ActivationsConfig, facts: _Facts
 ) -> nn.Module:
+    part, name = place.part, place.name
+    if isinstance(part, nn.RNNBase):
+        return QuantizedRecurrence(matrices, part)
+    matrix = matrices["weight"]
     if isinstance(part, nn.Embedding):
         return QuantizedEmbedding(matrix)
     inputs = activations.build(facts.ranges.get(name))
@@ -300,8 +253,7 @@ def _layer(
 
 def is_quantized(model: nn.Module) -> bool:
     """Whether any layer of a model is quantised."""
-    kinds = (QuantizedLinear, QuantizedEmbedding, QuantizedTokenHead)
-    return any(isinstance(module, kinds) for module in model.modules())
+    return any(isinstance(module, QUANTIZED) for module in model.modules())
 
 
 def dequantize(model: Model) -> Model:
@@ -328,7 +280,9 @@ def _made_plain(model: Model, weight: Callable[[Matrix], Tensor]) -> Model:
 
     for module in list(model.modules()):
         for name, part in module.named_children():
-            if isinstance(part, QuantizedLinear | QuantizedEmbedding | QuantizedTokenHead):
+            if isinstance(part, QuantizedRecurrence):
+                setattr(module, name, part.with_weights(weight_of))
+            elif isinstance(part, QuantizedLinear | QuantizedEmbedding | QuantizedTokenHead):
                 setattr(module, name, _plain(part, weight_of(part.matrix)))
     return model
 

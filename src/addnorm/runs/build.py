@@ -117,7 +117,7 @@ def check_model(
     with without_values():
         built = _built(recipe, tokenizers, labels)
         if quantization is not None:
-            built = laid_out(built, quantization.scheme, quantization.kept)
+            built = laid_out(built, quantization.scheme, quantization.kept, quantization.included)
     if problems := _differences(weights_of(model), weights_of(built)):
         raise InputError(f"the model is not that of its configuration {problems}")
     check_unchanged(model, built)

@@ -12,7 +12,6 @@ from addnorm.data import (
 )
 from addnorm.data.batch import BATCHING
 from addnorm.data.batching import (
-    BatchingConfig,
     DenoisingConfig,
     ExamplesConfig,
     FramesConfig,
@@ -145,17 +144,22 @@ BATCHED: dict[Medium, type | tuple[type, ...]] = {
 
 
 def check_metric(
-    model: ModelConfig, batching: BatchingConfig, settings: EvalConfig, place: Place
+    model: ModelConfig, train: TrainConfig, settings: EvalConfig, place: Place
 ) -> None:
     """Raise `InputError` if the model has no task, or batches or metric are of another."""
     try:
-        task = task_of_training(model, batching)
+        task = task_of_training(model, train.batching)
     except InputError as error:
         raise InputError(f"{place(['model', 'head', 'kind'])}: {error}") from error
     try:
-        check_batching(task, batching)
+        check_batching(task, train.batching)
     except InputError as error:
         raise InputError(f"{place(['train', 'batching', 'kind'])}: {error}") from error
+    if train.logit_adjustment and task not in ("classification", "tagging"):
+        raise InputError(
+            f"{place(['train', 'logit_adjustment'])}: train.logit_adjustment is for classes and "
+            f"tags, and this model is for {task.replace('_', ' ')}: leave it out"
+        )
     metric = settings.metric
     if metric is not None and metric not in MEASURED[task]:
         raise InputError(

@@ -52,6 +52,7 @@ class TrainOptions(TypedDict, total=False):
     schedule: ScheduleConfig
     loss: LossConfig
     label_smoothing: float
+    logit_adjustment: float
     clip: float | None
     accumulate: int
     precision: str

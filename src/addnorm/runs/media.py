@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import (
@@ -19,12 +20,21 @@ from addnorm.data.image_files import read_image
 from addnorm.data.signals import inputs_of
 from addnorm.errors import InputError
 from addnorm.generate import DecodingConfig, TextDecoder, Transcription, Translation, transcribe
-from addnorm.models import EncoderConfig, EncoderDecoderConfig, EncoderDecoderModel
-from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
+from addnorm.models import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    EncoderModel,
+    ModelConfig,
+)
+from addnorm.models.inputs import embedded
+from addnorm.nn.context import Context
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig, check_halves
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.decoding import later
+from addnorm.runs.pooled import pooled
 from addnorm.runs.run import Run
-from addnorm.runs.types import Classified, Written
+from addnorm.runs.types import Classified, Pooling, Written
 
 
 def reads_files(run: Run) -> bool:
@@ -88,6 +98,34 @@ def transcribe_files(
             yield file, [Written(g.text, g.score, g.finished) for g in best]
 
 
+def embed_files(
+    run: Run,
+    files: Sequence[Path],
+    pooling: Pooling | None = None,
+    *,
+    errors: Literal["stop", "skip"] = "stop",
+    skipped: Callable[[InputError], None] = lambda _: None,
+    batch_size: int = 64,
+) -> Iterator[tuple[Path, Float[Tensor, " width"]]]:
+    """A vector for each image or clip, pooled from its final hidden states.
+
+    Of an encoder–decoder these are the encoder's. Raises `InputError` as `classify_files` does.
+    """
+    read = _reader(run)
+    for some in _groups(read, files, batch_size, errors, skipped):
+        vectors = _vectors(run, [signal for _, signal in some], pooling)
+        yield from zip([file for file, _ in some], vectors, strict=True)
+
+
+def embedded_files(
+    run: Run, files: Sequence[str], pooling: Pooling | None, batch_size: int
+) -> Float[Tensor, "files width"]:
+    """The vectors of files, one below the other."""
+    paths = [Path(file) for file in files]
+    found = [vector for _, vector in embed_files(run, paths, pooling, batch_size=batch_size)]
+    return torch.stack(found) if found else torch.zeros(0, run.recipe.model.d_model)
+
+
 def transcribed(
     run: Run,
     files: Sequence[str],
@@ -134,7 +172,7 @@ def _reader(run: Run) -> Callable[[Path], Tensor]:
         height, width = data.image_size
         data = replace(data, image_size=(height, width * data.strings.longest), strings=None)
     if isinstance(data, AudioConfig | ImageFilesConfig | DatasetConfig):
-        return lambda file: data.read(_there(file), str(file))
+        return lambda file: _checked(model, data.read(_there(file), str(file)), file)
     assert isinstance(data, ImagesConfig)
     assert isinstance(model, EncoderConfig | EncoderDecoderConfig)
     assert isinstance(model.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
@@ -148,21 +186,58 @@ def _reader(run: Run) -> Callable[[Path], Tensor]:
     return read
 
 
+def _checked(model: ModelConfig, signal: Tensor, file: Path) -> Tensor:
+    """The signal. Raises `InputError` for a picture of its own size that the model cannot read."""
+    shape = getattr(model, "input", None)
+    if isinstance(shape, ConvolutionalEmbeddingConfig):
+        try:
+            check_halves((signal.shape[-2], signal.shape[-1]), shape.n_layers)
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from error
+    return signal
+
+
 def _there(file: Path) -> Path:
     if not file.is_file():
         raise InputError(f"{file}: {'is no file' if file.exists() else 'does not exist'}")
     return file
 
 
-def _classified(run: Run, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
-    signals, medium = [signal for _, signal in some], medium_of(run.recipe.data)
+@torch.inference_mode()
+def _vectors(
+    run: Run, signals: Sequence[Tensor], pooling: Pooling | None
+) -> list[Float[Tensor, " width"]]:
+    return [
+        vector
+        for inputs in _inputs(run, signals)
+        for vector in pooled(run, *_hidden(run.model, **inputs), pooling)
+    ]
+
+
+def _hidden(
+    model: object, inputs: Tensor, valid: Tensor | None = None
+) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
+    """The final hidden states of an encoder, and their context."""
+    if isinstance(model, EncoderDecoderModel):
+        x, ctx = embedded(model.source_embed, inputs, valid)
+        return model.encoder(x, ctx), ctx
+    assert isinstance(model, EncoderModel)
+    return model.hidden(inputs, valid)
+
+
+def _inputs(run: Run, signals: Sequence[Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The model's inputs, in the order of the signals: one batch, or images of several sizes."""
+    medium = medium_of(run.recipe.data)
     assert medium is not None
     alone = medium != "audio" and len({signal.shape for signal in signals}) > 1
-    # Images of several sizes go one by one.
     for group in [[signal] for signal in signals] if alone else [signals]:
         inputs = inputs_of(medium, group)
-        logits = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
-        for row in logits.softmax(-1).tolist():
+        yield {name: tensor.to(run.device) for name, tensor in inputs.items()}
+
+
+def _classified(run: Run, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
+    for inputs in _inputs(run, [signal for _, signal in some]):
+        for row in run.model(**inputs).softmax(-1).tolist():
             by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
             best = max(by_label, key=by_label.__getitem__)
             yield Classified(best, (best,), by_label)

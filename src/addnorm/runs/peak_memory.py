@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from addnorm.data.batching import Batch, Buckets, Images, Loader
+from addnorm.data.frames import Frames
 from addnorm.memory import (
     peak_resident_memory,
     resident_memory,
@@ -133,22 +134,30 @@ def _make_steps(prepared: Prepared, batches: Sequence[Batch]) -> None:
 def largest_batches(loader: Loader[Any]) -> list[Batch]:
     """The batches of an epoch that may need most: by positions, and by their square as scores do.
 
-    The first batch follows them, whose other shape leaves other gaps. `Buckets` and `Images` have
-    batches of several shapes; of other loaders it is the first batch alone.
+    The first batch follows them, whose other shape leaves other gaps. `Buckets`, `Images` and
+    `Frames` have batches of several shapes; of other loaders it is the first batch alone.
     """
-    if isinstance(loader, Images):
-        plan = loader.plan(0)
-        areas = [prod(loader.sizes[items[0].example]) for items in plan]
-        most = max(range(len(plan)), key=lambda n: len(plan[n]) * areas[n])
-        largest = max(range(len(plan)), key=lambda n: len(plan[n]) * areas[n] ** 2)
-        return [loader.build(plan[n]) for n in dict.fromkeys((most, largest, 0))]
-    if not isinstance(loader, Buckets):
+    width = _width_of(loader)
+    if width is None:
         return [next(loader.batches())]
     plan = loader.plan(0)
-    widths = [max(loader.widths[i] for i in items) for items in plan]
+    widths = [max(map(width, items)) for items in plan]
     by_positions = max(range(len(plan)), key=lambda n: len(plan[n]) * widths[n])
     by_scores = max(range(len(plan)), key=lambda n: len(plan[n]) * widths[n] ** 2)
     return [loader.build(plan[n]) for n in dict.fromkeys((by_positions, by_scores, 0))]
+
+
+def _width_of(loader: Loader[Any]) -> Callable[[Any], int] | None:
+    """How wide an item makes its batch; None where all batches have one shape."""
+    match loader:
+        case Buckets(widths=widths):
+            return lambda i: widths[i]
+        case Frames(lengths=lengths):
+            return lambda masked: lengths[masked[0]]
+        case Images(sizes=sizes):
+            return lambda drawn: prod(sizes[drawn.example])
+        case _:
+            return None
 
 
 def _without_values(prepared: Prepared, batches: Sequence[Batch], device: torch.device) -> _Counted:
@@ -214,7 +223,8 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     inputs = {name: change(tensor) for name, tensor in batch.inputs.items()}
-    return replace(batch, inputs=inputs, targets=change(batch.targets))
+    soft = None if batch.soft_targets is None else change(batch.soft_targets)
+    return replace(batch, inputs=inputs, targets=change(batch.targets), soft_targets=soft)
 
 
 def _update(trainer: Trainer, batch: Batch, states: list[Tensor]) -> None:

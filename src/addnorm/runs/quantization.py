@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from addnorm.atomic import atomic_directory
+from addnorm.convert.core.readback import model_logits, sample_inputs
 from addnorm.data.batch import Batch, Loader
 from addnorm.errors import InputError
 from addnorm.models import Model
@@ -25,10 +26,12 @@ from addnorm.quantize import (
     is_calibrated,
     quantize,
 )
-from addnorm.quantize.model import (
+from addnorm.quantize.places import (
     check_replaceable,
     check_some_left,
+    includable,
     names_matching,
+    names_to_include,
     products_of,
     with_tied,
 )
@@ -77,6 +80,8 @@ class QuantizeOptions:
     """The number of training examples to calibrate on."""
     keep: tuple[str, ...] = ()
     """Patterns of the names of layers to leave as they are."""
+    include: tuple[str, ...] = ()
+    """Patterns of the names of layers to quantise too, such as those of modules of your own."""
     keep_worst: int = 0
     """Leave so many more as they are: those that raise the loss most."""
     split: Split = "valid"
@@ -101,6 +106,8 @@ class QuantizationReport:
     kept: tuple[str, ...] = ()
     left: Mapping[str, int] = field(default_factory=dict)
     """The number of weights that are not quantised by part, the largest first."""
+    includable: tuple[str, ...] = ()
+    """The layers among them that would be quantised if they were named."""
     sensitivity: Mapping[str, float] | None = None
     """By how much each layer alone raises the loss, the worst first, where it was asked for."""
     unmeasured: str | None = None
@@ -122,20 +129,20 @@ def quantize_run(
         run = _opened(folder, fields)
         data, unmeasured = _data(run, options, fields)
         examples = calibration_examples(data, options)
-        kept = tuple(sorted(names_matching(run.model, options.keep)))
-        check_some_left(run.model, kept)
+        layers = Layers.of(run.model, options)
         sensitivity = None
         if options.keep_worst:
-            sensitivity = sensitivities(run.model, options.scheme, examples, kept)
+            sensitivity = sensitivities(run.model, options.scheme, examples, layers)
             worst = list(sensitivity)[: options.keep_worst]
-            kept = tuple(sorted(names_matching(run.model, (*kept, *worst))))
-        check_some_left(run.model, kept)
-        model = _quantized(run.model, options.scheme, examples, kept)
+            layers = Layers.of(run.model, options, worst)
+        model = _quantized(run.model, options.scheme, examples, layers)
+        check_runs(run, model, layers)
         models = {FLOAT: run.model, options.scheme.kind: model}
         measured = measure(run, models, data, console)
         facts = Quantization(
             scheme=options.scheme,
-            kept=kept,
+            kept=layers.kept,
+            included=layers.included,
             examples=len(examples) if is_calibrated(options.scheme) else 0,
             source=str(folder),
         )
@@ -146,8 +153,9 @@ def quantize_run(
                 write_validation(partial, measured[options.scheme.kind].scores)
     return QuantizationReport(
         models=measured,
-        kept=kept,
+        kept=layers.kept,
         left=left_as_they_were(model),
+        includable=tuple(includable(model)),
         sensitivity=sensitivity,
         unmeasured=unmeasured,
     )
@@ -166,22 +174,61 @@ def sweep_run(
     """
     run = _opened(folder, fields)
     data, unmeasured = _data(run, options, fields)
-    kept = tuple(sorted(names_matching(run.model, options.keep)))
+    layers = Layers.of(run.model, options)
     models: dict[str, Model] = {FLOAT: run.model}
     for name, scheme in schemes.items():
         examples = calibration_examples(data, replace(options, scheme=scheme))
         with console.status(f"quantising: {name}"):
-            models[name] = _quantized(run.model, scheme, examples, kept)
+            models[name] = _quantized(run.model, scheme, examples, layers)
+            check_runs(run, models[name], layers)
     return QuantizationReport(
-        models=measure(run, models, data, console), kept=kept, unmeasured=unmeasured
+        models=measure(run, models, data, console), kept=layers.kept, unmeasured=unmeasured
     )
 
 
+@dataclass(frozen=True)
+class Layers:
+    """The names of the layers that stay as they are, and of those quantised besides the usual."""
+
+    kept: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: Model, options: QuantizeOptions, worst: Sequence[str] = ()) -> "Layers":
+        """The layers that the options name, and the `worst`, which stay too.
+
+        Raises `InputError` for a pattern that matches none, and where every layer would stay.
+        """
+        included = names_to_include(model, options.include)
+        kept = names_matching(model, (*options.keep, *worst), included)
+        check_some_left(model, kept, included)
+        return cls(tuple(sorted(kept)), included)
+
+
+PLAIN = Layers()
+
+
 def _quantized(
-    model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], kept: Sequence[str]
+    model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], layers: Layers
 ) -> Model:
     batches = [batch.inputs for batch in examples] if is_calibrated(scheme) else []
-    return quantize(copy.deepcopy(model), scheme, batches, keep=kept)
+    new = copy.deepcopy(model)
+    return quantize(new, scheme, batches, keep=layers.kept, include=layers.included)
+
+
+def check_runs(run: Run, model: Model, layers: Layers) -> None:
+    """Raise `InputError` if a layer was included that the module around it reads the weight of."""
+    if not layers.included:
+        return
+    try:
+        with torch.inference_mode():
+            model_logits(model, sample_inputs(model))
+    except AttributeError as error:
+        raise InputError(
+            f"{run.name}: with {', '.join(layers.included)} quantised the model does not run "
+            f"({error}): a module that reads a layer's weight itself cannot have it in few bits: "
+            "include other layers"
+        ) from error
 
 
 def _opened(folder: Path, fields: Mapping[str, str]) -> Run:
@@ -262,17 +309,18 @@ def size_of_weights(model: Model) -> int:
 
 
 def sensitivities(
-    model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], kept: Sequence[str] = ()
+    model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], layers: Layers = PLAIN
 ) -> dict[str, float]:
     """By how much the loss rises (nats a target) if one layer alone is quantised, worst first."""
     some = examples[:SENSITIVITY_EXAMPLES]
-    rounded = _quantized(model, scheme, examples, kept)
+    rounded = _quantized(model, scheme, examples, layers)
     before = _loss(model, some)
     rises: dict[str, float] = {}
-    for name in products_of(model):
-        if name in kept:
+    for name in products_of(model, layers.included):
+        if name in layers.kept:
             continue
-        plain = {one: model.get_submodule(one) for one in with_tied(model, {name})}
+        tied = with_tied(model, {name}, layers.included)
+        plain = {one: model.get_submodule(one) for one in tied}
         for one in plain:
             model.set_submodule(one, rounded.get_submodule(one))
         rises[name] = _loss(model, some) - before

@@ -24,6 +24,8 @@ class Quantization:
     """How many bits weights have, and what happens to inputs."""
     kept: tuple[str, ...] = ()
     """The names of the layers that stayed as they were."""
+    included: tuple[str, ...] = ()
+    """The names of the layers that were quantised because they were named."""
     examples: int = 0
     """How many examples it was calibrated on."""
     source: str = ""
@@ -43,6 +45,8 @@ class Quantization:
         rows = {"weights": self.label, "made of": self.source}
         if self.examples:
             rows["calibrated on"] = f"{self.examples} examples"
+        if self.included:
+            rows["quantised by name"] = ", ".join(self.included)
         if self.kept:
             rows["kept in float32"] = ", ".join(self.kept)
         return rows
@@ -82,7 +86,7 @@ def laid_out_as(model: Model, quantization: Quantization | None, folder: Path) -
     if quantization is None:
         return model
     try:
-        return laid_out(model, quantization.scheme, quantization.kept)
+        return laid_out(model, quantization.scheme, quantization.kept, quantization.included)
     except InputError as error:
         raise InputError(f"{folder / QUANTIZATION}: does not fit this model: {error}") from error
 

@@ -101,7 +101,7 @@ def read_recipe(
     tree = with_current_names(tree)
     _write_start(tree, place)
     recipe = check_recipe(tree, place, from_file=not import_parts)
-    check_metric(recipe.model, recipe.train.batching, recipe.eval, place)
+    check_metric(recipe.model, recipe.train, recipe.eval, place)
     return recipe
 
 

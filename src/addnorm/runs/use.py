@@ -29,12 +29,13 @@ from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
-from addnorm.nn.heads import ClassificationHead, Transform
+from addnorm.nn.heads import Transform
 from addnorm.nn.masks import Full
 from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.chat import Messages, prompts
 from addnorm.runs.decoding import decoding_for, later
-from addnorm.runs.media import reads_files, transcribed
+from addnorm.runs.media import embedded_files, reads_files, transcribed
+from addnorm.runs.pooled import pooled, wide
 from addnorm.runs.predictions import tags_at
 from addnorm.runs.restoring import BLANK, restored
 from addnorm.runs.run import Run
@@ -219,7 +220,7 @@ def predict(
     """The numbers of each text or pair; `first` came before. Raises `InputError` as `tag` does."""
     check_use(run, "regression", "gives no numbers")
     none = torch.empty(0, len(run.labels), device=run.device)
-    return torch.cat([none, *map(_wide, _of_texts(run, texts, batch_size, first))])
+    return torch.cat([none, *map(wide, _of_texts(run, texts, batch_size, first))])
 
 
 def _of_texts(
@@ -287,8 +288,13 @@ def embed(
     batch_size: int = 64,
     first: int = 0,
 ) -> Float[Tensor, "texts width"]:
-    """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages."""
+    """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages.
+
+    Where the model reads images or sound, the texts are the names of files.
+    """
     check_choice("pooling", pooling or "mean", get_args(Pooling))
+    if reads_files(run):
+        return embedded_files(run, texts, pooling, batch_size)
     folder = SentenceVectors.of(run.folder) if pooling is None else None
     if not texts:
         return embed(run, ["a"], pooling)[:0]
@@ -296,10 +302,10 @@ def embed(
     for start in range(0, len(texts), batch_size):
         x, ctx = _hidden(run, texts[start : start + batch_size], first + start, folder)
         if folder is None:
-            found.append(_pooled(run, x, ctx, pooling))
+            found.append(pooled(run, x, ctx, pooling))
         else:
             assert ctx.valid is not None
-            found.append(folder.vectors(_wide(x), ctx.valid))
+            found.append(folder.vectors(wide(x), ctx.valid))
     return torch.cat(found)
 
 
@@ -307,7 +313,7 @@ def embed(
 def hidden_states(run: Run, text: str) -> Float[Tensor, "seq d_model"]:
     """The final hidden states of one text."""
     x, _ = _hidden(run, [text], 0)
-    return _wide(x[0])
+    return wide(x[0])
 
 
 def _hidden(
@@ -346,30 +352,6 @@ def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:
     if not (isinstance(model, DecoderModel) and isinstance(transform, Transform)):
         return x
     return x if transform.proj.out_features == x.shape[-1] else transform(x)
-
-
-def _pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
-    """Pool the hidden states into one vector per text, by default as the model learnt to."""
-    if isinstance(run.model.head, SimilarityHead) and pooling in (None, "head"):
-        return _wide(run.model.head.vectors(x, ctx))
-    if pooling == "head":
-        vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
-        if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
-            raise InputError(
-                f"{run.name}: pooling = 'head' needs a head that gives a vector for a text, as "
-                "'pooler' does: use 'mean', 'first' or 'last'"
-            )
-        return _wide(vectors)
-    assert ctx.valid is not None
-    lengths, x = ctx.valid.sum(1), _wide(x)
-    if pooling in (None, "mean"):
-        return torch.where(ctx.valid[..., None], x, 0.0).sum(1) / lengths[:, None]
-    places = torch.zeros_like(lengths) if pooling == "first" else lengths - 1
-    return x[torch.arange(len(x), device=x.device), places]
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 @torch.inference_mode()

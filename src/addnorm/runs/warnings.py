@@ -6,11 +6,12 @@ from math import isfinite
 from typing import Any, get_args
 
 import torch
+import xxhash
 
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Labelled, source_text
+from addnorm.data.examples import Example, Labelled, labels_of, signal_of, source_text
 from addnorm.data.sources import TextConfig
 from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
@@ -35,6 +36,8 @@ def warnings_for(
         *_positions(recipe),
         *_batches(recipe, train),
         *_labels(data.corpus),
+        *_never_learnt(data.corpus),
+        *_in_train_too(data.corpus),
         *_numbers(recipe, data.corpus),
         *_single_lines(recipe, data),
     ]
@@ -145,6 +148,40 @@ def _labels(corpus: Corpus | None) -> Iterator[str]:
             f"{counts.total():,} training texts have {len(counts):,} different labels, such as "
             f"{min(words, key=len)!r}: is the column of labels another one?"
         )
+
+
+def _never_learnt(corpus: Corpus | None) -> Iterator[str]:
+    """Labels of which every example was held out for validation."""
+    if corpus is None or not corpus.labels:
+        return
+    learnt = {label for one in corpus.train for label in labels_of(one)}
+    missing = [label for label in corpus.labels if label not in learnt]
+    if learnt and missing:  # numbers have names, which no example says
+        others = f", nor any of {len(missing) - 1} others" if missing[1:] else ""
+        yield (
+            f"no training example has the label {missing[0]!r}{others}: all that have were "
+            "held out for validation: give more of them, or lower data.valid_fraction"
+        )
+
+
+def _in_train_too(corpus: Corpus | None) -> Iterator[str]:
+    """Images and clips that are learnt, and measured or tested on."""
+    if corpus is None or corpus.medium not in ("images", "audio"):
+        return
+    learnt = {_digest(one) for one in corpus.train}
+    for split in ("valid", "test"):
+        examples = corpus.splits[split]
+        if same := [i for i, one in enumerate(examples, 1) if _digest(one) in learnt]:
+            yield (
+                f"{split}: {len(same):,} of {len(examples):,} {corpus.medium} are in train too, "
+                f"such as number {same[0]:,}: their figures say nothing of new ones"
+            )
+
+
+def _digest(example: Example) -> str:
+    signal = signal_of(example)
+    assert signal is not None
+    return xxhash.xxh3_128_hexdigest(signal.contiguous().numpy().tobytes())
 
 
 def _numbers(recipe: Recipe, corpus: Corpus | None) -> Iterator[str]:

@@ -21,8 +21,8 @@ def checkpointed_activations(model: nn.Module, what: Checkpointed) -> Generator[
 
     A network of n blocks then needs the memory of n inputs and of one block's activations, for one
     more forward pass (Chen et al. 2016, §4). Losses, gradients and random numbers are the same to
-    the bit. Raises `InputError` for batch norms, whose running statistics would see every batch
-    twice.
+    the bit. A compiled step computes its blocks again in the same way. Raises `InputError` for
+    batch norms, whose running statistics would see every batch twice.
     """
     blocks = [
         block

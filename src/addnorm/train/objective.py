@@ -1,11 +1,12 @@
 """The training objective: a function from a model and a micro-batch to a scalar."""
 
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
-from addnorm.data.batch import counted
+from addnorm.data.batch import Batch, counted
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.built import built
@@ -14,6 +15,7 @@ from addnorm.parts import kind_of
 from addnorm.train.distill import imitation_sum
 from addnorm.train.distillation import DistillationConfig
 from addnorm.train.intermediate import LayerLoss
+from addnorm.train.logit_adjustment import LogitAdjustment
 from addnorm.train.loss import (
     CrossEntropyConfig,
     LossConfig,
@@ -22,6 +24,7 @@ from addnorm.train.loss import (
     labels_loss_sum,
     loss_sum,
 )
+from addnorm.train.settings import TrainConfig
 
 
 class Objective:
@@ -29,7 +32,8 @@ class Objective:
 
     With a `teacher`, the model learns the teacher's outputs instead of the labels, or beside them
     as `distillation` says, which may compare layers of the `student`. With `in_parts`,
-    cross-entropy computes the logits of a few rows at a time. Raises `InputError` for an invalid
+    cross-entropy computes the logits of a few rows at a time. With an `adjustment`, it is the
+    cross-entropy of adjusted logits. Raises `InputError` for an invalid
     custom loss, and for layers that cannot be compared.
     """
 
@@ -42,6 +46,7 @@ class Objective:
         distillation: DistillationConfig | None = None,
         student: nn.Module | None = None,
         in_parts: bool = True,
+        adjustment: LogitAdjustment | None = None,
     ) -> None:
         self.kind = kind_of(loss)
         self.label_smoothing = label_smoothing
@@ -57,7 +62,8 @@ class Objective:
                 hidden=distillation.hidden_states,
                 attention=distillation.attention_transfer,
             )
-        self.in_parts = in_parts
+        self.in_parts = in_parts and adjustment is None
+        self.adjusted: Callable[[Tensor], Tensor] = adjustment or _unchanged
         self.module = None
         if not isinstance(loss, CrossEntropyConfig):
             self.module = built(loss, loss.build(), nn.Module, "the loss must be an nn.Module")
@@ -66,6 +72,27 @@ class Objective:
                 f"train.loss: {self.kind} has parameters, which no optimiser trains: "
                 "a loss has none"
             )
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        model: nn.Module,
+        batches: Iterable[Batch],
+        teacher: nn.Module | None = None,
+        *,
+        in_parts: bool = True,
+    ) -> "Objective":
+        """What a training with these settings lowers; its `batches` are those of an epoch."""
+        return cls(
+            config.loss,
+            label_smoothing=config.label_smoothing,
+            teacher=teacher,
+            distillation=config.distillation,
+            student=model,
+            in_parts=in_parts,
+            adjustment=LogitAdjustment.of(config.logit_adjustment, batches),
+        )
 
     def __call__(
         self,
@@ -108,9 +135,10 @@ class Objective:
             outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
             return torch.stack([self._own(self.module, out, targets) for out in outputs]).mean()
         if early is not None:
-            return exits_cross_entropy_sum(early.exit_logits(**inputs), targets, smoothing, soft)
+            outputs = map(self.adjusted, early.exit_logits(**inputs))
+            return exits_cross_entropy_sum(outputs, targets, smoothing, soft)
         if not self.in_parts or not isinstance(model, Model):
-            outputs = model(**inputs)
+            outputs = self.adjusted(model(**inputs))
             head = model.head if isinstance(model, Model) else model
             return labels_loss_sum(head, outputs, targets, smoothing, soft)
         x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
@@ -127,3 +155,7 @@ class Objective:
                 "the sum over the targets that are not -100"
             )
         return found
+
+
+def _unchanged(outputs: Tensor) -> Tensor:
+    return outputs

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from addnorm.config import Probability, config
 from addnorm.data.batching import BatchingConfig, TokensConfig
@@ -46,6 +46,10 @@ class TrainConfig:
     label_smoothing: Probability = 0.0
     """The probability mass taken from the right token and spread over all (Szegedy et al. 2016,
     §7).
+    """
+    logit_adjustment: NonNegativeFloat = 0.0
+    """How much of a class's rarity is taken from its logits while learning, so that rare classes
+    are found more often: 0 for none, 1 for the least mean error over classes (Menon et al. 2021).
     """
     clip: PositiveFloat | None = 1.0
     """The largest global norm of the gradient: a larger one is scaled down (Pascanu et al.
@@ -116,6 +120,11 @@ class TrainConfig:
                 f"label_smoothing is that of cross_entropy: leave it out with {other}",
             ),
             (
+                self.logit_adjustment and (other or self.distillation is not None),
+                f"logit_adjustment is that of cross_entropy: leave it out with "
+                f"{other or 'distillation'}",
+            ),
+            (
                 other
                 and isinstance(self.batching, ExamplesConfig)
                 and mixes(self.batching.augment),
@@ -125,10 +134,6 @@ class TrainConfig:
             (
                 self.ema is not None and self.average,
                 "ema and average both replace the final weights: give one of them",
-            ),
-            (
-                self.compile and self.activation_checkpointing != "none",
-                "compile decides itself what is computed again: leave activation_checkpointing out",
             ),
             (
                 self.distillation is not None

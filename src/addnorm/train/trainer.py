@@ -129,15 +129,10 @@ class Trainer:
         self.constrain = constraint_on(model, config.constraint)
         self.peaks = [[float(g["lr"]) for g in opt.param_groups] for opt in self.optimizers]
         self.scaler = loss_scaler(config.precision, self.device)
-        self.objective = Objective(
-            config.loss,
-            label_smoothing=config.label_smoothing,
-            teacher=None if teacher is None else teacher.to(self.device).eval(),
-            distillation=config.distillation,
-            student=model,
-            # float16 scales the loss before the backward pass; parts give gradients with the loss.
-            in_parts=not self.scaler.is_enabled(),
-        )
+        # float16 scales the loss before the backward pass; parts give gradients with the loss.
+        teacher = None if teacher is None else teacher.to(self.device).eval()
+        in_parts = not self.scaler.is_enabled()
+        self.objective = Objective.of(config, model, batches.batches(0), teacher, in_parts=in_parts)
         self.mixtures = mixtures_of(model)
         self.load = ExpertLoad(self.mixtures)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)

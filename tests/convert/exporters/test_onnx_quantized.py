@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from addnorm.convert.exporters.onnx_quantized import (
+    BlockedMatrix,
     DequantizedMatrix,
     Product,
     place_dequantized,
@@ -13,9 +14,18 @@ from addnorm.convert.exporters.onnx_quantized import (
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.quantize import Int4Config, Int8Config, StaticConfig, WeightsOnlyConfig, quantize
+from addnorm.quantize import (
+    Int4Config,
+    Int8Config,
+    StaticConfig,
+    WeightsOnlyConfig,
+    dequantize,
+    quantize,
+)
 from addnorm.quantize.activations import RoundedByRange, RoundedByRow, Unrounded
+from addnorm.quantize.int4 import Int4Matrix
 from addnorm.quantize.int8 import Int8Matrix
+from addnorm.quantize.rounding import round_nearest
 
 CONFIG = DecoderConfig(d_model=32, n_layers=2, attention=AttentionConfig(n_heads=2))
 TOKENS = torch.arange(9)[None]
@@ -52,6 +62,26 @@ def test_a_model_is_the_same(activations: WeightsOnlyConfig | StaticConfig) -> N
     torch.testing.assert_close(placed(TOKENS), model(TOKENS), rtol=1e-4, atol=1e-4)
 
 
-def test_int4_is_refused() -> None:
-    with pytest.raises(InputError, match="ONNX export has no int4"):
-        place_dequantized(quantize(CONFIG.build(9), Int4Config()))
+@pytest.mark.parametrize(("d_in", "group_size"), [(64, 32), (50, 32), (128, 64)])
+def test_a_matrix_of_four_bits_is_the_same(d_in: int, group_size: int) -> None:
+    matrix = Int4Matrix(round_nearest(torch.randn(5, d_in), group_size), d_in)
+    found, x = BlockedMatrix(matrix), torch.randn(3, d_in)
+    assert torch.equal(found.dequantized(), matrix.dequantized())
+    assert torch.equal(found.rows(torch.tensor([4, 0])), matrix.rows(torch.tensor([4, 0])))
+    assert torch.equal(found.times(x), torch.nn.functional.linear(x, matrix.dequantized()))
+
+
+def test_a_model_of_four_bits_is_its_numbers_in_float32() -> None:
+    model = quantize(CONFIG.build(9).eval(), Int4Config())
+    placed, plain = copy.deepcopy(model), dequantize(copy.deepcopy(model))
+    place_dequantized(placed)
+    torch.testing.assert_close(placed(TOKENS), plain(TOKENS), rtol=1e-5, atol=1e-5)
+    tied = [placed.get_submodule(f"{name}.matrix") for name in ("head", "embed.tokens")]
+    assert tied[0] is tied[1]  # which is written once
+
+
+def test_an_unknown_kind_of_matrix_is_refused() -> None:
+    model = quantize(CONFIG.build(9), Int4Config())
+    model.set_submodule("stack.blocks.1.feedforward.up_proj.matrix", torch.nn.Identity())
+    with pytest.raises(InputError, match="ONNX cannot hold Identity: quantise to int8 or int4"):
+        place_dequantized(model)

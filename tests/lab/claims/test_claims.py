@@ -54,6 +54,47 @@ def test_a_cell_is_measured_and_a_seed_decides_it(name: str) -> None:
             assert rows == again
 
 
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_night_has_all_that_full_measures(name: str) -> None:
+    """Of whatever full size shows the night shows as much, or longer, wider and deeper."""
+    fields = ("steps", "length", "timed", "past", "lengths", "spread")
+
+    def kinds(size: Size) -> set[str]:
+        cells = claim_called(name).cells(size, "chain")
+        return {repr(sorted((k, v) for k, v in one.items() if k not in fields)) for one in cells}
+
+    assert kinds("night") >= kinds("full")
+
+
+NIGHT_ONLY = {
+    "extrapolation": {"length": 64, "position": "alibi"},
+    "warmup": {"depth": 100, "placement": "post"},
+    "norms": {"spread": 0.95, "norm": "batchnorm"},
+    "score_scale": {"d": 512, "score": "dot"},
+    "distance": {"distance": 512, "asked": "recall", "mixer": "attention"},
+    "residuals": {"depth": 64, "gain": 1.0},
+    "cache": {"alone": True},
+}
+"""A cell of each claim that only the night has."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NIGHT_ONLY)
+def test_a_cell_of_the_night_runs(name: str) -> None:
+    """With two steps in place of hundreds."""
+    claim, wanted = claim_called(name), NIGHT_ONLY[name]
+    full = [repr(sorted(one.items())) for one in claim.cells("full", "chain")]
+    cells = [
+        one
+        for one in claim.cells("night", "chain")
+        if wanted.items() <= one.items() and repr(sorted(one.items())) not in full
+    ]
+    assert cells
+    rows = [*claim.measure({**cells[0], **({"steps": 2} if "steps" in cells[0] else {})}, 1)]
+    assert rows
+    assert all(math.isfinite(row.value) for row in rows)
+
+
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Results]:
     """Two seeds of every claim, with a few steps."""

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 from addnorm.atomic import atomic_directory
 from addnorm.convert.core.readback import check_types
 from addnorm.convert.exporters.onnx_check import check_onnx
-from addnorm.convert.exporters.onnx_quantized import place_dequantized
+from addnorm.convert.exporters.onnx_quantized import (
+    blocks_options,
+    has_blocks,
+    pack_blocks,
+    place_dequantized,
+)
 from addnorm.errors import InputError
 from addnorm.models import (
     DecoderConfig,
@@ -146,10 +151,12 @@ class Graph:
                 output_names=list(self.outputs),
                 dynamo=True,
                 verbose=False,
+                **(blocks_options() if has_blocks(self.module) else {}),
             )
             assert program is not None
             program.rename_axes(self.symbols([value.shape for value in program.model.graph.inputs]))
             write_once(program.model.graph)
+            pack_blocks(program.model.graph)
             size = sum(p.nbytes for p in self.module.parameters())
             program.save(folder / self.name, external_data=size > EXTERNAL)
 

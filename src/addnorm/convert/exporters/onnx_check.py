@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
-from addnorm.convert.exporters.onnx_quantized import DequantizedMatrix, Product
+from addnorm.convert.exporters.onnx_quantized import BlockedMatrix, DequantizedMatrix, Product
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding
@@ -34,7 +34,7 @@ def check_onnx(folder: Path, model: Model) -> None:
         import onnxruntime  # noqa: F401 # pyright: ignore[reportUnusedImport]
     except ImportError:
         return
-    as_written = any(isinstance(module, DequantizedMatrix) for module in model.modules())
+    as_written = any(isinstance(one, DequantizedMatrix | BlockedMatrix) for one in model.modules())
     inputs = _inputs(folder, model)
     read = tuple(one.cpu() for one in inputs)
     match model:

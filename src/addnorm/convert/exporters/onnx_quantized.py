@@ -1,5 +1,7 @@
 """Quantised layers in a form that ONNX has: QuantizeLinear and DequantizeLinear around products."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -8,10 +10,25 @@ from torch.nn import functional as F
 
 from addnorm.errors import InputError
 from addnorm.quantize.activations import RoundedByRange, RoundedByRow, Unrounded
+from addnorm.quantize.int4 import Int4Matrix, unpacked
 from addnorm.quantize.int8 import LARGEST, Int8Matrix
 from addnorm.quantize.layers import QuantizedEmbedding, QuantizedLinear, QuantizedTokenHead
 
 ops = torch.ops.quantized_decomposed
+
+BLOCKED = 21
+"""The first opset that has four bits and a scale for each block of a row."""
+
+
+@torch.library.custom_op("addnorm::dequantize_blocks", mutates_args=())
+def dequantize_blocks(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
+    """`s_g Q` of whole numbers with a scale for each block of a row: one node of a graph."""
+    return values * scale.repeat_interleave(block_size, 1)
+
+
+@dequantize_blocks.register_fake
+def _(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
+    return torch.empty_like(values, dtype=scale.dtype)
 
 
 class DequantizedMatrix(nn.Module):
@@ -42,6 +59,39 @@ class DequantizedMatrix(nn.Module):
         return F.embedding(places, self.dequantized())
 
 
+class BlockedMatrix(nn.Module):
+    """An int4 matrix that DequantizeLinear turns into numbers, block by block.
+
+    Scales are float32, since they have the type of the numbers; those of bfloat16 are among them.
+    """
+
+    values: Tensor
+    scale: Tensor
+
+    def __init__(self, matrix: Int4Matrix) -> None:
+        super().__init__()
+        self.d_in, self.block_size = matrix.d_in, matrix.group_size
+        self.register_buffer("values", unpacked(matrix.values))
+        self.register_buffer("scale", matrix.scale.float())
+
+    def dequantized(self) -> Float[Tensor, "d_out d_in"]:
+        """The matrix, without what fills up the last block."""
+        whole = dequantize_blocks(self.values, self.scale, self.block_size)
+        return whole if whole.shape[1] == self.d_in else whole[:, : self.d_in]
+
+    def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """`x Ŵᵀ`."""
+        return F.linear(x, self.dequantized())
+
+    def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
+        """Look up rows."""
+        return F.embedding(places, self.dequantized())
+
+
+Dequantized = DequantizedMatrix | BlockedMatrix
+"""A matrix in few bits, as a graph holds it."""
+
+
 class Product(nn.Module):
     """`x Ŵᵀ`, the input rounded by one scale where it was calibrated, and else as it is."""
 
@@ -53,7 +103,7 @@ class Product(nn.Module):
         self.scale = float(activations.scale) if static else None
 
     def forward(
-        self, x: Float[Tensor, "*batch d_in"], matrix: DequantizedMatrix
+        self, x: Float[Tensor, "*batch d_in"], matrix: Dequantized
     ) -> Float[Tensor, "*batch d_out"]:
         if self.scale is not None:
             ends = (self.scale, 0, -LARGEST, LARGEST, torch.int8)
@@ -64,15 +114,56 @@ class Product(nn.Module):
 def place_dequantized(model: nn.Module) -> None:
     """Give a model's quantised layers the form that ONNX has, in place.
 
-    Raises `InputError` for int4, whose form onnxruntime has as an operator of its own alone.
+    Raises `InputError` for a matrix that is neither int8 nor int4.
     """
-    matrices: dict[int, DequantizedMatrix] = {}
+    matrices: dict[int, Dequantized] = {}
     for module in model.modules():
         if not isinstance(module, QuantizedLinear | QuantizedEmbedding | QuantizedTokenHead):
             continue
-        if not isinstance(module.matrix, Int8Matrix):
-            raise InputError("ONNX export has no int4: quantise with --to int8")
-        matrix = matrices.setdefault(id(module.matrix), DequantizedMatrix(module.matrix))
-        module.add_module("matrix", matrix)
+        if id(module.matrix) not in matrices:
+            matrices[id(module.matrix)] = _as_held(module.matrix)
+        module.add_module("matrix", matrices[id(module.matrix)])
         if not isinstance(module, QuantizedEmbedding):
             module.activations = Product(module.activations)
+
+
+def _as_held(matrix: nn.Module) -> Dequantized:
+    if isinstance(matrix, Int8Matrix):
+        return DequantizedMatrix(matrix)
+    if isinstance(matrix, Int4Matrix):
+        return BlockedMatrix(matrix)
+    raise InputError(f"ONNX cannot hold {type(matrix).__name__}: quantise to int8 or int4")
+
+
+# Four bits in a graph.
+
+
+def has_blocks(model: nn.Module) -> bool:
+    """Whether a model holds matrices of four bits, which need opset 21."""
+    return any(isinstance(module, BlockedMatrix) for module in model.modules())
+
+
+def blocks_options() -> dict[str, Any]:
+    """The options of torch's exporter that write `dequantize_blocks` as a DequantizeLinear."""
+    from onnxscript import opset21
+
+    def dequantize_linear(values: Any, scale: Any, block_size: int) -> Any:
+        return opset21.DequantizeLinear(values, scale, axis=1, block_size=block_size)
+
+    named = torch.ops.addnorm.dequantize_blocks.default
+    return {"opset_version": BLOCKED, "custom_translation_table": {named: dequantize_linear}}
+
+
+def pack_blocks(graph: Any) -> None:
+    """Make the whole numbers of blocks INT4 in a graph that was traced with them as INT8."""
+    import ml_dtypes
+    import onnx_ir as ir
+
+    for node in graph:
+        if node.op_type != "DequantizeLinear" or "block_size" not in node.attributes:
+            continue
+        values = node.inputs[0]
+        if values.dtype != ir.DataType.INT4:
+            whole = values.const_value.numpy().astype(ml_dtypes.int4)
+            values.const_value = ir.Tensor(whole, name=values.name)
+            values.dtype = ir.DataType.INT4

@@ -1,0 +1,44 @@
+"""One vector for each text, image or clip, from its hidden states."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from addnorm.errors import InputError
+from addnorm.models import EncoderModel
+from addnorm.nn.context import Context
+from addnorm.nn.heads import ClassificationHead
+from addnorm.nn.similarity import SimilarityHead
+from addnorm.runs.run import Run
+from addnorm.runs.types import Pooling
+
+
+def pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
+    """Pool the hidden states into one vector per input, by default as the model learnt to.
+
+    Raises `InputError` for `pooling = "head"` where the head gives no vector.
+    """
+    if isinstance(run.model.head, SimilarityHead) and pooling in (None, "head"):
+        return wide(run.model.head.vectors(x, ctx))
+    if pooling == "head":
+        vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
+        if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
+            raise InputError(
+                f"{run.name}: pooling = 'head' needs a head that gives a vector for a text, as "
+                "'pooler' does: use 'mean', 'first' or 'last'"
+            )
+        return wide(vectors)
+    if ctx.valid is None:  # images, or clips of one length
+        ctx = replace(ctx, valid=torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))
+    assert ctx.valid is not None
+    lengths, x = ctx.valid.sum(1), wide(x)
+    if pooling in (None, "mean"):
+        return torch.where(ctx.valid[..., None], x, 0.0).sum(1) / lengths[:, None]
+    places = torch.zeros_like(lengths) if pooling == "first" else lengths - 1
+    return x[torch.arange(len(x), device=x.device), places]
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x if x.dtype == torch.float64 else x.float()
