@@ -54,7 +54,7 @@ def test_from_the_command_line(
     ("lines", "words", "message"),
     [
         (waves(0, 20), (), "20 steps before the forecast: the model reads 24"),
-        ([waves()[0], *waves()[50:60], *waves()[61:80]], (), "s.csv:12: a gap or an empty cell at"),
+        ([waves()[0], *waves()[50:75], *waves()[76:90]], (), "s.csv:27: a gap or an empty cell at"),
         (
             [*waves(0, 30), f"{START + 30 * HOUR},,100"],
             (),
@@ -84,3 +84,12 @@ def test_a_mistake_is_one_message(
     said = capsys.readouterr()
     assert message in said.err
     assert not (tmp_path / "f.csv").exists()
+
+
+def test_a_gap_before_what_the_model_reads_is_no_matter(run: Run, tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole.csv", tmp_path / "parted.csv"
+    whole.write_text("\n".join([waves()[0], *waves()[50:90]]) + "\n")
+    parted.write_text("\n".join([waves()[0], *waves()[50:60], *waves()[61:90]]) + "\n")
+    expected = forecast(run, whole)
+    assert_close(forecast(run, parted).values, expected.values)
+    assert forecast(run, parted).times == expected.times
