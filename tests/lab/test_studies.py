@@ -46,6 +46,18 @@ def test_a_second_run_changes_and_reruns_nothing(tmp_path: Path) -> None:
     assert not [*study.folder.glob("cells/*/checkpoints")]
 
 
+def test_cells_of_another_recipe_are_left_out_and_counted(tmp_path: Path) -> None:
+    study, other = small_study(tmp_path), small_study(tmp_path, steps=9)
+    for one in (study, other):
+        for cell in one.cells:
+            cell.folder.mkdir(parents=True)
+            atomic_write(cell.folder / FIGURES, "{}")
+    assert study.left_out() == sorted(cell.folder for cell in other.cells)
+    study.write_settings()
+    fewer_seeds = small_study(tmp_path, seeds=1, steps=9)
+    assert len(fewer_seeds.left_out()) == len(study.cells) + len(other.cells) / 2
+
+
 def test_kernels_are_those_for_the_threads_of_a_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,8 @@ def ablate_recipe(
     for variant in study.variants:
         if variant.refused:
             console.out(f"refused: {variant.name}: {variant.refused}", highlight=False)
+    if others := len(study.left_out()):
+        console.out(f"cells/ has {others} more, of other recipes, seeds, data or code: left out")
     if options.dry_run or options.budget is not None:
         costs = costs_of(study, design.threads, console)
         study = within_budget(study, costs, options, at_once, console)

@@ -119,6 +119,12 @@ class Study:
         """What a cell is called where a person reads it."""
         return f"{self.variants[cell.variant].name}, seed {cell.seed}"
 
+    def left_out(self) -> list[Path]:
+        """The folders of cells that are none of this study's: of other recipes, seeds or code."""
+        ours = {cell.folder.name for cell in self.cells}
+        found = (file.parent for file in self.folder.glob(f"cells/*/{FIGURES}"))
+        return sorted(folder for folder in found if folder.name not in ours)
+
     def figures(self) -> dict[int, dict[int, Figures]]:
         """What is measured so far: for each variant, the figures of each finished seed."""
         ended = self._ended()
