@@ -97,7 +97,7 @@ def test_the_power_that_is_promised_is_had() -> None:
 
 @pytest.fixture
 def without_needed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks in these tests how many seeds would decide, which takes nine tenths of the time."""
+    """How many seeds would decide is not asked here, and takes nine tenths of the time."""
     monkeypatch.setattr("addnorm.lab.statistics.seeds_to_decide", lambda *_: None)
 
 

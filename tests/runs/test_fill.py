@@ -133,6 +133,15 @@ def test_the_command(runs: dict[str, Run], capsys: pytest.CaptureFixture[str]) -
     assert status(["fill", run, "a.txt", "--text", "to [MASK]"]) == 2
 
 
+def test_a_model_of_another_task_says_so_before_any_file_is_read(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train_text(folder, "language", LANGUAGE)
+    (tmp_path / "0.png").write_bytes(b"\x89PNG\xff")
+    assert status(["fill", str(run.folder), str(tmp_path / "0.png")]) == 2
+    assert "a language model fills no masks" in capsys.readouterr().err
+
+
 def test_another_way_to_choose(folder: Path) -> None:
     text = MASKED.replace("seq_len = 16", 'seq_len = 16, units = { kind = "spans", longest = 3 }')
     run = train_text(folder, "masked-spans", text)

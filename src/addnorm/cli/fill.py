@@ -50,6 +50,7 @@ def fill(
     json_lines
         Write JSON lines: the text, and for each mask the tokens and their probabilities.
     """
+    from addnorm.runs.fill import check_fills
     from addnorm.runs.fill import fill as fill_texts
 
     options = ["text", "top-k", "json", "encoding", "errors", "device", "dtype", "import"]
@@ -58,6 +59,7 @@ def fill(
         raise InputError("give either --text or files, and not both")
     import_named(imports)
     opened = where.open(run)
+    check_fills(opened)
 
     def answer(first: int, group: list[str]) -> "list[Filled]":
         return fill_texts(opened, group, top_k, first=first)

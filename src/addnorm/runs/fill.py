@@ -19,6 +19,15 @@ from addnorm.runs.use import batch_logits
 MASKED = re.compile("|".join(map(re.escape, MASKS)))
 
 
+def check_fills(run: Run) -> None:
+    """Raise `InputError` for a model of another task, whatever files are to be filled."""
+    if run.task not in ("masked_language", "denoising"):
+        raise InputError(
+            f"{run.name}: a {run.task} model fills no masks: that does a model that was trained on "
+            "batches of kind 'masked' or 'denoising'"
+        )
+
+
 @dataclass(frozen=True)
 class Gaps:
     """A text as ids, and the places of its masks among them."""
@@ -35,11 +44,7 @@ def fill(
         raise InputError(f"top_k = {top_k}: give 1 or more")
     if run.task == "denoising":
         return fill_gaps(run, texts, decoding_for(run), first)
-    if run.task != "masked_language":
-        raise InputError(
-            f"{run.name}: a {run.task} model fills no masks: that does a model that was trained on "
-            "batches of kind 'masked' or 'denoising'"
-        )
+    check_fills(run)
     tokenizer = run.tokenizers.source
     found: list[Filled] = []
     for start in range(0, len(texts), batch_size):
