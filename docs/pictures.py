@@ -1,6 +1,5 @@
 """The pictures of the documentation, each drawn by the code that it shows."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -14,6 +13,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from measured_pictures import confusion, speed, window
 from series_pictures import forecast, patches
 from torch import Tensor
 
@@ -73,6 +73,7 @@ def draw_all(folder: Path) -> None:
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
+    confusion(folder / "confusion.png")
 
 
 def positions() -> plt.Figure:
@@ -187,55 +188,6 @@ def gradients() -> plt.Figure:
     axis.set(yscale="log", xlabel="layer", ylabel="‖∂loss/∂W‖ of down_proj")
     axis.set_title("Gradient by depth, at initialisation")
     axis.legend()
-    return figure
-
-
-def speed() -> plt.Figure:
-    """Ours beside the best peer in every benchmark: the ratio, its spread, and what we want."""
-    results = Path(__file__).parent.parent / "benchmarks" / "results"
-    rows = [
-        (f"{_short(work['machine']['processor'])}\n{work['work']}: {target['target']}", target)
-        for work in (json.loads(file.read_text()) for file in sorted(results.glob("bench-*.json")))
-        for target in work["targets"]
-        if " : " in target["target"] and not target["at_most"] and target["measured"]
-    ]
-    figure, ax = plt.subplots(figsize=(9, 0.6 + 0.45 * len(rows)), layout="constrained")
-    for i, (_, target) in enumerate(rows):
-        found = target["measured"]
-        ax.barh(i, found["median"], color="#4c78a8")
-        ax.plot([found["low"], found["high"]], [i, i], color="black", linewidth=1)
-        ax.plot([target["must"]] * 2, [i - 0.4, i + 0.4], color="#e45756", linewidth=2)
-    ax.axvline(1.0, color="grey", linewidth=0.8)
-    ax.set(yticks=range(len(rows)), yticklabels=[name for name, _ in rows])
-    ax.set(xlabel="times as fast as the peer (line: spread of rounds; red: what we must reach)")
-    ax.invert_yaxis()
-    return figure
-
-
-def _short(processor: str) -> str:
-    """A processor's name in a label; what kept it from its instructions is one word."""
-    name, *facts = processor.split(", ")
-    return f"{name}, limited" if any("=" in fact for fact in facts) else name
-
-
-def window() -> plt.Figure:
-    """What a window costs as texts grow, as benchmarks/window.py measured it."""
-    results = Path(__file__).parents[1] / "benchmarks" / "results" / "window.json"
-    rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained")
-    columns = {
-        "train_ms": "ms to train on a text",
-        "decode_ms_per_token": "ms to write a token",
-        "peak_mib": "MiB at the peak of training",
-    }
-    for axis, (column, title) in zip(axes, columns.items(), strict=True):
-        for layer in ("full", "full, alibi", "window", "window, alibi"):
-            points = [(row["length"], row[column]) for row in rows if row["layer"] == layer]
-            axis.plot(*zip(*points, strict=True), marker=".", label=layer)
-        axis.set(xscale="log", yscale="log", xlabel="tokens", title=title)
-        axis.set_xticks([1024, 4096, 16384], ["1k", "4k", "16k"])
-        axis.minorticks_off()
-    axes[0].legend()
     return figure
 
 
