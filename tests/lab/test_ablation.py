@@ -67,11 +67,16 @@ def test_the_same_budget_again_keeps_the_seeds(tmp_path: Path) -> None:
     first = within_budget(study, costs, Options(budget="4m"), 1, told)
     assert len(first.settings.seeds) == 4
     first.write_settings()
+    study.cells[0].folder.mkdir(parents=True)
     slower = {i: Cost(parameters=1, flops=1.0, seconds=60.0) for i in range(2)}
     again = within_budget(study, slower, Options(budget="4m"), 1, told)
     assert again.settings.seeds == first.settings.seeds
     more = within_budget(study, costs, Options(budget="6m"), 1, told)
     assert len(more.settings.seeds) == 6
+    wider = small_study(tmp_path, "layernorm", "rmsnorm", "none", seeds=10)
+    other = small_study(tmp_path, seeds=10, steps=16)
+    for one in (wider, other):
+        assert len(within_budget(one, slower, Options(budget="4m"), 1, told).settings.seeds) == 2
 
 
 def test_never_more_threads_than_cores() -> None:

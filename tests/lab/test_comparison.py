@@ -5,11 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.lab.small import small_study
 from tests.lab.test_executor import Here
 
 from addnorm.errors import InputError
 from addnorm.lab.comparison import (
+    TEXTS,
     Comparison,
     Facts,
     compare,
@@ -17,6 +19,8 @@ from addnorm.lab.comparison import (
     rows,
     write_comparison,
 )
+from addnorm.quantize import Int8Config
+from addnorm.runs.quantization import QuantizeOptions, quantize_run
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +69,28 @@ def test_data_that_have_gone_leave_a_dash(runs: list[Path], tmp_path: Path) -> N
         file.write_text(file.read_text().replace("text.txt", "gone.txt"))
     found = compare([tmp_path / "a", tmp_path / "b"])
     assert dict(rows(found))["FLOP per token"] == ["–", "–"]
+
+
+@pytest.mark.long
+def test_other_weights_are_named_and_earlier_pictures_go(runs: list[Path], tmp_path: Path) -> None:
+    write_comparison(compare(runs), tmp_path / "out")
+    assert (tmp_path / "out" / "curves.png").exists()
+    assert "weights" not in dict(rows(compare(runs)))
+    options = QuantizeOptions(scheme=Int8Config())
+    quantize_run(runs[0], tmp_path / "small", options, {}, Console(quiet=True))
+    found = compare([runs[0], tmp_path / "small"])
+    assert dict(rows(found))["weights"] == ["float32", "int8 dynamic"]
+    assert [file.name for file in write_comparison(found, tmp_path / "out")] == [*TEXTS]
+    assert not list((tmp_path / "out").glob("curves.*"))
+
+
+@pytest.mark.long
+def test_damaged_times_are_no_matter(runs: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "cell"
+    shutil.copytree(runs[0], folder)
+    for text in ("{bad", '{"a": 1}'):
+        (folder / "seconds.json").write_text(text)
+        assert compare([folder, runs[1]]).runs[0].seconds is not None
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:

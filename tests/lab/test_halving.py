@@ -16,7 +16,7 @@ from addnorm.lab.studies import Design, Study, study_of
 
 def found(study: Study, *rows: list[float]) -> dict:
     return {
-        v: {s: figures(x, state="paused") for s, x in enumerate(row, start=1)}
+        v: {s: figures(x, state="paused", steps=4) for s, x in enumerate(row, start=1)}
         for v, row in enumerate(rows)
     }
 
@@ -31,6 +31,18 @@ def test_the_clearly_worse_are_dropped(tmp_path: Path) -> None:
     assert clearly_worse(study, found(study, worse, best, worse), until=4).keys() == {2}
     assert clearly_worse(study, found(study, best[:1], open_[:1], worse[:1]), until=4) == {}
     assert clearly_worse(study, {}, until=4) == {}
+
+
+def test_what_had_ended_before_is_not_compared_with_what_pauses(tmp_path: Path) -> None:
+    study = small_study(tmp_path, "layernorm", "rmsnorm", "none", seeds=4)
+    early = [2.0, 2.1, 2.21, 2.3]
+    mixed = found(study, early, early, [3.0, 3.1, 3.2, 3.3])
+    ended = {s: figures(x) for s, x in enumerate([0.5, 0.6, 0.71, 0.8], start=1)}
+    mixed[1] = ended  # the best of all, at step 8 and not at 4
+    assert list(clearly_worse(study, mixed, until=4)) == [2]
+    assert "beside norm=layernorm" in clearly_worse(study, mixed, until=4)[2]
+    mixed[0] = ended
+    assert clearly_worse(study, mixed, until=4) == {}
 
 
 def test_epochs_have_no_quarter(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ def test_nothing_measured_is_nothing_drawn(tmp_path: Path) -> None:
     study = small_study(tmp_path)
     assert forest_picture(summarise(study), tmp_path) == ""
     assert curves_picture(study, tmp_path) == ""
+    study.cells[0].folder.mkdir(parents=True)
+    (study.cells[0].folder / "metrics.jsonl").write_text("")
+    assert curves_picture(study, tmp_path) == ""
 
 
 def test_curves_of_seeds_that_stopped_at_different_steps(tmp_path: Path) -> None:

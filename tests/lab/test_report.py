@@ -99,6 +99,24 @@ def test_higher_is_better_where_it_is(tmp_path) -> None:
     assert "higher is better" in text
 
 
+def test_what_else_variants_have_not_in_common_is_said(tmp_path) -> None:
+    study = small_study(tmp_path)
+    vary = {"data.valid_fraction": ("0.1", "0.2"), "train.batching.seq_len": ("16", "32")}
+    study = replace(study, settings=replace(study.settings, vary=vary))
+    less = replace(SUMMARY, rows=[*ROWS[:2], replace(ROWS[2], tokens=50)])
+    text = markdown(study, less, "en", [])
+    assert "`data.valid_fraction` changes the data" in text
+    assert "did not see equally many tokens: 50 to 99." in text
+    assert "看到的词元数不同：50 至 99" in markdown(study, less, "zh", [])
+    assert "equally many" not in markdown(study, SUMMARY, "en", [])
+
+
+def test_a_first_variant_without_a_figure_is_the_one_that_is_named(tmp_path) -> None:
+    broken = replace(SUMMARY, rows=[ROWS[6], replace(ROWS[1], difference=None)])
+    text = markdown(small_study(tmp_path), broken, "en", [])
+    assert "**better** cannot be compared: **broken**, the first, has no figure." in text
+
+
 def test_a_line_of_the_table() -> None:
     cells = [one.strip() for one in table_line(ROWS[1]).strip("|").split("|")]
     assert cells[0] == "better"

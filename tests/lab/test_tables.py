@@ -55,6 +55,13 @@ def test_what_is_refused_is_raised(tmp_path: Path) -> None:
         ({"model.norm": "layernorm"}, {}, "is one value: give a list"),
         ({"model.norm": ["layernorm", "rmsnorm"]}, {"seeds": "3"}, "a whole number"),
         ({"model.norm": ["layernorm", "rmsnorm"]}, {"match": "params"}, "match"),
+        ({"model.norm": ["layernorm", "rmsnorm"]}, {"threads": "a"}, "threads = 'a'"),
+        ({"model.norm": ["layernorm", "rmsnorm"]}, {"imports": "a.py"}, "a.py"),
+        ({"model.norm": []}, {}, "model.norm has no values"),
+        ({"train.lr": 1e-3}, {}, "0.001 is one value"),
+        ({"train.lr": [1e-2, 1e-3, 0.001]}, {}, "train.lr: 0.001 is there twice"),
+        ({"model.norm": [RMSNormConfig(), RMSNormConfig()]}, {}, "is there twice"),
+        (["model.norm"], {}, "a dictionary of fields"),
     ],
 )
 def test_what_python_gives_wrong_is_one_message(
@@ -63,6 +70,12 @@ def test_what_python_gives_wrong_is_one_message(
     with pytest.raises(InputError, match=said):
         study(recipe_file(tmp_path), vary=vary, folder=tmp_path / "study", **options)
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("recipe", [3, None, "nowhere.toml"])
+def test_what_is_no_recipe(recipe: Any) -> None:
+    with pytest.raises(InputError, match=r"recipe = |nowhere.toml: no such recipe"):
+        study(recipe, vary={"model.norm": ["layernorm", "rmsnorm"]})
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -11,7 +11,7 @@ from addnorm.data.examples import Captioned, Pair, Text
 from addnorm.data.forecast_windows import ForecastWindows
 from addnorm.errors import InputError, Interrupted
 from addnorm.lab.statistics import bootstrap_interval
-from addnorm.lab.training import stretch_of, texts_of, values_of
+from addnorm.lab.training import TIMES, stretch_of, stretches, texts_of, values_of
 from addnorm.runs.evaluation import Evaluation
 
 
@@ -76,13 +76,11 @@ def test_translations_have_their_references() -> None:
 
 
 def test_damaged_times_are_begun_anew(tmp_path: Path) -> None:
-    from addnorm.lab.training import TIMES, _times
-
     file = tmp_path / TIMES
-    assert _times(file) == []
+    assert stretches(tmp_path) == []
     for text, expected in (("[1,", []), ('["a"]', []), ("[1.5, 2]", [1.5, 2.0])):
         file.write_text(text)
-        assert _times(file) == expected
+        assert stretches(tmp_path) == expected
 
 
 def test_what_fails_in_training_is_one_message_and_the_log_says_where(

@@ -21,7 +21,7 @@ from addnorm.lab.grid import Variant
 from addnorm.lab.halving import halve
 from addnorm.lab.matching import flops_per_token
 from addnorm.lab.report import write_report
-from addnorm.lab.studies import Design, Study, read_settings, study_of
+from addnorm.lab.studies import Design, Study, StudySettings, read_settings, study_of
 from addnorm.lab.summary import Summary, summarise
 from addnorm.processor import cores
 from addnorm.runs.build import count_parameters
@@ -185,7 +185,7 @@ def within_budget(
     once = sum(cost.seconds for cost in costs.values()) / min(at_once, len(costs))
     wanted = len(study.settings.seeds)
     fit = min(wanted, int(budget / once)) if once else wanted
-    if earlier is not None and (earlier.budget, earlier.wanted) == (options.budget, wanted):
+    if earlier is not None and _same_plan(study, earlier, options.budget):
         fit = min(wanted, len(earlier.seeds))  # what the same command decided before
     if fit < 1:
         raise InputError(
@@ -197,6 +197,13 @@ def within_budget(
     seeds = study.settings.seeds[:fit]
     settings = replace(study.settings, seeds=seeds, budget=options.budget, wanted=wanted)
     return replace(study, settings=settings)
+
+
+def _same_plan(study: Study, earlier: StudySettings, budget: str) -> bool:
+    """Whether the same command, of the same recipe, began this study."""
+    wanted = len(study.settings.seeds)
+    same = (earlier.budget, earlier.wanted, earlier.vary) == (budget, wanted, study.settings.vary)
+    return same and any(cell.folder.is_dir() for cell in study.cells)
 
 
 def read_budget(text: str) -> float:

@@ -14,9 +14,11 @@ from addnorm.errors import InputError
 from addnorm.inspect.curves import Curves, distinct_names, training_picture
 from addnorm.lab.markup import finite, plain
 from addnorm.lab.matching import flops_per_token
+from addnorm.lab.training import stretches
 from addnorm.runs.build import count_parameters
 from addnorm.runs.differences import differences
 from addnorm.runs.folder import is_run, read_settings
+from addnorm.runs.quantized import read_quantization
 from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.training import Prepared
@@ -28,7 +30,8 @@ PICTURES = ("curves.png", "curves.svg")
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a run. `seconds` is from its first file to its last step, breaks included.
+    """What is known of a run. `seconds` is from its first file to its last step, breaks included,
+    and that of copying for a copy; `weights` says how they are quantised.
 
     `flops` is that of a forward pass for each token, None where the data are not at hand; `best`
     and `last` are validation scores by name, `best` of the metric that selects the weights.
@@ -46,6 +49,7 @@ class Facts:
     best: float | None
     best_step: int | None
     last: Mapping[str, float] = field(default_factory=dict[str, float])
+    weights: str = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +99,7 @@ def _facts(folder: Path, name: str) -> Facts:
     metric = recipe.eval.metric or MEASURED[task_of(recipe)][0]
     scores = {int(step): line[f"valid_{metric}"] for step, line in checks.items()}
     pick = min if metric in LOWER_IS_BETTER else max
+    quantization = read_quantization(folder)
     best = pick(scores, key=scores.__getitem__) if scores else None
     last = list(checks.values())[-1] if checks else {}
     return Facts(
@@ -110,6 +115,7 @@ def _facts(folder: Path, name: str) -> Facts:
         best=None if best is None else scores[best],
         best_step=best,
         last={k.removeprefix("valid_"): v for k, v in last.items() if k.startswith("valid_")},
+        weights="float32" if quantization is None else quantization.label,
     )
 
 
@@ -122,9 +128,8 @@ def _flops(recipe: Recipe) -> float | None:
 
 def _seconds(folder: Path) -> float | None:
     """From the first file of a run to its last step; of a cell of a study, without breaks."""
-    times = folder / "seconds.json"
-    if times.is_file():
-        return float(sum(json.loads(times.read_text("utf-8"))))
+    if times := stretches(folder):
+        return sum(times)
     first, last = folder / "machine.json", folder / "metrics.jsonl"
     if not (first.is_file() and last.is_file()):
         return None
@@ -141,10 +146,12 @@ def rows(found: Comparison) -> list[tuple[str, list[str]]]:
         ("FLOP per token", [_number(run.flops) for run in runs]),
         ("steps", [f"{run.steps:,}" for run in runs]),
         ("tokens seen", [f"{run.tokens:,}" for run in runs]),
-        ("time", [_duration(run.seconds) for run in runs]),
+        ("time, first to last file", [_duration(run.seconds) for run in runs]),
         ("training loss", [_score(run.last_loss) for run in runs]),
         (f"best {metric}" if metric else "best", [_best(run, named=not metric) for run in runs]),
     ]
+    if len({run.weights for run in runs}) > 1:
+        facts.insert(len(found.fields), ("weights", [run.weights for run in runs]))
     names = dict.fromkeys(name for run in runs for name in run.last)
     facts += [(f"last {name}", [_score(run.last.get(name)) for run in runs]) for name in names]
     return facts
@@ -195,9 +202,11 @@ def comparison_markdown(found: Comparison) -> str:
 def write_comparison(found: Comparison, out: Path) -> list[Path]:
     """Write the table as Markdown and JSON, and the learning curves as PNG and SVG.
 
-    Returns the paths; there are no pictures where a run has no steps.
+    Returns the paths; there are no pictures where a run has no steps, and earlier ones are deleted.
     """
     out.mkdir(parents=True, exist_ok=True)
+    for name in PICTURES:
+        (out / name).unlink(missing_ok=True)
     atomic_write(out / TEXTS[0], comparison_markdown(found))
     tree = json.dumps(finite(asdict(found)), indent=1, ensure_ascii=False, default=str)
     atomic_write(out / TEXTS[1], tree)

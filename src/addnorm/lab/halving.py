@@ -4,7 +4,8 @@ Jamieson & Talwalkar 2016, with a rule that keeps the statistics honest: a varia
 when its paired difference to the best so far is decided at that step, never by rank alone. The best
 is picked by the same figures, so any two variants may be what is compared, at each of two looks:
 Holm's correction counts all of these tests, and of equal variants any is dropped in at most 5 of
-100 studies.
+100 studies. Only cells that paused at that very step are compared: one that had ended before has
+its last figures, of another step and perhaps of another split.
 """
 
 import math
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from addnorm.errors import InputError
 from addnorm.lab.cell import Figures
 from addnorm.lab.executor import Executor
-from addnorm.lab.statistics import differences
+from addnorm.lab.statistics import differences, p_value
 from addnorm.lab.studies import Study, Watch
 
 RUNGS = (0.25, 0.5)
@@ -45,7 +46,11 @@ def clearly_worse(
 ) -> dict[int, str]:
     """The variants whose difference to the best at this step is decided, with the reason."""
     scores = {
-        index: {s: f.scores[study.metric] for s, f in cells.items() if study.metric in f.scores}
+        index: {
+            seed: one.scores[study.metric]
+            for seed, one in cells.items()
+            if study.metric in one.scores and (one.state, one.steps) == ("paused", until)
+        }
         for index, cells in found.items()
     }
     scores = {index: values for index, values in scores.items() if values}
@@ -60,7 +65,7 @@ def clearly_worse(
     worse = "higher" if study.lower_is_better else "lower"
     return {
         index: f"{study.metric} {one.interval.mean:+.4g} after {until} steps beside "
-        f"{study.variants[best].name}, p = {one.adjusted:.3f}"
+        f"{study.variants[best].name}, p {p_value(one.adjusted)}"
         for index, one in zip(others, differences(pairs, others=tests - len(pairs)), strict=True)
         if one.verdict == worse
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from addnorm.errors import InputError
 from addnorm.inspect.curves import COLORS, Curves, smoothed
 from addnorm.inspect.pictures import FAINT, INK, Axes, Lettering, blank_figure, finished
 from addnorm.lab.studies import Study
@@ -93,9 +94,11 @@ Line = tuple[str, Sequence[float], NDArray[np.float64], bool]
 def _lines(study: Study) -> list[Line]:
     by_variant: dict[int, list[Curves]] = {}
     for cell in study.cells:
-        if (cell.folder / "metrics.jsonl").is_file():
+        try:
             curves = Curves.of(cell.folder)
-            by_variant.setdefault(cell.variant, []).append(curves)
+        except InputError:  # it has no steps, or its journal is lost
+            continue
+        by_variant.setdefault(cell.variant, []).append(curves)
     valid = all(len(one.valid[0]) > 1 for several in by_variant.values() for one in several)
     lines: list[Line] = []
     for index, several in by_variant.items():

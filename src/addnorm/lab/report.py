@@ -14,7 +14,7 @@ from addnorm.atomic import atomic_write
 from addnorm.lab.grid import short_names
 from addnorm.lab.markup import code, finite, plain
 from addnorm.lab.pictures import curves_picture, forest_picture
-from addnorm.lab.statistics import Interval
+from addnorm.lab.statistics import Interval, p_value
 from addnorm.lab.studies import Study
 from addnorm.lab.summary import Row, Summary
 from addnorm.lab.words import WORDS, Language
@@ -64,6 +64,7 @@ def markdown(study: Study, summary: Summary, language: Language, pictures: Seque
         f"## {words['verdicts']}",
         "",
         *(f"- {line}" for row in rows for line in verdict_lines(row, summary, language)),
+        *(f"- {line}" for line in unequal_lines(study, summary, language)),
         "",
         f"## {words['figures']}",
         "",
@@ -99,10 +100,25 @@ def verdict_lines(row: Row, summary: Summary, language: Language) -> list[str]:
     return lines
 
 
+def unequal_lines(study: Study, summary: Summary, language: Language) -> list[str]:
+    """The sentences about what variants have not in common besides what was to be compared."""
+    words, lines = WORDS[language], list[str]()
+    if fields := [name for name in study.settings.vary if name.startswith("data.")]:
+        named = words["and"].join(code(name) for name in fields)
+        lines.append(words["data_differ"].format(fields=named))
+    tokens = [row.tokens for row in summary.rows if row.values]
+    if tokens and min(tokens) < 0.99 * max(tokens):
+        least, most = f"{min(tokens):,}", f"{max(tokens):,}"
+        lines.append(words["tokens_differ"].format(least=least, most=most))
+    return lines
+
+
 def _verdict(row: Row, summary: Summary, words: Mapping[str, str]) -> str:
     found, name = row.difference, plain(row.name)
     if found is None:
-        return words["none_is"].format(name=name)
+        first = summary.rows[0]
+        kind = "none_is" if first.values or not row.values else "first_none_is"
+        return words[kind].format(name=name, first=plain(first.name))
     if found.verdict == "equal":
         return words["equal_is"].format(name=name)
     better = summary.better(row)
@@ -139,12 +155,17 @@ def table_line(row: Row) -> str:
         "–" if found is None else bounds(found.interval),
         "–" if row.examples is None else bounds(row.examples),
         "–" if found is None or math.isnan(found.effect) else signed(round(found.effect, 2)),
-        "–" if found is None or found.interval.n < 2 else f"{found.adjusted:.3f}",
+        "–" if found is None or found.interval.n < 2 else _p(found.adjusted),
         f"{row.parameters:,}",
         f"{row.tokens:,}",
         f"{row.seconds:,.1f}",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _p(p: float) -> str:
+    """A p-value in a table: `0.012`, or `< 0.001`."""
+    return plain(p_value(p).removeprefix("= "))
 
 
 def signed(value: float) -> str:

@@ -131,6 +131,11 @@ def _difference(
     )
 
 
+def p_value(p: float) -> str:
+    """A p-value as it is printed after its letter: `= 0.012`, or `< 0.001`."""
+    return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
+
+
 def effect_size(values: Sequence[float]) -> float:
     """The mean in units of the standard deviation; not a number for fewer than two values."""
     if len(values) < 2:

@@ -1,7 +1,7 @@
 """`addnorm.lab.study`: a study from Python, and its results as rows for other libraries."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -28,7 +28,7 @@ class StudyOptions(TypedDict, total=False):
     match: Match | None
     match_by: str
     threads: int
-    imports: Sequence[str]
+    imports: str | Sequence[str]
     progress: bool
     halving: bool
     processes: int | None
@@ -87,9 +87,13 @@ def study(
     "__main__":`. Parts of your own are named by their files in `imports`. Raises `InputError` as
     `addnorm ablate` does, and for a variant that is refused, which that reports and leaves out.
     """
-    source = recipe if isinstance(recipe, Recipe) else Path(recipe)
-    if type(seeds) is not int:
-        raise InputError(f"seeds = {seeds!r}: how many there are, a whole number such as 3")
+    source = _source(recipe)
+    if not isinstance(vary, Mapping):
+        raise InputError(f"vary = {vary!r}: a dictionary of fields and their values")
+    for name, n in (("seeds", seeds), ("threads", options.get("threads", 1))):
+        if type(n) is not int:
+            raise InputError(f"{name} = {n!r}: how many there are, a whole number such as 3")
+    imports = options.get("imports", ())
     if (match := options.get("match")) is not None:
         check_choice("match", match, get_args(Match))
     design = Design(
@@ -99,7 +103,7 @@ def study(
         match=match,
         match_by=options.get("match_by", FIELD),
         threads=options.get("threads", 1),
-        imports=tuple(options.get("imports", ())),
+        imports=(imports,) if isinstance(imports, str) else tuple(imports),
     )
     chosen = Options(
         halving=options.get("halving", False),
@@ -120,10 +124,27 @@ def study(
     return StudyTable(cell_rows(lines), variant_rows(summary), text, made.folder)
 
 
+def _source(recipe: Any) -> Path | Recipe:
+    """The recipe, or the file that it is in. Raises `InputError` if it is neither."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if not isinstance(recipe, str | PathLike):
+        raise InputError(f"recipe = {recipe!r}: the path of a recipe, or a Recipe")
+    file = Path(recipe)
+    if not file.is_file():
+        raise InputError(f"{file}: no such recipe")
+    return file
+
+
 def _values(name: str, values: Any) -> list[str]:
-    if isinstance(values, str):
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError(f"vary: {name} = {values!r} is one value: give a list of them")
-    return [toml_value(value) for value in values]
+    found = [toml_value(value) for value in values]
+    if not found:
+        raise InputError(f"vary: {name} has no values: give two or more")
+    if twice := next((one for one in found if found.count(one) > 1), None):
+        raise InputError(f"vary: {name}: {twice} is there twice")
+    return found
 
 
 def cell_rows(lines: Sequence[str]) -> list[dict[str, Any]]:

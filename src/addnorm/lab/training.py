@@ -69,9 +69,8 @@ def train_cell(job: Job) -> Figures:
 
 def _cost(folder: Path, seconds: float) -> dict[str, Any]:
     """The steps, tokens and seconds of all stretches of training so far."""
-    file = folder / TIMES
-    times = [*_times(file), round(seconds, 3)]
-    atomic_write(file, json.dumps(times))
+    times = [*stretches(folder), round(seconds, 3)]
+    atomic_write(folder / TIMES, json.dumps(times))
     steps = [line for line in read_journal(folder / "metrics.jsonl") if "loss" in line]
     return {
         "steps": int(steps[-1]["step"]) if steps else 0,
@@ -80,10 +79,10 @@ def _cost(folder: Path, seconds: float) -> dict[str, Any]:
     }
 
 
-def _times(file: Path) -> list[float]:
-    """The seconds of earlier stretches; none where the file is missing or damaged."""
+def stretches(folder: Path) -> list[float]:
+    """The seconds of each stretch of training; none where the file is missing or damaged."""
     try:
-        return TIMES_OF.validate_json(file.read_bytes())
+        return TIMES_OF.validate_json((folder / TIMES).read_bytes())
     except (OSError, ValidationError):
         return []
 
