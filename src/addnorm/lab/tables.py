@@ -17,6 +17,7 @@ from addnorm.lab.matching import FIELD, Match
 from addnorm.lab.report import markdown, write_report
 from addnorm.lab.studies import RESULTS, Design, study_of
 from addnorm.lab.summary import Summary
+from addnorm.runs.imports import import_parts
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.types import check_choice
 
@@ -93,7 +94,9 @@ def study(
     for name, n in (("seeds", seeds), ("threads", options.get("threads", 1))):
         if type(n) is not int:
             raise InputError(f"{name} = {n!r}: how many there are, a whole number such as 3")
-    imports = options.get("imports", ())
+    given = options.get("imports", ())
+    imports = (given,) if isinstance(given, str) else tuple(given)
+    import_parts(imports)
     if (match := options.get("match")) is not None:
         check_choice("match", match, get_args(Match))
     design = Design(
@@ -103,7 +106,7 @@ def study(
         match=match,
         match_by=options.get("match_by", FIELD),
         threads=options.get("threads", 1),
-        imports=(imports,) if isinstance(imports, str) else tuple(imports),
+        imports=imports,
     )
     chosen = Options(
         halving=options.get("halving", False),
