@@ -89,8 +89,6 @@ def study(
     `addnorm ablate` does, and for a variant that is refused, which that reports and leaves out.
     """
     source = _source(recipe)
-    if not isinstance(vary, Mapping):
-        raise InputError(f"vary = {vary!r}: a dictionary of fields and their values")
     for name, n in (("seeds", seeds), ("threads", options.get("threads", 1))):
         if type(n) is not int:
             raise InputError(f"{name} = {n!r}: how many there are, a whole number such as 3")
@@ -100,7 +98,7 @@ def study(
     if (match := options.get("match")) is not None:
         check_choice("match", match, get_args(Match))
     design = Design(
-        vary={name: _values(name, values) for name, values in vary.items()},
+        vary=_varied(vary),
         seeds=seeds,
         metric=options.get("metric"),
         match=match,
@@ -137,6 +135,13 @@ def _source(recipe: Any) -> Path | Recipe:
     if not file.is_file():
         raise InputError(f"{file}: no such recipe")
     return file
+
+
+def _varied(vary: Any) -> dict[str, list[str]]:
+    if not isinstance(vary, Mapping):
+        raise InputError(f"vary = {vary!r}: a dictionary of fields and their values")
+    fields: Mapping[str, Any] = vary
+    return {name: _values(name, values) for name, values in fields.items()}
 
 
 def _values(name: str, values: Any) -> list[str]:
