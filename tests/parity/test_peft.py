@@ -9,6 +9,7 @@ import peft
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from tests.runs.tiny import LANGUAGE, train_text, write_corpora
 from torch.testing import assert_close
 
@@ -210,6 +211,22 @@ def test_biases_of_changed_layers_are_read(root: Path) -> None:
     model.save_pretrained(root / "theirs")
     with torch.no_grad():
         assert_close(Run.open(root / "theirs").model(TOKENS), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_a_head_whose_base_is_saved_too_is_changed(root: Path, dora: bool) -> None:
+    config = peft.LoraConfig(r=4, target_modules=["lm_head", "q_proj"], use_dora=dora)
+    model = peft.get_peft_model(base(root, "llama"), config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_" in name:
+                weight += 0.1 * torch.randn_like(weight)
+        expected = model(TOKENS).logits
+    model.save_pretrained(root / "theirs", save_embedding_layers=True)  # as it does by itself
+    kept = load_file(root / "theirs" / "adapter_model.safetensors")
+    assert any(name.endswith("lm_head.base_layer.weight") for name in kept)
+    with torch.no_grad():
+        assert_close(Run.open(root / "theirs").model(TOKENS), expected, rtol=0, atol=2e-5)
 
 
 def test_training_begins_with_its(root: Path) -> None:

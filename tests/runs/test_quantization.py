@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 from tests.runs.test_start import GPT2_PARTS
-from tests.runs.tiny import train_tiny
+from tests.runs.tiny import RECIPES, train_text, train_tiny, write_corpora
 from torch.nn.functional import cross_entropy
 
 import addnorm
@@ -20,7 +20,7 @@ from addnorm.lab.comparison import compare
 from addnorm.models import Model
 from addnorm.quantize import Int4Config, Int8Config, StaticConfig, quantize
 from addnorm.quantize.int4 import Int4Matrix, unpacked
-from addnorm.quantize.places import products_of
+from addnorm.quantize.places import places_of, products_of
 from addnorm.runs.digests import check_digests
 from addnorm.runs.evaluation import EvaluationData, evaluate_run
 from addnorm.runs.export import export_run
@@ -129,6 +129,21 @@ def test_sensitivities_are_those_of_one_layer_rounded_alone(run_of: RunOf) -> No
         others = [one for one in names if one != name] + ["embed.tokens"] * (name != "head")
         alone = quantize(copy.deepcopy(run.model), Int8Config(), keep=others)
         assert found[name] == pytest.approx(loss(alone) - loss(run.model), abs=1e-5)
+
+
+def test_recurrences_and_tables_are_measured_too(tmp_path: Path) -> None:
+    write_corpora(tmp_path)
+    text = RECIPES["classification"].replace(
+        "attention = {", 'attention = { kind = "recurrent" } #'
+    )
+    run = train_text(tmp_path, "recurrent", text)
+    data = EvaluationData.of(run, "valid")
+    options = QuantizeOptions(scheme=Int8Config(), keep_worst=1, calibrate=3)
+    found = sensitivities(run.model, options.scheme, calibration_examples(data, options))
+    assert found.keys() == {place.name for place in places_of(run.model)}
+    assert {"embed.tokens", "stack.blocks.0.attention.ahead"} <= found.keys()
+    with pytest.raises(InputError, match=rf"--keep-worst {len(found)}: {len(found)} layers are"):
+        quantized(run.folder, tmp_path / "out", keep_worst=len(found))
 
 
 def test_a_sweep_writes_nothing(run_of: RunOf) -> None:

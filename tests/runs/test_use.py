@@ -142,3 +142,13 @@ def test_a_model_without_exits_is_refused(run_of: RunOf) -> None:
     run, early = Run.open(run_of("language")), EarlyExit(ConfidenceRule(0.5))
     with pytest.raises(InputError, match="no early exits"):
         write(run, ["a"], GreedyConfig(), compiled=early)
+
+
+def test_a_translator_has_no_exits(run_of: RunOf) -> None:
+    with pytest.raises(InputError, match="a translator has none"):
+        write(
+            Run.open(run_of("translation")),
+            ["one dog"],
+            GreedyConfig(),
+            compiled=EarlyExit(ConfidenceRule(0.5)),
+        )

@@ -124,20 +124,11 @@ def _joint(
 def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -> dict[str, Tensor]:
     """The weights, by our names, that an adapter changes, with the change.
 
-    Its layers have our names or those of the family. Raises `InputError` for one that neither has,
+    Its layers have our names or those of the family. Tensors that are saved whole come first: PEFT
+    saves the base of a head that it changes so, too. Raises `InputError` for one that neither has,
     and for a change of another shape.
     """
     found: dict[str, Tensor] = {}
-    for module, change in adapter.layers.items():
-        name = f"{module}.weight"
-        one = None if name in weights else _known(name, weights, names)
-        try:
-            found |= _changed({**weights, **found}, name, one, change)
-        except RuntimeError as error:
-            raise InputError(
-                f"the change of {module} has shape {change.b.shape[0]} × {change.a.shape[1]}, "
-                "another than the matrix"
-            ) from error
     for name, tensor in adapter.saved.items():
         if name not in weights and _is_tied_copy(name, adapter, names):
             continue
@@ -150,6 +141,16 @@ def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -
                     f"{tuple(weights[ours].shape)}"
                 )
             found[ours] = value.to(weights[ours].dtype)
+    for module, change in adapter.layers.items():
+        name = f"{module}.weight"
+        one = None if name in weights else _known(name, weights, names)
+        try:
+            found |= _changed({**weights, **found}, name, one, change)
+        except RuntimeError as error:
+            raise InputError(
+                f"the change of {module} has shape {change.b.shape[0]} × {change.a.shape[1]}, "
+                "another than the matrix"
+            ) from error
     return found
 
 

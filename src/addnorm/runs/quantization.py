@@ -32,7 +32,7 @@ from addnorm.quantize.places import (
     includable,
     names_matching,
     names_to_include,
-    products_of,
+    places_of,
     with_tied,
 )
 from addnorm.runs.evaluation import EvaluationData, Split
@@ -133,6 +133,11 @@ def quantize_run(
         sensitivity = None
         if options.keep_worst:
             sensitivity = sensitivities(run.model, options.scheme, examples, layers)
+            if options.keep_worst >= len(sensitivity):
+                raise InputError(
+                    f"--keep-worst {options.keep_worst}: {len(sensitivity)} layers are quantised, "
+                    "and one at least is to be"
+                )
             worst = list(sensitivity)[: options.keep_worst]
             layers = Layers.of(run.model, options, worst)
         model = _quantized(run.model, options.scheme, examples, layers)
@@ -316,10 +321,12 @@ def sensitivities(
     rounded = _quantized(model, scheme, examples, layers)
     before = _loss(model, some)
     rises: dict[str, float] = {}
-    for name in products_of(model, layers.included):
-        if name in layers.kept:
+    measured = set(layers.kept)
+    for name in (place.name for place in places_of(model, layers.included)):
+        if name in measured:
             continue
         tied = with_tied(model, {name}, layers.included)
+        measured |= tied
         plain = {one: model.get_submodule(one) for one in tied}
         for one in plain:
             model.set_submodule(one, rounded.get_submodule(one))

@@ -32,7 +32,10 @@ def open_teacher(
     run = Run.open(folder)
     where = f"train.distillation.teacher: {folder}"
     if type(run.model) is not type(student):
-        raise InputError(f"{where} is an {run.recipe.model.kind}, and the student is none")
+        raise InputError(
+            f"{where} has a model of kind {run.recipe.model.kind}, and the student another: a "
+            "student is of the kind of its teacher"
+        )
     if isinstance(student, EncoderModel | DecoderModel) and student.exits:
         raise InputError("train.distillation teaches the last layer alone: leave model.exits out")
     if (run.text is None) != (tokenizers is None):

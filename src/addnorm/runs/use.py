@@ -82,8 +82,9 @@ def write(
 
     The translation of a blank text is empty; a language model starts a new text; a denoiser fills
     the gaps of a text. `first` is the number of texts before these, an offset for messages and
-    random seeds. `compiled` is used instead of the model, and may be early exits too. Where images
-    or sound are read, texts are names of files. Raises `InputError` if the model writes no text.
+    random seeds. `compiled` is used instead of the model, and may be early exits of a decoder
+    too. Where images or sound are read, texts are names of files. Raises `InputError` if the model
+    writes no text, and for early exits of a translator.
     """
     told = [text for text in texts if isinstance(text, str)]
     plain = not (stop or compiled)
@@ -111,7 +112,7 @@ def write(
             encoded = as_read("translation", run.tokenizers.source, told)
             check_lengths(model, encoded, first)
             some = translate(
-                compiled if isinstance(compiled, CompiledTranslation) else model,
+                _translator(model, compiled),
                 [encoded[i] for i in filled],
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -173,6 +174,14 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
             raise InputError(
                 f"{run.name}: only a model that writes text compiles: this is for {run.task}"
             )
+
+
+def _translator(
+    model: EncoderDecoderModel, compiled: Compiled | None
+) -> EncoderDecoderModel | CompiledTranslation:
+    if isinstance(compiled, EarlyExit):
+        raise InputError("early exits are for encoders and decoders: a translator has none")
+    return compiled if isinstance(compiled, CompiledTranslation) else model
 
 
 def _continuation(
