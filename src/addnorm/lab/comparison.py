@@ -30,7 +30,8 @@ PICTURES = ("curves.png", "curves.svg")
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a run. `seconds` is from its first file to its last step, breaks included,
+    """What is known of a run. `seconds` is recorded for a cell of a study, without breaks; of any
+    other run it is from its first file to its last step, breaks included,
     and that of copying for a copy; `weights` says how they are quantised.
 
     `flops` is that of a forward pass for each token, None where the data are not at hand; `best`
@@ -146,7 +147,7 @@ def rows(found: Comparison) -> list[tuple[str, list[str]]]:
         ("FLOP per token", [_number(run.flops) for run in runs]),
         ("steps", [f"{run.steps:,}" for run in runs]),
         ("tokens seen", [f"{run.tokens:,}" for run in runs]),
-        ("time, first to last file", [_duration(run.seconds) for run in runs]),
+        ("time, recorded or first to last file", [_duration(run.seconds) for run in runs]),
         ("training loss", [_score(run.last_loss) for run in runs]),
         (f"best {metric}" if metric else "best", [_best(run, named=not metric) for run in runs]),
     ]
