@@ -122,7 +122,7 @@ def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command)
         (["--out", "x", "--weights-only", "--smoothing", "0.5"], "weights_only rounds none"),
         (["--out", "x", "--plot", "x.gif"], "a picture ends in"),
         (["--out", "x", "--keep", "*"], "nothing to quantise: all"),
-        (["--out", "x", "--keep-worst", "1000"], "nothing to quantise: all"),
+        (["--out", "x", "--keep-worst", "1000"], "keeps all 7 layers that would be quantised: give 6"),
         (["--out", "x", "--calibrat", "3"], "--calibrate"),
     ],
 )

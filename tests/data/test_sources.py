@@ -131,7 +131,7 @@ def test_pairs_with_an_empty_side_are_reported(put) -> None:
     assert corpus.train == [Pair("a", "A"), Pair("e", "E")]
     assert corpus.reports["train"].left_out == {
         "empty source": [f"{source}:2"],
-        "empty target": [f"{source}:3"],
+        "empty target": [f"{target}:3"],
         "empty source and target": [f"{source}:4"],
     }
 

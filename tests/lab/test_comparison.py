@@ -85,6 +85,16 @@ def test_other_weights_are_named_and_earlier_pictures_go(runs: list[Path], tmp_p
 
 
 @pytest.mark.long
+def test_damaged_lines_of_a_log_are_counted(runs: list[Path], tmp_path: Path) -> None:
+    assert "lines of the log left out, damaged" not in dict(rows(compare(runs)))
+    cut = Path(shutil.copytree(runs[0], tmp_path / "cut"))
+    log = cut / "metrics.jsonl"
+    log.write_bytes(log.read_bytes().replace(b'"loss"', b'"los', 2))
+    found = dict(rows(compare([cut, runs[1]])))
+    assert found["lines of the log left out, damaged"] == ["2", "0"]
+
+
+@pytest.mark.long
 def test_damaged_times_are_no_matter(runs: list[Path], tmp_path: Path) -> None:
     folder = tmp_path / "cell"
     shutil.copytree(runs[0], folder)

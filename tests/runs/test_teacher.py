@@ -263,6 +263,9 @@ def test_the_command_keeps_what_the_recipe_says(
     both = ["--weight", "0.3", "--train.distillation.weight", "0.2", "--out", "both"]
     assert status([*words, *both]) == 2
     assert "are the same: give one of them" in capsys.readouterr().err
+    other = ["--train.distillation.teacher", "another", "--out", "both"]
+    assert status([*words, *other]) == 2
+    assert "teacher another: the teacher is teacher already" in capsys.readouterr().err
 
 
 def test_a_quantised_teacher_gives_no_layers(

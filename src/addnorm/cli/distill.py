@@ -57,6 +57,8 @@ def distill(
 
     named = ["temperature", "weight", "sequences", "out", "import"]
     fields = fields_given(overrides, [f"--{name}" for name in named])
+    if (given := fields.get("train.distillation.teacher")) is not None:
+        raise InputError(f"--train.distillation.teacher {given}: the teacher is {teacher} already")
     import_named(imports)
     folder = out or Path("runs") / f"{recipe.stem}-distilled"
     fields["train.distillation.teacher"] = str(teacher)

@@ -134,10 +134,11 @@ class ParallelConfig(RowFiles):
                 f"{source} has {len(sources):,} lines and {target} has {len(targets):,}: "
                 f"{longer[min(len(sources), len(targets))][0]} has no partner"
             )
-        for (where, left), (_, right) in zip(sources, targets, strict=True):
+        for (here, left), (there, right) in zip(sources, targets, strict=True):
             empty = [
                 name for name, side in (("source", left), ("target", right)) if not side.strip()
             ]
+            where = there if empty == ["target"] else here
             yield Row(where, f"empty {' and '.join(empty)}" if empty else Pair(left, right))
 
 

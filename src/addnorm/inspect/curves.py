@@ -31,7 +31,7 @@ class Curves:
 
         Raises `InputError` if it has no training steps.
         """
-        lines = [*read_journal(folder / "metrics.jsonl")]
+        lines = read_journal(folder / "metrics.jsonl").lines
         steps = {name: _points(lines, name) for name in MEASURES}
         if not steps["loss"][0]:
             raise InputError(f"{folder}: no step in {folder / 'metrics.jsonl'}: nothing to draw")

@@ -34,6 +34,7 @@ class Facts:
     other run it is from its first file to its last step, breaks included,
     and that of copying for a copy; `weights` says how they are quantised.
 
+    `damaged` is how many lines of its log could not be read: the other figures are without them.
     `flops` is that of a forward pass for each token, None where the data are not at hand; `best`
     and `last` are validation scores by name, `best` of the metric that selects the weights.
     """
@@ -51,6 +52,7 @@ class Facts:
     best_step: int | None
     last: Mapping[str, float] = field(default_factory=dict[str, float])
     weights: str = "float32"
+    damaged: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,8 @@ def _fields(recipes: Sequence[Recipe]) -> dict[str, list[Any]]:
 
 def _facts(folder: Path, name: str) -> Facts:
     recipe, tokenizers, labels = read_settings(folder)
-    lines = list(read_journal(folder / "metrics.jsonl"))
+    logged = read_journal(folder / "metrics.jsonl")
+    lines = logged.lines
     steps = {line["step"]: line for line in lines if "loss" in line}
     checks = {line["step"]: line for line in lines if "valid_loss" in line}
     metric = recipe.eval.metric or MEASURED[task_of(recipe)][0]
@@ -117,6 +120,7 @@ def _facts(folder: Path, name: str) -> Facts:
         best_step=best,
         last={k.removeprefix("valid_"): v for k, v in last.items() if k.startswith("valid_")},
         weights="float32" if quantization is None else quantization.label,
+        damaged=logged.damaged,
     )
 
 
@@ -153,6 +157,8 @@ def rows(found: Comparison) -> list[tuple[str, list[str]]]:
     ]
     if len({run.weights for run in runs}) > 1:
         facts.insert(len(found.fields), ("weights", [run.weights for run in runs]))
+    if any(run.damaged for run in runs):
+        facts.append(("lines of the log left out, damaged", [f"{run.damaged:,}" for run in runs]))
     names = dict.fromkeys(name for run in runs for name in run.last)
     facts += [(f"last {name}", [_score(run.last.get(name)) for run in runs]) for name in names]
     return facts

@@ -71,7 +71,7 @@ def _cost(folder: Path, seconds: float) -> dict[str, Any]:
     """The steps, tokens and seconds of all stretches of training so far."""
     times = [*stretches(folder), round(seconds, 3)]
     atomic_write(folder / TIMES, json.dumps(times))
-    steps = [line for line in read_journal(folder / "metrics.jsonl") if "loss" in line]
+    steps = [line for line in read_journal(folder / "metrics.jsonl").lines if "loss" in line]
     return {
         "steps": int(steps[-1]["step"]) if steps else 0,
         "tokens": int(sum(line["tokens"] for line in steps)),

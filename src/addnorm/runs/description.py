@@ -97,14 +97,17 @@ def progress(folder: Path) -> dict[str, str]:
         "state": "trained" if finished else "training not finished",
         "checkpoints": ", ".join(saved) or "none",
     }
-    steps = [line for line in read_journal(folder / "metrics.jsonl") if "loss" in line]
-    checks = [line for line in read_journal(folder / "metrics.jsonl") if "valid_loss" in line]
+    logged = read_journal(folder / "metrics.jsonl")
+    steps = [line for line in logged.lines if "loss" in line]
+    checks = [line for line in logged.lines if "valid_loss" in line]
     if steps:
         rows["last step"] = f"{steps[-1]['step']:,.0f} · loss {steps[-1]['loss']:.4g}"
     if checks:
         figures = {k.removeprefix("valid_"): v for k, v in checks[-1].items() if k != "step"}
         rows["validation"] = " · ".join(f"{name} {value:.4g}" for name, value in figures.items())
         rows["validation"] += f" (after step {checks[-1]['step']:,.0f})"
+    if logged.damaged:
+        rows["damaged"] = f"{logged.damaged:,} lines of metrics.jsonl, left out here"
     return rows
 
 

@@ -135,8 +135,8 @@ def quantize_run(
             sensitivity = sensitivities(run.model, options.scheme, examples, layers)
             if options.keep_worst >= len(sensitivity):
                 raise InputError(
-                    f"--keep-worst {options.keep_worst}: {len(sensitivity)} layers are quantised, "
-                    "and one at least is to be"
+                    f"--keep-worst {options.keep_worst} keeps all {len(sensitivity)} layers that "
+                    f"would be quantised: give {len(sensitivity) - 1} at most"
                 )
             worst = list(sensitivity)[: options.keep_worst]
             layers = Layers.of(run.model, options, worst)

@@ -3,7 +3,8 @@
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,27 @@ def _summary_writer(folder: Path) -> Any:
     return SummaryWriter(folder)
 
 
-def read_journal(file: Path) -> Iterator[dict[str, float]]:
-    """Yield the lines of a log, skipping any left incomplete by a crash."""
-    for line in file.read_bytes().splitlines() if file.is_file() else ():
-        try:
-            figures = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(figures, dict) or "step" not in figures:
-            continue
-        if all(isinstance(value, int | float) for value in figures.values()):
-            yield figures
+@dataclass(frozen=True)
+class Logged:
+    """The lines of a log, and how many more of them are damaged."""
+
+    lines: Sequence[dict[str, float]]
+    damaged: int
+
+
+def read_journal(file: Path) -> Logged:
+    """Read a log; a line that a crash or a full disk left incomplete is left out and counted."""
+    lines = file.read_bytes().splitlines() if file.is_file() else []
+    read = [_figures(line) for line in lines]
+    return Logged([one for one in read if one is not None], damaged=read.count(None))
+
+
+def _figures(line: bytes) -> dict[str, float] | None:
+    """The step and the figures of a line; None where it is damaged."""
+    try:
+        figures = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(figures, dict) or "step" not in figures:
+        return None
+    return figures if all(isinstance(value, int | float) for value in figures.values()) else None
