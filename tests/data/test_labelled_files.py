@@ -128,6 +128,17 @@ def test_a_row_of_a_table_is_checked(root: Path) -> None:
         config(root, "a.parquet").load()
 
 
+def test_of_saved_splits_one_is_to_be_named(root: Path) -> None:
+    files = [f"{root}/flat/cat_0.png", f"{root}/flat/dog_2.png"]
+    (root / "both").mkdir()
+    (root / "both" / "dataset_dict.json").write_text('{"splits": ["test", "train"]}')
+    for split in ("train", "test"):
+        saved(root / "both" / split, "image", files, ["cat", "dog"])
+    with pytest.raises(InputError, match="saved splits: name the folder of one: test, train"):
+        config(root, "both").load()
+    assert found(config(root, "both/test")) == [("cat", 0), ("dog", 2)]
+
+
 def test_an_empty_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no files of a kind that is known there"):
         config(tmp_path, ".").load()
@@ -185,7 +196,9 @@ def test_strings_of_files(root: Path) -> None:
 
 # Every medium by every reader, with a class and with a text.
 
-READERS = ("folder", "pattern", "csv", "tsv", "jsonl", "parquet of bytes", "parquet of paths")
+READERS = (
+    "folder", "pattern", "csv", "tsv", "jsonl", "dataset", "parquet of bytes", "parquet of paths",
+)  # fmt: skip
 MEDIA: dict[str, dict[str, Any]] = {
     "images": {
         "suffix": ".png",
@@ -202,6 +215,18 @@ def tone(number: int) -> bytes:
     out = BytesIO()
     soundfile.write(out, np.sin(np.arange(1600) * (number + 1) / 9) / 2, 16_000, format="WAV")
     return out.getvalue()
+
+
+def saved(folder: Path, column: str, files: list[str], labels: list[str]) -> str:
+    """A split as Hugging Face's library saves it, with the files in it, and classes by number."""
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    names = sorted(set(labels))
+    medium = datasets.Image() if column == "image" else datasets.Audio()
+    held = [{"bytes": Path(file).read_bytes(), "path": None} for file in files]
+    split = datasets.Dataset.from_dict({column: held, "label": labels}).cast_column(column, medium)
+    split.cast_column("label", datasets.ClassLabel(names=names)).save_to_disk(str(folder))
+    return folder.name
 
 
 def written(root: Path, medium: str, reader: str) -> Any:
@@ -229,6 +254,9 @@ def written(root: Path, medium: str, reader: str) -> Any:
             cells = ({"file_name": file, "label": label} for file, label in rows)
             (root / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in cells))
             return "t.jsonl"
+        case "dataset":
+            files = [str(root / file) for file, _ in rows]
+            return saved(root / "t", facts["column"], files, [label for _, label in rows])
         case _:
             paths, labels = zip(*rows, strict=True)
             contents = [{"bytes": (root / path).read_bytes(), "path": None} for path in paths]

@@ -14,7 +14,7 @@ from addnorm.data.examples import Corpus, Image
 from addnorm.data.image_files import read_image
 from addnorm.data.labelled_files import Readable
 from addnorm.data.rows import Row, assemble
-from addnorm.data.saved_dataset import class_names, named
+from addnorm.data.saved_dataset import SPLITS, STATE, class_names, named, undecoded
 from addnorm.data.tables import KINDS, Columns, Record, cell_of
 from addnorm.data.text_files import given
 from addnorm.errors import InputError, nearest
@@ -83,7 +83,7 @@ class DatasetConfig(Columns):
     def rows(self, name: str, dataset: Any) -> Iterator[Row]:
         """Yield the rows of one split, numbered from 1."""
         classes = {column: class_names(feature) for column, feature in dataset.features.items()}
-        for n, record in enumerate(_undecoded(dataset), 1):
+        for n, record in enumerate(undecoded(dataset), 1):
             where = f"{self.path}, {name} row {n}"
             cells = {column: named(cell, classes[column]) for column, cell in record.items()}
             yield self.row(where, cells) if self.image is None else self.picture(where, cells)
@@ -107,16 +107,6 @@ class DatasetConfig(Columns):
         return read_image(file, where, self.image_size, self.channels or 3)
 
 
-def _undecoded(dataset: Any) -> Any:
-    """The dataset with images as the files that they are, which we read ourselves."""
-    import datasets
-
-    pictures = [name for name, one in dataset.features.items() if isinstance(one, datasets.Image)]
-    for name in pictures:
-        dataset = dataset.cast_column(name, datasets.Image(decode=False))
-    return dataset
-
-
 def _image_file(cell: object, where: str) -> Readable:
     """The file in a cell: its bytes, or its path. Raises `InputError` if there is neither."""
     held = cast(Mapping[str, object], cell) if isinstance(cell, dict) else {"bytes": cell}
@@ -134,7 +124,7 @@ def _splits(path: str, name: str | None) -> Mapping[str, Any]:
         from datasets.exceptions import DatasetsError
     except ImportError as error:
         raise InputError('kind = "dataset" needs: pip install "addnorm[datasets]"') from error
-    saved = any((Path(path) / file).is_file() for file in ("dataset_dict.json", "state.json"))
+    saved = any((Path(path) / file).is_file() for file in (SPLITS, STATE))
     try:
         found: Any = datasets.load_from_disk(path) if saved else datasets.load_dataset(path, name)
     except (OSError, ValueError, DatasetsError) as error:

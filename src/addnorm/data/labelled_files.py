@@ -12,6 +12,7 @@ from pydantic import AfterValidator
 from addnorm.config import Probability, config
 from addnorm.data.examples import Captioned, Clip, Corpus, Example, Image, Transcribed
 from addnorm.data.rows import Row, assemble
+from addnorm.data.saved_dataset import is_saved, saved_splits
 from addnorm.data.strings import StringsConfig, with_one_group
 from addnorm.data.tables import Record, records_of
 from addnorm.data.text_files import base_of, find, given, read_text
@@ -35,8 +36,8 @@ class LabelledFiles(ABC):
       hidden files and those of other kinds are left out and counted;
     - a pattern such as `"clips/*_[0-4].wav"`, or several: `label_pattern` finds the class in the
       name of a file;
-    - a table, as in `kind = "table"`, with a row for each file: a Parquet table may hold the files
-      themselves.
+    - a table, as in `kind = "table"`, with a row for each file: a Parquet table, or the folder of a
+      split that Hugging Face `datasets` saved to disk, may hold the files themselves.
 
     A text to write stands where a class would, as `labels` says; the model is then an
     encoder–decoder, and the recipe has a tokenizer.
@@ -61,7 +62,7 @@ class LabelledFiles(ABC):
     """
     file_column: str | None = None
     """The column of the file, relative to the table; by default `file_name`, and in a Parquet
-    table the medium's, if it has it.
+    table or a saved dataset the medium's, if it has it.
     """
     label_column: str = "label"
     """The column of the class."""
@@ -125,7 +126,9 @@ class LabelledFiles(ABC):
     def found(self, named: str | tuple[str, ...]) -> Found:
         """The files of a split, in the order of their names or of the table."""
         place = None if isinstance(named, tuple) else base_of(self.root) / named
-        if place is not None and place.is_dir():
+        if place is not None and is_saved(place):
+            yield from self.in_table(place)
+        elif place is not None and place.is_dir():
             yield from self.in_folder(place)
         elif isinstance(named, str) and (_exists(place) or not any(m in named for m in "*?[")):
             yield from self.in_table(find(Path(named), self.root))
@@ -146,6 +149,9 @@ class LabelledFiles(ABC):
 
     def in_folder(self, folder: Path) -> Found:
         """The files in a folder of folders. Raises `InputError` if there are none."""
+        if splits := saved_splits(folder):
+            known = ", ".join(splits)
+            raise InputError(f"{folder} holds saved splits: name the folder of one: {known}")
         files: list[Path] = []
         for file in sorted(files_below(folder)):
             if file.suffix.lower() == ".txt" and self.is_beside(file):
@@ -206,7 +212,7 @@ class LabelledFiles(ABC):
             if record is None:
                 yield where, "empty line", None
                 continue
-            held = table.suffix == ".parquet" and (
+            held = (table.suffix == ".parquet" or is_saved(table)) and (
                 self.column in record or "file_name" not in record
             )
             column = self.file_column or (self.column if held else "file_name")

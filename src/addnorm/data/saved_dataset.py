@@ -8,6 +8,8 @@ from addnorm.errors import InputError
 
 STATE = "state.json"
 """The file that is in the folder of every saved split."""
+SPLITS = "dataset_dict.json"
+"""The file that is in the folder of several saved splits."""
 
 
 def is_saved(folder: Path) -> bool:
@@ -15,8 +17,15 @@ def is_saved(folder: Path) -> bool:
     return (folder / STATE).is_file()
 
 
+def saved_splits(folder: Path) -> list[str]:
+    """The names of the splits that `save_to_disk` wrote into a folder; none in any other."""
+    if not (folder / SPLITS).is_file():
+        return []
+    return sorted(one.name for one in folder.iterdir() if is_saved(one))
+
+
 def saved_rows(folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The rows of a saved split with their places, numbered from 1.
+    """The rows of a saved split with their places, numbered from 1; images and clips as files.
 
     Raises `InputError` without the package, and for a folder that it cannot read.
     """
@@ -30,8 +39,18 @@ def saved_rows(folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
     except (OSError, ValueError, KeyError, TypeError, DatasetsError) as error:
         raise InputError(f"datasets cannot load {folder}: {error}") from error
     classes = {column: class_names(feature) for column, feature in dataset.features.items()}
-    for n, record in enumerate(dataset, 1):
+    for n, record in enumerate(undecoded(dataset), 1):
         yield f"{folder}, row {n}", {k: named(cell, classes[k]) for k, cell in record.items()}
+
+
+def undecoded(dataset: Any) -> Any:
+    """The dataset with images and clips as the files that they are, which we read ourselves."""
+    import datasets
+
+    for name, feature in dataset.features.items():
+        if isinstance(feature, datasets.Image | datasets.Audio):
+            dataset = dataset.cast_column(name, type(feature)(decode=False))
+    return dataset
 
 
 def class_names(feature: Any) -> list[str] | None:
