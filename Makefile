@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Tests start hundreds of processes: keep what they compile, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long test-slow mutants check docs translations bench build
 
@@ -33,7 +36,7 @@ mutants: setup  ## do the tests of CI see small mistakes? a fixed random 200, an
 check: setup  ## format, lint, types, import order
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --threads 2
 	$(BIN)/lint-imports
 
 docs: setup  ## the documentation, in English into docs/_build, in Chinese into docs/_build/zh-CN

@@ -9,6 +9,7 @@ RunOf = Callable[[str], Path]
 Command = Callable[..., tuple[int, str, str]]
 
 
+@pytest.mark.long
 def test_the_table_and_a_run_that_every_command_opens(
     run_of: RunOf, tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_table_and_a_folder(run_of: RunOf, tmp_path: Path, addnorm: Command) -
     assert '"loss"' in said
 
 
+@pytest.mark.long
 def test_layers_of_own_modules_are_named(
     tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_layers_of_own_modules_are_named(
         assert not (tmp_path / "none" / "config.json").exists()
 
 
+@pytest.mark.long
 def test_no_figure_is_cut_off(
     run_of: RunOf, tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,7 @@ def test_no_figure_is_cut_off(
     assert re.search(r"^float32 +\d+\.\d+ +1\.000 +\d+\.\d{4} ", said, re.M)
 
 
+@pytest.mark.long
 def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     pytest.importorskip("matplotlib")
     words = ["--sweep", "--calibrate", "2", "--plot", tmp_path / "sweep.svg"]
@@ -122,7 +125,10 @@ def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command)
         (["--out", "x", "--weights-only", "--smoothing", "0.5"], "weights_only rounds none"),
         (["--out", "x", "--plot", "x.gif"], "a picture ends in"),
         (["--out", "x", "--keep", "*"], "nothing to quantise: all"),
-        (["--out", "x", "--keep-worst", "1000"], "keeps all 7 layers that would be quantised: give 6"),
+        (
+            ["--out", "x", "--keep-worst", "1000"],
+            "keeps all 7 layers that would be quantised: give 6",
+        ),
         (["--out", "x", "--calibrat", "3"], "--calibrate"),
     ],
 )

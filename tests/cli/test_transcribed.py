@@ -99,6 +99,7 @@ def test_a_classifier_is_named_and_classes_are_refused(folder: Path) -> None:
     assert status(["classify", str(folder / "run"), str(file)]) == 2
 
 
+@pytest.mark.long
 def test_going_on_ends_where_one_go_would(folder: Path, tmp_path: Path) -> None:
     recipe = read_recipe(folder / "tones.toml")
     train_run(recipe, tmp_path / "run", resume=True, console=quiet(), until=3)

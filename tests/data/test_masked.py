@@ -35,6 +35,7 @@ def corpus(*texts: str) -> EncodedCorpus:
 CORPUS = corpus("abc def gh " * 30, "ab?c", "a", "??", "bad cafe " * 7)
 
 
+@pytest.mark.long
 @given(
     batch_size=st.integers(1, 9),
     seq_len=st.integers(3, 40),

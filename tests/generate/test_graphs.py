@@ -143,6 +143,7 @@ def test_a_disk_that_refuses_is_one_message(
     assert [file.name for file in disk.iterdir()] == ["ballast"]
 
 
+@pytest.mark.long
 def test_the_weights_of_products_alone_are_packed() -> None:
     """Not those that one row is multiplied with, nor a table that is also looked up in."""
 

@@ -57,6 +57,7 @@ def test_the_cache_changes_nothing(medium: Medium, decoding: GreedyConfig | Beam
     assert cached == texts(medium, signals, decoding, cached=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decoding", DECODINGS)
 def test_clips_of_several_lengths_are_each_as_alone(decoding: GreedyConfig | BeamConfig) -> None:
     signals = signals_of("audio")
@@ -64,6 +65,7 @@ def test_clips_of_several_lengths_are_each_as_alone(decoding: GreedyConfig | Bea
     assert texts("audio", signals, decoding) == alone
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decoding", DECODINGS)
 def test_images_of_several_sizes_are_each_as_alone(decoding: GreedyConfig | BeamConfig) -> None:
     sizes = [(4, 8), (6, 8), (4, 8), (8, 6), (4, 10), (6, 8)]

@@ -70,6 +70,7 @@ def test_a_dropped_variant_is_reported_and_the_others_end(tmp_path: Path) -> Non
     assert all(one.steps == 24 for one in kept[0].values())
 
 
+@pytest.mark.long
 def test_equal_variants_are_seldom_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 300 simulated studies of five equal variants, five seeds each, over two looks."""
     monkeypatch.setattr("addnorm.lab.statistics.seeds_to_decide", lambda *_: None)  # slow

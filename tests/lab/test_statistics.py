@@ -101,6 +101,7 @@ def without_needed_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.lab.statistics.seeds_to_decide", lambda *_: None)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_needed_seeds")
 @pytest.mark.parametrize("n_variants", [1, 3])
 def test_false_alarms_are_at_most_six_in_a_hundred(n_variants: int) -> None:
@@ -187,6 +188,7 @@ def test_equal_differences_of_few_seeds_are_no_certainty() -> None:
     assert far.verdict == "higher"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_needed_seeds")
 @pytest.mark.parametrize(("n_examples", "accuracy", "n_seeds"), [(20, 0.9, 2), (100, 0.99, 3)])
 def test_false_alarms_are_few_for_scores_that_count(

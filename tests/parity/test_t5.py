@@ -114,6 +114,7 @@ def test_older_layouts(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [FLAN, {}])
 def test_keys_before_the_fifth_version(changes: dict[str, object], tmp_path: Path) -> None:
     """`tie_word_embeddings` alone says whether hidden states are scaled."""

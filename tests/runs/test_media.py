@@ -273,6 +273,7 @@ def test_memory_is_predicted_where_images_are_mixed(tmp_path: Path) -> None:
     assert predict_peak_memory(prepared).activations > 0
 
 
+@pytest.mark.long
 def test_texts_of_pictures_of_several_sizes(tmp_path: Path) -> None:
     recipe = write_shades(tmp_path)
     for file in (tmp_path / "shades").rglob("*.png"):

@@ -223,6 +223,7 @@ def with_recipes(root: Path) -> None:
     (root / "student.toml").write_text(text)
 
 
+@pytest.mark.long
 def test_sequences_are_the_teacher_s_translations(root: Path) -> None:
     with_recipes(root)
     assert status(COMMAND) == 0
@@ -232,6 +233,7 @@ def test_sequences_are_the_teacher_s_translations(root: Path) -> None:
     assert Run.open("out").recipe.data.train[1] == root / "out" / "sequences.txt"  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 def test_half_of_them_are_gone_on_with(root: Path) -> None:
     with_recipes(root)
     assert status(COMMAND) == 0

@@ -11,6 +11,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.writing_speed import writing_speeds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["language", "translation", "classification"])
 def test_speeds_by_the_clock(
     task: str, run_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
