@@ -128,6 +128,9 @@ class LabelledFiles(ABC):
         place = None if isinstance(named, tuple) else base_of(self.root) / named
         if place is not None and is_saved(place):
             yield from self.in_table(place)
+        elif place is not None and (splits := saved_splits(place)):
+            known = ", ".join(splits)
+            raise InputError(f"{place} holds saved splits: name the folder of one: {known}")
         elif place is not None and place.is_dir():
             yield from self.in_folder(place)
         elif isinstance(named, str) and (_exists(place) or not any(m in named for m in "*?[")):
@@ -149,9 +152,6 @@ class LabelledFiles(ABC):
 
     def in_folder(self, folder: Path) -> Found:
         """The files in a folder of folders. Raises `InputError` if there are none."""
-        if splits := saved_splits(folder):
-            known = ", ".join(splits)
-            raise InputError(f"{folder} holds saved splits: name the folder of one: {known}")
         files: list[Path] = []
         for file in sorted(files_below(folder)):
             if file.suffix.lower() == ".txt" and self.is_beside(file):
