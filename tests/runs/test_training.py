@@ -31,7 +31,7 @@ def test_what_was_left_out_is_told(tmp_path: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, "translation"))
     train_run(recipe, tmp_path / "run", resume=False, console=console)
     assert "train: 19 read, 18 used, 1 left out: empty target" in said(console)
-    assert f"{tmp_path}/train.en:19" in said(console)
+    assert f"{tmp_path}/train.de:19" in said(console)
 
 
 def test_a_path_with_brackets_is_no_markup(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_path_with_brackets_is_no_markup(tmp_path: Path) -> None:
     folder.mkdir()
     recipe = read_recipe(write_recipe(folder, "translation"))
     train_run(recipe, folder / "run", resume=False, console=console)
-    assert f"{folder}/train.en:19" in said(console)
+    assert f"{folder}/train.de:19" in said(console)
 
 
 def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
