@@ -80,7 +80,7 @@ def test_an_unfinished_run_and_a_half_written_journal(run_of: RunOf, tmp_path: P
     text = shown(describe(run))
     assert "training not finished" in text
     assert "(after step 4)" in text
-    assert "4 lines of metrics.jsonl, left out here" in text
+    assert "4 of metrics.jsonl, left out here" in text
     shutil.rmtree(run / "checkpoints")
     (run / "metrics.jsonl").unlink()
     text = shown(describe(run))

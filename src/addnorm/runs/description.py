@@ -107,7 +107,7 @@ def progress(folder: Path) -> dict[str, str]:
         rows["validation"] = " · ".join(f"{name} {value:.4g}" for name, value in figures.items())
         rows["validation"] += f" (after step {checks[-1]['step']:,.0f})"
     if logged.damaged:
-        rows["damaged"] = f"{logged.damaged:,} lines of metrics.jsonl, left out here"
+        rows["damaged lines"] = f"{logged.damaged:,} of metrics.jsonl, left out here"
     return rows
 
 
