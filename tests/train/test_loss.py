@@ -82,13 +82,13 @@ def test_any_shape_even_an_empty_one(shape: list[int], vocab: int, smoothing: fl
 
 
 @pytest.mark.parametrize("rows", [1, 6, 7, 8, 14, 15])
-def test_at_the_edges_of_chunks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_edges_ofchunks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of seven rows; the real size is tested below."""
 
     def sevens(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
         return x.split(7)
 
-    monkeypatch.setattr(loss_module, "_chunks", sevens)
+    monkeypatch.setattr(loss_module, "chunks", sevens)
     check(*some(rows, 5, torch.float64), 0.1)
 
 
@@ -97,7 +97,7 @@ def test_at_the_edge_of_a_real_chunk(extra: int) -> None:
     vocab = 2**14
     rows = 2**20 // vocab + extra
     logits = torch.empty(rows, vocab)
-    assert len(loss_module._chunks(logits, logits)) == (2 if extra == 1 else 1)
+    assert len(loss_module.chunks(logits, logits)) == (2 if extra == 1 else 1)
     check(*some(rows, vocab, torch.float32), 0.1)
 
 
@@ -354,9 +354,9 @@ def test_what_is_no_loss_is_told_so() -> None:
 
 
 def test_a_target_outside_the_vocabulary_is_refused_in_groups_too() -> None:
-    from addnorm.train.loss import _loss_and_gradient
+    from addnorm.train.loss import loss_and_gradient
 
     logits = torch.zeros(2, 5)
     for wrong in (-1, 5):
         with pytest.raises((IndexError, RuntimeError), match="out of"):
-            _loss_and_gradient(logits, torch.tensor([1, wrong]), 0.0)
+            loss_and_gradient(logits, torch.tensor([1, wrong]), 0.0)

@@ -48,6 +48,17 @@ class Batch:
         soft = None if self.soft_targets is None else self.soft_targets.to(device)
         return replace(self, inputs=inputs, targets=self.targets.to(device), soft_targets=soft)
 
+    def twice(self) -> "Batch":
+        """Every example twice, one row after the other."""
+
+        def rows(tensor: Tensor) -> Tensor:
+            return tensor.repeat_interleave(2, dim=0)
+
+        soft = None if self.soft_targets is None else rows(self.soft_targets)
+        inputs = {name: rows(tensor) for name, tensor in self.inputs.items()}
+        indices = [index for index in self.indices for _ in range(2)]
+        return Batch(inputs, rows(self.targets), 2 * self.n_tokens, indices, soft)
+
 
 def counted(targets: Shaped[Tensor, "..."]) -> int:
     """How many targets there are to predict: those that are not -100, and all other numbers."""

@@ -115,6 +115,7 @@ def check_crf(model: ModelConfig, train: TrainConfig, place: Place) -> None:
     rules = (
         ("loss", not isinstance(train.loss, CrossEntropyConfig)),
         ("label_smoothing", bool(train.label_smoothing)),
+        ("r_drop", bool(train.r_drop)),
         ("distillation", train.distillation is not None),
     )
     for name, given in rules:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
 import torch
@@ -186,7 +187,7 @@ def head_cross_entropy_sum(
     in_one = torch.compiler.is_compiling() and not on_cpu
     if in_one or targets.numel() * head.weight.shape[0] <= measured.logits_at_once:
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
-    return _in_groups(head, x, ctx, targets, label_smoothing, measured.logits_at_once)
+    return _eagerly(head, x, ctx, targets, label_smoothing, measured.logits_at_once)
 
 
 def _grouped_cross_entropy_sum(
@@ -198,23 +199,41 @@ def _grouped_cross_entropy_sum(
     logits_at_once: int,
 ) -> Tensor:
     """Cross-entropy for a few rows at a time; on a CPU a compiled model leaves its graph here."""
-    rows, of_rows = x.flatten(0, 1), targets.flatten()
-    size = max(1, logits_at_once // head.weight.shape[0])
-
     def logits(some: Tensor) -> Tensor:
         return head(some[None], ctx)[0]
 
+    size = max(1, logits_at_once // head.weight.shape[0])
+    of = partial(loss_and_gradient, smoothing=label_smoothing)
+    return in_groups(logits, x.flatten(0, 1), targets.flatten(), of, size, head)
+
+
+LossAndGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From logits and targets to the summed loss and its gradient by the logits."""
+
+
+def in_groups(
+    logits: Callable[[Tensor], Tensor],
+    rows: Tensor,
+    targets: Tensor,
+    of: LossAndGradient,
+    size: int,
+    head: nn.Module,
+) -> Tensor:
+    """The sum of `of(logits(rows), targets)`, computed for `size` rows at a time.
+
+    The gradient by the rows and by the parameters of `head` is computed with the loss, so that the
+    logits of all rows are never in memory together.
+    """
     if not torch.is_grad_enabled():  # inference mode has no gradients to compute beside the loss
-        parts = zip(rows.split(size), of_rows.split(size), strict=True)
-        losses = [_loss_and_gradient(logits(x), at, label_smoothing)[0] for x, at in parts]
-        return torch.stack(losses).sum()
+        parts = zip(rows.split(size), targets.split(size), strict=True)
+        return torch.stack([of(logits(some), at)[0] for some, at in parts]).sum()
     learned = [p for p in head.parameters() if p.requires_grad]
-    return _HeadCrossEntropySum.apply(  # pyright: ignore[reportReturnType]
-        rows, of_rows, logits, label_smoothing, size, *learned
+    return _InGroups.apply(  # pyright: ignore[reportReturnType]
+        rows, targets, logits, of, size, *learned
     )
 
 
-_in_groups = cast("Callable[..., Tensor]", torch.compiler.disable(_grouped_cross_entropy_sum))
+_eagerly = cast("Callable[..., Tensor]", torch.compiler.disable(_grouped_cross_entropy_sum))
 
 
 def exits_cross_entropy_sum(
@@ -289,7 +308,7 @@ def real_tokens(
     return valid if valid is not None and valid.shape == logits.shape[:-1] else None
 
 
-class _HeadCrossEntropySum(torch.autograd.Function):
+class _InGroups(torch.autograd.Function):
     """Computes loss and gradients together, group by group; the backward pass only scales them."""
 
     @staticmethod
@@ -298,7 +317,7 @@ class _HeadCrossEntropySum(torch.autograd.Function):
         x: Tensor,
         targets: Tensor,
         head: Callable[[Tensor], Tensor],
-        smoothing: float,
+        of: LossAndGradient,
         size: int,
         *parameters: Tensor,
     ) -> Tensor:
@@ -307,7 +326,7 @@ class _HeadCrossEntropySum(torch.autograd.Function):
         for rows, at in zip(x.split(size), targets.split(size), strict=True):
             with torch.enable_grad():
                 logits = head(rows := rows.detach().requires_grad_())
-            loss, grad = _loss_and_gradient(logits.detach(), at, smoothing)
+            loss, grad = of(logits.detach(), at)
             of_rows, *others = torch.autograd.grad(logits, [rows, *parameters], grad)
             losses.append(loss)
             of_x.append(of_rows)
@@ -330,7 +349,7 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        loss, grad = _loss_and_gradient(logits, targets, smoothing)
+        loss, grad = loss_and_gradient(logits, targets, smoothing)
         ctx.save_for_backward(grad)
         return loss
 
@@ -343,7 +362,7 @@ class _CrossEntropySum(torch.autograd.Function):
         return grad * grads[0].to(grad.dtype), None, None
 
 
-def _loss_and_gradient(
+def loss_and_gradient(
     logits: Float[Tensor, "rows vocab"], targets: Int[Tensor, " rows"], smoothing: float
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "rows vocab"]]:
     """The loss `Σ (lse - (1 - ε) l_target - ε mean(l))` and its gradient `softmax - y`.
@@ -355,7 +374,7 @@ def _loss_and_gradient(
     chosen = targets.where(targets != IGNORED, 0)[:, None]  # other negative ones are refused
     counted = (targets != IGNORED)[:, None]
     losses, grad = list[Tensor](), torch.empty_like(logits)
-    parts = (_chunks(t, logits) for t in (logits, chosen, counted, grad))
+    parts = (chunks(t, logits) for t in (logits, chosen, counted, grad))
     for l, at, counts, out in zip(*parts, strict=True):
         largest = l.amax(-1, keepdim=True)
         wide = l if l.element_size() >= 4 else l.float()
@@ -376,6 +395,6 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.element_size() >= 4 else x.float()
 
 
-def _chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+def chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
     """Split the rows into groups whose logits take about 4 MB in float32."""
     return x.split(max(1, 2**20 // logits.shape[-1]))

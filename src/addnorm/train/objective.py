@@ -24,6 +24,7 @@ from addnorm.train.loss import (
     labels_loss_sum,
     loss_sum,
 )
+from addnorm.train.r_drop import head_r_drop_sum, r_drop_sum
 from addnorm.train.settings import TrainConfig
 
 
@@ -33,7 +34,8 @@ class Objective:
     With a `teacher`, the model learns the teacher's outputs instead of the labels, or beside them
     as `distillation` says, which may compare layers of the `student`. With `in_parts`,
     cross-entropy computes the logits of a few rows at a time. With an `adjustment`, it is the
-    cross-entropy of adjusted logits. Raises `InputError` for an invalid
+    cross-entropy of adjusted logits. With `r_drop`, every example comes twice, one row after the
+    other, and the loss is that of one of them. Raises `InputError` for an invalid
     custom loss, and for layers that cannot be compared.
     """
 
@@ -47,6 +49,7 @@ class Objective:
         student: nn.Module | None = None,
         in_parts: bool = True,
         adjustment: LogitAdjustment | None = None,
+        r_drop: float = 0.0,
     ) -> None:
         self.kind = kind_of(loss)
         self.label_smoothing = label_smoothing
@@ -64,6 +67,7 @@ class Objective:
             )
         self.in_parts = in_parts and adjustment is None
         self.adjusted: Callable[[Tensor], Tensor] = adjustment or _unchanged
+        self.r_drop = r_drop
         self.module = None
         if not isinstance(loss, CrossEntropyConfig):
             self.module = built(loss, loss.build(), nn.Module, "the loss must be an nn.Module")
@@ -92,6 +96,7 @@ class Objective:
             student=model,
             in_parts=in_parts,
             adjustment=LogitAdjustment.of(config.logit_adjustment, batches),
+            r_drop=config.r_drop,
         )
 
     def __call__(
@@ -134,6 +139,8 @@ class Objective:
         if self.module is not None:
             outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
             return torch.stack([self._own(self.module, out, targets) for out in outputs]).mean()
+        if self.r_drop:
+            return self._agreeing(model, inputs, targets, soft)
         if early is not None:
             outputs = map(self.adjusted, early.exit_logits(**inputs))
             return exits_cross_entropy_sum(outputs, targets, smoothing, soft)
@@ -145,6 +152,17 @@ class Objective:
         if isinstance(model.head, TokenHead):
             return head_cross_entropy_sum(model.head, x, ctx, targets, smoothing)
         return labels_loss_sum(model.head, model.head(x, ctx), targets, smoothing, soft)
+
+    def _agreeing(
+        self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None
+    ) -> Tensor:
+        smoothing = self.label_smoothing
+        if self.in_parts and isinstance(model, Model) and isinstance(model.head, TokenHead):
+            x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
+            return head_r_drop_sum(model.head, x, ctx, targets, self.r_drop, smoothing)
+        outputs = self.adjusted(model(**inputs))
+        head = model.head if isinstance(model, Model) else model
+        return r_drop_sum(head, outputs, targets, self.r_drop, smoothing, soft)
 
     def _own(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         found = module(logits, targets)

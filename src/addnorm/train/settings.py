@@ -51,6 +51,10 @@ class TrainConfig:
     """How much of a class's rarity is taken from its logits while learning, so that rare classes
     are found more often: 0 for none, 1 for the least mean error over classes (Menon et al. 2021).
     """
+    r_drop: NonNegativeFloat = 0.0
+    """How strongly two passes over each batch, with other dropout, learn to agree (α of Liang et al.
+    2021): 0 for one pass; otherwise a step costs about twice as much.
+    """
     clip: PositiveFloat | None = 1.0
     """The largest global norm of the gradient: a larger one is scaled down (Pascanu et al.
     2013).
@@ -123,6 +127,10 @@ class TrainConfig:
                 self.logit_adjustment and (other or self.distillation is not None),
                 f"logit_adjustment is that of cross_entropy: leave it out with "
                 f"{other or 'distillation'}",
+            ),
+            (
+                self.r_drop and (other or self.distillation is not None),
+                f"r_drop is beside cross_entropy: leave it out with {other or 'distillation'}",
             ),
             (
                 other

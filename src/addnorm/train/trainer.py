@@ -217,11 +217,12 @@ class Trainer:
         and weighted by its tokens.
         """
         recorded = record_router_logits(self.mixtures)
+        shown = batch.twice() if self.config.r_drop else batch
         with autocast(self.config.precision, self.device), recorded as router_logits:
-            loss = self.loss_of(batch.inputs, batch.targets, batch.soft_targets)
-            loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, batch.inputs)
+            loss = self.loss_of(shown.inputs, shown.targets, shown.soft_targets)
+            loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, shown.inputs)
             loss = loss / max(n_tokens, 1)
-        self.load.count(router_logits, batch.inputs)
+        self.load.count(router_logits, shown.inputs)
         self.scaler.scale(loss).backward()
         return loss.detach()
 

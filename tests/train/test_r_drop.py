@@ -1,0 +1,100 @@
+"""R-Drop: the loss and its gradient by their definition in float64, and what it cannot be with."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from addnorm.data.batch import Batch
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.nn.choices import DEFAULTS
+from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
+from addnorm.train.objective import Objective
+from addnorm.train.settings import TrainConfig
+
+SMALL: dict[str, Any] = {"d_model": 8, "n_layers": 1, "dropout": 0.4}
+
+
+def by_definition(logits: torch.Tensor, targets: torch.Tensor, weight: float, smoothing: float):
+    """One row after the other, each term spelled out."""
+    total = torch.zeros((), dtype=torch.float64)
+    for p, q, t in zip(logits[::2], logits[1::2], targets[::2], strict=True):
+        for a, b, at in zip(*(x.reshape(-1, x.shape[-1]) for x in (p, q)), t.flatten(), strict=True):
+            if at < 0:
+                continue
+            a, b = a.log_softmax(-1), b.log_softmax(-1)
+            for one in (a, b):
+                total = total - (1 - smoothing) * one[at] / 2 - smoothing * one.mean() / 2
+            total = total + weight / 4 * ((a.exp() * (a - b)).sum() + (b.exp() * (b - a)).sum())
+    return total
+
+
+@pytest.mark.parametrize("logits_at_once", [1, 30, 2**22])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_of_tokens_by_definition(
+    monkeypatch: pytest.MonkeyPatch, logits_at_once: int, smoothing: float
+) -> None:
+    monkeypatch.setattr(
+        "addnorm.train.r_drop.choices", lambda: replace(DEFAULTS, logits_at_once=logits_at_once)
+    )
+    model = DecoderConfig(**SMALL).build(11).double()
+    tokens = torch.randint(11, (3, 5))
+    targets = torch.randint(11, (3, 5)).index_put((torch.tensor([0, 2]),), torch.tensor(-100))
+    batch = Batch.of({"tokens": tokens}, targets, [0, 1, 2]).twice()
+    config = TrainConfig(steps=1, r_drop=3.0, label_smoothing=smoothing)
+    objective = Objective.of(config, model, [])
+    torch.manual_seed(3)
+    found = objective(model, batch.inputs, batch.targets)
+    got = torch.autograd.grad(found, list(model.parameters()))
+    torch.manual_seed(3)
+    expected = by_definition(model(**batch.inputs), batch.targets, 3.0, smoothing)
+    assert_close(found, expected)
+    assert_close(got, torch.autograd.grad(expected, list(model.parameters())))
+
+
+@pytest.mark.parametrize("head", [ClassificationHeadConfig(), TaggingHeadConfig()])
+def test_of_classes_by_definition(head: Any) -> None:
+    model = EncoderConfig(head=head, **SMALL).build(8, 3).double()
+    tagging = isinstance(head, TaggingHeadConfig)
+    targets = torch.tensor([[0, 2, -100], [1, 0, 0]]) if tagging else torch.tensor([2, 0])
+    batch = Batch.of({"inputs": torch.randint(8, (2, 3))}, targets, [0, 1]).twice()
+    objective = Objective.of(TrainConfig(steps=1, r_drop=1.5), model, [])
+    torch.manual_seed(5)
+    found = objective(model, batch.inputs, batch.targets)
+    torch.manual_seed(5)
+    logits = model(**batch.inputs)
+    assert not torch.equal(logits[0], logits[1]), "the two passes have the same dropout"
+    assert_close(found, by_definition(logits, batch.targets, 1.5, 0.0))
+
+
+def test_without_dropout_it_is_cross_entropy() -> None:
+    model = DecoderConfig(**SMALL | {"dropout": 0.0}).build(11).double()
+    tokens = torch.randint(11, (3, 5))
+    batch = Batch.of({"tokens": tokens}, tokens, [0, 1, 2])
+    plain = Objective.of(TrainConfig(steps=1), model, [])(model, batch.inputs, tokens)
+    twice = batch.twice()
+    objective = Objective.of(TrainConfig(steps=1, r_drop=2.0), model, [])
+    assert_close(objective(model, twice.inputs, twice.targets), plain)
+
+
+def test_twice_puts_each_example_after_itself() -> None:
+    soft = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+    batch = Batch({"inputs": torch.tensor([[1], [2]])}, torch.tensor([0, 1]), 2, [7, 9], soft)
+    twice = batch.twice()
+    assert twice.inputs["inputs"].tolist() == [[1], [1], [2], [2]]
+    assert twice.targets.tolist() == [0, 0, 1, 1]
+    assert (twice.n_tokens, twice.indices) == (4, [7, 7, 9, 9])
+    assert twice.soft_targets is not None
+    assert torch.equal(twice.soft_targets, soft[[0, 0, 1, 1]])
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)])
+def test_numbers_and_several_labels_have_none(targets: torch.Tensor) -> None:
+    model = EncoderConfig(head=ClassificationHeadConfig(), **SMALL).build(8, 3)
+    batch = Batch.of({"inputs": torch.zeros(2, 4, dtype=torch.long)}, targets, [0, 1]).twice()
+    objective = Objective.of(TrainConfig(steps=1, r_drop=1.0), model, [])
+    with pytest.raises(InputError, match=r"r_drop = 1\.0 compares probabilities of classes"):
+        objective(model, batch.inputs, batch.targets)
