@@ -184,7 +184,7 @@ def test_batches_of_another_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("label_smoothing", "0.1"), ("distillation", '{teacher = "runs/big"}')],
+    [("label_smoothing", "0.1"), ("r_drop", "1"), ("distillation", '{teacher = "runs/big"}')],
 )
 def test_what_learns_tags_one_by_one_is_refused_with_a_crf(
     field: str, value: str, tmp_path: Path
@@ -202,6 +202,12 @@ def test_rare_tokens_are_not_adjusted(tmp_path: Path) -> None:
         read_recipe(recipe, {"train.logit_adjustment": "0.5"})
     teacher = {"train.logit_adjustment": "0.5", "train.distillation": '{teacher = "runs/big"}'}
     with pytest.raises(InputError, match="leave it out with distillation"):
+        read_recipe(write_recipe(tmp_path, "classification"), teacher)
+
+
+def test_r_drop_is_beside_cross_entropy(tmp_path: Path) -> None:
+    teacher = {"train.r_drop": "2", "train.distillation": '{teacher = "runs/big"}'}
+    with pytest.raises(InputError, match="r_drop is beside cross_entropy: leave it out with dist"):
         read_recipe(write_recipe(tmp_path, "classification"), teacher)
 
 

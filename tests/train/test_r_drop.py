@@ -22,7 +22,9 @@ def by_definition(logits: torch.Tensor, targets: torch.Tensor, weight: float, sm
     """One row after the other, each term spelled out."""
     total = torch.zeros((), dtype=torch.float64)
     for p, q, t in zip(logits[::2], logits[1::2], targets[::2], strict=True):
-        for a, b, at in zip(*(x.reshape(-1, x.shape[-1]) for x in (p, q)), t.flatten(), strict=True):
+        for a, b, at in zip(
+            *(x.reshape(-1, x.shape[-1]) for x in (p, q)), t.flatten(), strict=True
+        ):
             if at < 0:
                 continue
             a, b = a.log_softmax(-1), b.log_softmax(-1)
@@ -70,8 +72,24 @@ def test_of_classes_by_definition(head: Any) -> None:
     assert_close(found, by_definition(logits, batch.targets, 1.5, 0.0))
 
 
+def test_of_exits_it_is_their_mean() -> None:
+    model = DecoderConfig(**dict(SMALL, n_layers=2), exits=(1,)).build(11).double()
+    tokens = torch.randint(11, (2, 5))
+    batch = Batch.of({"tokens": tokens}, tokens, [0, 1]).twice()
+    objective = Objective.of(TrainConfig(steps=1, r_drop=2.0), model, [])
+    torch.manual_seed(5)
+    found = objective(model, batch.inputs, batch.targets)
+    torch.manual_seed(5)
+    exits = [
+        by_definition(out, batch.targets, 2.0, 0.0)
+        for out in model.exit_logits(tokens=batch.inputs["tokens"])
+    ]
+    assert len(exits) == 2
+    assert_close(found, torch.stack(exits).mean())
+
+
 def test_without_dropout_it_is_cross_entropy() -> None:
-    model = DecoderConfig(**SMALL | {"dropout": 0.0}).build(11).double()
+    model = DecoderConfig(**dict(SMALL, dropout=0.0)).build(11).double()
     tokens = torch.randint(11, (3, 5))
     batch = Batch.of({"tokens": tokens}, tokens, [0, 1, 2])
     plain = Objective.of(TrainConfig(steps=1), model, [])(model, batch.inputs, tokens)

@@ -53,6 +53,7 @@ class TrainOptions(TypedDict, total=False):
     loss: LossConfig
     label_smoothing: float
     logit_adjustment: float
+    r_drop: float
     clip: float | None
     accumulate: int
     precision: str

@@ -199,6 +199,7 @@ def _grouped_cross_entropy_sum(
     logits_at_once: int,
 ) -> Tensor:
     """Cross-entropy for a few rows at a time; on a CPU a compiled model leaves its graph here."""
+
     def logits(some: Tensor) -> Tensor:
         return head(some[None], ctx)[0]
 

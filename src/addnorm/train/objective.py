@@ -140,7 +140,7 @@ class Objective:
             outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
             return torch.stack([self._own(self.module, out, targets) for out in outputs]).mean()
         if self.r_drop:
-            return self._agreeing(model, inputs, targets, soft)
+            return self._agreeing(model, early, inputs, targets, soft)
         if early is not None:
             outputs = map(self.adjusted, early.exit_logits(**inputs))
             return exits_cross_entropy_sum(outputs, targets, smoothing, soft)
@@ -154,15 +154,23 @@ class Objective:
         return labels_loss_sum(model.head, model.head(x, ctx), targets, smoothing, soft)
 
     def _agreeing(
-        self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None
+        self,
+        model: nn.Module,
+        early: EncoderModel | DecoderModel | None,
+        inputs: dict[str, Tensor],
+        targets: Tensor,
+        soft: Tensor | None,
     ) -> Tensor:
-        smoothing = self.label_smoothing
-        if self.in_parts and isinstance(model, Model) and isinstance(model.head, TokenHead):
+        smoothing, head = self.label_smoothing, getattr(model, "head", None)
+        parts = self.in_parts and early is None and isinstance(model, Model)
+        if parts and isinstance(head, TokenHead):
             x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
-            return head_r_drop_sum(model.head, x, ctx, targets, self.r_drop, smoothing)
-        outputs = self.adjusted(model(**inputs))
-        head = model.head if isinstance(model, Model) else model
-        return r_drop_sum(head, outputs, targets, self.r_drop, smoothing, soft)
+            return head_r_drop_sum(head, x, ctx, targets, self.r_drop, smoothing)
+        outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
+        losses = [
+            r_drop_sum(self.adjusted(out), targets, self.r_drop, smoothing, soft) for out in outputs
+        ]
+        return torch.stack(losses).mean()
 
     def _own(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         found = module(logits, targets)

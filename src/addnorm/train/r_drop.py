@@ -1,4 +1,4 @@
-"""R-Drop: two passes over a batch, each with its own dropout, learn to agree (Liang et al. 2021)."""
+"""R-Drop: two passes over a batch, with other dropout, learn to agree (Liang et al. 2021)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,17 +6,16 @@ from typing import cast
 
 import torch
 from jaxtyping import Float, Int, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
-from addnorm.train.loss import IGNORED, chunks, in_groups, labels_loss_sum
+from addnorm.train.loss import IGNORED, chunks, in_groups, loss_sum
 
 
 def r_drop_sum(
-    head: nn.Module,
     outputs: Float[Tensor, "twice *rest"],
     targets: Shaped[Tensor, "twice *others"],
     weight: float,
@@ -30,7 +29,7 @@ def r_drop_sum(
     loss per target. Raises `InputError` for targets that are no classes.
     """
     check_classes(targets, weight)
-    labelled = labels_loss_sum(head, outputs, targets, label_smoothing, soft_targets)
+    labelled = loss_sum(outputs, targets, label_smoothing, soft_targets)
     wide = outputs if outputs.element_size() >= 4 else outputs.float()
     logp = wide.log_softmax(-1)
     p, q = logp[::2], logp[1::2]
@@ -89,7 +88,7 @@ def _loss_and_gradient(
     chosen = targets.where(targets != IGNORED, 0)[:, None, None].expand(-1, 2, 1)
     counted = (targets != IGNORED).to(torch.float32)[:, None]
     losses, grad = list[Tensor](), torch.empty_like(logits)
-    parts = (chunks(t, logits[:, 0]) for t in (logits, chosen, counted, grad))
+    parts = (chunks(t, logits.flatten(1)) for t in (logits, chosen, counted, grad))
     for l, at, counts, out in zip(*parts, strict=True):
         logp = (l if l.element_size() >= 4 else l.float()).log_softmax(-1)
         labelled = (1 - smoothing) * logp.gather(2, at)[..., 0].sum(1, keepdim=True)

@@ -52,8 +52,8 @@ class TrainConfig:
     are found more often: 0 for none, 1 for the least mean error over classes (Menon et al. 2021).
     """
     r_drop: NonNegativeFloat = 0.0
-    """How strongly two passes over each batch, with other dropout, learn to agree (α of Liang et al.
-    2021): 0 for one pass; otherwise a step costs about twice as much.
+    """How strongly two passes over each batch, with other dropout, learn to agree (α of Liang et
+    al. 2021): 0 for one pass; otherwise a step costs about twice as much.
     """
     clip: PositiveFloat | None = 1.0
     """The largest global norm of the gradient: a larger one is scaled down (Pascanu et al.
