@@ -100,6 +100,12 @@ def test_splits_have_their_own_files(root: Path) -> None:
         ("flat/*.jpg", {}, r"flat/\*\.jpg: no file is found"),
         ("flat", {}, r"cat_0\.png: it is in no folder of a class: give data\.label_pattern"),
         (
+            "table.csv",
+            BY_NAME,
+            r"a table has them in data\.label_column: leave data\.label_pattern out",
+        ),
+        ("flat", {"file_column": "f", **BY_NAME}, r"data\.file_column is of a table"),
+        (
             "flat",
             {"label_pattern": "^([0-9]+)_"},
             r"cat_0\.png: data\.label_pattern = .* finds no class in 'cat_0'",

@@ -87,10 +87,9 @@ class LabelledFiles(ABC):
 
     def load(self) -> Corpus:
         """Read every file. Raises `InputError` with the location of the first error."""
-        rows = {
-            split: self.rows(named, train=split == "train")
-            for split, named in given(self.train, self.valid, self.test).items()
-        }
+        splits = given(self.train, self.valid, self.test)
+        self.check_columns(splits.values())
+        rows = {split: self.rows(named, train=split == "train") for split, named in splits.items()}
         if self.strings is not None:
             if self.labels != "class" or self.valid_fraction:
                 raise InputError(
@@ -99,6 +98,17 @@ class LabelledFiles(ABC):
                 )
             rows = {split: self.strings.rows(split, found) for split, found in rows.items()}
         return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+
+    def check_columns(self, splits: Iterable[str | tuple[str, ...]]) -> None:
+        """Raise `InputError` for a field that finds labels or files where no split is."""
+        tables = [self.is_table(named) for named in splits]
+        if self.label_pattern is not None and all(tables):
+            raise InputError(
+                "data.label_pattern finds classes in the names of files, and a table has them in "
+                "data.label_column: leave data.label_pattern out"
+            )
+        if self.file_column is not None and not any(tables):
+            raise InputError("data.file_column is of a table, and data.train is none: leave it out")
 
     def rows(self, named: str | tuple[str, ...], *, train: bool) -> Iterator[Row]:
         """Read each file of a split."""
@@ -133,12 +143,21 @@ class LabelledFiles(ABC):
             raise InputError(f"{place} holds saved splits: name the folder of one: {known}")
         elif place is not None and place.is_dir():
             yield from self.in_folder(place)
-        elif isinstance(named, str) and (_exists(place) or not any(m in named for m in "*?[")):
+        elif isinstance(named, str) and self.is_table(named):
             yield from self.in_table(find(Path(named), self.root))
         else:
             patterns = (named,) if isinstance(named, str) else named
             files = sorted({file for pattern in patterns for file in self.matching(pattern)})
             yield from self.labelled(files)
+
+    def is_table(self, named: str | tuple[str, ...]) -> bool:
+        """Whether a split is a table or a saved dataset, no folder of files and no pattern."""
+        if isinstance(named, tuple):
+            return False
+        place = base_of(self.root) / named
+        if is_saved(place) or not place.is_dir():
+            return _exists(place) or not any(mark in named for mark in "*?[")
+        return bool(saved_splits(place))
 
     def matching(self, pattern: str) -> list[Path]:
         """The files that a pattern finds. Raises `InputError` if there are none."""

@@ -161,11 +161,12 @@ class Objective:
         targets: Tensor,
         soft: Tensor | None,
     ) -> Tensor:
-        smoothing, head = self.label_smoothing, getattr(model, "head", None)
-        parts = self.in_parts and early is None and isinstance(model, Model)
-        if parts and isinstance(head, TokenHead):
-            x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
-            return head_r_drop_sum(head, x, ctx, targets, self.r_drop, smoothing)
+        smoothing = self.label_smoothing
+        if self.in_parts and early is None and isinstance(model, Model):
+            head = model.head
+            if isinstance(head, TokenHead):
+                x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
+                return head_r_drop_sum(head, x, ctx, targets, self.r_drop, smoothing)
         outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
         losses = [
             r_drop_sum(self.adjusted(out), targets, self.r_drop, smoothing, soft) for out in outputs
