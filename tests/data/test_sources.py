@@ -222,6 +222,11 @@ def test_several_files_are_learnt_from_one_after_another(put) -> None:
     assert corpus.train == [Tagged(("Ann",), ("B-per",)), Tagged(("runs",), ("O",))]
     assert corpus.valid == [Tagged(("Ann",), ("B-per",))]
     assert corpus.reports["train"].left_out == {"a line without word and tag": [f"{second}:4"]}
+    first, second = put("c", "0 bad"), put("d", "1 good\n1")
+    lines = LinesConfig(train=(first, second), test=first).load()
+    assert lines.train == [Labelled("bad", "0"), Labelled("good", "1")]
+    assert lines.test == [Labelled("bad", "0")]
+    assert lines.reports["train"].left_out == {"a line without the separator": [f"{second}:2"]}
 
 
 def test_tabs_separate_where_there_are_any(put) -> None:

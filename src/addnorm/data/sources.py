@@ -1,7 +1,7 @@
 """Corpora in plain files: text, parallel lines, labelled lines, CoNLL columns."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, Literal
@@ -142,13 +142,24 @@ class ParallelConfig(RowFiles):
             yield Row(where, f"empty {' and '.join(empty)}" if empty else Pair(left, right))
 
 
+OneOrMoreFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]
+"""A file, or several that are read one after another."""
+
+
+def one_after_another(
+    files: OneOrMoreFiles, read: Callable[[Path], Iterable[Row]]
+) -> Iterator[Row]:
+    """The rows of each file."""
+    return chain.from_iterable(map(read, files if isinstance(files, tuple) else (files,)))
+
+
 @config
 class LinesConfig(RowFiles):
     """Classification: `label text` on each line, or `text label` with `label_first=False`."""
 
     kind: Literal["lines"] = "lines"
-    train: Path
-    """The file of labelled lines to learn from."""
+    train: OneOrMoreFiles
+    """The file of labelled lines to learn from; or several, one after another."""
     valid: Path | None = None
     """The file of labelled lines to validate on while training."""
     test: Path | None = None
@@ -164,7 +175,9 @@ class LinesConfig(RowFiles):
 
     def rows(self) -> dict[str, Iterable[Row]]:
         """The rows of each given split."""
-        return {k: self.labelled(v) for k, v in given(self.train, self.valid, self.test).items()}
+        train = one_after_another(self.train, self.labelled)
+        valid, test = (path and self.labelled(path) for path in (self.valid, self.test))
+        return given(train, valid, test)
 
     def labelled(self, path: Path) -> Iterator[Row]:
         """Yield the examples of one file."""
@@ -197,7 +210,7 @@ class ConllConfig(RowFiles):
     """
 
     kind: Literal["conll"] = "conll"
-    train: Path | Annotated[tuple[Path, ...], Field(min_length=1)]
+    train: OneOrMoreFiles
     """The file of tagged words to learn from; or several, one after another."""
     valid: Path | None = None
     """The file of tagged words to validate on while training."""
@@ -210,8 +223,7 @@ class ConllConfig(RowFiles):
 
     def rows(self) -> dict[str, Iterable[Row]]:
         """The rows of each given split."""
-        files = self.train if isinstance(self.train, tuple) else (self.train,)
-        train = chain.from_iterable(map(self.sentences, files))
+        train = one_after_another(self.train, self.sentences)
         valid, test = (path and self.sentences(path) for path in (self.valid, self.test))
         return given(train, valid, test)
 
