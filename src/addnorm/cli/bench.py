@@ -30,16 +30,15 @@ def bench(
     listed
         Say which benchmarks there are, and measure nothing.
     """
-    from rich.console import Console
 
     from addnorm.bench import report
     from addnorm.bench.benchmarks import named
     from addnorm.bench.run import bench as run
-    from addnorm.cli.terminal import console
+    from addnorm.cli.terminal import console, output
     from addnorm.nn.calibration import calibrated
 
     chosen = named(benchmarks)
-    shown = Console(highlight=False)
+    shown = output()
     if listed:
         width = max(len(benchmark.name) for benchmark in chosen)
         for benchmark in chosen:

@@ -8,9 +8,9 @@ def calibrate() -> None:
     processor, threads and versions; a run keeps what it began with. Keep the machine quiet for the
     second that it takes. Example: `addnorm calibrate`.
     """
-    from rich.console import Console
 
+    from addnorm.cli.terminal import output
     from addnorm.nn.calibration import calibrated
     from addnorm.runs.machine import machine_table
 
-    Console(highlight=False).print(machine_table(calibrated(again=True)))
+    output().print(machine_table(calibrated(again=True)))

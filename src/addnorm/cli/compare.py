@@ -25,15 +25,14 @@ def compare(
         A folder for the table as Markdown and JSON, and the learning curves as PNG and SVG; by
         default the table is only printed.
     """
-    from rich.console import Console
 
-    from addnorm.cli.terminal import console
+    from addnorm.cli.terminal import console, output
     from addnorm.lab.comparison import compare as compare_runs
     from addnorm.lab.comparison import comparison_table, write_comparison
 
     import_named(imports)
     found = compare_runs(runs)
-    Console(highlight=False).print(comparison_table(found))
+    output().print(comparison_table(found))
     if out is not None:
         for file in write_comparison(found, out):
             console.out(str(file), highlight=False)

@@ -30,8 +30,8 @@ def info(
     verify
         Also compare every file of a run, and of its checkpoints, with the digest of what was saved.
     """
-    from rich.console import Console
 
+    from addnorm.cli.terminal import output
     from addnorm.nn.calibration import calibrated
     from addnorm.nn.choices import given_choices
     from addnorm.runs.description import describe
@@ -40,7 +40,7 @@ def info(
     from addnorm.train.checkpoint import check_checkpoint, checkpoints_in
 
     import_named(imports)
-    console = Console(highlight=False)
+    console = output()
     if machine:
         given = given_choices()
         console.print(machine_table(calibrated()) if given is None else given_table(given))

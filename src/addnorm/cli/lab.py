@@ -24,9 +24,9 @@ def list_claims(*, out: Path = FOLDER) -> None:
     out
         The folder with the figures.
     """
-    from rich.console import Console
     from rich.table import Table
 
+    from addnorm.cli.terminal import output
     from addnorm.lab.claim_report import findings_of
     from addnorm.lab.claims import CLAIMS, claim_called
     from addnorm.lab.claims.claim import verdict
@@ -38,7 +38,7 @@ def list_claims(*, out: Path = FOLDER) -> None:
         found = [(one.task, verdict(findings_of(claim, one))) for one in measured(out, name)]
         for task, word in found or [("", "not measured")]:
             table.add_row(name, claim.title.en, task, word)
-    Console(highlight=False).print(table)
+    output().print(table)
 
 
 @lab.command
@@ -138,13 +138,12 @@ def speedrun(
     root
         The folder with the data.
     """
-    from rich.console import Console
 
-    from addnorm.cli.terminal import console
+    from addnorm.cli.terminal import console, output
     from addnorm.lab.speedrun import boards_of
     from addnorm.lab.speedrun import speedrun as run_board
 
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: at least one")
     for name in boards_of(board):
-        Console(highlight=False).print(run_board(name, recipe, seeds, root, out, console))
+        output().print(run_board(name, recipe, seeds, root, out, console))

@@ -28,11 +28,11 @@ def parts(
     """
     from dataclasses import asdict
 
-    from rich.console import Console
     from rich.table import Table
 
     from addnorm.check.parts import module_names
     from addnorm.check.parts import parts as parts_of
+    from addnorm.cli.terminal import output
 
     import_named(imports)
     found = parts_of(family, module_names(imports))
@@ -44,4 +44,4 @@ def parts(
         table.add_column(name, overflow="fold")
     for part in found:
         table.add_row(part.family, part.kind, part.equation, part.source, part.file)
-    Console(highlight=False, markup=False).print(table)
+    output(markup=False).print(table)

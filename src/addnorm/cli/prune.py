@@ -89,9 +89,9 @@ def prune(
 
 def _print(report: "PruneReport") -> None:
     """Print parameters, operations, scores and time a token, before and after."""
-    from rich.console import Console
     from rich.table import Table
 
+    from addnorm.cli.terminal import output
     from addnorm.inspect.flops import forward_flops
     from addnorm.runs.training import count
 
@@ -114,7 +114,7 @@ def _print(report: "PruneReport") -> None:
         row(f"µs a token, {n} text{'s' * (n > 1)}", by)
     for score in next(iter(report.scores.values()), {}):
         row(score, {name: f"{one[score]:.4f}" for name, one in report.scores.items()})
-    console = Console(highlight=False, markup=False)
+    console = output(markup=False)
     console.print(table)
     if report.unmeasured is not None:
         console.print(f"nothing was scored: {report.unmeasured}", soft_wrap=True)

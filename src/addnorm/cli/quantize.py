@@ -237,11 +237,12 @@ OPTIONS = (
 
 def _print(report: "QuantizationReport") -> None:
     """Print a row for each model, and what stayed as it was."""
-    from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
+    from addnorm.cli.terminal import output
+
+    console = output(markup=False)
     table = Table(box=None, pad_edge=False)
     before = next(iter(report.models.values()))
     scores = [name for name in before.scores if name != "examples"]

@@ -63,10 +63,11 @@ def swap(
 
 def _print(swapped: "SwapReport") -> None:
     """Print the weights by part, what was lost, and the scores."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False)
+    from addnorm.cli.terminal import output
+
+    console = output(markup=False)
     table = Table(box=None, pad_edge=False)
     table.add_column("part", no_wrap=True)
     table.add_column("weights", justify="right", no_wrap=True)

@@ -1,5 +1,18 @@
-"""The console for messages: standard error, so that standard output can be piped."""
+"""The consoles of a command: messages go to standard error, answers to standard output."""
+
+import os
 
 from rich.console import Console
 
 console = Console(stderr=True, highlight=False)
+
+UNFOLDED = 10_000
+"""The width of what no terminal shows: tables then take as many columns as they need."""
+
+
+def output(*, markup: bool = True) -> Console:
+    """The console for answers, whose tables are folded for a terminal alone, or to `COLUMNS`."""
+    console = Console(highlight=False, markup=markup)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNFOLDED
+    return console
