@@ -1,6 +1,7 @@
 """A denoiser fills gaps: what it reads, what its answer says of each, and how sure it is."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,9 @@ def test_what_the_encoder_reads(runs: dict[str, Run]) -> None:
 def test_gaps_are_filled(runs: dict[str, Run]) -> None:
     run = runs["spans"]
     found = run.fill("to <mask>be or <mask>")
-    assert found.text == "to {}be or {}".format(*(mask[0].token for mask in found.masks))
+    assert found.text == "to {}be or {}".format(
+        *(mask[0].token if mask else "" for mask in found.masks)
+    )
     [[written]] = restored(run, ["to <mask>be or <mask>"], GreedyConfig(), 20)
     assert written.text.startswith("to ")
     several = run.generate(["to <mask>be", "", "<extra_id_0>"], beams=2, max_new_tokens=8)
@@ -80,24 +83,40 @@ def test_a_probability_is_that_of_the_span(runs: dict[str, Run], monkeypatch) ->
     """Of the answer, which is here given: the product of what the model says of its tokens."""
     run = runs["spans"]
     tokenizer = run.tokenizers.source
-    zero, one = sentinel_ids_of(tokenizer)[:2]
-    said = (zero, *tokenizer.encode("be"), one)
+    zero, one, two = sentinel_ids_of(tokenizer)[:3]
+    b, e = tokenizer.encode("be")
+    [eos] = tokenizer.eos_ids
+    read = gapped(run, "to <mask> or <mask>", 1).read
     from addnorm.generate import Generated
     from addnorm.runs import restoring
 
-    given = Generated(ids=said, score=0.0, finished="eos")
-    monkeypatch.setattr(restoring, "_said", lambda *_: [[given]])
-    found = run.fill("to <mask>")
-    assert found.text == "to be"
-    read = gapped(run, "to <mask>", 1).read
-    expected = 1.0
-    for n in (1, 2):
-        with torch.no_grad():
-            target = torch.tensor([[tokenizer.bos_id, *said[:n]]])
-            logits = run.model(source=torch.tensor([read]), target=target)[0, -1]
-        expected *= float(logits.softmax(-1)[said[n]])
-    [[candidate]] = found.masks
-    assert (candidate.token, candidate.probability) == ("be", pytest.approx(expected, rel=1e-4))
+    def probability(said: list[int], start: int) -> Any:
+        """The product of the tokens of `said` from number `start` on, each by a pass of its own."""
+        product = 1.0
+        for n in range(start, len(said)):
+            with torch.no_grad():
+                target = torch.tensor([[tokenizer.bos_id, *said[:n]]])
+                logits = run.model(source=torch.tensor([read]), target=target)[0, -1]
+            product *= float(logits.softmax(-1)[said[n]])
+        return pytest.approx(product, rel=1e-4)
+
+    def filled(said: list[int], finished: Any) -> list[list[tuple[str, float]]]:
+        given = Generated(ids=tuple(said), score=0.0, finished=finished)
+        monkeypatch.setattr(restoring, "_said", lambda *_: [[given]])
+        masks = run.fill("to <mask> or <mask>").masks
+        return [[(one.token, one.probability) for one in mask] for mask in masks]
+
+    whole = [zero, b, e, one, e, two]
+    first = ("be", probability(whole[:4], 1))
+    assert filled(whole, "eos") == [[first], [("e", probability(whole, 4))]]
+    assert filled(whole[:5], "eos") == [[first], [("e", probability([*whole[:5], eos], 4))]]
+    assert filled(whole[:5], "length") == [[first], [("e", probability(whole[:5], 4))]]
+    assert filled([zero, one], "eos") == [
+        [("", probability([zero, one], 1))],
+        [("", probability([zero, one, eos], 2))],
+    ]
+    assert filled([one, e], "eos") == [[], [("e", probability([one, e, eos], 1))]]
+    assert filled([], "eos") == [[], []]
 
 
 def test_what_has_no_gaps_to_fill(runs: dict[str, Run]) -> None:

@@ -12,6 +12,7 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.nn.choices import DEFAULTS
 from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
+from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.train.objective import Objective
 from addnorm.train.settings import TrainConfig
 
@@ -21,7 +22,7 @@ SMALL: dict[str, Any] = {"d_model": 8, "n_layers": 1, "dropout": 0.4}
 def by_definition(logits: torch.Tensor, targets: torch.Tensor, weight: float, smoothing: float):
     """One row after the other, each term spelled out."""
     total = torch.zeros((), dtype=torch.float64)
-    for p, q, t in zip(logits[::2], logits[1::2], targets[::2], strict=True):
+    for p, q, t in zip(*logits.chunk(2), targets.chunk(2)[0], strict=True):
         for a, b, at in zip(
             *(x.reshape(-1, x.shape[-1]) for x in (p, q)), t.flatten(), strict=True
         ):
@@ -68,7 +69,7 @@ def test_of_classes_by_definition(head: Any) -> None:
     found = objective(model, batch.inputs, batch.targets)
     torch.manual_seed(5)
     logits = model(**batch.inputs)
-    assert not torch.equal(logits[0], logits[1]), "the two passes have the same dropout"
+    assert not torch.equal(*logits.chunk(2)), "the two passes have the same dropout"
     assert_close(found, by_definition(logits, batch.targets, 1.5, 0.0))
 
 
@@ -88,6 +89,16 @@ def test_of_exits_it_is_their_mean() -> None:
     assert_close(found, torch.stack(exits).mean())
 
 
+def test_of_pairs_of_texts_each_keeps_its_own() -> None:
+    head = SimilarityHeadConfig(problem="single_label")
+    model = EncoderConfig(head=head, **dict(SMALL, dropout=0.0)).build(8, 3).double()
+    batch = Batch.of({"inputs": torch.randint(8, (6, 3))}, torch.tensor([2, 0, 1]), [0, 1, 2])
+    plain = Objective.of(TrainConfig(steps=1), model, [])(model, batch.inputs, batch.targets)
+    twice = batch.twice()
+    objective = Objective.of(TrainConfig(steps=1, r_drop=2.0), model, [])
+    assert_close(objective(model, twice.inputs, twice.targets), plain)
+
+
 def test_without_dropout_it_is_cross_entropy() -> None:
     model = DecoderConfig(**dict(SMALL, dropout=0.0)).build(11).double()
     tokens = torch.randint(11, (3, 5))
@@ -98,15 +109,15 @@ def test_without_dropout_it_is_cross_entropy() -> None:
     assert_close(objective(model, twice.inputs, twice.targets), plain)
 
 
-def test_twice_puts_each_example_after_itself() -> None:
+def test_twice_puts_the_batch_after_itself() -> None:
     soft = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
     batch = Batch({"inputs": torch.tensor([[1], [2]])}, torch.tensor([0, 1]), 2, [7, 9], soft)
     twice = batch.twice()
-    assert twice.inputs["inputs"].tolist() == [[1], [1], [2], [2]]
-    assert twice.targets.tolist() == [0, 0, 1, 1]
-    assert (twice.n_tokens, twice.indices) == (4, [7, 7, 9, 9])
+    assert twice.inputs["inputs"].tolist() == [[1], [2], [1], [2]]
+    assert twice.targets.tolist() == [0, 1, 0, 1]
+    assert (twice.n_tokens, twice.indices) == (4, [7, 9, 7, 9])
     assert twice.soft_targets is not None
-    assert torch.equal(twice.soft_targets, soft[[0, 0, 1, 1]])
+    assert torch.equal(twice.soft_targets, soft[[0, 1, 0, 1]])
 
 
 @pytest.mark.parametrize("targets", [torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)])

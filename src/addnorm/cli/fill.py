@@ -77,4 +77,4 @@ def _lines(filled: "Filled") -> list[str]:
         " · ".join(f"{one_line(one.token.strip(' '))} {one.probability:.3f}" for one in mask)
         for mask in filled.masks
     ]
-    return [one_line(filled.text), *(f"  {line}" for line in best)]
+    return [one_line(filled.text), *(f"  {line or 'left out'}" for line in best)]

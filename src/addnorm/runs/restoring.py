@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp
 
 import torch
 
@@ -168,18 +169,28 @@ def fill_gaps(
 
 @torch.inference_mode()
 def _candidates(run: Run, gaps: Gapped, said: Generated) -> list[tuple[Candidate, ...]]:
-    """The span of each gap, with the product of the probabilities of its tokens."""
+    """The span of each gap, with the product of the probabilities of its tokens and of its end.
+
+    None for a gap that the decoder left out. What ends a span is the next sentinel, or the end of
+    all; where the decoder was stopped before, the last span has no end.
+    """
     tokenizer = run.tokenizers.target
-    ids = [tokenizer.bos_id, *said.ids]
-    source, target = (torch.tensor([some], device=run.device) for some in (gaps.read, ids))
-    logits = run.model(source=source, target=target)[0, :-1].float().log_softmax(-1)
-    sure = logits.gather(-1, target[0, 1:, None])[:, 0].tolist()
-    scores, place = [0.0] * (len(gaps.parts) - 1), -1
+    ended = said.finished == "eos"
+    read = [tokenizer.bos_id, *(said.ids if ended else said.ids[:-1])]
+    source, target = (torch.tensor([some], device=run.device) for some in (gaps.read, read))
+    logits = run.model(source=source, target=target)[0].float().log_softmax(-1)
+    sure = [row[i].item() for row, i in zip(logits, said.ids, strict=False)]
+    scores, place = dict[int, float](), -1
     for i, score in zip(said.ids, sure, strict=True):
+        if place in scores:
+            scores[place] += score
         if i in gaps.sentinels:
             place = gaps.sentinels.index(i)
-        elif 0 <= place < len(scores):
-            scores[place] += score
+            scores.setdefault(place, 0.0)
+    if ended and place in scores:
+        scores[place] += logits[-1, list(tokenizer.eos_ids)].logsumexp(-1).item()
     texts = [tokenizer.decode(span) for span in gaps.spans(said.ids)]
-    odds = torch.tensor(scores).exp().tolist()
-    return [(Candidate(text, p),) for text, p in zip(texts, odds, strict=True)]
+    return [
+        (Candidate(text, exp(scores[place])),) if place in scores else ()
+        for place, text in enumerate(texts)
+    ]

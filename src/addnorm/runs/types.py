@@ -125,7 +125,8 @@ class Candidate:
 class Filled:
     """A text with the most probable token at each mask, and the candidates for each, best first.
 
-    A denoiser has one for each, its span; and none where its decoder says the whole text.
+    A denoiser has one for each, its span, and none for a gap that it left out; and no list at all
+    where its decoder says the whole text.
     """
 
     text: str

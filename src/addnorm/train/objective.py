@@ -34,8 +34,8 @@ class Objective:
     With a `teacher`, the model learns the teacher's outputs instead of the labels, or beside them
     as `distillation` says, which may compare layers of the `student`. With `in_parts`,
     cross-entropy computes the logits of a few rows at a time. With an `adjustment`, it is the
-    cross-entropy of adjusted logits. With `r_drop`, every example comes twice, one row after the
-    other, and the loss is that of one of them. Raises `InputError` for an invalid
+    cross-entropy of adjusted logits. With `r_drop`, the batch comes twice, one after the other,
+    and the loss is that of one of them. Raises `InputError` for an invalid
     custom loss, and for layers that cannot be compared.
     """
 

@@ -24,17 +24,17 @@ def r_drop_sum(
 ) -> Float[Tensor, ""]:
     """`Σ ½ (CE(p) + CE(q)) + ¼ α (KL(p‖q) + KL(q‖p))` in nats, α the `weight`.
 
-    Rows 2i and 2i + 1 of `outputs` are the logits of one example under two draws of dropout, `p`
-    and `q` their softmax. It is half of what Liang et al. (2021, eq. 4) write, so that it stays a
+    The halves of `outputs` are the logits of the same examples under two draws of dropout, `p` and
+    `q` their softmax. It is half of what Liang et al. (2021, eq. 4) write, so that it stays a
     loss per target. Raises `InputError` for targets that are no classes.
     """
     check_classes(targets, weight)
     labelled = loss_sum(outputs, targets, label_smoothing, soft_targets)
     wide = outputs if outputs.element_size() >= 4 else outputs.float()
     logp = wide.log_softmax(-1)
-    p, q = logp[::2], logp[1::2]
+    p, q = logp.chunk(2)
     apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-    return labelled / 2 + weight / 4 * apart.where(targets[::2] != IGNORED, 0.0).sum()
+    return labelled / 2 + weight / 4 * apart.where(targets.chunk(2)[0] != IGNORED, 0.0).sum()
 
 
 def head_r_drop_sum(
@@ -62,11 +62,12 @@ def check_classes(targets: Shaped[Tensor, "..."], weight: float) -> None:
 def _head_r_drop_sum(
     head: TokenHead, x: Tensor, ctx: Context, targets: Tensor, weight: float, smoothing: float
 ) -> Tensor:
-    pairs = x.unflatten(0, (-1, 2)).transpose(1, 2).flatten(0, 1)
+    pairs = torch.stack([half.flatten(0, 1) for half in x.chunk(2)], dim=1)
+    of_pairs = targets.chunk(2)[0].flatten()
     measured = choices() if x.device.type == "cpu" else DEFAULTS
     size = max(1, measured.logits_at_once // (2 * head.weight.shape[0]))
     of = partial(_loss_and_gradient, weight=weight, smoothing=smoothing)
-    return in_groups(lambda some: head(some, ctx), pairs, targets[::2].flatten(), of, size, head)
+    return in_groups(lambda some: head(some, ctx), pairs, of_pairs, of, size, head)
 
 
 # Gradients are computed by hand: a compiled model leaves its graph here.
