@@ -10,11 +10,12 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from addnorm.config import Probability, config
+from addnorm.data.class_names import renames_of, with_names
 from addnorm.data.examples import Corpus, Image
 from addnorm.data.image_files import read_image
 from addnorm.data.labelled_files import Readable
 from addnorm.data.rows import Row, assemble
-from addnorm.data.saved_dataset import SPLITS, STATE, class_names, named, undecoded
+from addnorm.data.saved_dataset import SPLITS, STATE, loaded, undecoded
 from addnorm.data.tables import KINDS, Columns, Record, cell_of
 from addnorm.data.text_files import given
 from addnorm.errors import InputError, nearest
@@ -82,10 +83,10 @@ class DatasetConfig(Columns):
 
     def rows(self, name: str, dataset: Any) -> Iterator[Row]:
         """Yield the rows of one split, numbered from 1."""
-        classes = {column: class_names(feature) for column, feature in dataset.features.items()}
+        renames = renames_of(dataset.features.to_dict())
         for n, record in enumerate(undecoded(dataset), 1):
             where = f"{self.path}, {name} row {n}"
-            cells = {column: named(cell, classes[column]) for column, cell in record.items()}
+            cells = with_names(record, renames, where)
             yield self.row(where, cells) if self.image is None else self.picture(where, cells)
 
     def picture(self, where: str, record: Record) -> Row:
@@ -124,9 +125,14 @@ def _splits(path: str, name: str | None) -> Mapping[str, Any]:
         from datasets.exceptions import DatasetsError
     except ImportError as error:
         raise InputError('kind = "dataset" needs: pip install "addnorm[datasets]"') from error
-    saved = any((Path(path) / file).is_file() for file in (SPLITS, STATE))
+    found: Any
     try:
-        found: Any = datasets.load_from_disk(path) if saved else datasets.load_dataset(path, name)
+        if any((Path(path) / file).is_file() for file in (SPLITS, STATE)):
+            found = loaded(path)
+        else:
+            found = datasets.load_dataset(path, name)
+    except InputError:
+        raise
     except (OSError, ValueError, DatasetsError) as error:
         raise InputError(f"datasets cannot load {path!r}: {error}") from error
     return {"train": found} if isinstance(found, datasets.Dataset) else found

@@ -1,9 +1,11 @@
 """A dataset that Hugging Face's library saved to disk, row by row, with its classes by name."""
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from addnorm.data.class_names import renames_of, with_names
 from addnorm.errors import InputError
 
 STATE = "state.json"
@@ -29,18 +31,29 @@ def saved_rows(folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
 
     Raises `InputError` without the package, and for a folder that it cannot read.
     """
+    if find_spec("datasets") is None:
+        raise InputError(f'{folder}: needs: pip install "addnorm[datasets]"')
+    dataset = loaded(folder)
+    renames = renames_of(dataset.features.to_dict())
+    for n, record in enumerate(undecoded(dataset), 1):
+        where = f"{folder}, row {n}"
+        yield where, with_names(record, renames, where)
+
+
+def loaded(folder: Path | str) -> Any:
+    """What `save_to_disk` wrote: a dataset, or several by the names of their splits.
+
+    Raises `InputError` for a folder that the package cannot read.
+    """
+    import datasets
+    from datasets.exceptions import DatasetsError
+
     try:
-        import datasets
-        from datasets.exceptions import DatasetsError
-    except ImportError as error:
-        raise InputError(f'{folder}: needs: pip install "addnorm[datasets]"') from error
-    try:
-        dataset: Any = datasets.load_from_disk(str(folder))
+        return datasets.load_from_disk(str(folder))
+    except IndexError as error:  # the package writes no file for a dataset without rows
+        raise InputError(f"{folder}: a split there has no rows") from error
     except (OSError, ValueError, KeyError, TypeError, DatasetsError) as error:
         raise InputError(f"datasets cannot load {folder}: {error}") from error
-    classes = {column: class_names(feature) for column, feature in dataset.features.items()}
-    for n, record in enumerate(undecoded(dataset), 1):
-        yield f"{folder}, row {n}", {k: named(cell, classes[k]) for k, cell in record.items()}
 
 
 def undecoded(dataset: Any) -> Any:
@@ -51,20 +64,3 @@ def undecoded(dataset: Any) -> Any:
         if isinstance(feature, datasets.Image | datasets.Audio):
             dataset = dataset.cast_column(name, type(feature)(decode=False))
     return dataset
-
-
-def class_names(feature: Any) -> list[str] | None:
-    """The class names of a column of class ids, or of lists of class ids."""
-    from datasets import ClassLabel, List
-
-    inner: Any = feature.feature if isinstance(feature, List) else feature
-    return inner.names if isinstance(inner, ClassLabel) else None
-
-
-def named(cell: Any, classes: list[str] | None) -> Any:
-    """Replace class ids in a cell by names; -1 means no class in `datasets`."""
-    if classes is None or cell is None:
-        return cell
-    if isinstance(cell, int):
-        return classes[cell] if cell >= 0 else None
-    return [classes[i] if i >= 0 else "" for i in cell]

@@ -11,6 +11,7 @@ from reprlib import repr as short
 from typing import Any, ClassVar, Literal, cast
 
 from addnorm.config import config
+from addnorm.data.class_names import described_features, renames_of, with_names
 from addnorm.data.examples import (
     Corpus,
     Example,
@@ -353,7 +354,10 @@ def _parquet(path: Path) -> Records:
     except ImportError as error:
         raise InputError(f'{path}: Parquet needs: pip install "addnorm[parquet]"') from error
     try:
-        records = cast(list[Record], parquet.read_table(path).to_pylist())
+        table = parquet.read_table(path)
+        records = cast(list[Record], table.to_pylist())
     except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
         raise InputError(f"{path} is not readable as Parquet: {error}") from error
-    return ((f"{path}, row {n}", record) for n, record in enumerate(records, 1))
+    renames = renames_of(described_features(table.schema.metadata))
+    rows = ((f"{path}, row {n}", record) for n, record in enumerate(records, 1))
+    return ((where, with_names(record, renames, where)) for where, record in rows)
