@@ -98,6 +98,7 @@ def test_splits_have_their_own_files(root: Path) -> None:
     [
         ("nowhere", {}, "nowhere does not exist"),
         ("flat/*.jpg", {}, r"flat/\*\.jpg: no file is found"),
+        (("flat", "flat"), BY_NAME, "flat is a folder: a folder or a table is named alone"),
         ("flat", {}, r"cat_0\.png: it is in no folder of a class: give data\.label_pattern"),
         (
             "table.csv",
@@ -105,6 +106,8 @@ def test_splits_have_their_own_files(root: Path) -> None:
             r"a table has them in data\.label_column: leave data\.label_pattern out",
         ),
         ("flat", {"file_column": "f", **BY_NAME}, r"data\.file_column is of a table"),
+        ("flat", {"label_column": "f", **BY_NAME}, r"data\.label_column is of a table"),
+        ("flat", {"labels": "text_beside", **BY_NAME}, r"'text_beside' .*: give one of the two"),
         (
             "flat",
             {"label_pattern": "^([0-9]+)_"},
@@ -116,7 +119,7 @@ def test_splits_have_their_own_files(root: Path) -> None:
     ],
     ids=str,
 )
-def test_what_lacks_is_named(root: Path, train: str, options: dict[str, Any], message: str) -> None:
+def test_what_lacks_is_named(root: Path, train: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         config(root, train, **options).load()
 
@@ -196,8 +199,26 @@ def test_strings_of_files(root: Path) -> None:
     strings = StringsConfig(shortest=2, longest=2)
     found = config(root, "flat/*.png", label_pattern="_([0-9])$", strings=strings)
     assert sorted(" ".join(texts(found)).split()) == ["0", "1", "2", "3"]
-    with pytest.raises(InputError, match=r"leave out data\.labels"):
+    with pytest.raises(InputError, match=r"class each: leave out data\.labels"):
         config(root, "flat", labels="text_beside", strings=strings).load()
+    with pytest.raises(InputError, match=r"name data\.valid instead of data\.valid_fraction"):
+        config(root, "table.csv", valid_fraction=0.5, strings=strings).load()
+
+
+def test_strings_keep_the_groups_of_files_that_a_table_lists(root: Path) -> None:
+    """The names of the files tell them, whatever the table is called."""
+    (root / "flat_all_9.csv").write_text((root / "table.csv").read_text("utf-8"), "utf-8")
+    by_name = StringsConfig(shortest=2, longest=2, group_pattern="^([a-z]+)_", separator="+")
+    found = config(root, "flat_all_9.csv", test="flat_all_9.csv", strings=by_name)
+    assert sorted(texts(found)) == ["cat+cat", "dog+dog"]
+    pieces = found.load().pieces
+    assert len({*pieces["train"]}) == 4
+    assert sorted(pieces["test"]) == sorted(pieces["train"])
+    odd = StringsConfig(shortest=2, longest=2, group_pattern="(x)")
+    with pytest.raises(InputError, match=r"csv:2: data\.strings\.group_pattern .* in 'cat_0'"):
+        config(root, "table.csv", strings=odd).load()
+    with pytest.raises(InputError, match=r"a\.parquet, row 1: .* this one has no name"):
+        config(root, "a.parquet", strings=by_name).load()
 
 
 # Every medium by every reader, with a class and with a text.

@@ -58,7 +58,10 @@ WRONG = {
     "a gap": ([*GOOD[:2], GOOD[3]], "s.csv:4: 1 steps of 1:00:00 are missing before .*leave_out"),
     "an empty cell": ([GOOD[0], "2020-01-01 01:00,,20"], "s.csv:3: a is empty: .*leave_out"),
     "nan": ([GOOD[0], "2020-01-01 01:00,2,NaN"], "s.csv:3: b is empty"),
-    "an infinite cell": ([GOOD[0], "2020-01-01 01:00,2,inf"], "s.csv:3: b = 'inf' is no number"),
+    "an infinite cell": (
+        [GOOD[0], "2020-01-01 01:00,2,inf"],
+        "s.csv:3: b = 'inf' is no number: leave the cell empty where",
+    ),
     "too large": ([GOOD[0], "2020-01-01 01:00,2,1e39"], "s.csv:3: b = '1e39' is too large"),
     "a decimal comma": ([GOOD[0], '2020-01-01 01:00,2,"1,5"'], "s.csv:3: b = '1,5' .* a point for"),
     "a word": ([GOOD[0], "2020-01-01 01:00,two,2"], "s.csv:3: a = 'two' is no number: name the"),

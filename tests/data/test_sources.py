@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from addnorm.data import (
     ConllConfig,
@@ -223,6 +224,8 @@ def test_several_files_are_learnt_from_one_after_another(put) -> None:
     assert corpus.valid == [Tagged(("Ann",), ("B-per",))]
     assert corpus.reports["train"].left_out == {"a line without word and tag": [f"{second}:4"]}
     first, second = put("c", "0 bad"), put("d", "1 good\n1")
+    with pytest.raises(ValidationError, match="names no file: name one at least"):
+        LinesConfig(train=())
     lines = LinesConfig(train=(first, second), test=first).load()
     assert lines.train == [Labelled("bad", "0"), Labelled("good", "1")]
     assert lines.test == [Labelled("bad", "0")]

@@ -1,6 +1,7 @@
 """Strings of clips and images: what is in them, from which files, and the same from one seed."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from addnorm.errors import InputError
 
 def clips(n: int) -> list[Row]:
     """Clips whose only feature is the number of the clip, of two speakers in turn."""
+    names = [f"{i}_{'ab'[i % 2]}.wav" for i in range(n)]
     return [
-        Row(f"{i}_{'ab'[i % 2]}.wav", Clip(torch.full((2, 3), i / 100), str(i))) for i in range(n)
+        Row(name, Clip(torch.full((2, 3), i / 100), str(i)), Path(name))
+        for i, name in enumerate(names)
     ]
 
 

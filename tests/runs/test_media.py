@@ -104,6 +104,25 @@ def test_files_have_the_classes_of_their_split(run: Run) -> None:
         assert torch.allclose(torch.tensor([*ours.values()]), torch.tensor([*theirs.values()]))
 
 
+def test_files_of_train_in_strings_of_test_are_told(tmp_path: Path) -> None:
+    """Though no string of test is one of train."""
+    file = write(tmp_path)
+    text = file.read_text("utf-8")
+    for old, new in {
+        "[model]": '[data.strings]\nlongest = 2\n[tokenizer]\nkind = "char"\n[model]',
+        'kind = "encoder"': 'kind = "encoder_decoder"',
+        'head = { kind = "classification", pooling = "mean" }': "",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text, "utf-8")
+    recipe = read_recipe(file, {"data.test": "tones/*_[89].wav"})
+    console = quiet()
+    Prepared(recipe).report(console)
+    told = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "test: 6 of 6 audio are in train too, such as number 1" in told
+
+
 def test_files_of_train_among_those_of_test_are_told(tmp_path: Path) -> None:
     file = write(tmp_path)
     console = quiet()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runs.tiny import CLASSIFICATION, RECIPES, TRANSLATION, write_recipe
+from tests.runs.tiny import CLASSIFICATION, RECIPES, TRANSLATION, quiet, write_recipe
 
 from addnorm.data import Corpus, Pair
 from addnorm.errors import InputError
@@ -27,6 +27,7 @@ from addnorm.runs.recipe import (
     with_current_names,
 )
 from addnorm.runs.task import check_corpus
+from addnorm.runs.training import train_run
 from addnorm.train.settings import TrainConfig
 
 CLASSES = ClassificationHeadConfig()
@@ -209,6 +210,17 @@ def test_r_drop_is_beside_cross_entropy(tmp_path: Path) -> None:
     teacher = {"train.r_drop": "2", "train.distillation": '{teacher = "runs/big"}'}
     with pytest.raises(InputError, match="r_drop is beside cross_entropy: leave it out with dist"):
         read_recipe(write_recipe(tmp_path, "classification"), teacher)
+
+
+@pytest.mark.parametrize("field", ["r_drop", "label_smoothing"])
+@pytest.mark.parametrize("task", ["multi_label", "regression"])
+def test_what_is_for_classes_is_refused_for_others_before_a_run_begins(
+    field: str, task: str, tmp_path: Path
+) -> None:
+    recipe = read_recipe(write_recipe(tmp_path, task), {f"train.{field}": "0.1"})
+    with pytest.raises(InputError, match=rf"train\.{field} = 0\.1 is for classes: several labels"):
+        train_run(recipe, tmp_path / "run", resume=False, console=quiet())
+    assert not (tmp_path / "run").exists()
 
 
 def test_overrides_replace_fields_at_every_depth(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
+import xxhash
 from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
@@ -253,6 +254,8 @@ class Corpus:
     valid: Sequence[Example] = ()
     test: Sequence[Example] = ()
     reports: Mapping[str, Report] = field(default_factory=dict[str, Report])
+    pieces: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Where examples were made of several images or clips, the digests of these in each split."""
 
     def __post_init__(self) -> None:
         if not self.train:
@@ -385,3 +388,10 @@ def signal_of(example: Example) -> Shaped[Tensor, "channels *size"] | None:
             return signal
         case _:
             return None
+
+
+def signal_digest(example: Example) -> str:
+    """A digest of the numbers of an image or a clip, by which the same one is known again."""
+    signal = signal_of(example)
+    assert signal is not None
+    return xxhash.xxh3_128_hexdigest(signal.contiguous().numpy().tobytes())

@@ -3,6 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -10,7 +11,15 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
-from addnorm.data.examples import Captioned, Clip, Corpus, Example, Image, Transcribed
+from addnorm.data.examples import (
+    Captioned,
+    Clip,
+    Corpus,
+    Example,
+    Image,
+    Transcribed,
+    signal_digest,
+)
 from addnorm.data.rows import Row, assemble
 from addnorm.data.saved_dataset import is_saved, saved_splits
 from addnorm.data.strings import StringsConfig, with_one_group
@@ -91,17 +100,35 @@ class LabelledFiles(ABC):
         self.check_columns(splits.values())
         rows = {split: self.rows(named, train=split == "train") for split, named in splits.items()}
         if self.strings is not None:
-            if self.labels != "class" or self.valid_fraction:
+            if self.labels != "class":
                 raise InputError(
-                    "data.strings makes strings of files with a class each, within each split: "
-                    "leave out data.labels, and name valid instead of data.valid_fraction"
+                    "data.strings makes strings of files with a class each: leave out data.labels"
                 )
-            rows = {split: self.strings.rows(split, found) for split, found in rows.items()}
+            if self.valid_fraction:
+                raise InputError(
+                    "data.strings makes strings within each split: name data.valid instead of "
+                    "data.valid_fraction"
+                )
+            pieces = {split: list[str]() for split in rows}
+            rows = {
+                split: self.strings.rows(split, _noted(found, pieces[split]))
+                for split, found in rows.items()
+            }
+            return replace(assemble(rows), pieces=pieces)
         return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
 
     def check_columns(self, splits: Iterable[str | tuple[str, ...]]) -> None:
         """Raise `InputError` for a field that finds labels or files where no split is."""
         tables = [self.is_table(named) for named in splits]
+        if self.label_pattern is not None and self.labels == "text_beside":
+            raise InputError(
+                "data.label_pattern finds labels in the names of files, and data.labels = "
+                "'text_beside' reads them from files beside: give one of the two"
+            )
+        if self.label_column != "label" and not any(tables):
+            raise InputError(
+                "data.label_column is of a table, and data.train is none: leave it out"
+            )
         if self.label_pattern is not None and all(tables):
             raise InputError(
                 "data.label_pattern finds classes in the names of files, and a table has them in "
@@ -125,7 +152,8 @@ class LabelledFiles(ABC):
                 continue
             if self.labels != "class":
                 read = [_with_text(example) for example in read]
-            yield from (Row(where, example) for example in read)
+            of = file if isinstance(file, Path) else None
+            yield from (Row(where, example, of) for example in read)
 
     def left_out(self, error: InputError, where: str) -> str:
         """Why a damaged file is left out. Raises the error where such files are refused."""
@@ -165,6 +193,11 @@ class LabelledFiles(ABC):
         path = Path(pattern)
         found = Path(path.anchor).glob(str(path.relative_to(path.anchor))) if path.anchor else ()
         files = [one for one in (found or base.glob(pattern)) if not one.is_dir()]
+        if not files and (base / pattern).is_dir():
+            raise InputError(
+                f"{base / pattern} is a folder: a folder or a table is named alone, and several "
+                "names are patterns of files"
+            )
         if not files:
             raise InputError(f"{base / pattern}: no file is found by this pattern")
         return files
@@ -263,6 +296,14 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[
             yield entry
         elif entry.resolve() not in above:
             yield from files_below(entry, above)
+
+
+def _noted(rows: Iterable[Row], digests: list[str]) -> Iterator[Row]:
+    """The rows as they are, with the digest of each image or clip put into `digests`."""
+    for row in rows:
+        if not isinstance(row.content, str):
+            digests.append(signal_digest(row.content))
+        yield row
 
 
 def _exists(path: Path | None) -> bool:

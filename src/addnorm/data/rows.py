@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 
 from addnorm.data.examples import (
@@ -28,10 +29,14 @@ Placed = tuple[str, Example]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a data source: its location, and its example or the reason to skip it."""
+    """One row of a data source: its location, and its example or the reason to skip it.
+
+    `file` is the image or the clip that the example was read from, where that is a file of its own.
+    """
 
     where: str
     content: Example | str
+    file: Path | None = None
 
 
 def assemble(

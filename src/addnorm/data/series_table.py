@@ -198,10 +198,11 @@ def cell_number(record: Mapping[str, object], name: str, where: str, missing: Mi
         return math.nan
     said = f"{where}: {name} = {short(cell)} is"
     if number is None or not math.isfinite(number):
-        comma = isinstance(cell, str) and number_of(cell.replace(",", "")) is not None
-        hint = (
-            "write a point for a comma" if comma else "name the columns to read with data.columns"
-        )
+        hint = "name the columns to read with data.columns"
+        if isinstance(cell, str) and "," in cell and number_of(cell.replace(",", "")) is not None:
+            hint = "write a point for a comma"
+        if number is not None:
+            hint = "leave the cell empty where nothing was measured"
         raise InputError(f"{said} no number: {hint}")
     if abs(number) > LARGEST:
         raise InputError(f"{said} too large: models compute in float32, up to {LARGEST:.2g}")

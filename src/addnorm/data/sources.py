@@ -6,7 +6,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
@@ -142,7 +142,13 @@ class ParallelConfig(RowFiles):
             yield Row(where, f"empty {' and '.join(empty)}" if empty else Pair(left, right))
 
 
-OneOrMoreFiles = Path | Annotated[tuple[Path, ...], Field(min_length=1)]
+def _at_least_one(files: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
+    if not files:
+        raise ValueError("names no file: name one at least")
+    return files
+
+
+OneOrMoreFiles = Annotated[Path | tuple[Path, ...], AfterValidator(_at_least_one)]
 """A file, or several that are read one after another."""
 
 

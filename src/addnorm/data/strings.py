@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from random import Random
 from typing import Annotated
 
@@ -12,7 +11,16 @@ from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from addnorm.config import config
-from addnorm.data.examples import Captioned, Clip, Corpus, Example, Image, Transcribed, labels_of
+from addnorm.data.examples import (
+    Captioned,
+    Clip,
+    Corpus,
+    Example,
+    Image,
+    Transcribed,
+    labels_of,
+    signal_digest,
+)
 from addnorm.data.rows import Row
 from addnorm.errors import InputError
 
@@ -72,7 +80,7 @@ class StringsConfig:
             if isinstance(row.content, str):
                 yield row
             else:
-                groups.setdefault(self.group(row.where), []).append((row.where, row.content))
+                groups.setdefault(self.group(row), []).append((row.where, row.content))
         rng = Random(f"strings {self.seed} {split}")
         for some in groups.values():
             for _ in range(self.times if split == "train" else 1):
@@ -88,19 +96,27 @@ class StringsConfig:
         if self.group_pattern is not None:
             raise InputError("data.strings.group_pattern: images of an array have no names")
         made: dict[str, list[Example]] = {}
+        pieces: dict[str, list[str]] = {}
         for split, examples in corpus.splits.items():
+            pieces[split] = [signal_digest(one) for one in examples]
             rows = self.rows(split, (Row("", one) for one in examples))
             made[split] = [row.content for row in rows if not isinstance(row.content, str)]
-        return Corpus(**made, reports=corpus.reports)
+        return Corpus(**made, reports=corpus.reports, pieces=pieces)
 
-    def group(self, where: str) -> str:
-        """The group of a file. Raises `InputError` if its name has none."""
+    def group(self, row: Row) -> str:
+        """The group of a file. Raises `InputError` if its name has none, or it has no name."""
         if self.group_pattern is None:
             return ""
-        found = re.search(self.group_pattern, Path(where).stem)
+        if row.file is None:
+            raise InputError(
+                f"{row.where}: data.strings.group_pattern finds groups in the names of files, and "
+                "this one has no name: the table holds the file itself"
+            )
+        found = re.search(self.group_pattern, row.file.stem)
         if found is None:
             raise InputError(
-                f"{where}: data.strings.group_pattern = {self.group_pattern!r} finds no group"
+                f"{row.where}: data.strings.group_pattern = {self.group_pattern!r} finds no group "
+                f"in {row.file.stem!r}"
             )
         return found[1]
 

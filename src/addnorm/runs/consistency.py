@@ -21,6 +21,7 @@ from addnorm.data.batching import (
     TokensConfig,
     WindowsConfig,
 )
+from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
@@ -105,6 +106,16 @@ def check_input(
             raise InputError(
                 f"{place(['data', 'n_mels'])}: data.n_mels = {heard}, and the model reads "
                 f"{read} mel features: give model.input the same n_mels"
+            )
+
+
+def check_targets(train: TrainConfig, task: Task) -> None:
+    """Raise `InputError` for a setting about classes where numbers or several labels are learnt."""
+    for name in ("r_drop", "label_smoothing"):
+        if (value := getattr(train, name)) and task in ("multi_label", "regression", "forecasting"):
+            raise InputError(
+                f"train.{name} = {value} is for classes: several labels and numbers have none, so "
+                "leave it out"
             )
 
 

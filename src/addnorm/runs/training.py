@@ -26,6 +26,7 @@ from addnorm.runs.adapted import (
     write_beside,
 )
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
+from addnorm.runs.consistency import check_targets
 from addnorm.runs.data_digests import check_same_data, write_data_digests
 from addnorm.runs.digests import DIGESTS
 from addnorm.runs.encoded_data import read_data
@@ -89,6 +90,7 @@ class Prepared:
         self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
         self.learnt = None if saved or recipe.tokenizer is None else self.tokenizers
         self.encoded: EncodedCorpus = self.data.encoded
+        check_targets(recipe.train, self.encoded.task)
         self.loaders: Loaders = build_loaders(
             recipe.train.batching, self.encoded, recipe.train.seed
         )

@@ -1,17 +1,17 @@
 """Warnings before training about settings that will disappoint, and what to do about them."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from math import isfinite
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
-import xxhash
 
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Example, Labelled, labels_of, signal_of, source_text
+from addnorm.data.examples import Labelled, labels_of, signal_digest, source_text
 from addnorm.data.sources import TextConfig
 from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
@@ -32,6 +32,7 @@ def warnings_for(
     """A sentence on each thing that will disappoint; `learnt` are tokenizers learnt just now."""
     return [
         *_precision(recipe),
+        *_r_drop(recipe),
         *_vocabulary(recipe, learnt),
         *_positions(recipe),
         *_batches(recipe, train),
@@ -51,6 +52,26 @@ def _precision(recipe: Recipe) -> Iterator[str]:
             "train.precision = 'bfloat16': this processor has no products of it, and emulated "
             "ones take up to a hundred times as long: 'auto' takes float32 here"
         )
+
+
+def _r_drop(recipe: Recipe) -> Iterator[str]:
+    """Two passes that are one and the same."""
+    if recipe.train.r_drop and not any(_dropped(asdict(recipe.model))):
+        yield (
+            f"train.r_drop = {recipe.train.r_drop}: nothing is dropped in this model, so both "
+            "passes are one and the same: give model.dropout, or leave train.r_drop out"
+        )
+
+
+def _dropped(settings: Any) -> Iterator[bool]:
+    """Whether each rate of dropout in some settings, of whatever kind, is more than zero."""
+    if isinstance(settings, dict):
+        for name, value in cast(dict[str, Any], settings).items():
+            yield "drop" in name and bool(value)
+            yield from _dropped(value)
+    elif isinstance(settings, list | tuple):
+        for one in cast(Sequence[Any], settings):
+            yield from _dropped(one)
 
 
 def _vocabulary(recipe: Recipe, learnt: Tokenizers | None) -> Iterator[str]:
@@ -168,20 +189,18 @@ def _in_train_too(corpus: Corpus | None) -> Iterator[str]:
     """Images and clips that are learnt, and measured or tested on."""
     if corpus is None or corpus.medium not in ("images", "audio"):
         return
-    learnt = {_digest(one) for one in corpus.train}
+    made = {split: corpus.pieces.get(split) or _digests(corpus, split) for split in corpus.splits}
+    learnt = {*made["train"]}
     for split in ("valid", "test"):
-        examples = corpus.splits[split]
-        if same := [i for i, one in enumerate(examples, 1) if _digest(one) in learnt]:
+        if same := [i for i, one in enumerate(made[split], 1) if one in learnt]:
             yield (
-                f"{split}: {len(same):,} of {len(examples):,} {corpus.medium} are in train too, "
+                f"{split}: {len(same):,} of {len(made[split]):,} {corpus.medium} are in train too, "
                 f"such as number {same[0]:,}: their figures say nothing of new ones"
             )
 
 
-def _digest(example: Example) -> str:
-    signal = signal_of(example)
-    assert signal is not None
-    return xxhash.xxh3_128_hexdigest(signal.contiguous().numpy().tobytes())
+def _digests(corpus: Corpus, split: str) -> list[str]:
+    return [signal_digest(one) for one in corpus.splits[split]]
 
 
 def _numbers(recipe: Recipe, corpus: Corpus | None) -> Iterator[str]:
