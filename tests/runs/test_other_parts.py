@@ -22,7 +22,7 @@ SLICES = {
 }
 """The folder of each recipe's data, and how many lines of each file are enough."""
 
-LEARNS_FROM_ALL = {"trec", "wnut17"}
+LEARNS_FROM_ALL = {"sst2", "trec", "wnut17"}
 """Recipes that hold nothing out for validation."""
 
 CHANGES = {
