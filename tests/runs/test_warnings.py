@@ -55,6 +55,11 @@ def test_nothing_is_said_without_a_cause(task: str, tmp_path: Path) -> None:
     ("task", "fields", "expected"),
     [
         (
+            "classification",
+            {"eval__valid_examples": "3", "eval__decoding": "{ kind = 'greedy' }"},
+            "eval.decoding and eval.valid_examples: of texts that are written, and classification",
+        ),
+        (
             "translation",
             {"train__r_drop": "2", "model__dropout": "0"},
             "train.r_drop = 2.0: nothing is dropped in this model, so both passes are one and",
@@ -106,7 +111,7 @@ def test_what_will_disappoint_is_said_once(
 ) -> None:
     [found] = warned(write_recipe(tmp_path, task), **fields)
     assert found.startswith(f"warning: {expected}")
-    assert any(hint in found for hint in (": lower", ": give ", "'sinusoidal'"))
+    assert any(hint in found for hint in (": lower", ": give ", ": leave ", "'sinusoidal'"))
 
 
 @pytest.mark.parametrize(

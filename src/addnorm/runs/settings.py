@@ -52,6 +52,9 @@ TEXT_METRICS: dict[str, tuple[MetricName, ...]] = {
 WRITTEN = tuple(name for names in TEXT_METRICS.values() for name in names)
 """All metrics for which a model has to write."""
 
+WRITING = ("decoding", "text_metrics", "bleu_tokenize", "valid_examples")
+"""The settings of `EvalConfig` about texts that a model writes."""
+
 LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse", "mae", "wer", "cer")
 """For all other metrics, higher is better."""
 

@@ -11,7 +11,7 @@ import torch
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Labelled, labels_of, signal_digest, source_text
+from addnorm.data.examples import Labelled, Task, labels_of, signal_digest, source_text
 from addnorm.data.sources import TextConfig
 from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
@@ -20,6 +20,7 @@ from addnorm.nn.positions import NoPositionConfig
 from addnorm.parts import kind_of
 from addnorm.runs.encoded_data import EncodedData
 from addnorm.runs.recipe import Recipe
+from addnorm.runs.settings import WRITING, EvalConfig
 from addnorm.train.precision import resolve_device
 
 LONG = 2**20
@@ -33,6 +34,7 @@ def warnings_for(
     return [
         *_precision(recipe),
         *_r_drop(recipe),
+        *_writing(recipe, data.encoded.task),
         *_vocabulary(recipe, learnt),
         *_positions(recipe),
         *_batches(recipe, train),
@@ -52,6 +54,18 @@ def _precision(recipe: Recipe) -> Iterator[str]:
             "train.precision = 'bfloat16': this processor has no products of it, and emulated "
             "ones take up to a hundred times as long: 'auto' takes float32 here"
         )
+
+
+def _writing(recipe: Recipe, task: Task) -> Iterator[str]:
+    """Settings about written texts, of which this model writes none while it is measured."""
+    defaults = EvalConfig()
+    unused = [name for name in WRITING if getattr(recipe.eval, name) != getattr(defaults, name)]
+    if task in ("language", "denoising"):  # `generate` decodes
+        unused = [name for name in unused if name != "decoding"]
+    if unused and task != "translation":
+        names = " and ".join(f"eval.{name}" for name in unused)
+        what = task.replace("_", " ")
+        yield f"{names}: of texts that are written, and {what} is measured without: leave it out"
 
 
 def _r_drop(recipe: Recipe) -> Iterator[str]:
