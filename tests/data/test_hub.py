@@ -105,6 +105,8 @@ def test_columns_that_do_not_go_together() -> None:
         DatasetConfig(path="x", image="image", image_size=(8, 8))
     with pytest.raises(InputError, match="channels are those of images"):
         DatasetConfig(path="x", text="text", label="label", channels=1)
+    with pytest.raises(InputError, match="lowercase is of texts: leave it out, or image"):
+        DatasetConfig(path="x", image="i", label="label", image_size=(8, 8), lowercase=True)
 
 
 def test_a_model_learns_from_them_and_classifies_a_file(tmp_path: Path) -> None:

@@ -101,6 +101,8 @@ def test_a_split_without_rows_is_named(saved: Path, tmp_path: Path) -> None:
         TableConfig(train=tmp_path / "none", text="a").load()
     with pytest.raises(InputError, match="none: a split there has no rows"):
         DatasetConfig(path=str(tmp_path / "none"), text="a", label="b").load()
+    with pytest.raises(InputError, match=r"data\.name = 'small' chooses among .*: leave it out"):
+        DatasetConfig(path=str(saved), name="small", text="a", label="b").load()
     (tmp_path / "none" / "state.json").write_text("[]")
     with pytest.raises(InputError, match=r"datasets cannot load .*none"):
         DatasetConfig(path=str(tmp_path / "none"), text="a", label="b").load()

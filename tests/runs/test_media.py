@@ -104,6 +104,11 @@ def test_files_have_the_classes_of_their_split(run: Run) -> None:
         assert torch.allclose(torch.tensor([*ours.values()]), torch.tensor([*theirs.values()]))
 
 
+def test_a_table_of_tokens_is_not_for_sound(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model\.embedding is of tokens, .* reads log_mel"):
+        read_recipe(write(tmp_path), {"model.embedding": "{ word_dropout = 0.2 }"})
+
+
 def test_files_of_train_in_strings_of_test_are_told(tmp_path: Path) -> None:
     """Though no string of test is one of train."""
     file = write(tmp_path)

@@ -63,6 +63,8 @@ class DatasetConfig(Columns):
             raise ValueError(f"give {other if self.image is None else missing}")
         if self.image is None and self.channels is not None:
             raise ValueError("channels are those of images: leave it out, or give image")
+        if self.image is not None and self.lowercase:
+            raise ValueError("lowercase is of texts: leave it out, or image")
 
     def columns(self) -> dict[str, str]:
         """The fields of an example, with their column names."""
@@ -128,6 +130,11 @@ def _splits(path: str, name: str | None) -> Mapping[str, Any]:
     found: Any
     try:
         if any((Path(path) / file).is_file() for file in (SPLITS, STATE)):
+            if name is not None:
+                raise InputError(
+                    f"data.name = {name!r} chooses among configurations of a dataset, and {path} "
+                    "was saved to disk, which has one: leave it out"
+                )
             found = loaded(path)
         else:
             found = datasets.load_dataset(path, name)

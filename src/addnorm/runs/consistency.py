@@ -24,7 +24,7 @@ from addnorm.data.batching import (
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
@@ -81,6 +81,13 @@ def check_input(
             "train.batching.kind",
             f"train.batching.kind = {kind_of(batching)!r} is for {batched}: {kind} needs "
             f"{BATCHING[medium]!r}",
+        ),
+        (
+            isinstance(model, EncoderConfig)
+            and reads != "tokens"
+            and model.embedding != EncoderConfig().embedding,
+            "model.embedding",
+            f"model.embedding is of tokens, and the model reads {reads}: leave it out",
         ),
     ]
     for wrong, path, message in rules:
