@@ -290,9 +290,9 @@ def example(config: type, of: "Field[Any]") -> Any:
     annotation = hints_of(config)[of.name]
     missing = of.default in (None, MISSING, ())
     if missing and of.name in ("train", "valid", "test"):
-        form = next(
-            form for given, form in SPLITS.items() if given in (annotation, *get_args(annotation))
-        )
+        checked = get_origin(annotation) is Annotated
+        plain = get_args(annotation)[0] if checked else annotation
+        form = next(form for given, form in SPLITS.items() if given in (plain, *get_args(plain)))
         return json.loads(json.dumps(form).replace("{}", of.name))
     known = EXAMPLES.get(f"{config.__name__}.{of.name}", EXAMPLES.get(of.name))
     if missing and known is not None:

@@ -12,7 +12,8 @@ from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
-from addnorm.train.loss import IGNORED, chunks, in_groups, loss_sum
+from addnorm.train.grouped_loss import in_groups
+from addnorm.train.loss import IGNORED, chunks, loss_sum
 
 
 def r_drop_sum(
