@@ -100,7 +100,7 @@ def _name(path: Path) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=_name)
 def test_a_source_file_is_short_and_says_what_it_is_for(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= 400
+    assert text.count("\n") <= 600
     assert ast.get_docstring(ast.parse(text)), "the first line says what the file is for"
     assert "from __future__ import annotations" not in text, "shapes are checked at run time"
 
