@@ -50,16 +50,27 @@ def translation_scores(
 
     `exact` is the percentage of hypotheses that equal their reference.
     """
-    import sacrebleu
-
     if tokenize != "none" and sum(one.endswith(" .") for one in hypotheses) >= TOKENISED:
         _warn_of_tokens()
-    bleu = sacrebleu.corpus_bleu(
-        list(hypotheses), [list(references)], tokenize=tokenize, force=True
-    )
-    chrf = sacrebleu.corpus_chrf(list(hypotheses), [list(references)])
+    sides = list(hypotheses), [list(references)]
+    bleu, chrf = (metric.corpus_score(*sides) for metric in _sacrebleu(tokenize).values())
     same = sum(h == r for h, r in zip(hypotheses, references, strict=True))
     return {"bleu": bleu.score, "chrf": chrf.score, "exact": 100 * same / max(len(references), 1)}
+
+
+def sacrebleu_signatures(tokenize: str) -> dict[str, str]:
+    """The signatures by which sacrebleu names what BLEU and chrF were measured with (Post 2018)."""
+    found: dict[str, str] = {}
+    for name, metric in _sacrebleu(tokenize).items():
+        metric.num_refs = 1  # which it learns from the references that it scores
+        found[name] = metric.get_signature().format()
+    return found
+
+
+def _sacrebleu(tokenize: str) -> dict[str, Any]:
+    from sacrebleu.metrics import BLEU, CHRF  # pyright: ignore[reportPrivateImportUsage]
+
+    return {"bleu": BLEU(tokenize=tokenize, force=True), "chrf": CHRF()}
 
 
 def transcription_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:

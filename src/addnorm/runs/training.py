@@ -41,6 +41,7 @@ from addnorm.runs.folder import (
 )
 from addnorm.runs.lock import locked
 from addnorm.runs.machine import kernels_of
+from addnorm.runs.measured_with import measured_with
 from addnorm.runs.quantized import QUANTIZATION, check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
@@ -205,7 +206,12 @@ class Prepared:
         def score(_: nn.Module) -> dict[str, float]:
             return evaluator.evaluate(self.model, settings.valid_examples).scores
 
-        return Validation(score, metric, larger_is_better=metric not in LOWER_IS_BETTER)
+        lower = metric in LOWER_IS_BETTER
+        return Validation(score, metric, not lower, self.measured_with)
+
+    def measured_with(self, metric: str) -> str:
+        """What a figure of a validation during training is measured with (see `measured_with`)."""
+        return measured_with(self.recipe, metric, validation=True)
 
 
 def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "tokens") -> int:

@@ -3,12 +3,15 @@
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from addnorm.errors import InputError
+
+MEASURED_WITH = "measured_with"
+"""The field of a line that says, by metric, what its figures were measured with."""
 
 
 class Journal:
@@ -22,9 +25,12 @@ class Journal:
         self.file = folder / "metrics.jsonl"
         self._board = _summary_writer(folder / "tensorboard") if tensorboard else None
 
-    def write(self, step: int, figures: dict[str, float]) -> None:
-        """Append one line, `{"step": …, …}`."""
-        line = json.dumps({"step": step, **figures}).encode() + b"\n"
+    def write(
+        self, step: int, figures: dict[str, float], measured_with: Mapping[str, str] | None = None
+    ) -> None:
+        """Append one line, `{"step": …, …}`; validations have what each was `measured_with` too."""
+        facts = {MEASURED_WITH: dict(measured_with)} if measured_with else {}
+        line = json.dumps({"step": step, **figures, **facts}).encode() + b"\n"
         handle = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             length = os.fstat(handle).st_size
@@ -63,25 +69,38 @@ def _summary_writer(folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class Logged:
-    """The lines of a log, and how many more of them are damaged."""
+    """The lines of a log, and how many more of them are damaged.
+
+    `measured_with` has, by step, what the figures of a validation were measured with, by metric.
+    """
 
     lines: Sequence[dict[str, float]]
     damaged: int
+    measured_with: Mapping[int, Mapping[str, str]]
 
 
 def read_journal(file: Path) -> Logged:
     """Read a log; a line that a crash or a full disk left incomplete is left out and counted."""
     lines = file.read_bytes().splitlines() if file.is_file() else []
     read = [_figures(line) for line in lines]
-    return Logged([one for one in read if one is not None], damaged=read.count(None))
+    whole = [one for one in read if one is not None]
+    return Logged(
+        [figures for figures, _ in whole],
+        damaged=read.count(None),
+        measured_with={int(figures["step"]): facts for figures, facts in whole if facts},
+    )
 
 
-def _figures(line: bytes) -> dict[str, float] | None:
-    """The step and the figures of a line; None where it is damaged."""
+def _figures(line: bytes) -> tuple[dict[str, float], dict[str, str]] | None:
+    """The step and the figures of a line, and their settings; None where it is damaged."""
     try:
         figures = json.loads(line)
     except ValueError:
         return None
     if not isinstance(figures, dict) or "step" not in figures:
         return None
-    return figures if all(isinstance(value, int | float) for value in figures.values()) else None
+    facts = figures.pop(MEASURED_WITH, {})
+    if not (isinstance(facts, dict) and all(isinstance(one, str) for one in facts.values())):
+        return None
+    whole = all(isinstance(value, int | float) for value in figures.values())
+    return (figures, facts) if whole else None

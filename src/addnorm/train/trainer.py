@@ -1,7 +1,7 @@
 """The training loop, with validation, checkpoints, resuming and graceful shutdown."""
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -66,11 +66,16 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Validation:
-    """How to evaluate the model: `score` returns metrics by name, `metric` is the main one."""
+    """How to evaluate the model: `score` returns metrics by name, `metric` is the main one.
+
+    `measured_with` gives the line that is kept with a figure of a metric, by which it is known what
+    other figures it may be compared with; empty for one that nothing can change.
+    """
 
     score: Callable[[nn.Module], dict[str, float]]
     metric: str = "loss"
     larger_is_better: bool = False
+    measured_with: Callable[[str], str] = lambda _: ""
 
 
 @dataclass
@@ -304,9 +309,12 @@ class Trainer:
         if self.listener is not None:
             self.listener.stepped(state.step, self.total_steps, loss, n_tokens)
 
-    def note(self, figures: dict[str, float]) -> None:
+    def note(
+        self, figures: dict[str, float], measured_with: Mapping[str, str] | None = None
+    ) -> None:
         """Write a line to the training log."""
-        patiently(lambda: self.journal.write(self.state.step, figures), "the journal", self.say)
+        step = self.state.step
+        patiently(lambda: self.journal.write(step, figures, measured_with), "the journal", self.say)
 
     # Validation.
 
@@ -320,7 +328,8 @@ class Trainer:
             scores = self.validation.score(self.model)
             self.note_best(scores[self.validation.metric])
         restore_random_state(state, self.device)
-        self.note({f"valid_{k}": v for k, v in scores.items()})
+        lines = {name: line for name in scores if (line := self.validation.measured_with(name))}
+        self.note({f"valid_{k}": v for k, v in scores.items()}, lines)
         if self.listener is not None:
             load = {f"train_{name}": value for name, value in self.load.latest.items()}
             self.listener.validated(self.state.step, scores | load)

@@ -1,0 +1,91 @@
+"""What a figure was measured with is kept with it, and moves with whatever moves its scale."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runs.tiny import RECIPES, train_tiny
+
+from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig
+from addnorm.runs.measured_with import measured_with
+from addnorm.runs.metrics import translation_scores
+from addnorm.runs.recipe import Recipe, read_recipe
+from addnorm.runs.settings import MEASURED
+from addnorm.train.journal import read_journal
+
+
+def recipe_of(task: str, folder: Path) -> Recipe:
+    file = folder / "recipe.toml"
+    file.write_text(RECIPES[task], encoding="utf-8")
+    return read_recipe(file)
+
+
+def test_bleu_has_the_signature_of_sacrebleu(tmp_path: Path) -> None:
+    recipe = recipe_of("translation", tmp_path)
+    line = measured_with(recipe, "bleu")
+    assert line.startswith("sacrebleu nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert "; written by beam(beams=2, length_penalty=0.6, n_best=1, " in line
+    assert measured_with(recipe, "bleu", validation=True) == f"{line}; first 2 examples"
+
+
+@pytest.mark.parametrize(
+    ("metric", "changes"),
+    [
+        ("bleu", {"bleu_tokenize": "zh"}),
+        ("bleu", {"decoding": BeamConfig(beams=3)}),
+        ("bleu", {"decoding": GreedyConfig()}),
+        ("chrf", {"decoding": BeamConfig(beams=2, rules=RulesConfig(max_new_tokens=9))}),
+        ("exact", {"decoding": BeamConfig(beams=2, length_penalty=1.0)}),
+        ("wer", {"decoding": BeamConfig(beams=2, early_stopping=True)}),
+        ("rouge1", {"valid_examples": 7}),
+    ],
+)
+def test_whatever_moves_the_scale_moves_the_line(
+    tmp_path: Path, metric: str, changes: dict[str, Any]
+) -> None:
+    recipe = recipe_of("translation", tmp_path)
+    other = replace(recipe, eval=replace(recipe.eval, **changes))
+    lines = [measured_with(one, metric, validation=True) for one in (recipe, other, recipe)]
+    assert lines[0] == lines[2] != lines[1]
+
+
+def test_what_does_not_move_the_scale_leaves_the_line(tmp_path: Path) -> None:
+    recipe = recipe_of("translation", tmp_path)
+    other = replace(recipe, eval=replace(recipe.eval, batch_size=3, metric="chrf"))
+    for metric in ("bleu", "loss", "perplexity"):
+        assert measured_with(recipe, metric) == measured_with(other, metric)
+    assert measured_with(recipe, "loss") == ""
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_lower_case_is_part_of_every_line(tmp_path: Path, task: str) -> None:
+    recipe = recipe_of(task, tmp_path)
+    if not hasattr(recipe.data, "lowercase"):
+        pytest.skip("the data are no texts")
+    lower = replace(recipe, data=replace(recipe.data, lowercase=True))  # pyright: ignore
+    for metric in MEASURED[task]:  # pyright: ignore[reportArgumentType]
+        line = measured_with(recipe, metric)
+        assert measured_with(lower, metric) == (line and f"{line}; texts in lower case")
+
+
+def test_it_is_the_signature_of_what_is_computed() -> None:
+    texts = ["The cat sat on the mat .", "A dog"], ["the cat sat on a mat.", "a dog"]
+    from sacrebleu.metrics import BLEU  # pyright: ignore[reportPrivateImportUsage]
+
+    scores = translation_scores(*texts, "intl")
+    bleu = BLEU(tokenize="intl", force=True)
+    assert scores["bleu"] == bleu.corpus_score(texts[0], [texts[1]]).score
+
+
+@pytest.mark.long
+def test_validations_keep_it_in_the_journal(tmp_path: Path) -> None:
+    journal = train_tiny(tmp_path, "translation") / "metrics.jsonl"
+    logged = read_journal(journal)
+    bleu = measured_with(recipe_of("translation", tmp_path), "bleu", validation=True)
+    assert not logged.damaged
+    assert [*logged.measured_with] == [2, 4]
+    assert all(one["bleu"] == bleu for one in logged.measured_with.values())
+    [line, *_] = [json.loads(x) for x in journal.read_text().splitlines() if "valid_bleu" in x]
+    assert line["measured_with"]["bleu"] == bleu
