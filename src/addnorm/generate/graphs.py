@@ -103,7 +103,7 @@ def product(
         y = _linear_pointwise(rows, weight, bias, "none", [], "")
     else:  # a torch without oneDNN, as for Apple's processors
         y = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
-    return y.view(*x.shape[:-1], -1)
+    return y.view(*x.shape[:-1], weight.shape[0])
 
 
 def _loaded(file: Path) -> Any:

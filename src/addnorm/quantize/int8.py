@@ -20,20 +20,52 @@ EXACT = 2**24 // LARGEST**2
 _int8_instructions = torch.cpu._is_vnni_supported()  # pyright: ignore[reportPrivateUsage]
 
 
+def _product(x: Int8[Tensor, "n d"], y: Int8[Tensor, "m d"]) -> Int[Tensor, "n m"]:
+    """torch's `x yᵀ`, which needs true strides even where a size is one, as in a view of a row."""
+    x, y = (one.reshape(-1).view(one.shape) for one in (x, y))
+    return torch.ops.aten._int_mm(x, y.t())
+
+
+def _is_exact() -> bool:
+    """Whether torch's product of int8 is exact on this processor, under its limits.
+
+    Kept from VNNI (`ONEDNN_MAX_CPU_ISA=AVX2`), oneDNN adds pairs of products in 16 bits, which
+    saturate.
+    """
+    x = torch.full((2, 64), LARGEST, dtype=torch.int8, device="cpu")
+    return bool((_product(x, x) == 64 * LARGEST**2).all())
+
+
+_int8_is_exact = _is_exact()  # once, and not while a compiler traces
+
+
 def int8_matmul(
     x: Int8[Tensor, "rows d_in"], values: Int8[Tensor, "d_out d_in"]
 ) -> Int[Tensor, "rows d_out"]:
-    """`X Qᵀ` of whole numbers, exactly.
+    """`X Qᵀ` of integers, exactly.
 
-    Without instructions for int8 (VNNI), torch multiplies several rows one number at a time, a
-    tenth as fast as float32, which has the same sums as long as they are below 2²⁴.
+    By torch's product of int8 where that is exact and fast, else in float32, which has the same
+    sums as long as they are below 2²⁴. Without instructions for int8 (VNNI), torch multiplies
+    several rows one number at a time, a tenth as fast as float32.
     """
-    slow = x.device.type == "cpu" and not _int8_instructions and x.shape[0] > FEW
-    if not slow or torch.compiler.is_compiling():
-        return torch.ops.aten._int_mm(x, values.t())
+    if _uses_int8(x):
+        return _product(x, values)
     parts = zip(x.split(EXACT, 1), values.split(EXACT, 1), strict=True)
-    found = [F.linear(some.float(), others.float()).int() for some, others in parts]
-    return found[0] if len(found) == 1 else torch.stack(found).sum(0).int()
+    sums = [F.linear(some.float(), others.float()).int() for some, others in parts]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0).int()
+
+
+def _uses_int8(x: Int8[Tensor, "rows d_in"]) -> bool:
+    """Whether torch's product is right for these sizes and the faster one.
+
+    For matrices of one column it takes a wrong stride, and reads the memory behind them.
+    """
+    if x.shape[1] == 1:
+        return False
+    if x.device.type != "cpu":
+        return True
+    fast = _int8_instructions or torch.compiler.is_compiling() or x.shape[0] <= FEW
+    return fast and _int8_is_exact
 
 
 def rounded(
