@@ -69,7 +69,6 @@ UNMIRRORED = {
     "data/encoding.py": "data/test_batching.py",
     "data/examples.py": "data/test_sources.py",
     "data/rows.py": "data/test_sources.py",
-    "data/sentence_pairs.py": "parity/test_pairs.py",
     "lab/claims/cache.py": "lab/claims/test_claims.py",
     "lab/claims/distance.py": "lab/claims/test_claims.py",
     "lab/claims/extrapolation.py": "lab/claims/test_claims.py",

@@ -35,12 +35,13 @@ def test_two_texts_stand_apart_each_with_its_special_tokens(
     rows = apart_as_read(tokenizer, pairs)
     assert rows == as_read("classification", tokenizer, [text for pair in pairs for text in pair])
     found = [*whole_texts(tokenizer, [Labelled(a, "x", b) for a, b in pairs], apart=True)]
-    for i, (ids, types) in enumerate(found):
+    for i, (ids, types, spans) in enumerate(found):
         one, other = rows[2 * i : 2 * i + 2]
         assert ids == one + other
-        assert types == [0] * len(one) + [1] * len(other)
+        assert not types
+        assert spans == [0, len(one), len(one), len(one) + len(other)]
 
 
 def test_one_text_has_no_types(tokenizer: Tokenizer) -> None:
     found = [*whole_texts(tokenizer, [Scored(text, (1.0,)) for text in TEXTS], apart=True)]
-    assert found == [(ids, ()) for ids in as_read("classification", tokenizer, TEXTS)]
+    assert found == [(ids, (), ()) for ids in as_read("classification", tokenizer, TEXTS)]

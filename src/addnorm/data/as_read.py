@@ -1,10 +1,11 @@
 """Texts as a model of each task reads them: ids with the special tokens around them."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain
 
+from addnorm.data.compact import side_by_side
 from addnorm.data.examples import Example, Task, second_text, source_text
-from addnorm.data.sentence_pairs import pairs_as_read
+from addnorm.data.sentence_pairs import Read, pairs_as_read
 from addnorm.data.tokenizers import Tokenizer
 
 
@@ -41,9 +42,6 @@ def around(task: Task, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[in
 AT_ONCE = 4096
 """Texts that are tokenised at once."""
 
-Read = tuple[list[int], Sequence[int]]
-"""The ids of a text, or of two, and of two the type of each id."""
-
 
 def in_groups(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
     """The ids of texts as a model of the task reads them, not of all at once."""
@@ -64,7 +62,7 @@ def whole_texts(
     texts = [source_text(example) for example in examples]
     seconds = [second_text(example) for example in examples]
     if not any(seconds):
-        return zip(in_groups("classification", tokenizer, texts), repeat(()))
+        return map(Read, in_groups("classification", tokenizer, texts))
     pairs = list(zip(texts, seconds, strict=True))
     groups = (pairs[i : i + AT_ONCE] for i in range(0, len(pairs), AT_ONCE))
     read = _side_by_side if apart else pairs_as_read
@@ -72,7 +70,7 @@ def whole_texts(
 
 
 def _side_by_side(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Read]:
-    """The ids of the two texts of each pair, each with its special tokens, and their types."""
+    """The ids of the two texts of each pair, each with its special tokens, and where each lies."""
     rows = apart_as_read(tokenizer, pairs)
     both = zip(rows[::2], rows[1::2], strict=True)
-    return [(one + other, [0] * len(one) + [1] * len(other)) for one, other in both]
+    return [Read(one + other, spans=side_by_side(one, other)) for one, other in both]

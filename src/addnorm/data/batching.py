@@ -103,7 +103,7 @@ class Buckets(Loader[int]):
         examples = [self.examples[i] for i in items]
         name = "tokens" if self.corpus.task == "language" else "inputs"
         read = self.padded(name, "valid", self._rows(examples))
-        if any(e.types for e in examples) and not self.corpus.apart:
+        if any(e.types for e in examples):
             width = self.width(max(len(e.types) for e in examples))
             read["types"] = padded(tensors([[*e.types] for e in examples]), 0, width)
         targets = [e.targets for e in examples]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from addnorm.data.examples import Task
+from addnorm.errors import InputError
 
 Ids = NDArray[Any]
 """Ids in one of numpy's types of whole numbers."""
@@ -31,7 +32,9 @@ class Encoded:
     image, a clip or a series has a `signal`, its pixels, frames or steps, and no tokens; its
     targets are the number of its class, or its text and eos. Where every output of the model has to
     say something of its own, `values` are the targets: numbers, or for each label whether the text
-    has it. Of two texts, `types` says of which each token is (0 or 1).
+    has it. Of two texts, `types` has the type of each token, and `spans` where the first starts and
+    stops, and then the second: without their special tokens where the two are read together, with
+    them where each is read by itself.
     """
 
     index: int
@@ -40,6 +43,7 @@ class Encoded:
     signal: Shaped[Tensor, "channels *size"] | None = None
     values: Shaped[Tensor, "*outputs"] | None = None
     types: Sequence[int] = ()
+    spans: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,17 +78,19 @@ class Compact(Sequence[Encoded]):
         places: Ids | None = None,
         values: Sequence[Tensor] | None = None,
         types: Rows | None = None,
+        spans: Rows | None = None,
     ) -> None:
         self.tokens = tokens
         self.targets = targets
         self.places = places
         self.values = values
         self.types = types
+        self.spans = spans
 
     @classmethod
     def of(cls, examples: Iterable[Encoded]) -> "Compact":
         """The same examples, their ids in arrays of the smallest type that holds them all."""
-        tokens, targets, types = array("q"), array("q"), array("q")
+        tokens, targets, types, spans = array("q"), array("q"), array("q"), array("q")
         index, read, said = array("q"), array("q"), array("q")
         values: list[Tensor] = []
         for one in examples:
@@ -92,6 +98,7 @@ class Compact(Sequence[Encoded]):
             tokens.extend(one.tokens)
             read.append(len(one.tokens))
             types.extend(one.types)
+            spans.extend(one.spans)
             targets.extend(one.targets)
             said.append(len(one.targets))
             if one.values is not None:
@@ -102,6 +109,7 @@ class Compact(Sequence[Encoded]):
             np.array(index),
             values or None,
             Rows.side_by_side(narrow(types), np.array(read)) if types else None,
+            Rows.side_by_side(narrow(spans), np.full(len(index), 4)) if spans else None,
         )
 
     @classmethod
@@ -141,7 +149,8 @@ class Compact(Sequence[Encoded]):
         index = n if self.places is None else int(self.places[n])
         values = None if self.values is None else self.values[n]
         types = () if self.types is None else self.types[n]
-        return Encoded(index, self.tokens[n], self.targets[n], values=values, types=types)
+        spans = () if self.spans is None else self.spans[n]
+        return Encoded(index, self.tokens[n], self.targets[n], None, values, types, spans)
 
     def cut(self, most: int) -> "Compact":
         """The same examples in pieces of at most so many tokens, each with its targets."""
@@ -166,48 +175,80 @@ def narrow(numbers: "array[int]") -> Ids:
 
 
 def texts_of(example: Encoded) -> tuple[list[int], list[int]]:
-    """The two texts of a pair."""
-    start = list(example.types).index(1)
-    return example.tokens[:start], example.tokens[start:]
+    """The two texts of a pair, each of which is read by itself."""
+    _, stop, start, _ = example.spans
+    return example.tokens[:stop], example.tokens[start:]
 
 
-def shortened(task: Task, example: Encoded, max_len: int, *, apart: bool = False) -> Encoded:
-    """The example cut to `max_len` positions; what is read keeps its eos, what is said does not.
+def side_by_side(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    """The spans of two texts, the second right after the first."""
+    return [0, len(one), len(one), len(one) + len(other)]
 
-    Two texts that are read `apart` have as many positions each.
+
+def shortened(
+    task: Task,
+    example: Encoded,
+    max_len: int,
+    *,
+    special: tuple[int, int] = (0, 1),
+    apart: bool = False,
+) -> Encoded:
+    """The example cut to `max_len` positions.
+
+    What is read keeps its `special` tokens, so many before the text and after it; what is written
+    does not. Two texts that are read `apart` have as many positions each. Raises `InputError` where
+    no position is left for text.
     """
     tokens, targets = example.tokens, example.targets
     if apart:
-        one, other = (_keep_last(text, max_len) for text in texts_of(example))
-        return replace(example, tokens=one + other, types=[0] * len(one) + [1] * len(other))
+        one, other = (_keep_special(text, max_len, special) for text in texts_of(example))
+        return replace(example, tokens=one + other, spans=side_by_side(one, other))
     if task == "language":
         return replace(example, tokens=tokens[:max_len], targets=targets[:max_len])
     if task == "translation":
-        return replace(example, tokens=_keep_last(tokens, max_len), targets=targets[:max_len])
-    if 1 in example.types and len(tokens) > max_len:
+        read = _keep_special(tokens, max_len, special)
+        return replace(example, tokens=read, targets=targets[:max_len])
+    if example.spans and len(tokens) > max_len:
         return _shortened_pair(example, max_len)
     return replace(
         example,
-        types=example.types[:max_len],
-        tokens=_keep_last(tokens, max_len),
-        targets=_keep_last(targets, max_len) if task == "tagging" else targets,
+        tokens=_keep_special(tokens, max_len, special),
+        targets=_keep_special(targets, max_len, special) if task == "tagging" else targets,
     )
 
 
 def _shortened_pair(example: Encoded, max_len: int) -> Encoded:
-    """Two texts cut to `max_len` positions in all, the longer one first; each keeps its end.
+    """Two texts cut to `max_len` positions in all, the longer one first, each at its end.
 
     As `truncation="longest_first"` of Hugging Face's tokenizers, which leaves an odd place to the
-    longer text. The start token stands before the first.
+    longer text. All special tokens stay, wherever they stand.
     """
-    start = list(example.types).index(1)
-    n, m = start - 2, len(example.tokens) - start - 1
-    room = max(0, max_len - 3)
-    second = 1 + (min(m, room // 2) if n > m else room - min(n, room // 2))
-    first = max_len - second
-    tokens = _keep_last(example.tokens[:start], first) + _keep_last(example.tokens[start:], second)
-    return replace(example, tokens=tokens, types=[0] * first + [1] * second)
+    starts, stops = example.spans[::2], example.spans[1::2]
+    n, m = stops[0] - starts[0], stops[1] - starts[1]
+    room = max_len - (len(example.tokens) - n - m)
+    if room < 2:
+        raise InputError(
+            f"max_len = {max_len} has no room for a token of each of two texts beside "
+            f"{max_len - room} special ones: raise max_len"
+        )
+    second = min(m, room // 2) if n > m else room - min(n, room // 2)
+    cuts = [(starts[0] + room - second, stops[0]), (starts[1] + second, stops[1])]
+
+    def cut(row: Sequence[int]) -> list[int]:
+        left = [*row]
+        for start, stop in sorted(cuts, reverse=True):
+            del left[start:stop]
+        return left
+
+    return replace(example, tokens=cut(example.tokens), types=cut(example.types), spans=())
 
 
-def _keep_last(ids: list[int], n: int) -> list[int]:
-    return ids if len(ids) <= n else ids[: n - 1] + ids[-1:]
+def _keep_special(ids: list[int], n: int, special: tuple[int, int]) -> list[int]:
+    """At most `n` ids: the first, and the special ones at the end."""
+    if len(ids) <= n:
+        return ids
+    if n <= sum(special):
+        raise InputError(
+            f"max_len = {n} has no room for text beside {sum(special)} special tokens: raise it"
+        )
+    return ids[: n - special[1]] + ids[len(ids) - special[1] :]

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +31,7 @@ from addnorm.data.examples import (
     words_of,
 )
 from addnorm.data.pieces import Advance, ids_of
+from addnorm.data.sentence_pairs import Read
 from addnorm.data.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from addnorm.errors import InputError, nearest
 
@@ -103,6 +103,8 @@ class EncodedCorpus:
     """What made the ids of plain texts."""
     apart: bool = False
     """Whether the two texts of a pair are encoded each by itself."""
+    special: tuple[int, int] = (0, 1)
+    """The number of special tokens before each text that is read, and after it."""
 
     @property
     def splits(self) -> dict[str, Sequence[Encoded]]:
@@ -150,7 +152,8 @@ class EncodedCorpus:
         long = [f"{split} example {examples[i].index + 1}" for i in range(n) if not fits[i]]
         if longer == "shorten":
             cut = Compact.of(
-                shortened(self.task, example, max_len, apart=self.apart) for example in examples
+                shortened(self.task, example, max_len, special=self.special, apart=self.apart)
+                for example in examples
             )
             return cut, replace(report, shortened=[*report.shortened, *long])
         left_out = {**report.left_out, f"longer than {max_len} tokens": long}
@@ -193,14 +196,14 @@ def encode(
     }
     encoded: Any = {
         split: Compact.of(
-            Encoded(i, read, said, values=_values(corpus.splits[split][i], number), types=types)
-            for i, (read, said, types) in enumerate(sides)
+            Encoded(i, read.ids, said, None, _values(corpus.splits[split][i], number), *read[1:])
+            for i, (read, said) in enumerate(sides)
         )
         for split, sides in encoded_sides.items()
     }
-    return EncodedCorpus(
-        corpus.task, bos_id, pad_id, **encoded, reports=corpus.reports, apart=apart
-    )
+    before, after = around(corpus.task, tokenizers.source)
+    facts: Any = {"reports": corpus.reports, "apart": apart, "special": (len(before), len(after))}
+    return EncodedCorpus(corpus.task, bos_id, pad_id, **encoded, **facts)
 
 
 def in_memory(examples: Sequence[Example], tokenizers: Tokenizers, advance: Advance) -> Compact:
@@ -274,17 +277,17 @@ def _signals(
     )
 
 
-Sides = Iterator[tuple[list[int], list[int], Sequence[int]]]
-"""The tokens and the targets of each example, and of two texts the types of the tokens."""
+Sides = Iterator[tuple[Read, list[int]]]
+"""What is read of each example, and its targets."""
 
 
 def _translation(examples: Sequence[Example], tokenizers: Tokenizers, *_: object) -> Sides:
     sources = [source_text(example) for example in examples]
     targets = [target_text(example) for example in examples]
     return zip(
-        in_groups("translation", tokenizers.source, sources),
+        map(Read, in_groups("translation", tokenizers.source, sources)),
         in_groups("translation", tokenizers.target, targets),
-        repeat(()),
+        strict=True,
     )
 
 
@@ -292,15 +295,15 @@ def _classification(
     examples: Sequence[Example], tokenizers: Tokenizers, number: Mapping[str, int], apart: bool
 ) -> Sides:
     read = whole_texts(tokenizers.source, examples, apart=apart)
-    for example, (tokens, types) in zip(examples, read, strict=True):
-        yield tokens, _numbers(example, number), types
+    for example, one in zip(examples, read, strict=True):
+        yield one, _numbers(example, number)
 
 
 def _every_output(
     examples: Sequence[Example], tokenizers: Tokenizers, _: object, apart: bool
 ) -> Sides:
     read = whole_texts(tokenizers.source, examples, apart=apart)
-    return ((tokens, [], types) for tokens, types in read)
+    return ((one, []) for one in read)
 
 
 def _values(example: Example, number: Mapping[str, int]) -> Shaped[Tensor, " outputs"] | None:
@@ -324,7 +327,7 @@ def _tagging(
         targets = [IGNORE] * len(tokens)
         for i, tag in zip(first, _numbers(example, number), strict=True):
             targets[i] = tag
-        yield tokens, targets, ()
+        yield Read(tokens), targets
 
 
 def _chats(examples: Sequence[Example], tokenizers: Tokenizers, *_: object) -> Sides:
@@ -332,7 +335,7 @@ def _chats(examples: Sequence[Example], tokenizers: Tokenizers, *_: object) -> S
         assert isinstance(example, Chat)
         ids, answered = ids_and_answers(tokenizers.source, example)
         targets = (i if said else IGNORE for i, said in zip(ids, answered, strict=True))
-        yield ids[:-1], list(targets)[1:], ()
+        yield Read(ids[:-1]), list(targets)[1:]
 
 
 _ENCODE = {

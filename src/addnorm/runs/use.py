@@ -249,8 +249,8 @@ def _of_texts(
             yield batch_logits(run, apart_as_read(tokenizer, pairs), first + start)
             continue
         read = pairs_as_read(tokenizer, pairs)
-        ids = as_read(run.task, tokenizer, single) + [tokens for tokens, _ in read]
-        yield batch_logits(run, ids, first + start, [types for _, types in read])
+        ids = as_read(run.task, tokenizer, single) + [pair.ids for pair in read]
+        yield batch_logits(run, ids, first + start, [[*pair.types] for pair in read])
 
 
 def tag(
