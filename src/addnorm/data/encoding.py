@@ -63,6 +63,12 @@ class Tokenizers:
             train_tokenizer(config, corpus.target_texts()),
         )
 
+    def ending(self) -> "Tokenizers":
+        """Both, where the end of a text to learn from ends generation as well."""
+        source = self.source.ending()
+        shared = self.target is self.source
+        return Tokenizers(source, source if shared else self.target.ending())
+
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json`, or `source.tokenizer.json` and `target.tokenizer.json`."""
         if self.source is self.target:
@@ -224,11 +230,11 @@ def write_texts(
     Returns the length of each without its end. Raises `InputError` where the tokenizer has none.
     """
     tokenizer, dtype = tokenizers.source, id_type(tokenizers)
-    if tokenizer.eos_id is None:
+    if tokenizer.end_id is None:
         raise InputError("the tokenizer has no end token, so no text to learn from would end")
     # GPT-2 reads a prompt as it is, but learnt that a text begins after the end of another.
     start = np.array(around("language", tokenizer)[0] or (tokenizer.bos_id,), dtype)
-    end = np.array([tokenizer.eos_id], dtype)
+    end = np.array([tokenizer.end_id], dtype)
     lengths: list[int] = []
     for n, ids in ids_of(tokenizer, map(source_text, examples), dtype, advance):
         if n == len(lengths):
@@ -243,7 +249,7 @@ def write_texts(
 def id_type(tokenizers: Tokenizers) -> "np.dtype[Any]":
     """Two bytes an id where the vocabulary has less than 65,536, else four."""
     tokenizer = tokenizers.source
-    own = (*around("language", tokenizer)[0], tokenizer.bos_id, *tokenizer.eos_ids)
+    own = (*around("language", tokenizer)[0], tokenizer.bos_id, tokenizer.end_id or 0)
     return np.dtype(np.uint16 if max(tokenizer.vocab_size, 1 + max(own)) < 2**16 else np.uint32)
 
 

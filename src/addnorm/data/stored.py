@@ -191,7 +191,7 @@ def _facts(tokenizers: Tokenizers) -> list[Any] | None:
     return [
         [
             xxhash.xxh3_128_hexdigest(one.inner.to_str().encode()),
-            [one.pad_id, one.unk_id, one.bos_id, one.eos_ids, one.before, one.after],
+            [one.pad_id, one.unk_id, one.bos_id, one.end_id, one.before, one.after],
         ]
         for one in both
     ]

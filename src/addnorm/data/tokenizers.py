@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -34,10 +35,14 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 class Tokenizer:
     """Turns text into ids and back; never adds a special token, nor reads one out of a text.
 
-    One from elsewhere also says what goes `before` and `after` each text that a model reads; ours
-    leave that to the task (None). It may have no unknown token, or no end. A missing start is its
-    end, and missing padding is 0: no model reads that. `eos_ids` are all ends, `eos_id` first. A
-    translation never holds `never_ids`, whatever the model says.
+    One from elsewhere also has what goes `before` and `after` each text that a model reads; ours
+    leave that to the task (None). It may have no unknown token, or no end.
+
+    The ids of generation and the special tokens of the tokenizer are two things. Writing begins
+    with `bos_id`, which is an end where there is no start, and stops at `eos_ids`, of which
+    `eos_id` is the first; it never holds `never_ids`. A text to learn from ends with `end_id`, by
+    default `eos_id`, and a chat template reads `names`, such as `eos_token`: None where the
+    tokenizer names none. Missing padding is 0: no model reads that.
 
     Raises `InputError` for text that is no Unicode: half a surrogate pair.
     """
@@ -58,7 +63,9 @@ class Tokenizer:
         self.pad_id = pad_id or 0
         self.unk_id = unk_id
         self.eos_id = eos_ids[0] if eos_ids else None
+        self.end_id = self.eos_id
         self.bos_id = bos_id if bos_id is not None else self.eos_id or 0
+        self.names: Mapping[str, str] | None = None
         self.never_ids = never_ids
         self.eos_ids = eos_ids
         self.before = before
@@ -80,6 +87,22 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """The number of ids with special ones: the largest plus one."""
         return self.codec.vocab_size
+
+    def named(self, names: Mapping[str, str] | None, end_id: int | None) -> "Tokenizer":
+        """This tokenizer with the special tokens that it names, and the end of a text."""
+        new = copy(self)
+        new.names = names
+        new.end_id = self.eos_id if end_id is None else end_id
+        return new
+
+    def ending(self) -> "Tokenizer":
+        """This tokenizer, where `end_id` ends generation as well: for a model that learns it."""
+        if self.end_id is None or self.end_id in self.eos_ids:
+            return self
+        new = copy(self)
+        new.eos_ids = (*self.eos_ids, self.end_id)
+        new.eos_id = new.eos_ids[0]
+        return new
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
@@ -161,6 +184,8 @@ class Tokenizer:
             never_ids=self.never_ids,
             before=self.before,
             after=self.after,
+            end_id=self.end_id,
+            names=None if self.names is None else dict(self.names),
         )
         atomic_write(ids, json.dumps(asdict(known), indent=2) + "\n")
 
@@ -172,7 +197,9 @@ class Tokenizer:
         inner = read_inner(path)
         ids = path.with_suffix(".ids.json")
         if ids.exists():
-            return cls(inner, **asdict(_foreign_ids(ids)))
+            facts = asdict(_foreign_ids(ids))
+            names, end_id = facts.pop("names"), facts.pop("end_id")
+            return cls(inner, **facts).named(names, end_id)
         if tuple(inner.id_to_token(i) for i in range(4)) != SPECIALS:
             raise InputError(
                 f"{path} does not start with {' '.join(SPECIALS)}: not saved by AddNorm"
@@ -195,6 +222,8 @@ class ForeignIds:
     never_ids: tuple[NonNegativeInt, ...]
     before: tuple[NonNegativeInt, ...]
     after: tuple[NonNegativeInt, ...]
+    end_id: NonNegativeInt | None = None
+    names: dict[str, str] | None = None
 
 
 MOST_ADDED = 50_000

@@ -162,8 +162,8 @@ def _known(recipe: Recipe, saved: Saved | None) -> Tokenizers | None:
     """
     if saved is not None:
         return saved.tokenizers
-    if recipe.train.start is not None:
-        return read_settings(recipe.train.start).tokenizers
-    if recipe.train.distillation is not None and recipe.tokenizer is None:
-        return read_settings(recipe.train.distillation.teacher).tokenizers
-    return None
+    folder = recipe.train.start
+    if folder is None and recipe.train.distillation is not None and recipe.tokenizer is None:
+        folder = recipe.train.distillation.teacher
+    tokenizers = None if folder is None else read_settings(folder).tokenizers
+    return None if tokenizers is None else tokenizers.ending()

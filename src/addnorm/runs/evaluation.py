@@ -209,7 +209,7 @@ class Evaluator:
     def _n_characters(self, one: Encoded, characters: Ids) -> int:
         assert self.tokenizers is not None
         tokenizer = self.tokenizers.source
-        shortened = one.targets[-1] != tokenizer.eos_id
+        shortened = one.targets[-1] != tokenizer.end_id
         return len(tokenizer.decode(one.targets)) if shortened else int(characters[one.index])
 
     def _translations(self, model: EncoderDecoderModel, n: int | None) -> dict[int, str]:

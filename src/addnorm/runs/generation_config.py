@@ -9,12 +9,12 @@ from warnings import warn
 
 from pydantic import TypeAdapter, ValidationError
 
-from addnorm.convert.core.settings import Settings
+from addnorm.convert.core.settings import GENERATION, Settings, generation_file
 from addnorm.errors import InputError, NotFollowed
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.generate.rules import NO_RULES
 
-FILE = "generation_config.json"
+FILE = GENERATION
 
 RULES = tuple(field.name for field in fields(RulesConfig))  # pyright: ignore[reportArgumentType]
 """Rules have the same names here and in transformers."""
@@ -85,17 +85,17 @@ def decoding_of(
 ) -> dict[str, Any] | None:
     """The decoding settings of a folder, as a recipe table; None if there are none.
 
-    Without the file, settings in `config.json` are used, as in older folders. If beam search or
+    The keys are those of `generation_file`, in older folders of `config.json`. If beam search or
     sampling is configured, missing keys have the defaults of `transformers`; if neither is,
     language models sample, and translation models search with 5 beams as `transformers` does.
     Unsupported keys, and tokens outside the vocabulary that is written, are listed in one
     `NotFollowed` warning. Raises `InputError` naming a
     key with an invalid value.
     """
-    own = (folder / FILE).exists()
-    settings = Settings.of(folder, FILE if own else "config.json")
+    file = generation_file(folder)
+    settings = Settings.of(folder, file)
     tree = {key: value for key, value in settings.tree.items() if value is not None}
-    if not own:
+    if file != FILE:
         tree = {key: value for key, value in tree.items() if key in KNOWN or key in NEUTRAL}
     config = _decoding(tree, settings.where, writes)
     left = [key for key, value in tree.items() if _is_left(key, value)]

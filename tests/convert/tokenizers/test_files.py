@@ -244,12 +244,13 @@ def test_what_the_ids_of_an_encoder_mean(make: Any, tmp_path: Path) -> None:
     make(tmp_path)
     ours = load(tmp_path).source
     first, last = ("<s>", "</s>") if make is roberta else ("[CLS]", "[SEP]")
-    assert ours.pieces([ours.bos_id, *ours.eos_ids]) == [first, last]
-    assert (ours.before, ours.after) == ((ours.bos_id,), ours.eos_ids)
+    assert ours.end_id is not None
+    assert ours.pieces([ours.bos_id, ours.end_id]) == [first, last]
+    assert (ours.before, ours.after) == ((ours.bos_id,), (ours.end_id,))
     assert ours.pieces([ours.unk_id or 0])[0].lower() in ("<unk>", "[unk]")
     assert ours.pieces([ours.pad_id])[0].lower() in ("<pad>", "[pad]")
     [ids] = as_read("classification", ours, ["the cat </s> [SEP]"])
-    assert ids.count(ours.bos_id) == ids.count(ours.eos_ids[0]) == 1
+    assert ids.count(ours.bos_id) == ids.count(ours.end_id) == 1
 
 
 def test_words_between_the_ends(tmp_path: Path) -> None:
@@ -257,42 +258,46 @@ def test_words_between_the_ends(tmp_path: Path) -> None:
     ours = load(tmp_path).source
     ids, first = words_as_read(ours, ["the", "quartz", "\0", "cat"])
     assert ids[0] == ours.bos_id
-    assert ids[-1] == ours.eos_id
+    assert ids[-1] == ours.end_id
     assert first[0] == 1
     assert ids[first[2]] == ours.unk_id
     assert ours.decode(ids[first[3] : -1]) == "cat"
 
 
 @pytest.mark.parametrize(
-    ("given", "eos"),
+    ("given", "eos", "end"),
     [
-        ({}, (0,)),
-        ({"config": {"eos_token_id": 7}}, (7,)),
-        ({"config": {"eos_token_id": [8, 7]}}, (8, 7)),
-        ({"config": {"eos_token_id": 50256}}, (0,)),
-        ({"config": {"eos_token_id": -1}}, (0,)),
-        ({"config": {"eos_token_id": [50256, 9]}}, (9,)),
-        ({"config": {"eos_token_id": None}}, (0,)),
-        ({"config": {"eos_token_id": 7}, "generation_config": {"eos_token_id": [6, 7]}}, (7, 6)),
-        ({"generation_config": {"eos_token_id": 6}}, (6,)),
-        ({"tokenizer_config": {"eos_token": "!"}}, (1,)),
-        ({"tokenizer_config": {"eos_token": {"content": "!", "lstrip": True}}}, (1,)),
-        ({"special_tokens_map": {"eos_token": "!"}}, (1,)),
-        ({"special_tokens_map": {"eos_token": "!"}, "tokenizer_config": {"eos_token": None}}, (1,)),
-        ({"special_tokens_map": {"eos_token": "!"}, "tokenizer_config": {"sep_token": "#"}}, (1,)),
-        ({"tokenizer_config": {"sep_token": "#"}}, (3,)),
-        ({"tokenizer_config": {"eos_token": "no such"}}, (0,)),
+        ({}, (), 0),
+        ({"config": {"eos_token_id": 7}}, (7,), 0),
+        ({"config": {"eos_token_id": [8, 7]}}, (8, 7), 0),
+        ({"config": {"eos_token_id": 50256}}, (), 0),
+        ({"config": {"eos_token_id": -1}}, (), 0),
+        ({"config": {"eos_token_id": [50256, 9]}}, (9,), 0),
+        ({"config": {"eos_token_id": None}}, (), 0),
+        ({"config": {"eos_token_id": 7}, "generation_config": {"eos_token_id": [6, 7]}}, (6, 7), 0),
+        ({"config": {"eos_token_id": 7}, "generation_config": {}}, (), 0),
+        ({"generation_config": {"eos_token_id": 6}}, (6,), 0),
+        ({"tokenizer_config": {"eos_token": "!"}}, (), 1),
+        ({"tokenizer_config": {"eos_token": {"content": "!", "lstrip": True}}}, (), 1),
+        ({"special_tokens_map": {"eos_token": "!"}}, (), 1),
+        ({"special_tokens_map": {"eos_token": "!"}, "tokenizer_config": {"sep_token": "#"}}, (), 1),
+        ({"tokenizer_config": {"sep_token": "#"}}, (), 3),
+        ({"tokenizer_config": {"eos_token": "no such"}}, (), 0),
     ],
 )
-def test_where_the_end_is_found(
-    given: dict[str, Any], eos: tuple[int, ...], tmp_path: Path
+def test_what_ends_writing_and_what_ends_a_text(
+    given: dict[str, Any], eos: tuple[int, ...], end: int, tmp_path: Path
 ) -> None:
+    """The ids of generation, and the token that the tokenizer names."""
     byte_pairs(tmp_path, "<|endoftext|>")
     write(tmp_path, **given)
     found = load_tokenizers(tmp_path, "gpt2", given.get("config", {}))
     assert found is not None
     assert found.source.eos_ids == eos
-    assert found.source.eos_id == eos[0]
+    assert found.source.end_id == end
+    learnt = found.ending()
+    assert learnt.source is learnt.target
+    assert learnt.source.eos_ids == (eos if end in eos else (*eos, end))
 
 
 @pytest.mark.parametrize("end", ["5", 5.0, [[5]], [5, "6"], True, {"id": 5}])

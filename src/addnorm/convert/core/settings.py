@@ -29,19 +29,32 @@ _INERT = """
     return_dict return_dict_in_generate tf_legacy_loss tie_encoder_decoder tie_word_embeddings
     torch_dtype torchscript transformers_version use_bfloat16 use_cache
 
-    bad_words_ids begin_suppress_tokens bos_token_id cls_token_id decoder_start_token_id
-    diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size eos_token_id
-    exponential_decay_length_penalty finetuning_task forced_bos_token_id
-    forced_decoder_ids forced_eos_token_id
-    id2label init_std initializer_factor initializer_range label2id length_penalty mask_token_id
-    max_length min_length n_ctx no_repeat_ngram_size num_beam_groups num_beams num_labels
-    num_return_sequences pad_token_id prefix problem_type remove_invalid_values
-    repetition_penalty sbert_ce_default_activation_function sentence_transformers sep_token_id
-    suppress_tokens task_specific_params temperature
-    tokenizer_class top_k top_p typical_p unk_token_id
+    bad_words_ids begin_suppress_tokens bos_token_id cls_token_id constraints
+    decoder_start_token_id diversity_penalty do_sample dola_layers early_stopping
+    encoder_no_repeat_ngram_size encoder_repetition_penalty eos_token_id epsilon_cutoff
+    eta_cutoff exponential_decay_length_penalty finetuning_task force_words_ids
+    forced_bos_token_id forced_decoder_ids forced_eos_token_id guidance_scale id2label init_std
+    initializer_factor initializer_range label2id length_penalty mask_token_id max_length
+    max_new_tokens min_length min_new_tokens min_p n_ctx no_repeat_ngram_size num_beam_groups
+    num_beams num_labels num_return_sequences pad_token_id penalty_alpha prefix problem_type
+    remove_invalid_values renormalize_logits repetition_penalty
+    sbert_ce_default_activation_function sentence_transformers sep_token_id sequence_bias
+    stop_strings suppress_tokens task_specific_params temperature tokenizer_class top_k top_p
+    typical_p unk_token_id
 """
 INERT = frozenset(_INERT.split())
 """Keys that do not affect the function of a model."""
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+
+
+def generation_file(folder: Path) -> str:
+    """The name of the file that decides how the model of a folder generates, as in transformers.
+
+    It is `generation_config.json`, and `config.json` where that is missing: one file decides alone,
+    so that a key which `generation_config.json` lacks, or has as null, is not set.
+    """
+    return GENERATION if (folder / GENERATION).is_file() else CONFIG
 
 
 class Settings:

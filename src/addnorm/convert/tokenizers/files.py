@@ -1,8 +1,8 @@
 """Loading the tokenizers of a Hugging Face folder; saving them as `tokenizer.json`.
 
-The roles of special tokens are determined, in this order, by `config.json` and
-`generation_config.json`, by `tokenizer_config.json` and `special_tokens_map.json`, and by the usual
-names of tokens.
+Which tokens begin and end what a model generates is decided by `generation_file` alone; the padding
+of the model by `config.json`; all other special tokens by `tokenizer_config.json` and
+`special_tokens_map.json`, and by the usual names of tokens.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, models, processors
 
+from addnorm.convert.core.settings import GENERATION, generation_file
 from addnorm.convert.tokenizers.layouts import (
     JSON,
     LAYOUTS,
@@ -37,27 +38,24 @@ SEQ2SEQ = ("t5", "mt5", "marian", "bart", "whisper")
 
 @dataclass(frozen=True)
 class Role:
-    """How to find a special token: keys in the configs, keys in the settings, and usual names."""
+    """How to find a special token: its keys in the settings, and its usual names."""
 
-    config: tuple[str, ...]
     settings: tuple[str, ...]
     usual: tuple[str, ...]
 
 
 ROLES = {
-    "pad": Role(("pad_token_id",), ("pad_token",), ("<pad>", "[PAD]")),
-    "unk": Role((), ("unk_token",), ("<unk>", "[UNK]")),
+    "pad": Role(("pad_token",), ("<pad>", "[PAD]")),
+    "unk": Role(("unk_token",), ("<unk>", "[UNK]")),
     "bos": Role(
-        ("decoder_start_token_id", "bos_token_id"),
         ("bos_token", "cls_token"),
         ("<s>", "<bos>", "[CLS]", "<|begin_of_text|>", "<|endoftext|>"),
     ),
     "eos": Role(
-        ("eos_token_id",),
         ("eos_token", "sep_token"),
         ("</s>", "<eos>", "[SEP]", "<|end_of_text|>", "<|endoftext|>"),
     ),
-    "mask": Role((), ("mask_token",), ("<mask>", "[MASK]")),
+    "mask": Role(("mask_token",), ("<mask>", "[MASK]")),
 }
 
 
@@ -66,10 +64,11 @@ def load_tokenizers(folder: Path, model_type: str, config: Mapping[str, Any]) ->
 
     Raises `InputError` naming a damaged file, or a missing one in an incomplete layout.
     """
-    configs = (config, read_object(folder / "generation_config.json"))
+    own = generation_file(folder) == GENERATION
+    generation = read_object(folder / GENERATION) if own else config
     given = (read_object(folder / NAMES), read_object(folder / SETTINGS))
     settings = {key: value for one in given for key, value in one.items() if value is not None}
-    here = Folder(folder, model_type, configs, settings)
+    here = Folder(folder, model_type, config, generation, settings)
     for needs, read in LAYOUTS.items():
         if all(map(here.has, needs)):
             sides = [_tokenizer(here, inner, wraps) for inner, wraps in read(here, *needs)]
@@ -112,8 +111,8 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
 def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, Any]:
     """The special token ids for `config.json` and `generation_config.json`."""
     target = tokenizers.target
-    first = target.before[0] if target.before else target.bos_id
-    ids: dict[str, Any] = {"bos_token_id": first}
+    before = target.before if model_type in SEQ2SEQ else None
+    ids: dict[str, Any] = {"bos_token_id": before[0] if before else target.bos_id}
     if target.pad_id in target.special_ids:
         ids["pad_token_id"] = target.pad_id
     if target.eos_id is not None:
@@ -141,30 +140,33 @@ def _tokenizer(folder: Folder, inner: tokenizers.Tokenizer, wraps: Wraps | None)
     if isinstance(names, list) and "token_type_ids" not in names:
         _leave_types(inner)
     before, after = _around(inner)
-    pad, unk, bos, eos = (_ids(folder, inner, role) for role in ("pad", "unk", "bos", "eos"))
+    pad, unk, bos, end = (_named(folder, inner, role) for role in ("pad", "unk", "bos", "eos"))
+    starts = ("decoder_start_token_id",) if folder.model_type in SEQ2SEQ else ()
+    pad = _ids(folder, inner, folder.config, "pad_token_id") or pad
+    bos = _ids(folder, inner, folder.generation, *starts, "bos_token_id") or bos
+    eos = _ids(folder, inner, folder.generation, "eos_token_id")
     # GPT-2 names its end token as the unknown token too, which it never needs.
-    unk = [i for i in unk if i not in (*bos, *eos)]
-    return Tokenizer(
+    unk = [i for i in unk if i not in (*bos, *eos, *end)]
+    found = Tokenizer(
         inner,
         pad_id=pad[0] if pad else None,
         unk_id=unk[0] if unk else None,
-        bos_id=bos[0] if bos else None,
+        bos_id=(bos or end or [None])[0],
         eos_ids=tuple(eos),
         never_ids=_never(folder),
         before=before,
         after=after,
     )
+    return found.named(None, end[0] if end else None)
 
 
 def _never(folder: Folder) -> tuple[int, ...]:
     """Tokens that must never be generated (Marian's padding)."""
-    found: list[int] = []
-    for config in folder.configs:
-        match config.get("bad_words_ids"):
-            case [*words] if all(isinstance(word, list) for word in words):
-                found += [word[0] for word in words if len(word) == 1 and type(word[0]) is int]
-            case _:
-                pass
+    match folder.generation.get("bad_words_ids"):
+        case [*words] if all(isinstance(word, list) for word in words):
+            found = [word[0] for word in words if len(word) == 1 and type(word[0]) is int]
+        case _:
+            found = []
     return tuple(sorted({i for i in found if i >= 0}))
 
 
@@ -227,17 +229,19 @@ def _named(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
     return [special[name] for name in (*names, *ROLES[role].usual) if name in special][:1]
 
 
-def _ids(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
-    """The ids for a role: from the configs if they are in the vocabulary, else by name."""
-    for key in ROLES[role].config:
-        values = [config.get(key) for config in folder.configs]
-        flat = [i for value in values for i in (value if isinstance(value, list) else [value])]
-        if wrong := [i for i in flat if not (i is None or type(i) is int)]:
+def _ids(
+    folder: Folder, inner: tokenizers.Tokenizer, config: Mapping[str, Any], *keys: str
+) -> list[int]:
+    """The ids under the first of some keys that has any in the vocabulary."""
+    for key in keys:
+        value = config.get(key)
+        ids: list[Any] = value if isinstance(value, list) else [value]
+        if wrong := [i for i in ids if not (i is None or type(i) is int)]:
             raise InputError(f"{folder.path}: {key} = {wrong[0]!r} must be the id of a token")
-        ids = [i for i in flat if i is not None and i >= 0 and inner.id_to_token(i) is not None]
-        if ids:
-            return list(dict.fromkeys(ids))
-    return _named(folder, inner, role)
+        known = [i for i in ids if i is not None and i >= 0 and inner.id_to_token(i) is not None]
+        if known:
+            return list(dict.fromkeys(known))
+    return []
 
 
 def _template(

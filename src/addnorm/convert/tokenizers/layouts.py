@@ -32,11 +32,12 @@ Read = tuple[tokenizers.Tokenizer, Wraps | None]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder, with the settings about its tokenizer."""
+    """A folder, with the settings of its model, of generation and of its tokenizer."""
 
     path: Path
     model_type: str
-    configs: tuple[Mapping[str, Any], ...]
+    config: Mapping[str, Any]
+    generation: Mapping[str, Any]
     settings: Mapping[str, Any]
 
     def has(self, name: str) -> bool:
