@@ -9,7 +9,8 @@ from warnings import warn
 
 from pydantic import TypeAdapter, ValidationError
 
-from addnorm.convert.core.settings import GENERATION, Settings, generation_file
+from addnorm.convert.core.settings import Settings
+from addnorm.convert.tokenizers.layouts import GENERATION, generation_file
 from addnorm.errors import InputError, NotFollowed
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.generate.rules import NO_RULES

@@ -45,17 +45,6 @@ _INERT = """
 INERT = frozenset(_INERT.split())
 """Keys that do not affect the function of a model."""
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
-
-
-def generation_file(folder: Path) -> str:
-    """The name of the file that decides how the model of a folder generates, as in transformers.
-
-    It is `generation_config.json`, and `config.json` where that is missing: one file decides alone,
-    so that a key which `generation_config.json` lacks, or has as null, is not set.
-    """
-    return GENERATION if (folder / GENERATION).is_file() else CONFIG
-
 
 class Settings:
     """The keys of a `config.json`; `check_all_read` refuses keys that were never read."""

@@ -14,8 +14,8 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, models, processors
 
-from addnorm.convert.core.settings import GENERATION, generation_file
 from addnorm.convert.tokenizers.layouts import (
+    GENERATION,
     JSON,
     LAYOUTS,
     NAMES,
@@ -23,6 +23,7 @@ from addnorm.convert.tokenizers.layouts import (
     TARGET,
     Folder,
     Wraps,
+    generation_file,
     read_object,
     token_name,
 )

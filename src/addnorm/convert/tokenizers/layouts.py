@@ -19,6 +19,7 @@ JSON = "tokenizer.json"
 TARGET = "target.tokenizer.json"
 SETTINGS = "tokenizer_config.json"
 NAMES = "special_tokens_map.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
 
 WRAPPED = ("roberta", "longformer", "bart")
 """Model types with `merges.txt` whose texts are wrapped in bos and eos."""
@@ -140,6 +141,15 @@ def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Re
         inner = SentencePiece.read(folder.path / model).build_for(tokens, whole)
         inner.add_tokens([AddedToken(token, normalized=False) for token in languages])
         yield inner, (False, True)
+
+
+def generation_file(folder: Path) -> str:
+    """The name of the file that decides how the model of a folder generates, as in transformers.
+
+    It is `generation_config.json`, and `config.json` where that is missing: one file decides alone,
+    so that a key which `generation_config.json` lacks, or has as null, is not set.
+    """
+    return GENERATION if (folder / GENERATION).is_file() else CONFIG
 
 
 def token_name(value: Any) -> str | None:
