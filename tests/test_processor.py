@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from addnorm import processor as module
-from addnorm.processor import LIMITS, cores, file_name, processor
+from addnorm.processor import LIMITS, cores, file_name, instructions, processor
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -46,9 +46,12 @@ def test_processors_have_different_names(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     texts = [X86, ARM.format("0xd0c", "0xd0c"), ARM.format("0xd0c", "0xd40"), "nothing \xff"]
     found: list[str] = []
+    listed: list[str] = []
     for text in texts:
         (tmp_path / "cpuinfo").write_bytes(text.encode("latin-1"))
         found.append(processor())
+        listed.append(instructions())
+    assert listed == ["fpu avx2 avx512f", "fp asimd sve bf16", "fp asimd sve bf16", ""]
     assert found == [
         "A Processor, avx512f",
         "aarch64 implementer 0x41 architecture 8 part 0xd0c, sve",
@@ -76,6 +79,7 @@ def test_on_macos_the_system_is_asked(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(module.subprocess, "run", none)
     assert processor().startswith("arm")
+    assert instructions() == ""
 
 
 def test_a_name_of_a_file() -> None:

@@ -24,14 +24,24 @@ VECTORS = ("amx_tile", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "asimd")
 def processor() -> str:
     """The processor's name, with its widest vector instructions and what keeps from using them."""
     limits = [f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ]
-    try:
-        text = CPUINFO.read_text("utf-8", errors="replace")
-    except OSError:
+    if (text := _cpuinfo()) is None:
         return ", ".join([_brand() or platform.processor() or platform.machine(), *limits])
-    flags = re.search(r"^(?:flags|Features)\s*: (.*)$", text, re.MULTILINE)
-    known = set(flags[1].split()) if flags else set[str]()
-    vectors = [name for name in VECTORS if name in known][:1]
+    listed = instructions().split()
+    vectors = [name for name in VECTORS if name in listed][:1]
     return ", ".join([_name_in(text) or platform.machine(), *vectors, *limits])
+
+
+def instructions() -> str:
+    """All instruction sets that Linux lists for the processor; empty elsewhere."""
+    flags = re.search(r"^(?:flags|Features)\s*: (.*)$", _cpuinfo() or "", re.MULTILINE)
+    return flags[1] if flags else ""
+
+
+def _cpuinfo() -> str | None:
+    try:
+        return CPUINFO.read_text("utf-8", errors="replace")
+    except OSError:
+        return None
 
 
 def _name_in(cpuinfo: str) -> str:

@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal
 
+from addnorm.compiler import separate_caches
+
 CeilingName = Literal["f32", "bf16", "int8", "read"]
 """The machine rate that limits an implementation: matrix products in a dtype, or memory reads."""
 
@@ -120,6 +122,7 @@ def _serve(
     with log_file.open("w", encoding="utf-8") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
+    separate_caches()  # some peers compile by themselves
     run: Run | None = None
     try:
         while pipe.recv():

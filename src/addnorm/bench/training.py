@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from addnorm import compiler
 from addnorm.bench.implementation import Run, timed
 from addnorm.processor import cores
 
@@ -31,7 +32,7 @@ def training(
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     half = precision == "bfloat16"
-    loss_of = torch.compile(loss_of) if compile else loss_of
+    loss_of = compiler.compile(loss_of) if compile else loss_of
     stream = cycle(batches)
 
     def update() -> None:

@@ -2,13 +2,11 @@
 
 import hashlib
 import inspect
-import platform
 import re
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -20,6 +18,7 @@ from torch._C import _aoti  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils._pytree import tree_leaves
 
 from addnorm.atomic import atomic_file
+from addnorm.compiler import compile_ahead, target
 from addnorm.errors import InputError
 from addnorm.files import cache_folder
 from addnorm.generate.row_products import (
@@ -121,14 +120,10 @@ def _compile(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     """The graph as torch packages it."""
     if not has_compiler():
         raise InputError("compiling needs a C++ compiler: install g++, or run without compiling")
-    from torch._inductor import aoti_compile_and_package
-
-    archive = BytesIO()  # on a full disk torch's own writer ends the process
     with _quiet(), _all_registered(module):
         program = _traced(module, example, lengths)
         settings = SETTINGS | {"aot_inductor.metadata": {PACKED: " ".join(_factors(program))}}
-        aoti_compile_and_package(program, package_path=archive, inductor_configs=settings)
-    return archive.getvalue()
+        return compile_ahead(program, settings)
 
 
 @contextmanager
@@ -245,8 +240,8 @@ def _name_of(
 
 
 def _surroundings() -> Iterator[str]:
-    yield f"{torch.__version__} {platform.machine()} {SETTINGS}"
-    yield f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()} threads"
+    yield f"{target()} {SETTINGS}"
+    yield f"{torch.get_num_threads()} threads"
     yield f"rows by {[row_product(dtype) for dtype in (torch.float32, torch.bfloat16)]}"
     yield _code(Path(__file__).parents[1])
 

@@ -22,6 +22,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from addnorm import compiler
 from addnorm.config import config
 from addnorm.nn.calibration import (
     file_of,
@@ -116,7 +117,7 @@ def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
     x = torch.ones(1, d_in, dtype=dtype, device="cpu")
     matrices = [torch.ones(d_out, d_in, dtype=dtype, device="cpu") for _ in range(n)]
     works: dict[str, Callable[[], object]] = {
-        "loop": _in_turn(torch.compile(_loop, dynamic=False), x, matrices),
+        "loop": _in_turn(compiler.compile(_loop, dynamic=False), x, matrices),
         "torch": _in_turn(F.linear, x, matrices),
     }
     if _pointwise is not None and (dtype is torch.float32 or multiplies_bfloat16):

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from addnorm.compiler import separate_caches
 from addnorm.errors import InputError
 
 
@@ -15,6 +16,7 @@ def torchao_for(what: str, otherwise: str) -> Generator[None]:
     Raises `InputError` where it is not installed: `what` needs it, and `otherwise` is what to
     choose in its place.
     """
+    separate_caches()  # some of it compiles without being asked
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

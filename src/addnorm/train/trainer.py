@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from addnorm import compiler
 from addnorm.data.batching import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.memory import keep_freed_pages
@@ -146,7 +147,7 @@ class Trainer:
         self._stream: Iterator[Batch] | None = None
         updates_per_epoch = math.ceil(len(batches) / config.accumulate)
         self.total_steps = config.steps or (config.epochs or 0) * updates_per_epoch
-        compiled = torch.compile(self.loss, dynamic=True) if config.compile else self.loss
+        compiled = compiler.compile(self.loss, dynamic=True) if config.compile else self.loss
         self.loss_of: Callable[..., Tensor] = compiled
 
     # The loop.

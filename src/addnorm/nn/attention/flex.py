@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from addnorm import compiler
 from addnorm.config import config
 from addnorm.nn.attention.core import SDPACore, Weights, fused
 from addnorm.nn.attention.heads import HeadShape
@@ -88,7 +89,7 @@ def _score_mod(bias: PairBias) -> Callable[..., Tensor]:
 def _kernel(device: str) -> Any:
     from torch.nn.attention.flex_attention import flex_attention  # imports torch's compiler
 
-    return flex_attention if device == "cpu" else torch.compile(flex_attention)
+    return flex_attention if device == "cpu" else compiler.compile(flex_attention)
 
 
 @lru_cache(maxsize=2)  # all layers of a forward pass share a mask
