@@ -49,7 +49,7 @@ def weights_digest(model: nn.Module, names: Iterable[str] | None = None) -> str:
 def write_beside(folder: Path, digests: Mapping[str, str]) -> None:
     """Write the digests of other models' weights that a run rests on, each by its file."""
     for name, digest in digests.items():
-        atomic_write(folder / name, json.dumps({"xxh3_128": digest}))
+        atomic_write(folder / name, json.dumps({"xxh3_128": digest, "rows": "by name"}))
 
 
 def check_beside(folder: Path, digests: Mapping[str, str]) -> None:
@@ -65,12 +65,21 @@ def check_beside(folder: Path, digests: Mapping[str, str]) -> None:
 
 def read_beside(file: Path) -> str | None:
     """A digest; None where there is no file. Raises `InputError` for a damaged one."""
-    if not file.is_file():
-        return None
+    return _read_beside(file)["xxh3_128"] if file.is_file() else None
+
+
+def _read_beside(file: Path) -> dict[str, str]:
     try:
-        return str(json.loads(read_file(file))["xxh3_128"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        facts = json.loads(read_file(file))
+        return {"xxh3_128": str(facts["xxh3_128"]), "rows": str(facts.get("rows", "in order"))}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file}: damaged: {error}") from error
+
+
+def goes_by_name(folder: Path) -> bool:
+    """Whether the rows of the base were taken over by name, as they are unless a file says less."""
+    file = folder / BASE
+    return not file.is_file() or _read_beside(file).get("rows") == "by name"
 
 
 def save_adapter(folder: Path, adapted: Adapted, start: Path) -> None:

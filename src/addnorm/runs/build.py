@@ -10,7 +10,7 @@ from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.memory import total_memory
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import check_unchanged
 from addnorm.nn.init import without_values
 from addnorm.quantize.model import laid_out
@@ -67,19 +67,28 @@ def check_memory(parameters: int) -> None:
 def _built(
     recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
 ) -> Model:
-    model = recipe.model
-    source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source) or rows
+    source, target = vocabulary_sizes(recipe.model, tokenizers)
+    return sized_model(recipe.model, source or rows, target or rows, len(labels) or rows)
+
+
+def vocabulary_sizes(model: ModelConfig, tokenizers: Tokenizers | None) -> tuple[int, int]:
+    """The rows of the source and the target table; 0 where neither model nor tokenizers say."""
+    source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source)
+    if not isinstance(model, EncoderDecoderConfig):
+        return source, source
+    configured = model.target_vocab_size or model.vocab_size
+    return source, _rows("target_vocab_size", configured, tokenizers and tokenizers.target)
+
+
+def sized_model(model: ModelConfig, source: int, target: int, n_labels: int) -> Model:
+    """Build a model with these numbers of rows and labels."""
     match model:
         case EncoderDecoderConfig():
-            configured = model.target_vocab_size or model.vocab_size
-            target = (
-                _rows("target_vocab_size", configured, tokenizers and tokenizers.target) or rows
-            )
             return model.build(source, target)
         case DecoderConfig():
             return model.build(source)
         case EncoderConfig():
-            return model.build(source, n_labels=len(labels) or rows)
+            return model.build(source, n_labels=n_labels)
 
 
 def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int:

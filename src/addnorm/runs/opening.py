@@ -8,14 +8,23 @@ import torch
 from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.folder import load as load_hf
 from addnorm.errors import InputError
-from addnorm.runs.adapted import apply_adapter, check_base, is_adapter, start_of, without_adapter
+from addnorm.runs.adapted import (
+    apply_adapter,
+    check_base,
+    goes_by_name,
+    is_adapter,
+    start_of,
+    without_adapter,
+)
 from addnorm.runs.build import WEIGHTS, build_model, load_into
 from addnorm.runs.folder import Saved, is_run, read_settings
+from addnorm.runs.named_rows import take_weights
 from addnorm.runs.quantized import check_float, laid_out_as, read_quantization
 from addnorm.runs.resuming import resume_command
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import read_scaling
 from addnorm.runs.start import transfer_matching_weights
+from addnorm.runs.variables import variables_in
 
 
 def open_run(
@@ -55,10 +64,14 @@ def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
     begun = Run.open(base, pickled=pickled)
     check_float(begun, "is adapted")
     model = build_model(*saved)
-    taken = transfer_matching_weights(model, begun.weights)
+    if goes_by_name(folder):
+        named = (saved.tokenizers, saved.labels, variables_in(folder if is_run(folder) else base))
+        taken = take_weights(model, saved.recipe.model, named, begun)
+    else:  # of an earlier version, which took rows over in their order
+        taken = transfer_matching_weights(model, begun.weights)
     check_base(model, taken, folder, base)
     changed = apply_adapter(model, folder, base)
-    if lacking := [name for name in taken.new if name not in changed]:
+    if lacking := [name for name in taken.fresh if name not in changed]:
         raise InputError(f"{folder}: neither the adapter nor {base} has {lacking[0]}")
     recipe = without_adapter(saved.recipe)
     scaling = read_scaling(folder, recipe)

@@ -72,19 +72,32 @@ class MatchReport:
     """Weights of the model without a match, which are unchanged."""
     unused: tuple[str, ...]
     """Source weights that the model does not use."""
+    partly: tuple[str, ...] = ()
+    """Weights of which some rows were transferred, and others are unchanged."""
+    names: tuple[str, ...] = ()
+    """How the names that rows stand for differ, a phrase for each kind of name."""
+
+    @property
+    def fresh(self) -> tuple[str, ...]:
+        """Weights that are not whole those of the source."""
+        return (*self.new, *self.partly)
 
     def __str__(self) -> str:
         """A one-line summary."""
         parts = [f"{len(self.kept)} weights taken over"]
+        parts += [f"in part: {shown(self.partly)}"] if self.partly else []
         parts += [f"new: {shown(self.new)}"] if self.new else []
         parts += [f"left out: {shown(self.unused)}"] if self.unused else []
-        return "; ".join(parts)
+        return "; ".join([*parts, *self.names])
 
 
 def shown(names: tuple[str, ...], most: int = 4) -> str:
     """The first names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+NOTHING_MATCHES = "no weight has the name and shape of one of this model"
 
 
 @torch.no_grad()
@@ -98,7 +111,7 @@ def transfer_matching_weights(model: nn.Module, weights: Weights) -> MatchReport
         name for name, w in targets.items() if name in weights and weights[name].shape == w.shape
     ]
     if not kept:
-        raise InputError("no weight has the name and shape of one of this model")
+        raise InputError(NOTHING_MATCHES)
     for name in kept:
         targets[name].copy_(weights[name])
     new, unused = ([name for name in side if name not in kept] for side in (targets, weights))

@@ -1,6 +1,7 @@
 """The teacher of a student: opened, and held to the same task, tokens and labels."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -11,9 +12,12 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.similarity import SimilarityHead
+from addnorm.runs.build import build_model
+from addnorm.runs.named_rows import take_weights
 from addnorm.runs.quantized import check_float
 from addnorm.runs.run import Run
 from addnorm.runs.start import MatchReport, transfer_matching_weights
+from addnorm.runs.variables import variables_in
 from addnorm.train.average import weights_of
 from addnorm.train.intermediate import from_teacher
 
@@ -22,12 +26,17 @@ SHOWN = 3
 
 
 def open_teacher(
-    folder: Path, student: Model, tokenizers: Tokenizers | None, labels: Sequence[str]
+    folder: Path,
+    student: Model,
+    tokenizers: Tokenizers | None,
+    labels: Sequence[str],
+    variables: Sequence[str] = (),
 ) -> Run:
-    """The run in a folder, as the teacher of a student with these tokens and labels.
+    """The run in a folder, as the teacher of a student with these tokens, labels and variables.
 
-    Raises `InputError` if its task, tokens or labels are others, and for a student whose early
-    exits nothing would teach.
+    Labels and variables in another order are put in that of the student. Raises `InputError` if its
+    task, tokens, labels or variables are others, and for a student whose early exits nothing would
+    teach.
     """
     run = Run.open(folder)
     where = f"train.distillation.teacher: {folder}"
@@ -45,11 +54,26 @@ def open_teacher(
         sides["target"] = (run.text.target, tokenizers.target)
         for side, (theirs, ours) in sides.items():
             _check_tokens(f"{where} has other {side} tokens", theirs, ours)
-    if run.labels != tuple(labels):
-        theirs, ours = ", ".join(run.labels) or "none", ", ".join(labels) or "none"
-        raise InputError(f"{where} has other labels: {theirs} there, and {ours} here")
+    for what, theirs, ours in (
+        ("labels", run.labels, labels),
+        ("variables", variables_in(run.folder), variables),
+    ):
+        if sorted(theirs) != sorted(ours):
+            both = (", ".join(side) or "none" for side in (theirs, ours))
+            raise InputError(f"{where} has other {what}: {next(both)} there, and {next(both)} here")
+    run = _in_order(run, tuple(labels), tuple(variables))
     _check_heads(where, run.model.head, student.head)
     return run
+
+
+def _in_order(run: Run, labels: tuple[str, ...], variables: tuple[str, ...]) -> Run:
+    """The run with its labels and variables in this order. Raises `InputError` if quantised."""
+    if run.labels == labels and variables_in(run.folder) == variables:
+        return run
+    check_float(run, "has its labels put in another order")
+    model = build_model(run.recipe, run.text, labels)
+    take_weights(model, run.recipe.model, (run.text, labels, variables), run)
+    return replace(run, labels=labels, model=model.to(run.device).eval())
 
 
 def begin_from(teacher: Run, student: Model) -> MatchReport:

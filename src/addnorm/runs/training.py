@@ -42,13 +42,13 @@ from addnorm.runs.folder import (
 from addnorm.runs.lock import locked
 from addnorm.runs.machine import kernels_of
 from addnorm.runs.measured_with import measured_with
+from addnorm.runs.named_rows import take_weights
 from addnorm.runs.quantized import QUANTIZATION, check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import write_scaling
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
-from addnorm.runs.start import transfer_matching_weights
 from addnorm.runs.task import target_unit
 from addnorm.runs.teacher import begin_from, open_teacher
 from addnorm.runs.variables import variables_of, write_variables
@@ -97,17 +97,17 @@ class Prepared:
         )
         torch.manual_seed(recipe.train.seed)
         self.model: Model = build_model(recipe, self.tokenizers, self.labels)
+        names = (self.tokenizers, self.labels, variables_of(self.data.corpus))
         start = recipe.train.start
         self.start_report = None
         if start is not None:
             begun = Run.open(start)
             check_float(begun, "is trained")
-            self.start_report = transfer_matching_weights(self.model, begun.weights)
+            self.start_report = take_weights(self.model, recipe.model, names, begun)
         self.beside: dict[str, str] = {}
         self.teacher: Run | None = None
         if (distillation := recipe.train.distillation) is not None:
-            told = (self.tokenizers, self.labels)
-            self.teacher = open_teacher(distillation.teacher, self.model, *told)
+            self.teacher = open_teacher(distillation.teacher, self.model, *names)
             self.beside[TEACHER] = weights_digest(self.teacher.model)
             if distillation.start == "teacher":
                 self.start_report = begin_from(self.teacher, self.model)
@@ -115,7 +115,7 @@ class Prepared:
         if recipe.train.adapter is not None:
             assert self.start_report is not None
             self.beside[BASE] = weights_digest(self.model, self.start_report.kept)
-            self.adapted = adapt(self.model, recipe.train.adapter, self.start_report.new)
+            self.adapted = adapt(self.model, recipe.train.adapter, self.start_report.fresh)
 
     def report(self, console: Console) -> None:
         """Say what was read and used of each split, how much it is, and what was left out and why.

@@ -40,7 +40,11 @@ def read_variables(folder: Path | None) -> tuple[str, ...]:
     return tuple(found)
 
 
+def variables_in(folder: Path | None) -> tuple[str, ...]:
+    """The names of a run's variables; none for a run that reads no whole series."""
+    return read_variables(folder) if folder is not None and (folder / VARIABLES).is_file() else ()
+
+
 def copy_variables(folder: Path | None, out: Path) -> None:
     """Write the names of a run beside its copy in `out`."""
-    if folder is not None and (folder / VARIABLES).is_file():
-        write_variables(out, read_variables(folder))
+    write_variables(out, variables_in(folder))

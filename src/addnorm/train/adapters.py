@@ -156,11 +156,13 @@ def adapt(model: nn.Module, config: AdapterConfig, new: Collection[str] = ()) ->
     is frozen is no parameter any more, so that optimisers, checkpoints and averages have what is
     learned alone. Raises `InputError` for a target that the model lacks.
     """
-    for name, parent, last, layer in [*_chosen(model, config)]:
+    chosen = [one for one in _chosen(model, config) if f"{one[0]}.weight" not in new]
+    if not chosen:
+        raise InputError("train.adapter: all layers that it would change are new: leave it out")
+    for _, parent, last, layer in chosen:
         adapted = config.build(layer)
         adapted.train(layer.training)
         setattr(parent, last, adapted)
-        assert not any(one.startswith(f"{name}.") for one in new), f"{name} is new"
     learned = {"lora_A", "lora_B", "magnitude"}
     kept = {id(p) for n, p in model.named_parameters() if n in new}
     frozen: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
