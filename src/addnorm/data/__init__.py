@@ -35,6 +35,7 @@ from addnorm.data.labelled_series import LabelledSeriesConfig
 from addnorm.data.series import SeriesConfig
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import TableConfig
+from addnorm.data.text_files import Files
 from addnorm.parts import Family, members
 
 
@@ -80,6 +81,11 @@ def medium_of(data: object) -> Medium | None:
             return "text" if isinstance(data, members(DataConfig)) else None
 
 
+def lowercases(data: object) -> bool:
+    """Whether built-in data put their texts in lower case."""
+    return isinstance(data, Files | DatasetConfig) and data.lowercase
+
+
 __all__ = [
     "AudioConfig",
     "Captioned",
@@ -114,5 +120,6 @@ __all__ = [
     "Text",
     "TextConfig",
     "Transcribed",
+    "lowercases",
     "medium_of",
 ]

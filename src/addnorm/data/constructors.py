@@ -170,6 +170,7 @@ class TableOptions(Splits, total=False):
     source: str
     target: str
     text: str
+    text_pair: str
     label: str
     labels: str
     values: str

@@ -49,6 +49,17 @@ class Tokenizers:
     source: Tokenizer
     target: Tokenizer
 
+    @property
+    def lowercase(self) -> bool:
+        """Whether they put every text in lower case before they read it."""
+        return self.source.lowercase
+
+    def lowercased(self, lowercase: bool = True) -> "Tokenizers":
+        """The same tokenizers, reading texts in lower case; or with False as they are."""
+        source = self.source.lowercased(lowercase)
+        both = self.target is self.source
+        return Tokenizers(source, source if both else self.target.lowercased(lowercase))
+
     @classmethod
     def train(cls, config: TokenizerConfig, corpus: Corpus) -> "Tokenizers":
         """Learn from the training examples: of images or sound, from the texts to write."""

@@ -256,6 +256,8 @@ class Corpus:
     reports: Mapping[str, Report] = field(default_factory=dict[str, Report])
     pieces: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """Where examples were made of several images or clips, the digests of these in each split."""
+    lowercase: bool = False
+    """Whether all texts are in lower case: what learns from them puts other texts in it too."""
 
     def __post_init__(self) -> None:
         if not self.train:

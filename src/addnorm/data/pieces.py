@@ -32,7 +32,7 @@ def ids_of(
     work on all cores. Raises `InputError` for text that is no Unicode.
     """
     assert tokenizer.vocab_size <= np.iinfo(dtype).max + 1, "ids would be others"
-    how = _Way.of(tokenizer)
+    how, texts = _Way.of(tokenizer), map(tokenizer.prepared, texts)
     if how.table is not None:
         for n, text in enumerate(texts):
             for piece in pieces_of(text, ANYWHERE):
@@ -62,7 +62,7 @@ class _Way:
         """The cuts of a tokenizer by its file; none are known for a custom one."""
         if not isinstance(tokenizer.codec, LibraryCodec):
             return cls()
-        facts: dict[str, Any] = json.loads(tokenizer.inner.to_str())
+        facts: dict[str, Any] = json.loads(tokenizer.codec.inner.to_str())
         added = any(not token["special"] for token in facts["added_tokens"])
         model: dict[str, Any] = facts["model"]
         if added or model.get("dropout"):

@@ -1,26 +1,12 @@
 """Building a corpus from rows: reporting skipped rows, checking labels, holding out."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from addnorm.data.examples import (
-    Chat,
-    Clip,
-    Corpus,
-    Example,
-    Image,
-    Labelled,
-    LabelledSeries,
-    Pair,
-    Report,
-    Scored,
-    ScoredSeries,
-    Series,
-    Tagged,
-    labels_of,
-)
+from addnorm.data.examples import Corpus, Example, Report, labels_of
+from addnorm.data.lower_case import lowered
 from addnorm.errors import InputError, nearest
 
 Placed = tuple[str, Example]
@@ -72,6 +58,7 @@ def assemble(
         valid=examples.get("valid", ()),
         test=examples.get("test", ()),
         reports={split: reports[split] for split in ("train", "valid", "test") if split in reports},
+        lowercase=lowercase,
     )
 
 
@@ -111,18 +98,3 @@ def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed]
         [row for i, row in enumerate(rows) if i not in held],
         [row for i, row in enumerate(rows) if i in held],
     )
-
-
-def lowered(example: Example) -> Example:
-    """Convert the text of an example, but not its labels, to lower case."""
-    match example:
-        case Pair(source, target, others):
-            return Pair(source.lower(), target.lower(), tuple(one.lower() for one in others))
-        case Tagged(tokens, tags):
-            return Tagged(tuple(token.lower() for token in tokens), tags)
-        case Chat() | Image() | Clip() | Series() | LabelledSeries() | ScoredSeries():
-            return example
-        case Labelled(text, _, str(second)) | Scored(text, _, str(second)):
-            return replace(example, text=text.lower(), text_pair=second.lower())
-        case _:
-            return replace(example, text=example.text.lower())

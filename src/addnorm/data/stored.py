@@ -85,7 +85,7 @@ class TextStore:
             return Tokenizers.train(config, self.corpus)
         file = self.file({"tokenizer": dump(config)}, "tokenizer")
         if file is not None and (content := whole(file)) is not None:
-            return _both(Tokenizer(library.Tokenizer.from_str(content.decode())))
+            return _both(Tokenizer.learnt(library.Tokenizer.from_str(content.decode())))
         characters = int(characters_of(self.corpus.train).sum())
         with self.show("learning the tokenizer", characters):
             learnt = Tokenizers.train(config, self.corpus)

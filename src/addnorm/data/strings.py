@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -95,7 +95,7 @@ class StringsConfig:
         """
         if self.group_pattern is not None:
             raise InputError("data.strings.group_pattern: images of an array have no names")
-        made: dict[str, list[Example]] = {}
+        made: dict[str, Any] = {}
         pieces: dict[str, list[str]] = {}
         for split, examples in corpus.splits.items():
             pieces[split] = [signal_digest(one) for one in examples]

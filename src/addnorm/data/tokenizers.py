@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tokenizers
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from addnorm.atomic import atomic_write
 from addnorm.config import config
@@ -24,6 +24,7 @@ from addnorm.data.codecs import (
     pieces_of,
     whole_words,
 )
+from addnorm.data.lower_case import lower_case
 from addnorm.data.word_splitting import WordSplitting, word_splitter, words_of
 from addnorm.errors import InputError
 from addnorm.files import read_file
@@ -43,6 +44,10 @@ class Tokenizer:
     `eos_id` is the first; it never holds `never_ids`. A text to learn from ends with `end_id`, by
     default `eos_id`, and a chat template reads `names`, such as `eos_token`: None where the
     tokenizer names none. Missing padding is 0: no model reads that.
+
+    With `lowercase` it puts every text in lower case first, as the texts were that a model with it
+    learnt from. This is all that is done to a text between a file and its ids, so that training,
+    use, evaluation and exports cannot differ in it.
 
     Raises `InputError` for text that is no Unicode: half a surrogate pair.
     """
@@ -70,18 +75,37 @@ class Tokenizer:
         self.eos_ids = eos_ids
         self.before = before
         self.after = after
+        self.lowercase = False
         self.special_ids = self.codec.special_ids
         self.byte_ids = self.codec.byte_ids
 
-    @property
+    @classmethod
+    def learnt(cls, inner: tokenizers.Tokenizer) -> "Tokenizer":
+        """One that was learnt here, as it is in the library: lower case is a normaliser there."""
+        lowercase = isinstance(inner.normalizer, normalizers.Lowercase)
+        return cls(without_lower_case(inner) if lowercase else inner).lowercased(lowercase)
+
+    def lowercased(self, lowercase: bool = True) -> "Tokenizer":
+        """This tokenizer, reading texts in lower case; or with False as they are."""
+        if self.lowercase == lowercase:
+            return self
+        other = copy(self)
+        other.__dict__.pop("inner", None)
+        other.lowercase = lowercase
+        return other
+
+    @cached_property
     def inner(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer. Raises `InputError` for a custom tokenizer."""
+        """The library's tokenizer, which gives the same ids. Raises `InputError` for a custom one.
+
+        Lower case is a normaliser before its own.
+        """
         if isinstance(self.codec, OwnCodec):
             raise InputError(
                 f"the tokenizer is {self.codec.kind}, which only AddNorm knows: other libraries "
                 "need one of the tokenizers library, such as bpe"
             )
-        return self.codec.inner
+        return with_lower_case(self.codec.inner) if self.lowercase else self.codec.inner
 
     @cached_property
     def vocab_size(self) -> int:
@@ -110,11 +134,16 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, on all cores."""
+        texts = [self.prepared(text) for text in texts] if self.lowercase else texts
         # A whole word may be spelt like a special token; as text it is a word nobody knows.
         return [
             ids if self.special_ids.isdisjoint(ids) else self._without_special(ids)
             for ids in self.codec.encode(texts)
         ]
+
+    def prepared(self, text: str) -> str:
+        """A text as it is read: in lower case, where the model learnt from texts that were."""
+        return lower_case(text) if self.lowercase else text
 
     def _without_special(self, ids: Sequence[int]) -> list[int]:
         unknown = [] if self.unk_id is None else [self.unk_id]
@@ -168,7 +197,7 @@ class Tokenizer:
         """
         if isinstance(self.codec, OwnCodec):
             self.codec.save(path.with_suffix(""))
-            facts = {OWN: dump(self.codec.config)}
+            facts = {OWN: dump(self.codec.config), **({LOWERCASE: True} if self.lowercase else {})}
             atomic_write(path, json.dumps(facts, indent=1) + "\n")
             return
         atomic_write(path, self.inner.to_str(pretty=True))
@@ -186,6 +215,7 @@ class Tokenizer:
             after=self.after,
             end_id=self.end_id,
             names=None if self.names is None else dict(self.names),
+            lowercase=self.lowercase,
         )
         atomic_write(ids, json.dumps(asdict(known), indent=2) + "\n")
 
@@ -199,12 +229,14 @@ class Tokenizer:
         if ids.exists():
             facts = asdict(_foreign_ids(ids))
             names, end_id = facts.pop("names"), facts.pop("end_id")
-            return cls(inner, **facts).named(names, end_id)
+            lowercase = facts.pop("lowercase")
+            plain = without_lower_case(inner) if lowercase else inner
+            return cls(plain, **facts).named(names, end_id).lowercased(lowercase)
         if tuple(inner.id_to_token(i) for i in range(4)) != SPECIALS:
             raise InputError(
                 f"{path} does not start with {' '.join(SPECIALS)}: not saved by AddNorm"
             )
-        return cls(inner)
+        return cls.learnt(inner)
 
 
 MOST_TOKENS = 2**22
@@ -224,6 +256,7 @@ class ForeignIds:
     after: tuple[NonNegativeInt, ...]
     end_id: NonNegativeInt | None = None
     names: dict[str, str] | None = None
+    lowercase: bool = False
 
 
 MOST_ADDED = 50_000
@@ -260,30 +293,54 @@ def _foreign_ids(path: Path) -> ForeignIds:
         raise InputError(f"{path} does not say what the ids mean: {error}") from error
 
 
-OWN = "own_tokenizer"
-"""The only key in the `tokenizer.json` of a custom tokenizer: its configuration."""
+OWN, LOWERCASE = "own_tokenizer", "lowercase"
+"""The keys in the `tokenizer.json` of a custom tokenizer: its configuration, and lower case."""
 
 
 def _own_table(path: Path) -> Any:
-    """The configuration of a custom tokenizer, if the file has one."""
+    """What the file has of a custom tokenizer; None if it is another's."""
     try:
         text = read_file(path)
         found = json.loads(text) if OWN.encode() in text[:100] else None
     except (OSError, ValueError, RecursionError):
         return None  # `read_inner` says what is wrong
-    return found.get(OWN) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and OWN in found else None
 
 
-def _load_own(path: Path, table: Any) -> Tokenizer:
+def _load_own(path: Path, table: dict[str, Any]) -> Tokenizer:
     try:
-        made = TypeAdapter[Any](TokenizerConfig).validate_python(table, context=FROM_FILE)
+        made = TypeAdapter[Any](TokenizerConfig).validate_python(table[OWN], context=FROM_FILE)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
         raise InputError(f"{path}: {first}") from error
     folder = path.with_suffix("")
     if not isinstance(made, TokenizerPart) or not folder.is_dir():
         raise InputError(f"{path}: damaged: no tokenizer in {folder}")
-    return Tokenizer(OwnCodec(made.load(folder), made))
+    tokenizer = Tokenizer(OwnCodec(made.load(folder), made))
+    return tokenizer.lowercased(table.get(LOWERCASE) is True)
+
+
+def with_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A copy of a tokenizer that puts a text in lower case before anything else."""
+    other = tokenizers.Tokenizer.from_str(inner.to_str())
+    own = other.normalizer
+    first = normalizers.Lowercase()
+    other.normalizer = first if own is None else normalizers.Sequence([first, own])
+    other.encode_special_tokens = inner.encode_special_tokens
+    return other
+
+
+def without_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer of which `with_lower_case` made this one."""
+    facts: dict[str, Any] = json.loads(inner.to_str())
+    match facts["normalizer"]:
+        case {"type": "Lowercase"}:
+            facts["normalizer"] = None
+        case {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}:
+            facts["normalizer"] = {"type": "Sequence", "normalizers": own}
+        case _:
+            return inner
+    return tokenizers.Tokenizer.from_str(json.dumps(facts))
 
 
 def train_tokenizer(config: "TokenizerConfig", texts: Iterable[str]) -> Tokenizer:

@@ -33,6 +33,9 @@ class Generated:
 class TextDecoder:
     """Converts tokens to text, given the tokenizer and the stop strings.
 
+    Where the tokenizer puts texts in lower case, so are the stop strings: a model that learnt from
+    such texts writes no others.
+
     Raises `InputError` for an empty stop string, which would end every text at once.
     """
 
@@ -63,7 +66,7 @@ class TextStream:
 
     def __init__(self, text_decoder: TextDecoder) -> None:
         self.stopped = False
-        self._stop = tuple(text_decoder.stop)
+        self._stop = tuple(map(text_decoder.tokenizer.prepared, text_decoder.stop))
         self._stream = text_decoder.tokenizer.stream()
         self._held = ""
 

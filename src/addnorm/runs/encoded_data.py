@@ -1,7 +1,7 @@
 """Reading and encoding the data of a recipe, with its tokenizers and labels."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -12,6 +12,7 @@ from addnorm.data.batching import special_tokens_of
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.data.examples import Scored, Series, second_text
 from addnorm.data.forecast_windows import encode_series
+from addnorm.data.lower_case import lowered_corpus
 from addnorm.data.scaling import Scaling
 from addnorm.data.special_tokens import with_special_tokens
 from addnorm.data.stored import Show, TextFiles, TextStore, can_keep
@@ -67,16 +68,20 @@ def read_data(
     learnt = None if saved or tokenizers else recipe.tokenizer
     if corpus is None and task in PLAIN_TEXTS and can_keep(recipe.data):
         say, show = _told(console or Console(quiet=True))
-        store = TextStore(cast(TextFiles, recipe.data), say=say, show=show)
+        files = cast(TextFiles, recipe.data)
+        lowercase = files.lowercase or (tokenizers is not None and tokenizers.lowercase)
+        store = TextStore(replace(files, lowercase=lowercase), say=say, show=show)
         if learnt is not None:
             tokenizers = with_special_tokens(store.tokenizers(learnt), more)
         if tokenizers is not None:
+            tokenizers = tokenizers.lowercased() if lowercase else tokenizers
             return EncodedData(None, store.encoded(tokenizers), tokenizers, ())
     corpus = corpus or recipe.corpus()
     check_corpus(task, corpus)
     _check_packages(corpus, recipe.eval)
     if learnt is not None:
         tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
+    tokenizers, corpus = _in_one_case(tokenizers, corpus)
     labels = saved.labels if saved else corpus.labels
     if isinstance(first := corpus.train[0], Series):
         window = window_of(recipe, labels, first.names)
@@ -90,6 +95,13 @@ def read_data(
     encoded = encode(corpus, tokenizers, labels, apart=apart)
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
     return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
+
+
+def _in_one_case(tokenizers: Tokenizers | None, corpus: Corpus) -> tuple[Tokenizers | None, Corpus]:
+    """The tokenizers and the texts that they read, both in lower case where one of them is."""
+    if tokenizers is None or not (tokenizers.lowercase or corpus.lowercase):
+        return tokenizers, corpus
+    return tokenizers.lowercased(), lowered_corpus(corpus)
 
 
 def _check_packages(corpus: Corpus, settings: EvalConfig) -> None:

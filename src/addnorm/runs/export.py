@@ -112,7 +112,15 @@ def _onnx(run: Run, out: Path, _: str | None) -> list[str]:
     from addnorm.convert.exporters.onnx import export_onnx
 
     files = export_onnx(giving_vectors(run.model), run.recipe.model, out)
-    return [f"{file}: for onnxruntime" for file in files]
+    said = [f"{file}: for onnxruntime" for file in files]
+    return said + _without_lower_case(run, "a graph reads ids")
+
+
+def _without_lower_case(run: Run, why: str) -> list[str]:
+    """What to do about texts in lower case where the other library does not put them in it."""
+    if run.text is None or not run.text.lowercase:
+        return []
+    return [f"the model learnt from texts in lower case, and {why}: put texts in lower case first"]
 
 
 def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
@@ -155,17 +163,18 @@ def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or config.kind != "decoder":
         raise InputError("GGUF is for llama.cpp, which knows decoders: this model is another kind")
-    said = [f"{out}: for llama.cpp"]
+    said = [f"{out}: for llama.cpp", *_without_lower_case(run, "GGUF has no lower case")]
+    text = run.tokenizers.lowercased(False)
     if run.quantization is None:
         stored = GGUF.get(next(model.parameters()).dtype, "f32")
-        export_gguf(model, config, run.tokenizers, out, stored)
+        export_gguf(model, config, text, out, stored)
         return said
     said += _check_as_gguf(run.quantization)
     scales, plain = scales_of(copy.deepcopy(model)), dequantize(copy.deepcopy(model))
     assert isinstance(plain, DecoderModel)
     assert isinstance(scales, DecoderModel)
     stored = "q8_0" if isinstance(run.quantization.scheme, Int8Config) else "q4_0"
-    export_gguf(plain, config, run.tokenizers, out, stored, scales=scales)
+    export_gguf(plain, config, text, out, stored, scales=scales)
     return said
 
 

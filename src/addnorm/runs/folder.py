@@ -17,7 +17,7 @@ from addnorm.atomic import atomic_write
 from addnorm.convert.core.modules import transformer_folder
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import TENSORS, base_of, is_peft_folder
-from addnorm.data import medium_of
+from addnorm.data import lowercases, medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
@@ -115,6 +115,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
     recipe = check_recipe(tree, _place(file, overrides or {}))
     there = any(folder.glob("*tokenizer.json"))
     tokenizers = Tokenizers.load(folder) if there or _reads_text(recipe) else None
+    if tokenizers is not None and lowercases(recipe.data):  # as runs of earlier versions say it
+        tokenizers = tokenizers.lowercased()
     return Saved(recipe, tokenizers, _read_labels(folder, recipe))
 
 

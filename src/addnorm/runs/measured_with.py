@@ -4,6 +4,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from addnorm.data import lowercases
 from addnorm.runs.metrics import sacrebleu_signatures
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
 from addnorm.runs.rouge import MEASURES
@@ -12,19 +13,22 @@ from addnorm.runs.task import PLAIN_TEXTS
 MARKS = "case and punctuation count"
 
 
-def measured_with(recipe: Recipe, metric: str, *, validation: bool = False) -> str:
+def measured_with(
+    recipe: Recipe, metric: str, *, validation: bool = False, lowercase: bool = False
+) -> str:
     """What a figure of `metric` was measured with, as one line; empty where nothing can differ.
 
     It names the package and its settings, the decoding by which texts were written, and in a
     `validation` during training how many of them. The same recipe gives the same line, so a figure
-    that is kept with its line can be compared with another only where the lines are equal.
+    that is kept with its line can be compared with another only where the lines are equal. Data
+    given in Python are in no recipe: `lowercase` says then whether they are in lower case.
     """
     parts = [_definition(recipe, metric)]
     if metric in WRITTEN or (metric == "exact" and task_of(recipe) == "translation"):
         parts.append(f"written by {_as_text(_tree(recipe)['eval']['decoding'])}")
         if validation:
             parts.append(f"first {recipe.eval.valid_examples:,} examples")
-    if any(parts) and getattr(recipe.data, "lowercase", False):
+    if any(parts) and (lowercase or lowercases(recipe.data)):
         parts.append("texts in lower case")
     return "; ".join(part for part in parts if part)
 

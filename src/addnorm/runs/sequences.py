@@ -33,7 +33,7 @@ def written_sequences(
         raise InputError("--sequences needs data.kind = 'parallel', a file of lines to translate")
     if teacher.task != "translation":
         raise InputError(f"{teacher.name}: a {teacher.task} model: --sequences needs a translator")
-    sources = [line.lower() if data.lowercase else line for _, line in data.lines(data.train[0])]
+    sources = [line for _, line in data.lines(data.train[0])]  # which the teacher reads in its way
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(folder / FACTS, _facts(teacher, recipe))
     whole, partial = folder / WHOLE, folder / PARTIAL

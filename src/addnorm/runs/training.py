@@ -211,7 +211,8 @@ class Prepared:
 
     def measured_with(self, metric: str) -> str:
         """What a figure of a validation during training is measured with (see `measured_with`)."""
-        return measured_with(self.recipe, metric, validation=True)
+        lowercase = self.tokenizers is not None and self.tokenizers.lowercase
+        return measured_with(self.recipe, metric, validation=True, lowercase=lowercase)
 
 
 def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "tokens") -> int:
