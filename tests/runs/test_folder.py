@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from addnorm.nn.attention import WindowPatternConfig
 from addnorm.runs.folder import read_settings, write_settings
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
+from addnorm.runs.saving import write_around
 from addnorm.runs.use import classify
 
 RunOf = Callable[[str], Path]
@@ -52,9 +54,12 @@ def test_separate_tokenizers_and_stale_files(run_of: RunOf, tmp_path: Path) -> N
     )
     corpus = recipe.data.load()
     folder = tmp_path / "r"
-    for joint in (recipe, Run.open(run_of("translation")).recipe, recipe):
-        write_settings(folder, joint, Tokenizers.train(joint.tokenizer, corpus), ["stale"])
-        write_settings(folder, joint, Tokenizers.train(joint.tokenizer, corpus), ())
+    trained = Run.open(run_of("translation"))
+    for joint in (recipe, trained.recipe, recipe):
+        tokenizers = Tokenizers.train(joint.tokenizer, corpus)
+        run = Run(folder, joint, tokenizers, ("stale",), trained.model, variables=("stale",))
+        write_around(folder, run)
+        write_around(folder, replace(run, labels=(), variables=()))
         names = {path.name for path in folder.iterdir()}
         both = {"source.tokenizer.json", "target.tokenizer.json"}
         assert names == {"config.json"} | (both if joint is recipe else {"tokenizer.json"})

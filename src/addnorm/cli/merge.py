@@ -21,7 +21,7 @@ def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
         The run folder to write.
     """
     from addnorm.cli.terminal import console
-    from addnorm.runs.adapted import is_adapter
+    from addnorm.convert.weights.peft import is_adapter
     from addnorm.runs.run import Run
 
     import_named(imports)

@@ -20,13 +20,19 @@ from addnorm.convert.core.family import (
     check_expressible,
 )
 from addnorm.convert.core.maps import TensorMap
-from addnorm.convert.core.modules import transformer_folder
+from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
 from addnorm.convert.core.readback import check_logits, check_types, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import check_class
 from addnorm.convert.families.table import FAMILIES
-from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
+from addnorm.convert.tokenizers.files import (
+    has_tokenizer,
+    load_tokenizers,
+    save_tokenizer,
+    special_ids,
+)
 from addnorm.convert.weights.files import Weights, save_folder_weights
+from addnorm.convert.weights.peft import is_adapter
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
@@ -44,9 +50,12 @@ class LoadedModel:
 
 
 def hf_model_type(folder: Path) -> str | None:
-    """The `model_type` of a Hugging Face folder; None for any other folder."""
+    """The `model_type` of a Hugging Face folder, or of an adapter of one; None for any other."""
+    if is_adapter(folder) and is_run_folder(folder):
+        return None
+    last = places_of(folder)[-1]
     try:
-        found = Settings.of(transformer_folder(folder)).tree.get("model_type")
+        found = Settings.of(last).tree.get("model_type")
     except InputError:
         return None
     return None if found is None else str(found)
@@ -60,15 +69,25 @@ def is_hf_folder(folder: Path) -> bool:
 def describe_folder(
     folder: Path, *, pickled: bool = False
 ) -> tuple[Family, ModelSpec, Tokenizers | None]:
-    """Read a Hugging Face folder except for its weights. Raises `InputError` as `load` does."""
-    folder = transformer_folder(folder)
+    """Read a Hugging Face folder except for its weights. Raises `InputError` as `load` does.
+
+    Of an adapter's folder, model and labels are those of its base, and the tokenizer is its own if
+    it has one.
+    """
+    places = places_of(folder)
+    folder = places[-1]
     settings = Settings.of(folder)
     family = family_of(settings)
     spec = read_config(family, settings)
     if family.refine_by_names is not None:
         names = [family.renamed(name) for name in Weights.open(folder, pickled=pickled)]
         spec = family.refine_by_names(spec, names)
-    text = load_tokenizers(folder, settings.get("model_type", ""), settings.tree)
+    text = load_tokenizers(
+        next((place for place in places if has_tokenizer(place)), folder),
+        settings.get("model_type", ""),
+        settings.tree,
+        generates=generating_place(places),
+    )
     sizes = (spec.vocab_size, spec.target_vocab_size or spec.vocab_size)
     sides = () if text is None else (text.source, text.target)
     for side, size in zip(sides, sizes, strict=False):
@@ -96,7 +115,7 @@ def load(
 
     Raises `InputError` naming the file, key or tensor that is missing, damaged or not supported.
     """
-    folder = transformer_folder(folder)
+    folder = places_of(folder)[-1]
     family, spec, text = describe_folder(folder, pickled=pickled)
     weights = Weights.open(folder, pickled=pickled)
     tensors = _read_tensors(_matched(family, spec, weights, folder), weights, folder)
@@ -115,7 +134,7 @@ def check_weights(folder: Path) -> None:
     Names, types and shapes are compared without reading the weights, except for tied ones that
     are stored twice. Raises `InputError` naming the tensors that do not fit.
     """
-    folder = transformer_folder(folder)
+    folder = places_of(folder)[-1]
     family, spec, _ = describe_folder(folder)
     weights = Weights.open(folder)
     matched = _matched(family, spec, weights, folder)

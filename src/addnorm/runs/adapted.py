@@ -15,25 +15,17 @@ from addnorm.convert.weights.peft import (
     TENSORS,
     PeftAdapter,
     base_of,
-    is_peft_folder,
     read_peft,
     write_peft,
 )
 from addnorm.errors import InputError
 from addnorm.files import read_file
 from addnorm.runs.digests import check_digest, write_digests
+from addnorm.runs.layout import BASE, TEACHER
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.start import MatchReport
 from addnorm.train.adapters import Adapted
 from addnorm.train.average import Weights, weights_of
-
-BASE, TEACHER = "base.json", "teacher.json"
-"""Files with the digest of the weights that an adapter was trained beside, or a student learns."""
-
-
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter, and no whole model."""
-    return is_peft_folder(folder) and not (folder / "model.safetensors").is_file()
 
 
 def weights_digest(model: nn.Module, names: Iterable[str] | None = None) -> str:
@@ -157,7 +149,7 @@ def without_adapter(recipe: Recipe) -> Recipe:
     return replace(recipe, train=replace(recipe.train, adapter=None))
 
 
-def start_of(folder: Path, recipe: Recipe | None) -> Path:
+def start_of(folder: Path, recipe: Recipe) -> Path:
     """The base of an adapter: that of its run's recipe, or where the adapter says it is now."""
-    start = None if recipe is None else recipe.train.start
+    start = recipe.train.start
     return start if start is not None and start.is_dir() else base_of(folder)

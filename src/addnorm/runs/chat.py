@@ -20,7 +20,7 @@ def template_of(run: Run) -> str | None:
     """The template of a run; None is the plain one. Raises `InputError` for one without chat."""
     if isinstance(run.recipe.data, ChatConfig):
         return run.recipe.data.template
-    found = None if run.folder is None else chat_template(run.folder)
+    found = chat_template(*run.places)
     if found is None:
         raise InputError(
             f"{run.name}: no chat template: it was not trained on data.kind = 'chat', and has no "

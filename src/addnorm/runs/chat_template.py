@@ -1,11 +1,11 @@
 """The chat template of a model folder: reading it, and writing it where transformers looks."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from addnorm.convert.core.settings import Settings
-from addnorm.data import DataConfig
 from addnorm.data.chat import PLAIN, ChatConfig
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError
@@ -15,25 +15,40 @@ TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 """The files that a template may be in: one of its own, or among the tokenizer's settings."""
 
 
-def chat_template(folder: Path) -> str | None:
+def chat_template(*places: Path) -> str | None:
     """The Jinja template with which the model of a folder was taught to chat; None without one.
 
-    Raises `InputError` for a damaged file, and for several templates of which none is the default.
+    It is looked up in each of the `places` in turn: what a run learnt to chat by, then its file,
+    then the settings of the tokenizer. Raises `InputError` for a damaged file, and for several
+    templates of which none is the default.
     """
+    for place in places:
+        if (learnt := _learnt(place)) is not None:
+            return learnt.get("template") or PLAIN
+        if (found := _written(place)) is not None:
+            file = place / TOKENIZER
+            return found if isinstance(found, str) else _default(found, file)
+    return None
+
+
+def _learnt(folder: Path) -> dict[str, Any] | None:
+    """The data of a run that learnt to chat."""
+    if not (folder / "config.json").is_file():
+        return None
+    tree = Settings.of(folder).tree.get("recipe")
+    own = tree.get("data") if isinstance(tree, dict) else None
+    return own if isinstance(own, dict) and own.get("kind") == "chat" else None
+
+
+def _written(folder: Path) -> Any:
+    """The template in the files of a folder, or several by name."""
     file, settings = folder / TEMPLATE, folder / TOKENIZER
     try:
         if file.is_file():
             return read_file(file).decode()
-        tree = Settings.of(folder).tree.get("recipe")
-        own = tree.get("data") if isinstance(tree, dict) else None
-        if isinstance(own, dict):
-            return own.get("template") if own.get("kind") == "chat" else None
-        found = json.loads(read_file(settings))["chat_template"] if settings.is_file() else None
-    except KeyError:
-        return None
-    except (ValueError, TypeError, RecursionError) as error:
+        return json.loads(read_file(settings)).get("chat_template") if settings.is_file() else None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{folder}: its chat template cannot be read: {error}") from error
-    return found if found is None or isinstance(found, str) else _default(found, settings)
 
 
 def _default(found: Any, file: Path) -> str:
@@ -50,41 +65,31 @@ def _default(found: Any, file: Path) -> str:
     return named["default"]
 
 
-def write_template(
-    out: Path, data: DataConfig | None, folder: Path | None, text: Tokenizers | None
-) -> None:
-    """Write the template of a model that chats beside the one saved in `out`.
-
-    It is that of a run's own data, or what its folder has, which may be several by name.
-    """
-    if isinstance(data, ChatConfig):
-        assert text is not None
-        _write_own(out, data.template or PLAIN, text)
-    elif folder is not None and (folder / TEMPLATE).is_file():
-        (out / TEMPLATE).write_bytes((folder / TEMPLATE).read_bytes())
-    elif folder is not None and (folder / TOKENIZER).is_file():
-        found = Settings.of(folder, TOKENIZER).tree.get("chat_template")
-        if isinstance(found, str):
-            (out / TEMPLATE).write_text(found, encoding="utf-8")
-        elif found:
-            _change(out, "chat_template", found)
+def copy_template(places: Sequence[Path], out: Path) -> None:
+    """Write the first template of the `places`, which may be several by name, to a model's copy."""
+    found = next((found for place in places if (found := _written(place)) is not None), None)
+    if isinstance(found, str):
+        (out / TEMPLATE).write_text(found, encoding="utf-8")
+    elif found:
+        _change(out, "chat_template", found)
 
 
-def _write_own(out: Path, template: str, text: Tokenizers) -> None:
-    """Write the template of a run.
+def write_template(out: Path, data: ChatConfig, text: Tokenizers) -> None:
+    """Write the template of a run that learnt to chat, where transformers looks.
 
     With a tokenizer learnt here, a text begins with the start token, which transformers leaves to
     the template, and whose spelling it then has to know.
     """
+    template = data.template or PLAIN
     learnt_here = text.source.before is None
     begins = learnt_here and "bos_token" not in template
     (out / TEMPLATE).write_text("{{ bos_token }}" * begins + template, encoding="utf-8")
-    if learnt_here:
+    if learnt_here and (out / TOKENIZER).is_file():
         _change(out, "split_special_tokens", False)
 
 
 def _change(out: Path, key: str, value: Any) -> None:
-    """Set a key of the tokenizer's settings, in a folder for Hugging Face."""
-    if (file := out / TOKENIZER).is_file():
-        both = Settings.of(out, TOKENIZER).tree | {key: value}
-        file.write_text(json.dumps(both, indent=2) + "\n", encoding="utf-8")
+    """Set a key of the tokenizer's settings."""
+    file = out / TOKENIZER
+    known = Settings.of(out, TOKENIZER).tree if file.is_file() else {}
+    file.write_text(json.dumps(known | {key: value}, indent=2) + "\n", encoding="utf-8")

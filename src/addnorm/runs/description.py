@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from addnorm.convert.core.modules import transformer_folder
+from addnorm.convert.core.modules import places_of
 from addnorm.convert.folder import check_weights, hf_model_type
 from addnorm.convert.weights.files import INDEX, PICKLED, SAFE
 from addnorm.models import EncoderConfig
@@ -70,7 +70,7 @@ def describe_run(folder: Path) -> RenderableType:
 
 def _weights(folder: Path) -> str:
     """What is known of the weights of a Hugging Face folder. Raises if they do not fit it."""
-    inner = transformer_folder(folder)
+    inner = places_of(folder)[-1]
     if not any((inner / name).exists() for name in (SAFE, INDEX)):
         pickled = (
             f", but {PICKLED}, a pickle, which is not read" if (inner / PICKLED).exists() else ""

@@ -14,24 +14,15 @@ import xxhash
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.files import read_file
+from addnorm.runs.layout import OPENED
 
 DIGESTS = "digests.json"
-FILES = (
-    "config.json",
-    "labels.json",
-    "quantization.json",
-    "model.safetensors",
-    "adapter_model.safetensors",
-    "base.json",
-    "*tokenizer.json",
-)
-"""The files that are read when opening a run."""
 
 
 def write_digests(folder: Path) -> None:
     """Write the digests of a finished run."""
-    files = sorted(file for pattern in FILES for file in folder.glob(pattern))
-    found = {file.name: digest(file) for file in files}
+    files = sorted({file for pattern in OPENED for file in folder.glob(pattern)})
+    found = {file.relative_to(folder).as_posix(): digest(file) for file in files}
     atomic_write(folder / DIGESTS, json.dumps({"xxh3_128": found}, indent=1))
 
 
@@ -41,10 +32,15 @@ def check_digest(file: Path) -> None:
     Files that are not listed are not checked, as in runs of earlier versions.
     """
     expected = _digests(file.parent).get(file.name)
-    if expected is not None and file.exists() and digest(file) != expected:
+    if expected is not None and file.exists():
+        _check(file, expected, file.parent / DIGESTS)
+
+
+def _check(file: Path, expected: str, listed: Path) -> None:
+    if digest(file) != expected:
         raise InputError(
             f"{file}: damaged: its digest is not that in {DIGESTS}. If you changed it on purpose, "
-            f"remove {file.parent / DIGESTS}"
+            f"remove {listed}"
         )
 
 
@@ -58,10 +54,10 @@ def check_digests(folder: Path) -> int:
         raise InputError(
             f"{folder}: no {DIGESTS}: the run is not finished, or of an earlier version"
         )
-    for name in listed:
+    for name, expected in listed.items():
         if not (folder / name).is_file():
             raise InputError(f"{folder / name}: missing, though {DIGESTS} lists it")
-        check_digest(folder / name)
+        _check(folder / name, expected, folder / DIGESTS)
     return len(listed)
 
 

@@ -11,6 +11,7 @@ import torch
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.gguf import Dtype
 from addnorm.convert.folder import save
+from addnorm.data import ChatConfig
 from addnorm.errors import InputError, nearest
 from addnorm.generate import BeamConfig
 from addnorm.models import (
@@ -27,7 +28,7 @@ from addnorm.runs.chat_template import write_template
 from addnorm.runs.generation_config import keys_of
 from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.run import Run
-from addnorm.runs.sentence_vectors import copy_modules
+from addnorm.runs.saving import write_for_use
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 GGUF: dict[torch.dtype, Dtype] = {
@@ -74,10 +75,11 @@ def shaped_of(run: Run) -> ModelSpec:
 
 
 def _also(run: Run, out: Path) -> None:
-    """What stands beside a model in a folder for Hugging Face: its modules and its template."""
-    copy_modules(run.folder, out)
+    """What a folder for Hugging Face says besides of the use of a model."""
+    write_for_use(out, run)
     write_pooling(out, run)
-    write_template(out, run.recipe.data, run.folder, run.text)
+    if isinstance(run.recipe.data, ChatConfig):
+        write_template(out, run.recipe.data, run.tokenizers)
 
 
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:

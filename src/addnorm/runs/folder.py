@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from pydantic_core import PydanticSerializationError
 
 from addnorm.atomic import atomic_write
-from addnorm.convert.core.modules import transformer_folder
+from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
 from addnorm.convert.folder import describe_folder, is_hf_folder
-from addnorm.convert.weights.peft import TENSORS, base_of, is_peft_folder
+from addnorm.convert.weights.peft import TENSORS, base_of, is_adapter
 from addnorm.data import lowercases, medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError, nearest
@@ -63,8 +63,6 @@ def write_settings(
 ) -> None:
     """Write everything except the weights; `config.json` last, to mark the folder as complete."""
     folder.mkdir(parents=True, exist_ok=True)
-    for earlier in (*folder.glob("*tokenizer.json"), folder / "labels.json"):
-        earlier.unlink(missing_ok=True)
     if tokenizers is not None:
         tokenizers.save(folder)
     if labels:
@@ -88,10 +86,10 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
     """Read what `write_settings` wrote. Raises `InputError` for missing or invalid files."""
     file = folder / "config.json"
-    if is_peft_folder(folder) and not is_run(folder):
-        return read_settings(base_of(folder), overrides)
     if is_hf_folder(folder):
         return _foreign_settings(folder, overrides or {})
+    if is_adapter(folder) and not is_run_folder(folder):
+        return read_settings(base_of(folder), overrides)
     if not is_run(folder):
         if (owner := in_use(folder)) is not None:
             raise InputError(
@@ -139,7 +137,8 @@ def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
     if not isinstance(shaped.model, EncoderConfig):
         writes = "language" if isinstance(shaped.model, DecoderConfig) else "translation"
         vocab_size = shaped.target_vocab_size or shaped.vocab_size
-        decoding = decoding_of(transformer_folder(folder), writes, vocab_size)
+        place = generating_place(places_of(folder))
+        decoding = decoding_of(place, writes, vocab_size)
         tree |= {} if decoding is None else {"eval": {"decoding": decoding}}
     files = overrides.get("data.kind") == "text" and overrides.get("data.unit", "file") == "file"
     if files and isinstance(shaped.model, DecoderConfig):

@@ -195,4 +195,5 @@ def _in_memory(prepared: Prepared, console: Console) -> Run:
     except Interrupted as stopped:
         message = f"stopped after step {stopped.step}; nothing is kept without folder="
         raise KeyboardInterrupt(message) from stopped
-    return replace(run, folder=None, recipe=replace(run.recipe, train=settings))
+    recipe = replace(run.recipe, train=settings)
+    return replace(run, folder=None, recipe=recipe, bases=prepared.bases)

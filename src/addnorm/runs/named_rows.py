@@ -23,7 +23,6 @@ from addnorm.runs.build import sized_model, vocabulary_sizes
 from addnorm.runs.run import Run
 from addnorm.runs.start import NOTHING_MATCHES, MatchReport, shown, transfer_matching_weights
 from addnorm.runs.task import task_of_head
-from addnorm.runs.variables import variables_in
 from addnorm.train.average import Weights, weights_of
 
 Kind = Literal["labels", "variables", "source tokens", "target tokens", "tokens"]
@@ -65,7 +64,7 @@ class Names:
     @classmethod
     def of_run(cls, run: Run) -> "Names":
         """The names of a run."""
-        return cls.of(run.recipe.model, run.text, run.labels, variables_in(run.folder))
+        return cls.of(run.recipe.model, run.text, run.labels, run.variables)
 
     def named(self, kind: Kind) -> tuple[str | None, ...]:
         """The names of one kind; none for `tokens` that differ in source and target."""

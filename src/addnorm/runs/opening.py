@@ -5,26 +5,27 @@ from pathlib import Path
 
 import torch
 
+from addnorm.convert.core.modules import places_of
 from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.folder import load as load_hf
+from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
 from addnorm.runs.adapted import (
     apply_adapter,
     check_base,
     goes_by_name,
-    is_adapter,
     start_of,
     without_adapter,
 )
 from addnorm.runs.build import WEIGHTS, build_model, load_into
-from addnorm.runs.folder import Saved, is_run, read_settings
+from addnorm.runs.folder import Saved, read_settings
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.quantized import check_float, laid_out_as, read_quantization
 from addnorm.runs.resuming import resume_command
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import read_scaling
 from addnorm.runs.start import transfer_matching_weights
-from addnorm.runs.variables import variables_in
+from addnorm.runs.variables import read_variables
 
 
 def open_run(
@@ -37,11 +38,11 @@ def open_run(
 ) -> Run:
     """Load a finished run (see `Run.open`)."""
     saved = read_settings(folder, overrides)
+    if is_adapter(folder):
+        return _with_adapter(folder, saved, pickled=pickled).to(device, dtype)
     if is_hf_folder(folder):
         model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
         return Run(folder, *saved, model.to(device))
-    if is_adapter(folder):
-        return _with_adapter(folder, saved, pickled=pickled).to(device, dtype)
     if not (folder / WEIGHTS).is_file():
         command = resume_command(folder, saved.recipe)
         raise InputError(f"{folder}: training has not finished: go on with `{command}`")
@@ -54,18 +55,20 @@ def open_run(
         model.to(device).eval(),
         quantization=quantization,
         scaling=read_scaling(folder, saved.recipe),
+        variables=read_variables(folder),
     )
     return run if quantization and not dtype else run.to(dtype=dtype or stored)
 
 
 def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
     """The base of an adapter, as a plain model with the adapter's changes."""
-    base = start_of(folder, saved.recipe if is_run(folder) else None)
+    base = base_of(folder) if is_hf_folder(folder) else start_of(folder, saved.recipe)
     begun = Run.open(base, pickled=pickled)
     check_float(begun, "is adapted")
+    variables = read_variables(folder) or begun.variables
     model = build_model(*saved)
     if goes_by_name(folder):
-        named = (saved.tokenizers, saved.labels, variables_in(folder if is_run(folder) else base))
+        named = (saved.tokenizers, saved.labels, variables)
         taken = take_weights(model, saved.recipe.model, named, begun)
     else:  # of an earlier version, which took rows over in their order
         taken = transfer_matching_weights(model, begun.weights)
@@ -74,5 +77,13 @@ def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
     if lacking := [name for name in taken.fresh if name not in changed]:
         raise InputError(f"{folder}: neither the adapter nor {base} has {lacking[0]}")
     recipe = without_adapter(saved.recipe)
-    scaling = read_scaling(folder, recipe)
-    return Run(folder, recipe, saved.tokenizers, saved.labels, model.eval(), scaling=scaling)
+    return Run(
+        folder,
+        recipe,
+        saved.tokenizers,
+        saved.labels,
+        model.eval(),
+        scaling=read_scaling(folder, recipe),
+        variables=variables,
+        bases=places_of(base),
+    )

@@ -100,7 +100,7 @@ def prune_run(
             if options.split == "valid" and scores:
                 write_validation(partial, [*scores.values()][-1], options.recover)
     return PruneReport(
-        run=replace(new, folder=out),
+        run=new.written_to(out),
         models=models,
         pruning=pruning,
         scores=scores,

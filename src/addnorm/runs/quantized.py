@@ -12,8 +12,7 @@ from addnorm.files import read_file
 from addnorm.models import Model
 from addnorm.quantize import Int8Config, QuantizationConfig
 from addnorm.quantize.model import laid_out
-
-QUANTIZATION = "quantization.json"
+from addnorm.runs.layout import QUANTIZATION
 
 
 @config
@@ -65,9 +64,10 @@ class Quantized(Protocol):
 _FILE = TypeAdapter(Quantization)
 
 
-def write_quantization(folder: Path, quantization: Quantization) -> None:
-    """Write the file."""
-    atomic_write(folder / QUANTIZATION, _FILE.dump_json(quantization, indent=1).decode())
+def write_quantization(folder: Path, quantization: Quantization | None) -> None:
+    """Write the file; nothing of a model that is not quantised."""
+    if quantization is not None:
+        atomic_write(folder / QUANTIZATION, _FILE.dump_json(quantization, indent=1).decode())
 
 
 def read_quantization(folder: Path) -> Quantization | None:

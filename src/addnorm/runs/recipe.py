@@ -10,7 +10,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.config import config
+from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus, DataConfig
+from addnorm.data.chat import PLAIN
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, nearest
@@ -140,7 +142,8 @@ def _write_start(tree: dict[str, Any], place: Place) -> None:
             tree["model"] = merged(old, model)
             data = tree.get("data")
             if isinstance(data, dict) and data.get("kind") == "chat" and "template" not in data:
-                data["template"] = chat_template(Path(start))
+                template = chat_template(*places_of(Path(start)))
+                data["template"] = None if template == PLAIN else template
         except ValidationError as error:
             first = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
             raise InputError(f"{place(['train', 'start'])}: {start}: {first}") from error

@@ -1,7 +1,7 @@
 """Run: a trained model with its tokenizers and labels; loading, using and saving it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Unpack, overload
 
@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from addnorm.convert.core.modules import inner_places
 from addnorm.data import Corpus, DataConfig, medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
@@ -66,6 +67,10 @@ class Run:
         How its model was quantised, if it was.
     scaling
         The scaling of the series that it forecasts, by its training part.
+    variables
+        The names of the variables of the series that it reads whole.
+    bases
+        The folders of an adapter's base: they have what the adapter's folder has not.
     """
 
     folder: Path | None
@@ -76,6 +81,8 @@ class Run:
     corpus: Corpus | None = None
     quantization: Quantization | None = None
     scaling: Scaling | None = None
+    variables: tuple[str, ...] = ()
+    bases: tuple[Path, ...] = ()
 
     @classmethod
     @known_keywords
@@ -110,6 +117,15 @@ class Run:
     def name(self) -> str:
         """The name for messages: the folder, if there is one."""
         return "this run" if self.folder is None else str(self.folder)
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Where what is around the weights is looked up: in its folder, then in its base's."""
+        return self.bases if self.folder is None else (*inner_places(self.folder), *self.bases)
+
+    def written_to(self, folder: Path | None) -> "Run":
+        """This run as it is in a folder that has all of it."""
+        return replace(self, folder=folder, bases=())
 
     @property
     def task(self) -> Task:

@@ -1,19 +1,23 @@
-"""Saving a run to a new folder."""
+"""Writing a run: what is around its weights, and the weights. Whoever writes a run does it here."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from addnorm.atomic import atomic_directory
+from addnorm.data import ChatConfig
 from addnorm.errors import InputError
+from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.runs.adapted import without_adapter
 from addnorm.runs.build import check_model, save_model
-from addnorm.runs.chat_template import write_template
+from addnorm.runs.chat_template import copy_template
 from addnorm.runs.folder import write_settings
+from addnorm.runs.layout import AROUND
 from addnorm.runs.quantized import write_quantization
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import write_scaling
 from addnorm.runs.sentence_vectors import copy_modules
-from addnorm.runs.variables import copy_variables
+from addnorm.runs.variables import write_variables
 from addnorm.train.journal import Journal
 
 
@@ -28,19 +32,40 @@ def save_run(run: Run, folder: Path) -> Run:
     check_model(run.model, run.recipe, run.text, run.labels, run.quantization)
     with atomic_directory(folder, index="config.json") as partial:
         write_run(partial, run)
-    return replace(run, folder=folder)
+    return run.written_to(folder)
 
 
 def write_run(folder: Path, run: Run) -> None:
-    """Write all of a finished run."""
-    write_settings(folder, run.recipe, run.text, run.labels)
-    write_scaling(folder, run.scaling)
-    copy_variables(run.folder, folder)
-    if run.quantization is not None:
-        write_quantization(folder, run.quantization)
-    copy_modules(run.folder, folder)
-    write_template(folder, run.recipe.data, run.folder, run.text)
+    """Write all of a finished run, with its whole model."""
+    write_around(folder, replace(run, recipe=without_adapter(run.recipe)))
     save_model(folder, run.model)
+
+
+def write_around(folder: Path, run: Run) -> None:
+    """Write all of a run except its weights; `config.json` last, to mark the folder as complete.
+
+    What an earlier run left of these files, which was never finished, is removed before.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for earlier in (file for pattern in AROUND for file in folder.glob(pattern)):
+        earlier.unlink()
+    write_scaling(folder, run.scaling)
+    write_variables(folder, run.variables)
+    write_quantization(folder, run.quantization)
+    write_for_use(folder, run)
+    write_settings(folder, run.recipe, run.text, run.labels)
+
+
+def write_for_use(folder: Path, run: Run) -> None:
+    """Write what the folder of a run says of its use: its modules, and its chat template.
+
+    A model that compares texts has learnt itself how a text becomes a vector, and one that chats
+    has its template in its recipe.
+    """
+    if not isinstance(run.recipe.model.head, SimilarityHeadConfig):
+        copy_modules(run.places, folder)
+    if not isinstance(run.recipe.data, ChatConfig):
+        copy_template(run.places, folder)
 
 
 def write_validation(folder: Path, scores: Mapping[str, float], step: int = 0) -> None:

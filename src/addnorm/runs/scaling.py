@@ -9,10 +9,10 @@ from addnorm.config import first_problem
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 from addnorm.files import read_file
+from addnorm.runs.layout import SCALING
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.task import task_of_head
 
-SCALING = "scaling.json"
 SCALES = TypeAdapter(Scaling)
 
 

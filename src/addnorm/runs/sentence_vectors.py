@@ -12,7 +12,7 @@ from tokenizers.normalizers import Lowercase
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.convert.core.modules import FILE, modules_of
+from addnorm.convert.core.modules import FILE, find_file, modules_of
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.weights.files import Weights
 from addnorm.errors import InputError, nearest
@@ -105,14 +105,16 @@ class SentenceVectors:
     """The number of the first features that are kept of a vector; all by default."""
 
     @classmethod
-    def of(cls, folder: Path | None) -> "SentenceVectors | None":
-        """Read the pipeline of a folder; None without a `modules.json`.
+    def of(cls, *places: Path) -> "SentenceVectors | None":
+        """Read the pipeline of a folder; None without a `modules.json` in any of the `places`.
 
         Raises `InputError` naming an unsupported module or setting.
         """
-        modules = [] if folder is None else modules_of(folder)
-        if folder is None or not modules:
+        listed = find_file(places, FILE)
+        modules = [] if listed is None else modules_of(listed.parent)
+        if listed is None or not modules:
             return None
+        folder = listed.parent
         kinds = [_known(folder, module.kind) for module in modules]
         if kinds[:2] != ["Transformer", "Pooling"] or not STEPS.keys() >= set(kinds[2:]):
             raise InputError(
@@ -121,14 +123,15 @@ class SentenceVectors:
         if foreign := [one.type for one in modules if not one.type.startswith(PACKAGE)]:
             raise InputError(f"{folder / FILE}: {foreign[0]} is code of its own, which is not run")
         pooling = Settings.of(modules[1].path)
-        settings = _settings(folder)
+        settings = _settings(places)
         prompt = _prompt(settings)
         pooling.expect("include_prompt", True, *(() if prompt else (False,)))
         width = pooling.optional_int("embedding_dimension", "word_embedding_dimension")
         poolings = _poolings(pooling)
         pooling.check_all_read()
         steps = tuple(STEPS[module.kind](module.path) for module in modules[2:])
-        text, limits = _text_settings(modules[0].path), _limits(modules[0].path)
+        places = (modules[0].path, *places)
+        text, limits = _text_settings(places), _limits(places)
         longest = text.optional_int("max_seq_length")
         return cls(
             poolings,
@@ -201,14 +204,9 @@ TEXT_FILES = tuple(
 """Where it stands how texts are read: under the first name today, under others before."""
 
 
-def _text_file(folder: Path) -> Path | None:
-    there = [folder / name for name in TEXT_FILES if (folder / name).is_file()]
-    return there[0] if there else None
-
-
-def _text_settings(folder: Path) -> Settings:
+def _text_settings(places: Sequence[Path]) -> Settings:
     """How texts are read. Raises `InputError` naming a setting that is not supported."""
-    file = _text_file(folder)
+    file = find_file(places, *TEXT_FILES)
     settings = Settings({}) if file is None else Settings.of(file.parent, file.name)
     settings.ignore("max_seq_length", "do_lower_case", *ONLY_OF_QUERIES)
     settings.expect("transformer_task", "feature-extraction")
@@ -228,22 +226,24 @@ NO_LIMIT = 2**20
 """From this many tokens on, which no model reads, `model_max_length` stands for no limit."""
 
 
-def _limits(folder: Path) -> dict[str, Any]:
+def _limits(places: Sequence[Path]) -> dict[str, Any]:
     """How texts are shortened where their settings say nothing: by tokenizer and model."""
-    model = Settings.of(folder)
-    positions = (
-        "n_positions" if model.tree.get("model_type") == "gpt2" else "max_position_embeddings"
-    )
-    found = [(model, positions)]
+    models = [Settings.of(place) for place in places if (place / "config.json").is_file()]
+    found = [(model, _positions(model)) for model in models]
     limits: dict[str, Any] = {}
-    if (folder / TOKENIZER).is_file():
-        settings = Settings.of(folder, TOKENIZER)
+    if (file := find_file(places, TOKENIZER)) is not None:
+        settings = Settings.of(file.parent, TOKENIZER)
         settings.expect("truncation_side", "right", "left")
         if settings.tree.get("truncation_side") == "left":
             limits["truncation_side"] = "left"
         found.append((settings, "model_max_length"))
     lengths = [length for one, key in found if (length := _length(one, key)) is not None]
     return limits | ({"model_max_length": min(lengths)} if lengths else {})
+
+
+def _positions(model: Settings) -> str:
+    gpt2 = model.tree.get("model_type") == "gpt2"
+    return "n_positions" if gpt2 else "max_position_embeddings"
 
 
 def _length(settings: Settings, key: str) -> int | None:
@@ -258,31 +258,31 @@ def _length(settings: Settings, key: str) -> int | None:
 PROMPTS = "config_sentence_transformers.json"
 
 
-def copy_modules(folder: Path | None, out: Path) -> None:
-    """Write the modules of a folder beside the model that is exported to `out`, if it has any.
+def copy_modules(places: Sequence[Path], out: Path) -> None:
+    """Write the modules that are found in `places` into the folder of a model's copy, if any are.
 
     The model itself stands at the top of `out`, as sentence-transformers has it today.
     """
-    modules = [] if folder is None else modules_of(folder)
-    if folder is None or not modules:
+    if (file := find_file(places, FILE)) is None or not (modules := modules_of(file.parent)):
         return
     listed: list[Mapping[str, Any]] = []
     for i, module in enumerate(modules):
         path = f"{i}_{module.kind}" if i else ""
         listed.append({"idx": i, "name": str(i), "path": path, "type": module.type})
         if i:
-            (out / path).mkdir()
+            (out / path).mkdir(exist_ok=True)
             for file in (*module.path.glob("config.json"), *module.path.glob("*.safetensors*")):
                 (out / path / file.name).write_bytes(file.read_bytes())
     (out / FILE).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
-    if (text := _text_file(modules[0].path)) is not None:
+    places = (modules[0].path, *places)
+    if (text := find_file(places, *TEXT_FILES)) is not None:
         (out / TEXT_FILES[0]).write_bytes(text.read_bytes())
-    if limits := _limits(modules[0].path):
+    if limits := _limits(places):
         file = out / TOKENIZER
         known = Settings.of(out, TOKENIZER).tree if file.is_file() else {}
         file.write_text(json.dumps(known | limits, indent=2) + "\n", encoding="utf-8")
-    if (folder / PROMPTS).is_file():
-        (out / PROMPTS).write_bytes((folder / PROMPTS).read_bytes())
+    if (prompts := find_file(places, PROMPTS)) is not None:
+        (out / PROMPTS).write_bytes(prompts.read_bytes())
 
 
 def _poolings(settings: Settings) -> tuple[str, ...]:
@@ -296,10 +296,10 @@ def _poolings(settings: Settings) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _settings(folder: Path) -> Settings:
+def _settings(places: Sequence[Path]) -> Settings:
     """The settings of the whole. Raises `InputError` naming one that is not supported."""
-    there = (folder / PROMPTS).is_file()
-    settings = Settings.of(folder, PROMPTS) if there else Settings({})
+    file = find_file(places, PROMPTS)
+    settings = Settings({}) if file is None else Settings.of(file.parent, PROMPTS)
     settings.ignore("prompts", "default_prompt_name", "truncate_dim", *NO_VECTORS)
     settings.expect("model_type", "SentenceTransformer")
     settings.check_all_read()

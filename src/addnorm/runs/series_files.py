@@ -14,9 +14,9 @@ from addnorm.data import LabelledSeriesConfig
 from addnorm.data.signals import side_by_side
 from addnorm.data.text_files import find
 from addnorm.errors import InputError
+from addnorm.runs.layout import VARIABLES
 from addnorm.runs.run import Run
 from addnorm.runs.types import Classified
-from addnorm.runs.variables import read_variables
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,11 @@ def answer_series(
     data = run.recipe.data
     if not isinstance(data, LabelledSeriesConfig):
         raise InputError(f"{run.name}: a {run.task} model reads no tables of series with an answer")
-    variables = read_variables(run.folder)
+    if not run.variables:
+        where = run.name if run.folder is None else run.folder / VARIABLES
+        raise InputError(f"{where}: missing: the run does not have the names of its variables")
     for file in files:
-        found = _series(data, file, variables, errors, skipped)
+        found = _series(data, file, run.variables, errors, skipped)
         while some := list(islice(found, batch_size)):
             yield from _answered(run, file, some)
 

@@ -9,9 +9,10 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.modules import is_run_folder
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe_folder, is_hf_folder
-from addnorm.convert.weights.peft import base_of, is_peft_folder
+from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.runs.imports import check_imports
@@ -38,10 +39,10 @@ def model_tree(folder: Path) -> dict[str, Any]:
 
     Raises `InputError` if it is neither.
     """
-    if is_peft_folder(folder) and not (folder / "config.json").exists():
-        return model_tree(base_of(folder))
     if is_hf_folder(folder):
         return tree_of(sized(describe_folder(folder)[1]))
+    if is_adapter(folder) and not is_run_folder(folder):
+        return model_tree(base_of(folder))
     tree = Settings.of(folder).tree.get("recipe")
     model = tree.get("model") if isinstance(tree, dict) else None
     if not isinstance(model, dict):

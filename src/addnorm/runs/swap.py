@@ -23,16 +23,14 @@ from addnorm.convert.transfer.model import (
 )
 from addnorm.errors import InputError, Interrupted
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
-from addnorm.runs.build import build_model, save_model
+from addnorm.runs.build import build_model
 from addnorm.runs.changes import changed, with_depth
-from addnorm.runs.chat_template import write_template
 from addnorm.runs.evaluation import EvaluationData, Split
-from addnorm.runs.folder import write_settings
 from addnorm.runs.lock import LOCK, locked
 from addnorm.runs.quantized import check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
-from addnorm.runs.sentence_vectors import copy_modules
+from addnorm.runs.saving import write_run
 from addnorm.train.precision import resolve_device
 from addnorm.train.progress import ProgressBar
 from addnorm.train.schedule import LinearConfig
@@ -155,12 +153,10 @@ def _swap(
                 new, recipe.train, data, partial, run.model if options.distill else None, console
             )
             figures |= measured(data, {"recovered": new}, console)
-        write_settings(partial, recipe, run.text, run.labels)
-        copy_modules(run.folder, partial)
-        write_template(partial, recipe.data, run.folder, run.text)
-        save_model(partial, new)
+        swapped = replace(run, recipe=recipe, model=new.eval())
+        write_run(partial, swapped)
     return SwapReport(
-        run=Run(out, recipe, run.text, run.labels, new.eval()),
+        run=swapped.written_to(out),
         transfer=report,
         added=tuple(f"{name} = {_written(now)}" for name, (_, now) in added.items()),
         figures=figures,

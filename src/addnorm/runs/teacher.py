@@ -17,7 +17,6 @@ from addnorm.runs.named_rows import take_weights
 from addnorm.runs.quantized import check_float
 from addnorm.runs.run import Run
 from addnorm.runs.start import MatchReport, transfer_matching_weights
-from addnorm.runs.variables import variables_in
 from addnorm.train.average import weights_of
 from addnorm.train.intermediate import from_teacher
 
@@ -56,7 +55,7 @@ def open_teacher(
             _check_tokens(f"{where} has other {side} tokens", theirs, ours)
     for what, theirs, ours in (
         ("labels", run.labels, labels),
-        ("variables", variables_in(run.folder), variables),
+        ("variables", run.variables, variables),
     ):
         if sorted(theirs) != sorted(ours):
             both = (", ".join(side) or "none" for side in (theirs, ours))
@@ -68,7 +67,7 @@ def open_teacher(
 
 def _in_order(run: Run, labels: tuple[str, ...], variables: tuple[str, ...]) -> Run:
     """The run with its labels and variables in this order. Raises `InputError` if quantised."""
-    if run.labels == labels and variables_in(run.folder) == variables:
+    if run.labels == labels and run.variables == variables:
         return run
     check_float(run, "has its labels put in another order")
     model = build_model(run.recipe, run.text, labels)

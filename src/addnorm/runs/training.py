@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Loaders, build_loaders
 from addnorm.data.compact import Compact, Encoded
@@ -18,8 +19,6 @@ from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.nn.choices import check_choices
 from addnorm.runs.adapted import (
-    BASE,
-    TEACHER,
     check_beside,
     save_adapter,
     weights_digest,
@@ -37,21 +36,21 @@ from addnorm.runs.folder import (
     is_run,
     read_settings,
     write_recipe,
-    write_settings,
 )
+from addnorm.runs.layout import BASE, QUANTIZATION, TEACHER
 from addnorm.runs.lock import locked
 from addnorm.runs.machine import kernels_of
 from addnorm.runs.measured_with import measured_with
 from addnorm.runs.named_rows import take_weights
-from addnorm.runs.quantized import QUANTIZATION, check_float
+from addnorm.runs.quantized import check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
-from addnorm.runs.scaling import write_scaling
+from addnorm.runs.saving import write_around
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.task import target_unit
 from addnorm.runs.teacher import begin_from, open_teacher
-from addnorm.runs.variables import variables_of, write_variables
+from addnorm.runs.variables import variables_of
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
 from addnorm.train.checkpoint import checkpoints_in
@@ -181,13 +180,30 @@ class Prepared:
             assert self.recipe.train.start is not None
             save_adapter(folder, self.adapted, self.recipe.train.start)
 
+    def run(self, folder: Path) -> Run:
+        """The run as it is before its first step, and as it is resumed."""
+        return Run(
+            folder,
+            self.recipe,
+            self.tokenizers,
+            self.labels,
+            self.model,
+            scaling=self.data.scaling,
+            variables=variables_of(self.data.corpus),
+            bases=self.bases,
+        )
+
+    @property
+    def bases(self) -> tuple[Path, ...]:
+        """Where what is around the weights that training begins with is found."""
+        start = self.recipe.train.start
+        return () if start is None else places_of(start)
+
     def write_settings(self, folder: Path) -> None:
         """Write everything of a new run except its weights."""
         write_data_digests(folder, self.encoded)
         write_beside(folder, self.beside)
-        write_scaling(folder, self.data.scaling)
-        write_variables(folder, variables_of(self.data.corpus))
-        write_settings(folder, self.recipe, self.tokenizers, self.labels)
+        write_around(folder, self.run(folder))
 
     def write_changes(self, folder: Path, saved: Saved) -> None:
         """Write what is other now than in the saved run."""
@@ -256,8 +272,8 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
     Raises `Interrupted` and `NonFiniteError` as in training.
     """
     recipe = prepared.recipe
-    facts = (prepared.tokenizers, prepared.labels, prepared.model)
-    run = Run(folder, recipe, *facts, scaling=prepared.data.scaling)
+    run = prepared.run(folder)
+    run = run.written_to(folder) if prepared.adapted is None else run
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
     kernels = kernels_of(folder, console) if on_cpu else nullcontext()
     with kernels, ProgressBar(console, target_unit(run.task)) as bar:

@@ -304,7 +304,8 @@ def embed(
     check_choice("pooling", pooling or "mean", get_args(Pooling))
     if reads_files(run):
         return embedded_files(run, texts, pooling, batch_size)
-    folder = SentenceVectors.of(run.folder) if pooling is None else None
+    learnt = isinstance(run.model.head, SimilarityHead)
+    folder = None if learnt or pooling is not None else SentenceVectors.of(*run.places)
     if not texts:
         return embed(run, ["a"], pooling)[:0]
     found: list[Tensor] = []

@@ -1,11 +1,13 @@
 """The `modules.json` of sentence-transformers: which modules a folder has, and where each is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from addnorm.convert.core.settings import Settings
+from addnorm.convert.tokenizers.layouts import GENERATION
 from addnorm.convert.weights.header import parse_object
+from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
 from addnorm.files import read_file
 
@@ -55,8 +57,52 @@ def transformer_folder(folder: Path) -> Path:
     return named[0] if named and _names_a_model(named[0]) else folder
 
 
+def inner_places(folder: Path) -> tuple[Path, ...]:
+    """The folder, and its module `Transformer` where that is another."""
+    inner = transformer_folder(folder)
+    return (folder,) if inner == folder else (folder, inner)
+
+
+def places_of(folder: Path) -> tuple[Path, ...]:
+    """Where what is around the weights of a folder is looked up, the nearest first.
+
+    An adapter's files, then those of its base, and of the base's own base. The last has the
+    weights. Raises `InputError` where a base is missing or leads back to the adapter.
+    """
+    seen = [folder]
+    places = [*inner_places(folder)]
+    while is_adapter(seen[-1]):
+        base = base_of(seen[-1])
+        if any(base.samefile(one) for one in seen):
+            raise InputError(f"{folder}: the base of this adapter leads back to it: {base}")
+        seen.append(base)
+        places += inner_places(base)
+    return tuple(places)
+
+
+def find_file(places: Sequence[Path], *names: str) -> Path | None:
+    """The first file of one of these names, the nearest place first."""
+    files = (place / name for place in places for name in names)
+    return next((file for file in files if file.is_file()), None)
+
+
+def generating_place(places: Sequence[Path]) -> Path:
+    """The place that says how a model generates: in a file of its own, or with its weights."""
+    file = find_file(places, GENERATION)
+    return places[-1] if file is None else file.parent
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether this is a folder of a run, whose `config.json` has its recipe."""
+    return _has(folder, "recipe")
+
+
 def _names_a_model(folder: Path) -> bool:
+    return _has(folder, "model_type")
+
+
+def _has(folder: Path, key: str) -> bool:
     try:
-        return "model_type" in Settings.of(folder).tree
+        return key in Settings.of(folder).tree
     except InputError:
         return False

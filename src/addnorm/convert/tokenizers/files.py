@@ -60,13 +60,21 @@ ROLES = {
 }
 
 
-def load_tokenizers(folder: Path, model_type: str, config: Mapping[str, Any]) -> Tokenizers | None:
+def load_tokenizers(
+    folder: Path,
+    model_type: str,
+    config: Mapping[str, Any],
+    *,
+    generates: Path | None = None,
+) -> Tokenizers | None:
     """The tokenizers of a folder with this `config.json`; None if it has no tokenizer files.
 
+    `generates` is the folder that says how the model generates, where it is another.
     Raises `InputError` naming a damaged file, or a missing one in an incomplete layout.
     """
-    own = generation_file(folder) == GENERATION
-    generation = read_object(folder / GENERATION) if own else config
+    place = generates or folder
+    own = generation_file(place) == GENERATION
+    generation = read_object(place / GENERATION) if own else config
     given = (read_object(folder / NAMES), read_object(folder / SETTINGS))
     settings = {key: value for one in given for key, value in one.items() if value is not None}
     here = Folder(folder, model_type, config, generation, settings)
@@ -80,6 +88,11 @@ def load_tokenizers(folder: Path, model_type: str, config: Mapping[str, Any]) ->
         missing = [name for name in best if name not in present]
         raise InputError(f"{folder} has {' and '.join(present)}, but no {' and '.join(missing)}")
     return None
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has any file of a tokenizer."""
+    return any((folder / name).exists() for needs in LAYOUTS for name in needs)
 
 
 def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max_len: int) -> None:

@@ -16,6 +16,7 @@ from addnorm.files import read_file
 from addnorm.nn.low_rank import LowRank
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+WHOLE = ("model.safetensors", "model.safetensors.index.json")
 PREFIX = "base_model.model."
 
 # fmt: off
@@ -53,6 +54,11 @@ class PeftAdapter:
 def is_peft_folder(folder: Path) -> bool:
     """Whether a folder holds an adapter."""
     return (folder / CONFIG).is_file()
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter, and no whole model."""
+    return is_peft_folder(folder) and not any((folder / name).is_file() for name in WHOLE)
 
 
 def base_of(folder: Path) -> Path:
