@@ -70,8 +70,8 @@ class Outer:
         ({"size": 1, "drop": {"q": 1}}, "Outer: drop.q is not a field. Valid: p."),
         ({"size": 1, "several": [{"q": 1}]}, "Outer: several.0.q is not a field. Valid: p."),
         ({"size": 10}, "Outer: size must be below 10"),
-        ({"size": 1, "drop": {"p": -1}}, "Outer: drop.p = -1: input should be greater than or"),
-        ({"size": []}, "Outer: size = []: input should be a valid integer."),
+        ({"size": 1, "drop": {"p": -1}}, "Outer: drop.p = -1: must be at least 0 and less than 1."),
+        ({"size": []}, "Outer: size = []: must be an integer."),
     ],
 )
 def test_a_mistake_is_one_sentence_in_python(values: dict[str, object], said: str) -> None:

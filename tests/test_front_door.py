@@ -260,7 +260,7 @@ MISTAKES = {
     "an.DecoderConfig(norm='rmsnrom')": "norm = 'rmsnrom' does not exist. Did you mean 'rmsnorm'?",
     "an.DecoderConfig(norm={'kind': 'rmsnorm', 'epss': 1})": "epss is not a field. "
     "Did you mean 'eps'?",
-    "an.AttentionConfig(n_heads=0)": "n_heads = 0: input should be greater than 0.",
+    "an.AttentionConfig(n_heads=0)": "n_heads = 0: must be greater than 0.",
     "an.train(an.DecoderConfig(), an.text(['x']), stpes=10)": "Did you mean 'steps'?",
     "an.train(an.DecoderConfig(), an.text(['x']), tokenizer='chra', steps=1)": "'char'?",
     "an.text(['x'], valid_fracton=0.1)": "Did you mean 'valid_fraction'?",

@@ -136,7 +136,7 @@ def test_a_word_is_the_part_with_its_defaults() -> None:
         (TakesNothing(), r"AddNorm calls build\(d_model\)"),
         ({"kind": f"{__name__}:BuildsNothing"}, "has no method build"),
         ({"kind": OWN, "alfa": 1}, "Did you mean 'alpha'"),
-        ({"kind": OWN, "alpha": "much"}, "alpha: Input should be a valid number"),
+        ({"kind": OWN, "alpha": "much"}, "alpha: must be a number"),
         ({"kind": f"{__name__}:Scald"}, "Did you mean 'Scaled'"),
         ({"kind": "no_such_module:Scaled"}, "--import no_such_module"),
         ({"kind": "os:system"}, "no part"),

@@ -38,7 +38,7 @@ def test_both_forms_are_read_and_written(value: Any) -> None:
     [
         ("men", "pooling = 'men' does not exist. Did you mean 'mean'? Valid: mean, max."),
         ({"sise": 3}, "pooling.sise is not a field. Did you mean 'size'? Valid: size."),
-        ({"size": "x"}, "pooling.size = 'x': input should be a valid integer"),
+        ({"size": "x"}, "pooling.size = 'x': must be an integer"),
     ],
 )
 def test_an_error_is_about_the_form_that_was_meant(value: Any, message: str) -> None:

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from pydantic_core.core_schema import ErrorType
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 T = TypeVar("T")
 
@@ -137,14 +137,14 @@ def sentence(config: type, error: ErrorDetails) -> str:
     match error["type"]:
         case "unexpected_keyword_argument":
             valid = [field.name for field in fields(_class_at(config, loc[:-1]) or config)]
-            return f"{where}: {name} is not a field.{_choices(str(loc[-1]), valid)}"
+            return f"{where}: {name} is not a field.{choices(str(loc[-1]), valid)}"
         case "union_tag_invalid":
             tag, valid = str(context["tag"]), _quoted(context["expected_tags"])
-            return f"{where}: {name} = {_short(tag)} does not exist.{_choices(tag, valid)}"
+            return f"{where}: {name} = {_short(tag)} does not exist.{choices(tag, valid)}"
         case "literal_error":
             valid = _quoted(context["expected"])
             given_word = str(error["input"])
-            return f"{where}: {name} = {given} does not exist.{_choices(given_word, valid)}"
+            return f"{where}: {name} = {given} does not exist.{choices(given_word, valid)}"
         case "missing" | "missing_keyword_only_argument" | "missing_argument":
             return f"{where}: {name} is missing."
         case "value_error":
@@ -152,7 +152,61 @@ def sentence(config: type, error: ErrorDetails) -> str:
         case "unexpected_positional_argument":
             return f"{where} takes names and values only, such as {_example(config)}."
         case _:
-            return f"{where}: {name} = {given}: {error['msg'][0].lower()}{error['msg'][1:]}."
+            annotation = _annotation_at(config, loc)
+            return f"{where}: {name} = {given}: {problem_of(error, annotation)}."
+
+
+_PLAIN = (
+    ("Input should", "must"),
+    ("greater than or equal to", "at least"),
+    ("less than or equal to", "at most"),
+    ("a valid integer, unable to parse string as an integer", "an integer"),
+    ("a valid number, unable to parse string as a number", "a number"),
+    ("a valid integer", "an integer"),
+    ("a valid", "a"),
+)
+"""What pydantic writes, and what is written in its place."""
+
+_LIMITS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
+
+
+def problem_of(error: ErrorDetails, annotation: object = None) -> str:
+    """What is wrong with a value, without its name: `must be greater than 0 and at most 1`.
+
+    `annotation` is that of the field, for both ends of the range that it allows.
+    """
+    words = error["msg"]
+    if error["type"] == "value_error":
+        return words.removeprefix("Value error, ")
+    for theirs, ours in _PLAIN:
+        words = words.replace(theirs, ours)
+    if "than" in error["type"] or error["type"] == "finite_number":
+        limits = [f"{_LIMITS[name]} {_plain(value)}" for name, value in _limits(annotation)]
+        number = "a finite number" if error["type"] == "finite_number" else ""
+        words = f"must be {number}" if number else words
+        if limits:
+            words = f"must be {number} {' and '.join(limits)}".replace("  ", " ")
+    return words[:1].lower() + words[1:]
+
+
+def _plain(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:g}"
+
+
+def _limits(annotation: Any) -> Iterator[tuple[str, float]]:
+    """The bounds that an annotation gives a number, such as `("gt", 0)`."""
+    for constraint in getattr(annotation, "__metadata__", ()):
+        for one in getattr(constraint, "metadata", [constraint]):
+            yield from ((name, getattr(one, name)) for name in _LIMITS if hasattr(one, name))
+    for inner in get_args(annotation):
+        yield from _limits(inner) if not isinstance(inner, str | int | float) else ()
+
+
+def _annotation_at(config: type, loc: tuple[int | str, ...]) -> Any:
+    """The annotation of the field at a location; None if unknown."""
+    owner = _class_at(config, loc[:-1]) or (config if len(loc) == 1 else None)
+    hints = {} if owner is None else get_type_hints(owner, include_extras=True)
+    return hints.get(str(loc[-1])) if loc else None
 
 
 def _class_at(config: type, loc: tuple[int | str, ...]) -> Any:
@@ -189,10 +243,6 @@ def _quoted(words: Any) -> list[str]:
     return re.findall(r"'([^']*)'", str(words))
 
 
-def _choices(name: str, valid: list[str]) -> str:
-    return f"{nearest(name, valid)} Valid: {', '.join(valid)}."
-
-
 def _example(config: type) -> str:
     names = [field.name for field in fields(config) if field.name != "kind"]  # pyright: ignore[reportArgumentType]
     return f"{config.__name__}({names[0]}=...)" if names else f"{config.__name__}()"
@@ -207,4 +257,4 @@ def first_problem(error: ValidationError) -> str:
     """The first thing wrong in a file, after the field that it is in."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or "the file"
-    return f"{where}: {first['msg']}"
+    return f"{where}: {problem_of(first)}"

@@ -58,39 +58,183 @@ FUNCTIONS = frozenset(_FUNCTIONS.split())
 """Activation functions of other libraries, for which no similar name is suggested."""
 
 
-OTHER_NAMES = {
-    "rope": "rotary",
-    "prenorm": "pre",
-    "pre_norm": "pre",
-    "pre_ln": "pre",
-    "postnorm": "post",
-    "post_norm": "post",
-    "post_ln": "post",
-    "rnn": "recurrent",
-    "lstm": "recurrent",
-    "gru": "recurrent",
-    "cnn": "convolution",
-    "swiglu": "gated",
-    "geglu": "gated",
-    "gpt": "decoder",
-    "bert": "encoder",
-    "seq2seq": "encoder_decoder",
-    "gate": "output",
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    # parts of models
+    "rope": ("rotary",),
+    "prenorm": ("pre",),
+    "pre_norm": ("pre",),
+    "pre_ln": ("pre",),
+    "postnorm": ("post",),
+    "post_norm": ("post",),
+    "post_ln": ("post",),
+    "rnn": ("recurrent",),
+    "lstm": ("recurrent",),
+    "gru": ("recurrent",),
+    "cnn": ("convolution",),
+    "swiglu": ("gated",),
+    "geglu": ("gated",),
+    "gpt": ("decoder",),
+    "bert": ("encoder",),
+    "seq2seq": ("encoder_decoder",),
+    "gate": ("output",),
+    # devices and types of numbers
+    "gpu": ("cuda",),
+    "nvidia": ("cuda",),
+    "metal": ("mps",),
+    "apple": ("mps",),
+    "fp32": ("float32",),
+    "float": ("float32",),
+    "single": ("float32",),
+    "fp16": ("float16",),
+    "half": ("float16",),
+    "bf16": ("bfloat16",),
+    "fp64": ("float64",),
+    "double": ("float64",),
+    "8": ("int8",),
+    "8bit": ("int8",),
+    "4": ("int4",),
+    "4bit": ("int4",),
+    "nf4": ("int4",),
+    # forms of files
+    "pytorch": ("hf",),
+    "torch": ("hf",),
+    "pt": ("hf",),
+    "safetensors": ("hf",),
+    "transformers": ("hf",),
+    "huggingface": ("hf",),
+    "hugging_face": ("hf",),
+    "onnxruntime": ("onnx",),
+    "ort": ("onnx",),
+    "ct2": ("ctranslate2",),
+    "ggml": ("gguf",),
+    "llamacpp": ("gguf",),
+    "llama.cpp": ("gguf",),
+    ".txt": (".jsonl", ".csv", ".svg"),
+    ".json": (".jsonl",),
+    ".csv": (".jsonl",),
+    ".tsv": (".jsonl", ".csv"),
+    ".npz": (".npy",),
+    ".pt": (".safetensors",),
+    ".pth": (".safetensors",),
+    ".bin": (".safetensors",),
+    ".jpg": (".png",),
+    ".jpeg": (".png",),
+    ".gif": (".png",),
+    ".webp": (".png",),
+    ".eps": (".pdf",),
+    ".ps": (".pdf",),
+    ".html": (".svg",),
+    # choices
+    "max": ("minmax", "mean"),
+    "avg": ("mean",),
+    "average": ("mean",),
+    "cls": ("first",),
+    "bos": ("first",),
+    "eos": ("last",),
+    "pooler": ("head",),
+    "val": ("valid",),
+    "dev": ("valid",),
+    "validation": ("valid",),
+    "eval": ("valid",),
+    "strict": ("stop",),
+    "raise": ("stop",),
+    "ignore": ("skip",),
+    "flop": ("flops",),
+    "compute": ("flops",),
+    "params": ("parameters",),
+    "size": ("parameters",),
+    "grad": ("gradients",),
+    "rtn": ("nearest",),
+    "round": ("nearest",),
+    "yes": ("true",),
+    "no": ("false",),
+    # fields
+    "learning_rate": ("lr", "train.lr"),
+    "hidden_size": ("d_model", "model.d_model"),
+    "num_hidden_layers": ("n_layers", "model.n_layers"),
+    "num_beams": ("beams", "eval.decoding.beams"),
+    "max_length": ("max_new_tokens", "model.max_len"),
+    "output": ("out",),
 }
-"""What people also call what has another name here."""
+"""What other libraries and people call what has another name here, the likeliest meaning first."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string."""
+    """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string.
+
+    A name is close that differs in a third of its letters at most, shares its beginning, or has
+    the same words among others; what all share, such as the ending of file names, does not count.
+    """
+    match = closest(name, valid)
+    return "" if match is None else f" Did you mean {match!r}?"
+
+
+def choices(name: str, valid: Iterable[str]) -> str:
+    """The hint of `nearest`, and after it the valid names: the first ones, if there are many."""
+    valid = list(valid)
+    return f"{nearest(name, valid)} Valid: {some_of(valid)}."
+
+
+def some_of(names: Iterable[str], most: int = 24) -> str:
+    """Names with commas between; of more than `most`, the first ones and the number of others."""
+    names = list(names)
+    few = names if len(names) <= most else names[: most - 4]
+    more = len(names) - len(few)
+    return ", ".join(few) + (f" and {more} more" if more else "")
+
+
+def closest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name closest to `name`; None where none is close (see `nearest`)."""
     from difflib import get_close_matches
 
     valid = list(valid)
-    if name.lower() in FUNCTIONS:
-        return ""
-    if (other := OTHER_NAMES.get(name.lower())) in valid and name not in valid:
-        return f" Did you mean {other!r}?"
-    matches = get_close_matches(name, list(valid), n=1, cutoff=0.5)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    key = _key(name)
+    if not key or key in FUNCTIONS:
+        return None
+    keys = {_key(one): one for one in reversed(valid)}
+    for other in OTHER_NAMES.get(key, ()) if name not in valid else ():
+        if other in keys:
+            return keys[other]
+    if "." not in key:
+        keys |= {_key(one).rpartition(".")[2]: one for one in reversed(valid)} | keys
+    matches = get_close_matches(key, keys, n=20, cutoff=0.5)
+    return next((keys[match] for match in matches if _is_close(key, match)), None)
+
+
+def _key(name: str) -> str:
+    """A name without what is no difference: case, hyphens, the dashes of an option."""
+    return name.lower().lstrip("-").replace("-", "_")
+
+
+def _is_close(name: str, other: str) -> bool:
+    """Whether one of two names may have been meant by the other, without the parts they share."""
+    if min(len(name), len(other)) >= 3 and (name.startswith(other) or other.startswith(name)):
+        return True
+    ours, theirs = name.split("."), other.split(".")
+    for end in (-1, 0):
+        while min(len(ours), len(theirs)) > 1 and ours[end] == theirs[end]:
+            del ours[end], theirs[end]
+    name, other = ".".join(ours), ".".join(theirs)
+    short, long = sorted((name, other), key=len)
+    same = next(
+        (i for i, pair in enumerate(zip(short, long, strict=False)) if len({*pair}) > 1), len(short)
+    )
+    begins = same >= 4 and 3 * same >= 2 * len(short)
+    words = {*short.split("_")} <= {*long.split("_")} and len(short) > 1
+    return begins or words or _edits(name, other) <= (len(long) + 1) // 3
+
+
+def _edits(one: str, other: str) -> int:
+    """The number of letters inserted, deleted, replaced, or exchanged with the next one."""
+    before, row = [], [*range(len(other) + 1)]
+    for i, a in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, b in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and (a, b) == (other[j - 2], one[i - 2]):
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
@@ -102,8 +246,7 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
         for name in values:
             if name not in valid:
                 raise InputError(
-                    f"{function.__name__}() has no argument {name}.{nearest(name, valid)} "
-                    f"Valid: {', '.join(valid)}."
+                    f"{function.__name__}() has no argument {name}.{choices(name, valid)}"
                 )
         return function(*args, **values)
 

@@ -1,6 +1,7 @@
-"""Reading regular files up to a size limit, names of encodings, and the place of the caches."""
+"""Files and folders: reading up to a size limit, what is missing, encodings, the caches' place."""
 
 import os
+import re
 import stat
 from encodings.aliases import aliases
 from pathlib import Path
@@ -31,6 +32,49 @@ def read_file(file: Path, most: int = SETTINGS) -> bytes:
     if long or len(data) > most:
         raise InputError(f"{file}: too large: what it is for has at most {most:,} bytes")
     return data
+
+
+MODEL_FILES = ("config.json", "adapter_config.json", "modules.json")
+"""The folder of a model has one of these: a run, a Hugging Face folder, an adapter."""
+ON_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise `InputError` if no model can be in a folder, without opening anything.
+
+    The message has the nearest folder of a model; for a name of the Hugging Face Hub, how its model
+    is downloaded, since nothing here does so.
+    """
+    if any((folder / name).exists() for name in MODEL_FILES) or (folder / ".lock").exists():
+        return
+    siblings = {
+        file.parent.name for name in MODEL_FILES for file in folder.parent.glob(f"*/{name}")
+    }
+    near = nearest(folder.name, sorted(siblings))
+    if folder.is_dir():
+        raise InputError(f"{folder}: not a run folder: no config.json.{near}")
+    if folder.exists():
+        raise InputError(f"{folder}: a file, not a run folder.{near}")
+    raise InputError(f"{folder}: no such folder.{near}{download_hint(str(folder))}")
+
+
+def download_hint(name: str) -> str:
+    """How a model of this name on the Hugging Face Hub is had; empty for what is no such name."""
+    folder = Path(name)
+    here = folder.parent != Path() and folder.parent.is_dir()
+    if here or not ON_THE_HUB.fullmatch(name):
+        return ""
+    return (
+        f" Nothing is downloaded: for a model of the Hugging Face Hub, run "
+        f"`hf download {name} --local-dir {folder.name}` and give the folder {folder.name}."
+    )
+
+
+def check_recipe_file(file: Path) -> None:
+    """Raise `InputError`, with the nearest name, if there is no file."""
+    if not (file.exists() or file.is_symlink()):
+        names = [path.name for path in file.parent.glob("*.toml")]
+        raise InputError(f"{file}: no such recipe.{nearest(file.name, names)}")
 
 
 def nearest_encoding(name: str) -> str:

@@ -31,7 +31,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from addnorm.errors import nearest
+from addnorm.config import problem_of
+from addnorm.errors import choices, nearest
 
 ENTRY_POINTS = "addnorm.parts"
 """The entry-point group in which installed packages register their parts."""
@@ -141,7 +142,8 @@ class Family:
         elif from_file and entry.value.partition(":")[0] not in sys.modules:
             raise ValueError(
                 f"{kind!r} is a part of an installed package: a file that is only read imports "
-                f"nothing. Name it with --import {entry.value.partition(':')[0]}"
+                f"nothing. Import {entry.value.partition(':')[0]} before, on the command line by "
+                f"`addnorm … --import {entry.value.partition(':')[0]}`"
             )
         else:
             found = entry.load()
@@ -248,16 +250,14 @@ def construct(part: type, table: Mapping[str, Any], context: Any = None) -> Any:
     for name in given:
         if name not in known:
             valid = [one for one in known if one != "kind"]
-            listed = f" Valid: {', '.join(valid)}." if valid else " It has no fields."
-            raise ValueError(
-                f"{name} is no field of {kind_of(part)}.{nearest(name, valid)}{listed}"
-            )
+            listed = choices(name, valid) if valid else " It has no fields."
+            raise ValueError(f"{name} is no field of {kind_of(part)}.{listed}")
     try:
         return _adapter(part).validate_python(given, context=context)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        problem = first["msg"].removeprefix("Value error, ")
+        problem = problem_of(first)
         raise ValueError(f"{kind_of(part)}: {where + ': ' if where else ''}{problem}") from error
 
 
@@ -336,8 +336,8 @@ def _imported(kind: str) -> Any:
     module = sys.modules.get(module_name)
     if module is None:
         raise ValueError(
-            f"{kind!r} needs the module {module_name}, which is not imported: name it with "
-            f"--import {module_name}.py"
+            f"{kind!r} needs the module {module_name}: import it before, on the command line by "
+            f"`addnorm … --import {module_name}.py`"
         )
     found: Any = module
     for name in path.split("."):

@@ -41,7 +41,7 @@ def test_what_is_no_part_is_one_message() -> None:
     class Nothing:
         """No part."""
 
-    with pytest.raises(InputError, match="fits no family: say with --family"):
+    with pytest.raises(InputError, match="fits no family: say with `family`"):
         family_name(Nothing)
     with pytest.raises(InputError, match="Did you mean 'norm'"):
         family_name(my_parts.DyTConfig, "nrom")
@@ -56,15 +56,15 @@ def test_a_person_who_names_a_part_has_it_imported(
     (tmp_path / "parts_of_mine.py").write_text("class Thing:\n    size = 3\n")
     monkeypatch.chdir(tmp_path)
     try:
-        assert named_object("parts_of_mine:Thing.size", "--part") == 3
-        with pytest.raises(InputError, match=r"--part .* has no Thign. Did you mean 'Thing'"):
-            named_object("parts_of_mine:Thign", "--part")
+        assert named_object("parts_of_mine:Thing.size", "part") == 3
+        with pytest.raises(InputError, match=r"`part = .* has no Thign. Did you mean 'Thing'"):
+            named_object("parts_of_mine:Thign", "part")
     finally:
         sys.modules.pop("parts_of_mine", None)
     with pytest.raises(InputError, match="give the module and the name"):
-        named_object("Thing", "--part")
+        named_object("Thing", "part")
     with pytest.raises(InputError, match="no such module"):
-        named_object("no_module_at_all:Thing", "--definition")
+        named_object("no_module_at_all:Thing", "definition")
 
 
 def test_examples() -> None:

@@ -35,7 +35,7 @@ def test_a_part() -> None:
 def test_a_wrong_family() -> None:
     with pytest.raises(InputError, match="Did you mean 'norms'"):
         parts("norm")
-    with pytest.raises(InputError, match="There are positions, "):
+    with pytest.raises(InputError, match="Valid: positions, "):
         parts("?")
 
 

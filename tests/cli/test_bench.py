@@ -41,7 +41,7 @@ def test_a_work_is_measured_and_kept(
     [
         (["dekode"], "Did you mean 'decode'?"),
         (["decode", "--rounds", "0"], "--rounds"),
-        (["--ruonds", "1"], "Did you mean --rounds?"),
+        (["--ruonds", "1"], "Did you mean '--rounds'?"),
     ],
 )
 def test_mistakes(words: list[str], expected: str, addnorm: Command) -> None:

@@ -69,7 +69,7 @@ def test_compiled_models_count_too(addnorm: Command, monkeypatch: pytest.MonkeyP
         (["--jobs", "0"], "--jobs"),
         (["--part", "my_parts"], "give the module and the name"),
         (["--definition", "a:b"], "name it with --part"),
-        (["--smaple", "1"], "Did you mean --sample?"),
+        (["--smaple", "1"], "Did you mean '--sample'?"),
     ],
 )
 def test_mistakes(words: list[str], expected: str, addnorm: Command) -> None:

@@ -39,7 +39,7 @@ def test_what_cannot_be_compared(run_of: RunOf, tmp_path: Path, addnorm: Command
         ([here], "two runs or more"),
         ([here, here], "two runs or more"),
         ([here, tmp_path], "no config.json"),
-        ([here, tmp_path / "gone"], "nothing is there"),
+        ([here, tmp_path / "gone"], "no such folder"),
         ([here, run_of("translation")], "nothing to compare"),
     ]:
         code, out, err = addnorm("compare", *words)

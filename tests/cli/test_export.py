@@ -37,7 +37,7 @@ def test_mistakes_are_one_message(run: Path, tmp_path: Path, addnorm: Command) -
     assert "Did you mean 'gpt2'?" in err
     code, _, err = addnorm("export", tmp_path / "nothing", tmp_path / "x")
     assert code == 2
-    assert err.startswith(f"addnorm: {tmp_path / 'nothing'}: not a run folder")
+    assert err.startswith(f"addnorm: {tmp_path / 'nothing'}: no such folder")
     code, _, err = addnorm("export", run, tmp_path / "x", "--to", "tf")
     assert code == 2
     assert not (tmp_path / "x").exists()

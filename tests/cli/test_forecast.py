@@ -64,7 +64,7 @@ def test_from_the_command_line(
         (["when,low,hihg", *waves()[1:3]], (), "no column 'high'"),
         (waves(), ("--until", "2030-01-01"), "goes from 2020-01-01"),
         (waves(), ("--horizon", "0"), "give 1 at least"),
-        (waves(), ("--plot", "f.gif"), "a picture ends in .png"),
+        (waves(), ("--plot", "f.gif"), "Valid: .png"),
         (waves(), ("--truth", "none.csv"), "none.csv does not exist"),
         (waves(), ("--truth", "s.csv"), "it holds no truth for it"),
     ],

@@ -45,9 +45,9 @@ def test_numbers_of_a_hugging_face_folder(tmp_path: Path, addnorm: Command) -> N
         (["--layers", "0,x"], "--layers 0,x: numbers from 0 with commas between, such as 0,2"),
         (["--layers", "3"], "there is no layer 3: this model has 0 to 0"),
         (["--heads", "0,7"], "there is no head 7: this model has 0 to 1"),
-        (["--out", "a.txt"], "a picture ends in .png, .svg, .pdf"),
+        (["--out", "a.txt"], "Valid: .png, .svg, .pdf"),
         (["--target", "Sein"], "only an encoder–decoder reads a target"),
-        (["--only", "deepth"], '"depth"'),
+        (["--only", "deepth"], "Did you mean 'depth'?"),
     ],
 )
 def test_a_mistake_is_one_message(

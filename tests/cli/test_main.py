@@ -144,7 +144,7 @@ def test_help_says_what_the_options_do(name: str, addnorm: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["gen"], "Available commands"),
+        (["gen"], "no command 'gen'. Did you mean 'generate'?"),
         (["train"], "train needs a recipe, a TOML file"),
         (["train", "r.toml", "--lr", "1"], "Did you mean '--train.lr'?"),
         (
@@ -158,17 +158,20 @@ def test_help_says_what_the_options_do(name: str, addnorm: Command) -> None:
         (["help", "trian"], "Did you mean 'train'?"),
         (["train", "none.toml"], "no such recipe"),
         (["train", "r.toml", "--dryrun"], "Did you mean '--dry-run'?"),
-        (["generate", "none"], "not a run folder"),
+        (["generate", "none"], "none: no such folder. Nothing is downloaded: "),
         (["generate", "none", "--beems", "5"], "Did you mean '--beams'?"),
-        (["generate", "none", "--beams", "five"], 'unable to convert "five" into int'),
-        (["evaluate", "none", "--split", "tset"], '"valid", "test"'),
+        (["generate", "none", "--beams", "five"], "--beams five: must be an integer"),
+        (
+            ["evaluate", "none", "--split", "tset"],
+            "--split tset: no such choice. Did you mean 'test'? Valid: valid, test.",
+        ),
         (["classify", "none", "--jsn"], "Did you mean '--json'?"),
         (["classify"], "classify: RUN is missing. See `addnorm help classify`"),
         (["look", "none"], "look: TEXT is missing"),
         (["swap", "none"], "swap: --out is missing"),
         (["swap", "none", "--out"], "--out requires an argument"),
         (["schema", "recipe.json", "x"], "schema: unexpected: recipe.json x. See `addnorm help"),
-        (["info", "none"], "not a run folder"),
+        (["info", "none"], "none: no such folder"),
     ],
 )
 def test_a_mistake_is_one_message(words: list[str], expected: str, addnorm: Command) -> None:

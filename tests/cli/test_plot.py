@@ -24,7 +24,7 @@ def test_what_cannot_be_drawn(tmp_path: Path, run_of: RunOf, addnorm: Command) -
     for words, expected in [
         ([], "plot needs a run folder"),
         ([tmp_path], "no step in"),
-        ([run_of("language"), "--out", tmp_path / "a.txt"], "a picture ends in .png, .svg, .pdf"),
+        ([run_of("language"), "--out", tmp_path / "a.txt"], "Valid: .png, .svg, .pdf"),
     ]:
         code, out, err = addnorm("plot", *words)
         assert (code, out) == (2, "")

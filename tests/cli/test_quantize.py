@@ -123,7 +123,7 @@ def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command)
         (["--out", "x", "--smoothing", "0"], "--smoothing 0: give a number between 0 and 1"),
         (["--out", "x", "--resume"], "--resume is for `addnorm train`"),
         (["--out", "x", "--weights-only", "--smoothing", "0.5"], "weights_only rounds none"),
-        (["--out", "x", "--plot", "x.gif"], "a picture ends in"),
+        (["--out", "x", "--plot", "x.gif"], "Valid: .png"),
         (["--out", "x", "--keep", "*"], "nothing to quantise: all"),
         (
             ["--out", "x", "--keep-worst", "1000"],

@@ -73,8 +73,8 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         ([run, "--sett", "norm=rmsnorm", "--out", out], "Did you mean '--set'?"),
         ([run, "--set", "norm=rmsnorm", "--out", run], "something is there already"),
         ([run, "--model.norm", "rmsnorm", "--out", out], "changed by --set norm=…"),
-        ([run, "--layers", "one", "--out", out], 'unable to convert "one" into int'),
-        ([tmp_path / "none", "--set", "norm=rmsnorm", "--out", out], "not a run folder"),
+        ([run, "--layers", "one", "--out", out], "--layers one: must be an integer"),
+        ([tmp_path / "none", "--set", "norm=rmsnorm", "--out", out], "no such folder"),
     ]:
         code, said, err = addnorm("swap", *words)
         assert (code, said) == (2, "")

@@ -115,7 +115,7 @@ def test_rows_without_an_answer_are_counted(tmp_path: Path) -> None:
 WRONG = {
     "no list": ({"messages": "hello"}, "talk.jsonl:1: expected a list of messages, not 'hello'"),
     "empty": ({"messages": []}, "expected a list of messages"),
-    "no column": ({"mesages": TALK}, "no column 'messages' among mesages. Did you mean 'mesages'?"),
+    "no column": ({"mesages": TALK}, "no column 'messages'. Did you mean 'mesages'?"),
     "a role": (
         {"messages": [{"role": "asistant", "content": "x"}]},
         "message 1: role 'asistant'. Did you mean 'assistant'? Valid: system, user, assistant.",

@@ -157,7 +157,7 @@ def test_a_missing_array_and_a_missing_file(tmp_path: Path) -> None:
     path = write(tmp_path)
     said = refusal(path, train=("x_trian", "y_train"))
     assert said.endswith(
-        "no array 'x_trian' among x_train, y_train, x_test, y_test. Did you mean 'x_train'?"
+        "no array 'x_trian'. Did you mean 'x_train'? Valid: x_train, y_train, x_test, y_test."
     )
     with pytest.raises(InputError, match=r"Did you mean 'images\.npz'"):
         ImagesConfig(file=Path("image.npz"), root=tmp_path).load()

@@ -112,8 +112,8 @@ ROWS = [{"t": f"2020-01-0{i}", "a": i, "b": -i} for i in range(1, 5)]
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"a": ...}, "s.jsonl:3: no column 'a' among t, b"),
-        ({"t": ...}, "s.jsonl:3: no column 't' among a, b"),
+        ({"a": ...}, "s.jsonl:3: no column 'a'.*Valid: t, b"),
+        ({"t": ...}, "s.jsonl:3: no column 't'.*Valid: a, b"),
         ({"c": 1}, "s.jsonl:3: a column 'c' that the first row lacks: name the columns"),
         ({"a": 10**400}, "s.jsonl:3: a = 1000.* is no number"),
         ({"a": True}, "s.jsonl:3: a = True is no number"),
@@ -146,8 +146,8 @@ def test_parquet_of_every_unit_of_time(unit: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("time", "columns", "message"),
     [
-        ("dat", (), "no column 'dat' among date, a, b. Did you mean 'date'"),
-        (None, ("a", "c"), "no column 'c' among"),
+        ("dat", (), "no column 'dat'. Did you mean 'date'"),
+        (None, ("a", "c"), "no column 'c'."),
         (None, ("a", "a"), "each variable once"),
         (None, ("a", "date"), "each variable once, no times"),
     ],

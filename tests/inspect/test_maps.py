@@ -72,7 +72,7 @@ def test_of_too_many_some_are_chosen_evenly_and_it_is_said() -> None:
     assert {b - a for a, b in pairwise(chosen)} <= {3, 4}
     shown = maps(48, 2)
     assert omitted(shown) == (
-        "16 of 48 layers and 2 of 2 heads are drawn small: --layers and --heads choose others."
+        "16 of 48 layers and 2 of 2 heads are drawn small: `layers` and `heads` choose others."
     )
     small, _ = boxes_of(shown, Lettering.of(PIECES), 1.0)
     [table] = drawn(small)

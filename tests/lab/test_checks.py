@@ -42,9 +42,9 @@ def test_language_models_of_other_tokens_are_compared_by_characters(tmp_path: Pa
     assert comparable(same, "language", None, "loss") == "loss"
     assert comparable(other, "language", None, "loss") == "bits_per_character"
     assert comparable(same, "language", "bits_per_character", "loss") == "bits_per_character"
-    with pytest.raises(InputError, match="take --metric bits_per_character"):
+    with pytest.raises(InputError, match="take `metric` = bits_per_character"):
         comparable(other, "language", "loss", "loss")
-    with pytest.raises(InputError, match="take --metric bleu"):
+    with pytest.raises(InputError, match="take `metric` = bleu"):
         comparable(other, "translation", None, "loss")
     with pytest.raises(InputError, match="different tokens"):
         comparable(other, "masked_language", "accuracy", "loss")

@@ -41,7 +41,7 @@ def test_what_cannot_be_matched_is_refused(tmp_path: Path) -> None:
     assert "cannot be matched by model.feedforward.d_ff" in large.refused
     variants = variants_of(read, {"model.feedforward.d_ff": ["16", "128"]})
     [_, varied] = matched(read, variants, cost_of("parameters", variants))
-    assert "--match-by" in varied.refused
+    assert "match by another field" in varied.refused
 
 
 def test_flops_are_counted_by_hand(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_field_that_is_none_is_named(field: str, message: str, tmp_path: Path)
     """Before anything else, where the variants cost the same already too."""
     read = reader_of(recipe_file(tmp_path))
     variants = variants_of(read, {"model.norm": ["layernorm", "rmsnorm"]})
-    with pytest.raises(InputError, match=f"--match-by {field}: "):
+    with pytest.raises(InputError, match=f"`match_by = {field}`: "):
         matched(read, variants, lambda _: 1.0, field)
     with pytest.raises(InputError, match=message):
         matched(read, variants, lambda _: 1.0, field)

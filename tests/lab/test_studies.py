@@ -169,9 +169,9 @@ def test_a_digest_is_of_all_that_decides(tmp_path: Path) -> None:
 def test_wrong_designs(tmp_path: Path) -> None:
     file, out = recipe_file(tmp_path), tmp_path / "out"
     norms = {"model.norm": ["layernorm", "rmsnorm"]}
-    with pytest.raises(InputError, match=r"--metric blue: .*Valid: loss"):
+    with pytest.raises(InputError, match=r"`metric = blue`: .*Valid: loss"):
         study_of(file, out, Design(vary=norms, metric="blue"))
-    with pytest.raises(InputError, match="at least one"):
+    with pytest.raises(InputError, match="must be at least 1"):
         study_of(file, out, Design(vary=norms, seeds=0))
     with pytest.raises(InputError, match="nothing is left to compare norm=layernorm with"):
         study_of(file, out, Design(vary={"model.norm": ["layernorm", "rmsnrom"]}))
@@ -213,7 +213,7 @@ def test_another_grid_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     study = small_study(tmp_path)
     study.write_settings()
     design = Design(vary={"model.d_model": ["16", "32"]})
-    with pytest.raises(InputError, match=r"a study of model\.norm is there: give another --out"):
+    with pytest.raises(InputError, match=r"a study of model\.norm is there: give another `out`"):
         study_of(recipe_file(tmp_path), study.folder, design)
     more = Design(vary={"model.norm": ["layernorm", "rmsnorm", "scalenorm"]}, seeds=3)
     assert len(study_of(recipe_file(tmp_path), study.folder, more).variants) == 3

@@ -273,7 +273,9 @@ def test_layers_above_the_last_row_that_left_attend_to_nothing() -> None:
     "written", ["entropy", "entropy:x", "sure:0.3", "confidence:1.5", "entropy:-1", "entropy:nan"]
 )
 def test_other_rules_are_refused(written: str) -> None:
-    with pytest.raises(InputError, match=f"--exit {written}: write entropy:0.3 or confidence:0.9"):
+    with pytest.raises(
+        InputError, match=f"`exit = {written}`: write entropy:0.3 or confidence:0.9"
+    ):
         exit_rule(written)
     assert exit_rule("entropy:0.3") == EntropyRule(0.3)
     assert exit_rule("confidence:0.9") == ConfidenceRule(0.9)

@@ -92,12 +92,12 @@ def pruning_of(
     layers: tuple[str, ...] = (),
 ) -> tuple[Pruning, list[Units]]:
     """A pruning by random importances."""
-    units = {"--heads": head_groups(model) if heads else [], "--feed-forward": []}
-    units["--feed-forward"] = feedforward_rows(model) if rows else []
-    every = units["--heads"] + units["--feed-forward"]
+    units = {"heads": head_groups(model) if heads else [], "feedforward": []}
+    units["feedforward"] = feedforward_rows(model) if rows else []
+    every = units["heads"] + units["feedforward"]
     found = {one.path: torch.rand(one.n) for one in every}
     kept: dict[str, tuple[int, ...]] = {}
-    for option, share in (("--heads", heads), ("--feed-forward", rows)):
+    for option, share in (("heads", heads), ("feedforward", rows)):
         kept |= kept_units(units[option], found, share or 0.0, option)
     depths = {name: len(stack.blocks) for name, stack in stacks_of(model).items()}
     pruning = Pruning(
@@ -199,7 +199,7 @@ def test_exits_on_layers_that_leave_name_a_choice_that_keeps_them(
     if mended is None:
         assert str(caught.value).endswith("none of these 4 layers can leave")
         return
-    assert str(caught.value).endswith(f"give --layers {mended}")
+    assert str(caught.value).endswith(f"give `layers = {mended}`")
     smaller_config(config, pruning_of(model, layers=tuple(mended.split()))[0])
 
 
@@ -224,8 +224,8 @@ def test_a_layer_keeps_its_own_window() -> None:
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({"position": ALiBiConfig()}, {"heads": 0.5}, "--heads: .* is ALiBi"),
-        ({"position": KERPLEConfig()}, {"heads": 0.5}, "--heads: .* is KERPLE"),
+        ({"position": ALiBiConfig()}, {"heads": 0.5}, "`heads`: .* is ALiBi"),
+        ({"position": KERPLEConfig()}, {"heads": 0.5}, "`heads`: .* is KERPLE"),
         ({"attention": RecurrentConfig()}, {"heads": 0.5}, "blocks.0.attention is "),
         (
             {"attention": AttentionConfig(n_heads=4, core=DifferentialCoreConfig())},
@@ -240,14 +240,14 @@ def test_a_layer_keeps_its_own_window() -> None:
         (
             {"feedforward": MixtureOfExpertsConfig(n_experts=2, top_k=1)},
             {"rows": 0.5},
-            "--feed-forward: .* is MixtureOfExperts",
+            "`feedforward`: .* is MixtureOfExperts",
         ),
         ({"residual": DeepNormConfig()}, {"layers": ("every:2",)}, "number of the layer"),
         ({"residual": PreNormConfig(first=False)}, {"layers": ("1", "2")}, "the old model"),
         ({"attention": AttentionConfig(n_heads=1)}, {"heads": 0.5}, "there is only one"),
         ({}, {"heads": 0.1}, "removes no group or row of 4 in a layer: the nearest share is 0.25"),
         ({}, {"heads": 0.95}, "removes every group or row of 4 in a layer: the nearest .* 0.75"),
-        ({}, {"rows": 1.5}, "--feed-forward 1.5: give the share to remove"),
+        ({}, {"rows": 1.5}, "`feedforward = 1.5`: give the share to remove"),
         ({}, {"layers": ("every:1",)}, "keeps every layer: the smallest step is every:2"),
         ({}, {"layers": ("0", "3")}, "the model has layers 0 to 2"),
         ({}, {"layers": ("2", "0")}, "give 0 2"),

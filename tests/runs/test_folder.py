@@ -85,8 +85,8 @@ def test_a_run_of_the_first_version_opens(copied: Path) -> None:
 
 
 def test_what_is_no_run(tmp_path: Path, copied: Path) -> None:
-    assert "not a run folder" in refusal(tmp_path / "nothing" / "here")
-    assert "not a run folder" in refusal(copied / "config.json")
+    assert "no such folder" in refusal(tmp_path / "nothing" / "here")
+    assert "a file, not a run folder" in refusal(copied / "config.json")
     assert refusal(tmp_path / "copide").endswith("Did you mean 'copied'?")
 
 
@@ -153,7 +153,7 @@ def test_weights_of_another_model_are_named(copied: Path) -> None:
 
 def test_overrides_are_blamed(copied: Path) -> None:
     assert Run.open(copied, {"eval.batch_size": "3"}).recipe.eval.batch_size == 3
-    with pytest.raises(InputError, match=r"^--eval\.batch_sze: eval\.batch_sze is not a field"):
+    with pytest.raises(InputError, match=r"^`eval\.batch_sze`: eval\.batch_sze is not a field"):
         Run.open(copied, {"eval.batch_sze": "3"})
 
 

@@ -210,7 +210,7 @@ def test_text_needs_a_tokenizer_and_reads_tokens(tmp_path: Path) -> None:
         read_recipe(file)
     file.write_text(CLASSIFICATION)
     with pytest.raises(
-        InputError, match=r"--model\.input: the model reads patches, but .* 'lines'"
+        InputError, match=r"`model\.input`: the model reads patches, but .* 'lines'"
     ):
         read_recipe(file, {"model.input": '{kind = "patches"}'})
     recipe = read_recipe(

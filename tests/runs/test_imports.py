@@ -187,7 +187,7 @@ WRONG = {
     "a wrong value": (
         '{ kind = "own_norms:ScaledConfig", size = "x" }',
         IMPORT,
-        "size: Input should",
+        "size: must be",
     ),
     "not frozen": ('"own_norms:NotFrozen"', IMPORT, "frozen"),
     "another signature": ('"own_norms:TakesTwo"', IMPORT, "missing a required argument: 'more'"),

@@ -125,7 +125,7 @@ def test_images_have_no_tokenizer() -> None:
     [
         ({"stpes": 10}, "train() has no argument stpes. Did you mean 'steps'? Valid: config,"),
         ({"tokeniser": "char"}, "Did you mean 'tokenizer'?"),
-        ({"steps": 1, "lr": -1}, "TrainConfig: lr = -1: input should be greater than 0."),
+        ({"steps": 1, "lr": -1}, "TrainConfig: lr = -1: must be greater than 0."),
         ({}, "TrainConfig: give either steps or epochs"),
         ({"steps": 1}, 'text needs a tokenizer: give tokenizer="char"'),
         ({"steps": 1, "tokenizer": "chra"}, "'chra' does not exist. Did you mean 'char'?"),

@@ -144,7 +144,10 @@ def test_early_exits_tell_the_texts_apart(root: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([("one", "too", "label"), *rows()], "no column 'two' among one, too, label"),
+        (
+            [("one", "too", "label"), *rows()],
+            "no column 'two'. Did you mean 'too'? Valid: one, too, label",
+        ),
         ([("one", "two", "label"), ("red", "blue")], "2 cells, but 3 columns"),
     ],
 )

@@ -115,11 +115,11 @@ def test_calibration_takes_as_few_batches_as_have_the_examples(run_of: RunOf) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "nothing to remove: give --heads"),
+        ({}, "nothing to remove: give `heads`"),
         ({"heads": 0.01}, "the nearest share is 0.5"),
         ({"layers": ("every:2",)}, "keeps every layer"),
-        ({"heads": 0.5, "recover": -1}, "--recover: give a number"),
-        ({"heads": 0.5, "calibrate": 0}, "--calibrate: give a number, at least 1"),
+        ({"heads": 0.5, "recover": -1}, "`recover = -1`: must be at least 0"),
+        ({"heads": 0.5, "calibrate": 0}, "`calibrate = 0`: must be at least 1"),
     ],
 )
 def test_a_refusal_writes_nothing(

@@ -142,7 +142,7 @@ def test_recurrences_and_tables_are_measured_too(tmp_path: Path) -> None:
     found = sensitivities(run.model, options.scheme, calibration_examples(data, options))
     assert found.keys() == {place.name for place in places_of(run.model)}
     assert {"embed.tokens", "stack.blocks.0.attention.ahead"} <= found.keys()
-    with pytest.raises(InputError, match=rf"--keep-worst {len(found)} keeps all {len(found)}"):
+    with pytest.raises(InputError, match=rf"`keep_worst = {len(found)}` keeps all {len(found)}"):
         quantized(run.folder, tmp_path / "out", keep_worst=len(found))
 
 

@@ -52,7 +52,7 @@ def message(file: Path, **overrides: str) -> str:
     ],
 )
 def test_missing_data_are_asked_for_of_a_kind_that_fits(model: ModelConfig, kind: str) -> None:
-    with pytest.raises(InputError, match=f"such as --data.kind {kind} --data.train"):
+    with pytest.raises(InputError, match=f"such as `data.kind = {kind}` and files as `data.train`"):
         Recipe(model=model, train=TrainConfig(steps=1)).corpus()
 
 
@@ -85,7 +85,7 @@ WRONG = {
     "a wrong kind of part": ('kind = "mlp"', 'kind = "mpl"', "mpl", "Did you mean 'mlp'?"),
     "a kind left out": ('kind = "mlp", ', "", "feedforward", "model.feedforward.kind is missing"),
     "a wrong choice": ('"bleu"', '"bleau"', "bleau", "Did you mean 'bleu'?"),
-    "a wrong type": ("d_model = 16", 'd_model = "wide"', "wide", "valid integer"),
+    "a wrong type": ("d_model = 16", 'd_model = "wide"', "wide", "must be an integer"),
     "a wrong type in a kind": (
         "tokens = 64",
         'tokens = "x"',
@@ -247,18 +247,18 @@ def test_overrides_replace_fields_at_every_depth(tmp_path: Path) -> None:
 def test_a_wrong_override_is_blamed_and_not_the_file(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text(TRANSLATION)
-    assert message(file, **{"train.lrr": "1"}).startswith("--train.lrr: train.lrr is not a field.")
-    assert message(file, **{"train.lr": "fast"}).startswith("--train.lr: train.lr = 'fast'")
+    assert message(file, **{"train.lrr": "1"}).startswith("`train.lrr`: train.lrr is not a field.")
+    assert message(file, **{"train.lr": "fast"}).startswith("`train.lr`: train.lr = 'fast'")
     said = message(file, **{"model.position": '{kind = "rotary", thta = 1}'})
-    assert said.startswith("--model.position: model.position.thta is not a field.")
+    assert said.startswith("`model.position`: model.position.thta is not a field.")
     said = message(file, **{"model.position": "rotry"})
-    assert said.startswith("--model.position: model.position.kind = 'rotry' does not exist.")
+    assert said.startswith("`model.position`: model.position.kind = 'rotry' does not exist.")
     assert "Did you mean 'rotary'?" in said
     assert "is not a table" in message(file, **{"train.lr": "1", "train.lr.x": "1"})
     # What goes wrong between an override and the file names both.
     said = message(file, **{"train.epochs": "3"})
     assert said.startswith(f"{file}:")
-    assert " with --train.epochs: train: give either steps or epochs, and not both" in said
+    assert " with `train.epochs`: train: give either steps or epochs, and not both" in said
 
 
 def test_data_of_another_task_are_refused(tmp_path: Path) -> None:

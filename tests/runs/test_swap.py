@@ -190,7 +190,7 @@ def test_a_hugging_face_folder_without_data(tmp_path: Path) -> None:
     done = swapped(folder, tmp_path / "out", "norm=rmsnorm")
     assert done.figures == {}
     assert done.unmeasured is not None
-    assert "--data.kind text" in done.unmeasured
+    assert "`data.kind = text`" in done.unmeasured
     run = Run.open(tmp_path / "out")
     assert isinstance(run.recipe.model, DecoderConfig)
     assert run.recipe.data is None
@@ -265,11 +265,11 @@ def test_what_is_refused_writes_nothing(gpt: Path, tmp_path: Path) -> None:
     for sets, wanted, expected in [
         ((), {}, "nothing to change"),
         (("norm=rmsnrm",), {}, "Did you mean 'rmsnorm'?"),
-        (("norm=rmsnorm",), {"distill": True}, "give --recover"),
-        (("norm=rmsnorm",), {"recover": -1}, "--recover -1"),
-        (("norm=rmsnorm",), {"fields": {"model.d_model": "8"}}, "changed by --set d_model=…"),
-        (("vocab_size=99",), {"recover": 1, "distill": True}, "--distill needs one vocabulary"),
-        ((), {"layers": (0, 2)}, "--layers 2: the model has layers 0 to 1"),
+        (("norm=rmsnorm",), {"distill": True}, "give `recover`"),
+        (("norm=rmsnorm",), {"recover": -1}, "`recover = -1`"),
+        (("norm=rmsnorm",), {"fields": {"model.d_model": "8"}}, "changed by `sets = d_model=…`"),
+        (("vocab_size=99",), {"recover": 1, "distill": True}, "`distill` needs one vocabulary"),
+        ((), {"layers": (0, 2)}, "`layers = 2`: the model has layers 0 to 1"),
         (("n_layers=3",), {"layers": (0, 1)}, "give one of them"),
         (("attention.n_kv_heads=3",), {}, "n_kv_heads must be one of"),
         (("max_len=8",), {}, "past the learned table"),

@@ -11,7 +11,7 @@ from addnorm.bench.training_benchmarks import (
     train_translator_base,
     train_translator_tiny,
 )
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 BENCHMARKS = (
     train_characters(),
@@ -33,8 +33,5 @@ def named(names: Sequence[str]) -> list[Benchmark]:
     benchmarks = {benchmark.name: benchmark for benchmark in BENCHMARKS}
     for name in names:
         if name not in benchmarks:
-            raise InputError(
-                f"no benchmark is called {name!r}; there are {', '.join(benchmarks)}."
-                f"{nearest(name, benchmarks)}"
-            )
+            raise InputError(f"no benchmark is called {name!r}.{choices(name, benchmarks)}")
     return [benchmarks[name] for name in names] or list(BENCHMARKS)

@@ -10,7 +10,7 @@ from torch import nn
 
 from addnorm.check.axes import PARTS
 from addnorm.check.other_families import OTHER_FAMILIES
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices, nearest
 from addnorm.nn.masks import Mask
 from addnorm.nn.positions import Position
 from addnorm.parts import Family, examples, family_of, kind_of
@@ -34,7 +34,7 @@ def named_object(name: str, option: str) -> Any:
     module, colon, path = name.partition(":")
     if not colon or not path:
         raise InputError(
-            f"{option} {name}: give the module and the name, such as my_parts:MyConfig"
+            f"`{option} = {name}`: give the module and the name, such as my_parts:MyConfig"
         )
     if module not in sys.modules:
         import_parts([f"{module}.py" if Path(f"{module}.py").is_file() else module])
@@ -42,7 +42,7 @@ def named_object(name: str, option: str) -> Any:
     for one in path.split("."):
         if not hasattr(found, one):
             hint = nearest(one, [n for n in vars(found) if not n.startswith("_")])
-            raise InputError(f"{option} {name}: {module} has no {path}.{hint}")
+            raise InputError(f"`{option} = {name}`: {module} has no {path}.{hint}")
         found = getattr(found, one)
     return found
 
@@ -64,8 +64,7 @@ def family_name(part: Any, wanted: str | None = None) -> str:
     if wanted is not None:
         if wanted not in known:
             raise InputError(
-                f"--family {wanted}: there is no such family.{nearest(wanted, known)} "
-                f"There are {', '.join(known)}."
+                f"`family = {wanted}`: there is no such family.{choices(wanted, known)}"
             )
         _check(known[wanted], part)
         return wanted
@@ -73,7 +72,7 @@ def family_name(part: Any, wanted: str | None = None) -> str:
     if len(fitting) != 1:
         which = f"may be any of {', '.join(fitting)}" if fitting else "fits no family"
         raise InputError(
-            f"{kind_of(part)} {which}: say with --family which it is. There are {', '.join(known)}."
+            f"{kind_of(part)} {which}: say with `family` which it is. There are {', '.join(known)}."
         )
     return fitting[0]
 

@@ -18,6 +18,7 @@ from addnorm.check.axes import (
     Architecture,
     Changes,
 )
+from addnorm.config import problem_of
 from addnorm.errors import InputError, nearest
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -107,7 +108,7 @@ class Cell:
         try:
             self.config()
         except ValidationError as error:
-            return "; ".join(e["msg"].removeprefix("Value error, ") for e in error.errors())
+            return "; ".join(problem_of(e) for e in error.errors())
         return None
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 import addnorm
 from addnorm.check.families import fitting_families
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.models import ModelConfig
 from addnorm.models.inputs import InputConfig
 from addnorm.nn.attention import CoreConfig, OutputConfig, PatternConfig, ScoreConfig
@@ -66,8 +66,7 @@ def parts(family: str | None = None, modules: Sequence[str] = ()) -> list[Part]:
     own = [part for module in modules for part in _own(module)]
     known = [*dict.fromkeys([*FAMILIES, *(name for part in own for name in _families_of(part))])]
     if family is not None and family not in known:
-        hint = nearest(family, known) or f" There are {', '.join(known)}."
-        raise InputError(f"no family of parts is called {family!r}.{hint}")
+        raise InputError(f"no family of parts is called {family!r}.{choices(family, known)}")
     ours = [part for name in FAMILIES for part in _members(name)]
     return [part for part in [*ours, *own] if family in (None, *_families_of(part))]
 

@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError
+from addnorm.files import check_recipe_file
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 Varying = Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)]
@@ -96,16 +98,16 @@ def ablate(
     out
         The study's folder; by default `studies/` and the recipe's name.
     """
-    from addnorm.cli.fields import fields_given
+    fields = fields_given(overrides)
+    import_named(imports)
+    if recipe.is_dir():
+        raise InputError(f"{recipe}: a folder: ablate takes a recipe, and --out {recipe}")
+    check_recipe_file(recipe)
     from addnorm.cli.terminal import console
     from addnorm.lab.ablation import Options, ablate_recipe
     from addnorm.lab.grid import read_vary
     from addnorm.lab.studies import Design
 
-    fields = fields_given(overrides, ["--vary", "--seeds", "--out", "--metric", "--budget"])
-    import_named(imports)
-    if recipe.is_dir():
-        raise InputError(f"{recipe}: a folder: ablate takes a recipe, and --out {recipe}")
     design = Design(
         vary=read_vary(vary or []),
         seeds=comparing.seeds,

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
+
+from addnorm.cli.arguments import at_least
 
 
 def bench(
     *benchmarks: str,
-    rounds: Annotated[int, Parameter(validator=Number(gte=1))] = 5,
+    rounds: Annotated[int, Parameter(validator=at_least(1))] = 5,
     out: Path = Path("benchmarks/results"),
     listed: Annotated[bool, Parameter(name="--list", negative="", show_default=False)] = False,
 ) -> None:

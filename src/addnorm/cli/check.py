@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
+from addnorm.cli.arguments import at_least
 from addnorm.cli.imports import Imports, import_named
 
 if TYPE_CHECKING:
     from addnorm.check.own import PartReport
 
-Count = Annotated[int, Parameter(validator=Number(gte=0))]
+Count = Annotated[int, Parameter(validator=at_least(0))]
 
 
 @Parameter(name="*")
@@ -36,8 +36,8 @@ def check(
     sample: Count = 300,
     seed: int = 0,
     only: str = "",
-    compile: Annotated[int, Parameter(validator=Number(gte=0), negative="")] = 0,
-    jobs: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
+    compile: Annotated[int, Parameter(validator=at_least(0), negative="")] = 0,
+    jobs: Annotated[int, Parameter(validator=at_least(1))] = 1,
     own: OwnPart = OwnPart(),
 ) -> int:
     """Hold tiny models of combinations of parts against their plain definition in float64.
@@ -121,8 +121,8 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
 
     if not own.part:
         raise InputError("--definition defines a part: name it with --part module:Class")
-    found = named_object(own.part, "--part")
-    defined = named_object(own.definition, "--definition") if own.definition else None
+    found = named_object(own.part, "part")
+    defined = named_object(own.definition, "definition") if own.definition else None
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -58,16 +58,15 @@ def classify(
         Write JSON lines: the label and the probability of every class, or the words and the tags,
         or the numbers.
     """
+    check_files(files)
+    import_named(imports)
+    opened = where.open(run)
     from addnorm.runs.media import reads_files
     from addnorm.runs.predictions import numbers_line
     from addnorm.runs.series_files import reads_tables
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import predict, tag
 
-    options = ["pairs", "threshold", "json", "encoding", "errors", "device", "dtype", "import"]
-    check_files(files, [f"--{option}" for option in options])
-    import_named(imports)
-    opened = where.open(run)
     if reads_files(opened) or reads_tables(opened):
         if pairs:
             raise InputError(f"{run}: it reads one file at a time: leave out --pairs")

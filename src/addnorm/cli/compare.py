@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
+from addnorm.files import check_model_folder
 
 
 def compare(
@@ -25,12 +26,13 @@ def compare(
         A folder for the table as Markdown and JSON, and the learning curves as PNG and SVG; by
         default the table is only printed.
     """
-
+    import_named(imports)
+    for run in runs:
+        check_model_folder(run)
     from addnorm.cli.terminal import console, output
     from addnorm.lab.comparison import compare as compare_runs
     from addnorm.lab.comparison import comparison_table, write_comparison
 
-    import_named(imports)
     found = compare_runs(runs)
     output().print(comparison_table(found))
     if out is not None:

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError
+from addnorm.files import check_model_folder, check_recipe_file
 
 
 def distill(
@@ -48,18 +50,18 @@ def distill(
     out
         The run folder; by default `runs/`, the recipe's name and `-distilled`.
     """
-    from addnorm.cli.fields import fields_given
+    fields = fields_given(overrides)
+    if (given := fields.get("train.distillation.teacher")) is not None:
+        raise InputError(f"--train.distillation.teacher {given}: the teacher is {teacher} already")
+    import_named(imports)
+    check_model_folder(teacher)
+    check_recipe_file(recipe)
     from addnorm.cli.terminal import console
     from addnorm.cli.train import train
     from addnorm.runs.recipe import read_recipe
     from addnorm.runs.run import Run
     from addnorm.runs.sequences import written_sequences
 
-    named = ["temperature", "weight", "sequences", "out", "import"]
-    fields = fields_given(overrides, [f"--{name}" for name in named])
-    if (given := fields.get("train.distillation.teacher")) is not None:
-        raise InputError(f"--train.distillation.teacher {given}: the teacher is {teacher} already")
-    import_named(imports)
     folder = out or Path("runs") / f"{recipe.stem}-distilled"
     fields["train.distillation.teacher"] = str(teacher)
     for name, value in {"temperature": temperature, "weight": weight}.items():

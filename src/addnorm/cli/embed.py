@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files
+from addnorm.cli.plot import check_ending
 from addnorm.cli.where import ANYWHERE, Where
-from addnorm.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,19 +51,16 @@ def embed(
     pooling
         How hidden states become a vector, whatever the folder says.
     """
+    check_files(files)
+    if out is not None:
+        check_ending(out, "--out", FORMS)
+    import_named(imports)
+    opened = where.open(run)
     import torch
 
     from addnorm.runs.media import reads_files
     from addnorm.runs.use import embed as embed_texts
 
-    options = ["out", "pooling", "encoding", "errors", "device", "dtype", "import"]
-    check_files(files, [f"--{option}" for option in options])
-    if out is not None and out.suffix not in FORMS:
-        raise InputError(
-            f"{out}: unknown form.{nearest(out.suffix, FORMS)} Valid: {', '.join(FORMS)}."
-        )
-    import_named(imports)
-    opened = where.open(run)
     found: list[torch.Tensor] = []
 
     def answer(first: int, group: list[str]) -> list[torch.Tensor]:

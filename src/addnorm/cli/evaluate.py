@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.plot import check_folder, check_picture
 from addnorm.cli.where import ANYWHERE, Where
@@ -48,16 +49,14 @@ def evaluate(
         `confidence:0.9` for two likeliest classes that are more than 0.9 apart. `--predictions`
         then has the layers of each example too, after a tab.
     """
-    from addnorm.cli.fields import fields_given
+    fields = fields_given(overrides)
+    import_named(imports)
+    opened = where.open(run, fields)
     from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
     from addnorm.models.early_exit import EarlyExit, exit_rule
     from addnorm.runs.evaluation import evaluation_of
 
-    import_named(imports)
-    named = ("split", "predictions", "confusion", "weights", "exit", "device", "dtype", "import")
-    options = [f"--{name}" for name in named]
-    opened = where.open(run, fields_given(overrides, options))
     if weights is not None:
         from addnorm.quantize import with_weights
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from addnorm.cli.imports import Imports, import_named
+from addnorm.files import check_model_folder
 
 
 def export(
@@ -35,10 +36,11 @@ def export(
     dtype
         The type of the weights; by default as they are.
     """
+    import_named(imports)
+    check_model_folder(run)
     from addnorm.cli.terminal import console
     from addnorm.runs.export import export_run
     from addnorm.runs.run import Run
 
-    import_named(imports)
     for line in export_run(Run.open(run, dtype=dtype), out, to=to, family=family):
         console.out(line, highlight=False)

@@ -1,17 +1,25 @@
 """Recipe fields on the command line: `--train.lr 3e-4` or `--train.lr=3e-4`."""
 
+import ast
 from collections.abc import Iterable
-from dataclasses import fields as dataclass_fields
+from importlib.util import find_spec
+from pathlib import Path
 
-from addnorm.errors import InputError, nearest
+from addnorm.cli.arguments import UnknownWordError
+from addnorm.errors import InputError, choices, nearest
 
 TABLES = ("data", "tokenizer", "model", "train", "eval")
 PARTS = ("data", "tokenizer")
 """Tables that are a single part, for which a bare word is allowed: `--tokenizer char`."""
+SETTINGS = {
+    "train": ("addnorm.train.settings", "TrainConfig"),
+    "eval": ("addnorm.runs.settings", "EvalConfig"),
+}
+"""The tables whose fields do not depend on a kind, and the classes that list them."""
 
 
-def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]:
-    """The values of recipe fields by name; `options` are the command's other options.
+def fields_given(words: Iterable[str]) -> dict[str, str]:
+    """The values of recipe fields by name.
 
     Raises `InputError` for anything that is not a field and a value.
     """
@@ -27,32 +35,43 @@ def fields_given(words: Iterable[str], options: Iterable[str]) -> dict[str, str]
                     "--resume is for `addnorm train`, which goes on with any run that was stopped, "
                     "as `addnorm train --resume runs/my`: this command begins anew"
                 )
-            raise InputError(
-                f"{word!r} is neither an option nor a field such as --train.lr."
-                f"{_nearest(name, options)}"
-            )
+            raise UnknownWordError(word)
         if not equals:
             value = next(rest, None)
         if value is None:
             raise InputError(f"--{name} needs a value")
         if name in fields:
             raise InputError(f"--{name} is given twice: {fields[name]} and {value}")
+        _check_setting(table, field)
         fields[name] = value
     return fields
 
 
-def _nearest(name: str, options: Iterable[str]) -> str:
-    """A hint at the nearest option, or at the field with the nearest last word."""
-    from addnorm.runs.settings import EvalConfig
-    from addnorm.train.settings import TrainConfig
+def _check_setting(table: str, field: str) -> None:
+    """Raise `InputError` for a field that `[train]` or `[eval]` does not have."""
+    name = field.partition(".")[0]
+    if table in SETTINGS and name not in (valid := settings_of(table)):
+        problem = f"{table}.{name} is not a field.{choices(name, valid)}"
+        raise InputError(f"--{table}.{field}: {problem}")
 
-    table, _, field = name.rpartition(".")
-    known = {
-        f"{one}.{entry.name}": entry.name
-        for one, config in (("train", TrainConfig), ("eval", EvalConfig))
-        for entry in dataclass_fields(config)
-    } | {f"model.{entry}": entry for entry in ("d_model", "n_layers", "dropout", "max_len")}
-    exact = [full for full, last in known.items() if last == (field or name)]
-    if exact and not table:
-        return f" Did you mean '--{exact[0]}'?"
-    return nearest(f"--{name}", [*options, *(f"--{full}" for full in known)])
+
+def settings_of(table: str) -> list[str]:
+    """The fields of `[train]` or `[eval]`, read from the source: an import would take seconds."""
+    module, name = SETTINGS[table]
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    [cls] = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
+    return [ast.unparse(one.target) for one in cls.body if isinstance(one, ast.AnnAssign)]
+
+
+def unknown_field(word: str, options: Iterable[str]) -> str:
+    """The message for a word that is neither an option nor a field, with the nearest of both."""
+    name = word.removeprefix("--").partition("=")[0]
+    settings = [f"{table}.{field}" for table in SETTINGS for field in settings_of(table)]
+    known = [*settings, *(f"model.{one}" for one in ("d_model", "n_layers", "dropout", "max_len"))]
+    exact = [full for full in known if "." not in name and full.partition(".")[2] == name]
+    hint = f" Did you mean '--{exact[0]}'?" if exact else ""
+    near = hint or nearest(f"--{name}", [*options, *(f"--{full}" for full in known)])
+    return f"{word!r} is neither an option nor a field such as --train.lr.{near}"

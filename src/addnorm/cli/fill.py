@@ -50,15 +50,14 @@ def fill(
     json_lines
         Write JSON lines: the text, and for each mask the tokens and their probabilities.
     """
-    from addnorm.runs.fill import check_fills
-    from addnorm.runs.fill import fill as fill_texts
-
-    options = ["text", "top-k", "json", "encoding", "errors", "device", "dtype", "import"]
-    check_files(files, [f"--{option}" for option in options])
+    check_files(files)
     if text is not None and files:
         raise InputError("give either --text or files, and not both")
     import_named(imports)
     opened = where.open(run)
+    from addnorm.runs.fill import check_fills
+    from addnorm.runs.fill import fill as fill_texts
+
     check_fills(opened)
 
     def answer(first: int, group: list[str]) -> "list[Filled]":

@@ -74,10 +74,10 @@ def forecast(
     truth
         A table with what really came, for the picture.
     """
-    from addnorm.runs.forecasting import forecast as forecast_after
-
     import_named(imports)
     opened = where.open(run)
+    from addnorm.runs.forecasting import forecast as forecast_after
+
     found = forecast_after(opened, history, horizon=horizon, until=until, truth=truth)
     if output.plot is not None:
         from addnorm.inspect.forecasts import forecast_picture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, Rows, check_files
 from addnorm.cli.where import Where
 from addnorm.errors import InputError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from addnorm.models.early_exit import EarlyExit
     from addnorm.runs.chat import Messages
     from addnorm.runs.run import Run
+    from addnorm.runs.types import Written
     from addnorm.runs.use import Compiled
 
 
@@ -144,15 +145,17 @@ class Asked:
         One text instead of files.
     chat
         Take each text as a user's message, and write the answer by the chat template of the model's
-        folder. A run that learnt from `data.kind = "chat"` does so without being told.
+        folder. A `.jsonl` or `.parquet` file holds conversations, as `data.kind = "chat"` reads
+        them; an answer at their end is written again. A run that learnt from such data does so
+        without being told.
     """
 
     prompt: str | None = None
     chat: Annotated[bool, Parameter(negative="", show_default=False)] = False
 
-    def of(self, text: str) -> "str | Messages":
-        """A text, or the conversation that begins with it."""
-        return [{"role": "user", "content": text}] if self.chat else text
+    def of(self, text: "str | Messages") -> "str | Messages":
+        """A text or a conversation; of a model that is to chat, the one that begins with a text."""
+        return [{"role": "user", "content": text}] if self.chat and isinstance(text, str) else text
 
 
 DEFAULT = Choices()
@@ -194,33 +197,22 @@ def generate(
         Text files, a line an input; `-` is standard input. Or image or sound files.
     json_lines
         Write JSON lines: the number of the input, the text, its score (the log-probability, of
-        beams divided by the length penalty), and why it ended; with `--exit` its depth too.
+        beams divided by the length penalty), and why it ended; with `--exit` its depth too, of a
+        conversation all messages.
     """
-    from addnorm.cli.generated import as_json, as_lines, depth_of
-    from addnorm.cli.terminal import console
-    from addnorm.cli.transcribed import check_plain, write_files
-    from addnorm.runs.media import reads_files
-    from addnorm.runs.types import Written
-    from addnorm.runs.use import write, write_as_it_comes
-
-    others = (
-        *asdict(choices),
-        *asdict(speed),
-        *asdict(reading),
-        *asdict(end),
-        *asdict(asked),
-        "json",
-        "import",
-    )
-    check_files(files, [f"--{name.replace('_', '-')}" for name in others])
+    check_files(files)
     prompt = asked.prompt
     if prompt is not None and files:
         raise InputError("give either --prompt or files, and not both")
     import_named(imports)
     opened = _opened(run, speed, asked)
+    from addnorm.cli.transcribed import write_files
+    from addnorm.runs.media import reads_files
+    from addnorm.runs.use import write, write_as_it_comes
+
     decoding = choices.decoding(opened)
     if reads_files(opened):
-        check_plain(run, prompt, end.stop, compile=speed.compile, early=speed.exit)
+        _check_plain(run, asked, end, speed)
         most = end.max_new_tokens
         write_files(opened, files, decoding, most, reading, json_lines=json_lines)
         return
@@ -235,34 +227,75 @@ def generate(
         print()
         _report(early)
         return
-    n_best = decoding.n_best if decoding.kind == "beam" else 1
 
-    def answer(first: int, group: list[str]) -> list[list[Written]]:
-        return write(
-            opened,
-            [asked.of(text) for text in group],
-            decoding,
-            **asdict(end),
-            first=first,
-            compiled=graph,
-        )
+    def answer(first: int, group: list[Any]) -> list[tuple[Any, list["Written"]]]:
+        texts = [asked.of(text) for text in group]
+        written = write(opened, texts, decoding, **asdict(end), first=first, compiled=graph)
+        return [*zip(texts, written, strict=True)]
 
-    found = Lines(files, reading).answers(answer)
-    for number, best in enumerate(answer(0, [prompt]), 1) if prompt is not None else found:
-        deep = early is not None
-        lines = as_json(best, number, deep=deep) if json_lines else as_lines(best, n_best)
-        print("\n".join(lines), flush=True)
-        if deep and not json_lines:
-            console.out(depth_of(best, number), highlight=False)
+    lines = Lines(files, reading, _conversations(opened, asked, reading))
+    found = lines.answers(answer) if prompt is None else enumerate(answer(0, [prompt]), 1)
+    for number, (text, best) in found:
+        _print(text, best, number, decoding, json_lines=json_lines, deep=early is not None)
     _report(early)
+
+
+def _check_plain(run: Path, asked: Asked, end: End, speed: Speed) -> None:
+    """Raise `InputError` for what only text has."""
+    given = {
+        "--prompt": asked.prompt is not None,
+        "--chat": asked.chat,
+        "--stop": bool(end.stop),
+        "--compile": speed.compile,
+        "--exit": speed.exit is not None,
+    }
+    if wrong := [option for option, there in given.items() if there]:
+        raise InputError(f"{run}: it reads image or sound files: leave out {', '.join(wrong)}")
+
+
+def _conversations(opened: "Run", asked: Asked, reading: Reading) -> "Rows | None":
+    """How files of conversations are read, by a model that is to chat."""
+    from addnorm.data.chat import holds_conversations
+    from addnorm.runs.chat import chats, conversations
+
+    if not (asked.chat or chats(opened)):
+        return None
+    return lambda file: (
+        conversations(opened, file, reading.encoding) if holds_conversations(file) else None
+    )
+
+
+def _print(
+    text: "str | Messages",
+    best: "list[Written]",
+    number: int,
+    decoding: "DecodingConfig",
+    *,
+    json_lines: bool,
+    deep: bool,
+) -> None:
+    """Print the texts for one input, a line each."""
+    from addnorm.cli.generated import as_json, as_lines, depth_of
+    from addnorm.cli.terminal import console
+
+    messages = () if isinstance(text, str) else text
+    n_best = decoding.n_best if decoding.kind == "beam" else 1
+    lines = (
+        as_json(best, number, deep=deep, messages=messages)
+        if json_lines
+        else as_lines(best, n_best)
+    )
+    print("\n".join(lines), flush=True)
+    if deep and not json_lines:
+        console.out(depth_of(best, number), highlight=False)
 
 
 def _opened(run: Path, speed: Speed, asked: Asked) -> "Run":
     """The run, its weights in few bits where that is asked for; it can chat if it has to."""
+    opened = speed.open(run)
     from addnorm.quantize import with_weights
     from addnorm.runs.chat import template_of
 
-    opened = speed.open(run)
     if asked.chat:
         template_of(opened)
     if speed.weights is not None:

@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError
+from addnorm.files import check_model_folder, check_recipe_file
 
 
 def info(
@@ -31,6 +32,11 @@ def info(
         Also compare every file of a run, and of its checkpoints, with the digest of what was saved.
     """
 
+    import_named(imports)
+    if what is None and not machine:
+        raise InputError("info: name a run folder or a recipe, or give --machine")
+    if what is not None:
+        _check_there(what)
     from addnorm.cli.terminal import output
     from addnorm.nn.calibration import calibrated
     from addnorm.nn.choices import given_choices
@@ -39,16 +45,22 @@ def info(
     from addnorm.runs.machine import given_table, machine_table
     from addnorm.train.checkpoint import check_checkpoint, checkpoints_in
 
-    import_named(imports)
     console = output()
     if machine:
         given = given_choices()
         console.print(machine_table(calibrated()) if given is None else given_table(given))
         return
-    if what is None:
-        raise InputError("info: name a run folder or a recipe, or give --machine")
+    assert what is not None
     console.print(describe(what))
     if verify:
         n = check_digests(what)
         n += sum(len(check_checkpoint(one)) for one in checkpoints_in(what / "checkpoints"))
         console.print(f"verified: {n} files are as they were saved")
+
+
+def _check_there(what: Path) -> None:
+    """Raise `InputError` if there is neither a run nor a recipe."""
+    if what.suffix == ".toml" or what.is_file():
+        check_recipe_file(what)
+    else:
+        check_model_folder(what)

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from addnorm.errors import InputError, TextError, nearest
+from addnorm.cli.arguments import UnknownWordError
+from addnorm.errors import InputError, TextError
 from addnorm.files import nearest_encoding
 
 T = TypeVar("T")
@@ -25,11 +26,11 @@ Files = Annotated[Path, Parameter(allow_leading_hyphen=True)]
 """An argument for `check_files`: `-` is a file too, so what begins with it must be let through."""
 
 
-def check_files(files: Iterable[Path], options: Iterable[str]) -> None:
+def check_files(files: Iterable[Path]) -> None:
     """Raise `InputError` for a file name that looks like a misspelt option."""
     for word in map(str, files):
         if word.startswith("-") and word != "-":
-            raise InputError(f"Unknown option: {word}.{nearest(word, options)}")
+            raise UnknownWordError(word)
 
 
 @Parameter(name="*")
@@ -68,6 +69,12 @@ class Reading:
 
 STRICT = Reading()
 
+Rows = Callable[[Path], Iterable[tuple[str, Any]] | None]
+"""The rows of a file of another kind, such as conversations, with their places; None for lines.
+
+In place of a damaged row is its `InputError`.
+"""
+
 
 class Lines:
     r"""The lines of the files, or of standard input where there are none or one is `-`.
@@ -76,15 +83,20 @@ class Lines:
     there: a pause in a pipe is no reason to wait.
     """
 
-    def __init__(self, files: Sequence[Path], reading: Reading = STRICT) -> None:
+    def __init__(
+        self, files: Sequence[Path], reading: Reading = STRICT, rows: Rows | None = None
+    ) -> None:
         self.files = files
         self.reading = reading
+        self.rows = rows
+        self.places: dict[int, str] = {}
+        """The place of each row, by the number of lines and rows before it."""
         self.read = 0
         self.skipped = 0
         self.begun: list[tuple[int, str]] = []
         """The number of lines before each file, and its name."""
 
-    def answers(self, answer: Callable[[int, list[str]], Sequence[T]]) -> Iterator[tuple[int, T]]:
+    def answers(self, answer: Callable[[int, list[Any]], Sequence[T]]) -> Iterator[tuple[int, T]]:
         """What `answer` says of each line, with the number of the line.
 
         It is called with the number of lines before a group and the group. Where it raises
@@ -98,7 +110,7 @@ class Lines:
             print(f"addnorm: {self.skipped} {lines} skipped", file=sys.stderr)
 
     def _answers(
-        self, answer: Callable[[int, list[str]], Sequence[T]], first: int, group: list[str]
+        self, answer: Callable[[int, list[Any]], Sequence[T]], first: int, group: list[Any]
     ) -> Iterator[tuple[int, T]]:
         try:
             found = answer(first, group)
@@ -112,7 +124,7 @@ class Lines:
         else:
             yield from enumerate(found, start=first + 1)
 
-    def groups(self, size: int = 256) -> Iterator[tuple[int, list[str]]]:
+    def groups(self, size: int = 256) -> Iterator[tuple[int, list[Any]]]:
         """Groups of lines, each after the number of lines before it.
 
         Raises `InputError`, with file and line, for what is missing or cannot be decoded, after
@@ -122,6 +134,10 @@ class Lines:
             if file == STANDARD_INPUT:
                 yield from self._groups("standard input", sys.stdin.buffer, size)
                 continue
+            rows = None if self.rows is None else self.rows(file)
+            if rows is not None:
+                yield from self._grouped(self._placed(rows), size)
+                continue
             try:
                 stream = file.open("rb", buffering=0)
             except OSError as error:
@@ -130,42 +146,54 @@ class Lines:
                 yield from self._groups(str(file), stream, size)
 
     def _groups(self, name: str, stream: Any, size: int) -> Iterator[tuple[int, list[str]]]:
-        number = 0
-        self.begun.append((self.read, name))
-        group: list[str] = []
+        first = self.read
+        self.begun.append((first, name))
         for chunk in _whole_lines(stream):
-            for line in chunk:
-                number += 1
-                try:
-                    group.append(self._decoded(name, number, line))
-                except TextError as error:
-                    if group:
-                        yield self.read - len(group), group
-                        group = []
-                    self._skip(error)
-                self.read += 1
-                if len(group) == size:
-                    yield self.read - len(group), group
-                    group = []
-            if group:
+            decoded = (self._decoded(name, self.read - first + 1, line) for line in chunk)
+            yield from self._grouped(decoded, size)
+
+    def _placed(self, rows: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+        for where, row in rows:
+            self.places[self.read] = where
+            yield row
+
+    def _grouped(self, items: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
+        """Groups of what could be read, each after the number of lines before it."""
+        group: list[Any] = []
+        for item in items:
+            wrong = isinstance(item, InputError)
+            if wrong and group:
                 yield self.read - len(group), group
                 group = []
+            if wrong:
+                self._skip(item)
+            else:
+                group.append(item)
+            self.read += 1
+            if len(group) == size:
+                yield self.read - len(group), group
+                group = []
+        if group:
+            yield self.read - len(group), group
 
     def _place(self, before: int) -> str:
         """The file and line of the line after so many."""
+        if before in self.places:
+            return self.places[before]
         first, name = next(one for one in reversed(self.begun) if one[0] <= before)
         return f"{name}:{before - first + 1}"
 
-    def _skip(self, error: TextError) -> None:
+    def _skip(self, error: InputError) -> None:
         """Count a line that is left out; raise `error` where nothing is to be left out."""
         if self.reading.errors != "skip":
             raise error
         self.skipped += 1
         print(f"addnorm: {error}: skipped", file=sys.stderr)
 
-    def _decoded(self, name: str, number: int, line: bytes) -> str:
+    def _decoded(self, name: str, number: int, line: bytes) -> str | TextError:
+        """The text of a line, or what is wrong with it."""
         if len(line) > LONGEST:
-            raise TextError(
+            return TextError(
                 f"{name}:{number}: a line of more than {LONGEST:,} bytes: each line is one text, "
                 "so divide it into lines"
             )
@@ -174,7 +202,7 @@ class Lines:
             text = line.decode(self.reading.encoding, how)
         except UnicodeDecodeError as error:
             encoding = self.reading.encoding.upper()
-            raise TextError(f"{name}:{number}: not {encoding} at byte {error.start + 1}") from error
+            return TextError(f"{name}:{number}: not {encoding} at byte {error.start + 1}")
         if number == 1:
             text = text.removeprefix("\ufeff")
         return text.removesuffix("\r")

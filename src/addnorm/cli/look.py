@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.messages import told
 from addnorm.cli.plot import check_picture
 from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
@@ -68,13 +69,13 @@ def look(
     as_json
         The numbers as JSON, instead of a picture.
     """
-    from addnorm.inspect.look import VIEWS
-    from addnorm.inspect.look import look as look_at
-
     check_picture(out)
     layers, heads = _numbers("layers", shown.layers), _numbers("heads", shown.heads)
     import_named(imports)
     opened = where.open(run)
+    from addnorm.inspect.look import VIEWS
+    from addnorm.inspect.look import look as look_at
+
     views = VIEWS if shown.only is None else (shown.only,)
     seen = look_at(opened, text, target=target, layers=layers, heads=heads, views=views)
     if as_json:
@@ -85,7 +86,7 @@ def look(
 
     overview(seen, out)
     for line in (*seen.notes, str(out)):
-        console.out(line, highlight=False)
+        console.out(told(line, "look"), highlight=False)
 
 
 def _numbers(option: str, given: str | None) -> tuple[int, ...]:

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from errno import ENOSPC
 from pathlib import Path
 
-from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Parameter
 
 from addnorm import __version__
-from addnorm.errors import InputError, Interrupted, NonFiniteError, NotFollowed, nearest
+from addnorm.cli.arguments import check_number
+from addnorm.cli.messages import message_of
+from addnorm.errors import InputError, Interrupted, NonFiniteError, NotFollowed, choices
 
 app = App(
     name="addnorm",
@@ -21,6 +23,7 @@ app = App(
     result_action="return_value",
     exit_on_error=False,
     print_error=False,
+    default_parameter=Parameter(validator=check_number),
 )
 COMMANDS = (
     "demo",
@@ -66,9 +69,7 @@ def help_of(command: str = "") -> None:
         The command; by default all of them, a sentence each.
     """
     if command and command not in COMMANDS:
-        raise InputError(
-            f"no command {command!r}.{nearest(command, COMMANDS)} Valid: {', '.join(COMMANDS)}."
-        )
+        raise InputError(f"no command {command!r}.{choices(command, COMMANDS)}")
     app.help_print([command] if command else [])
 
 
@@ -113,7 +114,8 @@ def status(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (InputError, CycloptsError) as error:
-        return failed(_arguments_missing_or_left(error) or error, 2)
+        told = message_of(error, app, words)
+        return failed("; ".join([told, *getattr(error, "__notes__", ())]), 2)
     except OSError as error:
         return failed(f"{_place(error)}{error.strerror or error}", 2)
     except NonFiniteError as error:
@@ -122,20 +124,6 @@ def status(words: Sequence[str]) -> int:
         return failed(error, 130)
     except KeyboardInterrupt:
         return 130
-
-
-def _arguments_missing_or_left(error: Exception) -> str:
-    """The message for an argument that a command lacks, or has no use for; empty for all else."""
-    match error:
-        case UnusedCliTokensError(unused_tokens=[*left]) if left:
-            problem = f"unexpected: {' '.join(left)}"
-        case MissingArgumentError(argument=one, keyword=None) if one is not None and not one.tokens:
-            positional = one.field_info.is_positional
-            problem = f"{one.name.lstrip('-').upper() if positional else one.name} is missing"
-        case _:
-            return ""
-    command = " ".join(error.command_chain or ())
-    return f"{command}: {problem}. See `addnorm help {command}`"
 
 
 def _place(error: OSError) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError
+from addnorm.files import check_model_folder
 
 
 def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
@@ -20,11 +21,12 @@ def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
     out
         The run folder to write.
     """
+    import_named(imports)
+    check_model_folder(run)
     from addnorm.cli.terminal import console
     from addnorm.convert.weights.peft import is_adapter
     from addnorm.runs.run import Run
 
-    import_named(imports)
     opened = Run.open(run)
     if not is_adapter(run):
         raise InputError(f"{run}: no adapter, but a whole model: there is nothing to merge")

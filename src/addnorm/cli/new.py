@@ -4,7 +4,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 
 def new(family: str, file: Path) -> None:
@@ -40,9 +40,7 @@ def starting_file(family: str, file: Path) -> str:
 
     known = sorted(one.name.removesuffix(".txt") for one in _folder().iterdir())
     if family not in known:
-        raise InputError(
-            f"{family!r} is no family of parts.{nearest(family, known)} Valid: {', '.join(known)}."
-        )
+        raise InputError(f"{family!r} is no family of parts.{choices(family, known)}")
     if file.suffix != ".py" or not file.stem.isidentifier():
         raise InputError(f"{file}: a module is named like my_{family}.py")
     if not file.exists() and find_spec(file.stem) is not None:

@@ -26,6 +26,7 @@ def parts(
     as_json
         One JSON array instead of a table.
     """
+    import_named(imports)
     from dataclasses import asdict
 
     from rich.table import Table
@@ -34,7 +35,6 @@ def parts(
     from addnorm.check.parts import parts as parts_of
     from addnorm.cli.terminal import output
 
-    import_named(imports)
     found = parts_of(family, module_names(imports))
     if as_json:
         print(json.dumps([asdict(part) for part in found], indent=1, ensure_ascii=False))

@@ -1,11 +1,12 @@
 """`addnorm plot`: plot the training curves of one or more runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, choices, nearest
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -32,7 +33,8 @@ def plot(
         raise InputError("plot needs a run folder: `addnorm plot runs/my`")
     for run in runs:
         if not run.is_dir():
-            raise InputError(f"{run}: no such run folder")
+            siblings = [folder.name for folder in run.parent.glob("*") if folder.is_dir()]
+            raise InputError(f"{run}: no such run folder.{nearest(run.name, siblings)}")
     runs = tuple({run.resolve(): run for run in runs}.values())
     file = out or (runs[0] if len(runs) == 1 else Path()) / "curves.png"
     check_picture(file)
@@ -45,8 +47,14 @@ def plot(
 
 def check_picture(out: Path, option: str = "--out") -> None:
     """Raise `InputError` for a name that no picture has."""
-    if out.suffix not in SUFFIXES:
-        raise InputError(f"{option} {out}: a picture ends in {', '.join(SUFFIXES)}")
+    check_ending(out, option, SUFFIXES)
+
+
+def check_ending(out: Path, option: str, valid: Sequence[str]) -> None:
+    """Raise `InputError` for a file whose name does not say one of the `valid` forms."""
+    if out.suffix not in valid:
+        ending = out.suffix or "no ending"
+        raise InputError(f"{option} {out}: {ending} is no such form.{choices(out.suffix, valid)}")
 
 
 def check_folder(out: Path, option: str) -> None:

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.messages import told
+from addnorm.files import check_model_folder
 
 if TYPE_CHECKING:
     from addnorm.runs.pruning import PruneReport
@@ -68,13 +71,12 @@ def prune(
     split
         Which part of the data to measure on.
     """
-    from addnorm.cli.fields import fields_given
+    fields = fields_given(overrides)
+    import_named(imports)
+    check_model_folder(run)
     from addnorm.cli.terminal import console
     from addnorm.runs.pruning import PruneOptions, prune_run
 
-    options = ["--out", "--heads", "--feed-forward", "--layers", "--recover", "--calibrate"]
-    fields = fields_given(overrides, [*options, "--split", "--import"])
-    import_named(imports)
     chosen = PruneOptions(
         heads=removed.heads,
         feedforward=removed.feed_forward,
@@ -117,4 +119,4 @@ def _print(report: "PruneReport") -> None:
     console = output(markup=False)
     console.print(table)
     if report.unmeasured is not None:
-        console.print(f"nothing was scored: {report.unmeasured}", soft_wrap=True)
+        console.print(f"nothing was scored: {told(report.unmeasured, 'prune')}", soft_wrap=True)

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.messages import told
 from addnorm.cli.plot import check_picture
 from addnorm.errors import InputError
+from addnorm.files import check_model_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -184,12 +187,7 @@ def quantize(
     plot
         A picture of size, loss and speed by scheme: .png, .svg or .pdf.
     """
-    from addnorm.cli.fields import fields_given
-    from addnorm.cli.terminal import console
-    from addnorm.runs.quantization import SWEEP, quantize_run, sweep_run
-
-    options = [f"--{name}" for name in OPTIONS]
-    fields = fields_given(overrides, options)
+    fields = fields_given(overrides)
     if plot is not None:
         check_picture(plot, "--plot")
     if (out is None) != sweep:
@@ -199,6 +197,10 @@ def quantize(
     import_named(imports)
     if sweep and (scheme != INT8 or calibration.keep_worst):
         raise InputError("a sweep measures every scheme: leave the options of one away")
+    check_model_folder(run)
+    from addnorm.cli.terminal import console
+    from addnorm.runs.quantization import SWEEP, quantize_run, sweep_run
+
     chosen = calibration.options(scheme.config())
     if out is None:
         report = sweep_run(run, SWEEP, chosen, fields, console)
@@ -212,27 +214,6 @@ def quantize(
         console.out(str(plot), highlight=False)
     if out is not None:
         console.out(f"Next: addnorm info {out}", highlight=False)
-
-
-OPTIONS = (
-    "to",
-    "weights-only",
-    "dynamic",
-    "static",
-    "range",
-    "smoothing",
-    "rounding",
-    "group-size",
-    "calibrate",
-    "keep",
-    "include",
-    "keep-worst",
-    "split",
-    "out",
-    "sweep",
-    "plot",
-    "import",
-)
 
 
 def _print(report: "QuantizationReport") -> None:
@@ -268,7 +249,7 @@ def _print(report: "QuantizationReport") -> None:
         console.print(f"kept as before: {', '.join(report.kept)}", soft_wrap=True)
     _print_left(report, console)
     if report.unmeasured is not None:
-        console.print(f"no scores: {report.unmeasured}", soft_wrap=True)
+        console.print(f"no scores: {told(report.unmeasured, 'quantize')}", soft_wrap=True)
     narrowest = Measurement.get(console, console.options.update(max_width=1000), table).minimum
     console.width = max(console.width, narrowest)  # no figure is cut off
     console.print(table)

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.messages import told
+from addnorm.files import check_model_folder
 
 if TYPE_CHECKING:
     from addnorm.runs.swap import SwapReport
@@ -49,13 +52,12 @@ def swap(
     split
         Which part of the data to measure on.
     """
-    from addnorm.cli.fields import fields_given
+    fields = fields_given(overrides)
+    import_named(imports)
+    check_model_folder(run)
     from addnorm.cli.terminal import console
     from addnorm.runs.swap import SwapOptions, swap_run
 
-    options = ["--out", "--set", "--layers", "--recover", "--distill", "--split", "--import"]
-    fields = fields_given(overrides, options)
-    import_named(imports)
     options = SwapOptions(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
     _print(swap_run(run, out, options, fields, console))
     console.out(f"Next: addnorm info {out}", highlight=False)
@@ -83,7 +85,7 @@ def _print(swapped: "SwapReport") -> None:
     lines += [] if transfer.changed else ["the same function as before"]
     console.print("\n".join(["", *lines, ""]), soft_wrap=True)
     if swapped.unmeasured is not None:
-        console.print(f"nothing was measured: {swapped.unmeasured}", soft_wrap=True)
+        console.print(f"nothing was measured: {told(swapped.unmeasured, 'swap')}", soft_wrap=True)
     else:
         console.print(_figures(swapped))
 

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError, Interrupted, nearest
+from addnorm.files import check_recipe_file
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,14 +48,7 @@ def train(
         expect. The largest batches are counted first without memory for them, and a warning says
         if they do not fit; otherwise a few steps are made. No run is written.
     """
-    from addnorm.cli.fields import fields_given
-    from addnorm.cli.terminal import console
-    from addnorm.runs.recipe import read_recipe
-    from addnorm.runs.resuming import resume_command, resumed_recipe
-    from addnorm.runs.training import train_run
-    from addnorm.train.patience import ExhaustedError
-
-    fields = fields_given(overrides, ["--out", "--resume", "--dry-run", "--import"])
+    fields = fields_given(overrides)
     import_named(imports)
     if recipe is None:
         raise InputError(
@@ -64,6 +59,13 @@ def train(
     if resume and recipe.suffix != ".toml" and not recipe.exists():
         there = [one.name for one in recipe.parent.glob("*") if one.is_dir()]
         raise InputError(f"{recipe}: no such run folder.{nearest(recipe.name, there)}")
+    check_recipe_file(recipe)
+    from addnorm.cli.terminal import console
+    from addnorm.runs.recipe import read_recipe
+    from addnorm.runs.resuming import resume_command, resumed_recipe
+    from addnorm.runs.training import train_run
+    from addnorm.train.patience import ExhaustedError
+
     if recipe.is_dir():
         if not resume:
             raise InputError(f"{recipe}: a folder: a run goes on with `--resume {recipe}`")

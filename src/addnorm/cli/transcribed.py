@@ -14,20 +14,6 @@ if TYPE_CHECKING:
     from addnorm.runs.run import Run
 
 
-def check_plain(
-    run: Path, prompt: str | None, stop: Sequence[str], *, compile: bool, early: str | None
-) -> None:
-    """Raise `InputError` for what only text has."""
-    given = {
-        "--prompt": prompt is not None,
-        "--stop": bool(stop),
-        "--compile": compile,
-        "--exit": early is not None,
-    }
-    if wrong := [option for option, there in given.items() if there]:
-        raise InputError(f"{run}: it reads image or sound files: leave out {', '.join(wrong)}")
-
-
 def files_and_errors(
     files: Sequence[Path], reading: Reading, what: str = "image or sound files"
 ) -> tuple[list[Path], Literal["stop", "skip"]]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import Parameter
 
+from addnorm.files import check_model_folder
+
 if TYPE_CHECKING:
     from addnorm.runs.run import Run
 
@@ -29,6 +31,7 @@ class Where:
 
     def open(self, folder: Path, overrides: Mapping[str, str] | None = None) -> "Run":
         """Open the run in a folder, on this device and with this dtype."""
+        check_model_folder(folder)
         from addnorm.runs.run import Run
 
         return Run.open(folder, overrides, device=self.device, dtype=self.dtype)

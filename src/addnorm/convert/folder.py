@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
+from addnorm.config import problem_of
 from addnorm.convert.core.equivalents import transform_tensors
 from addnorm.convert.core.family import (
     DIFFERS,
@@ -34,7 +35,7 @@ from addnorm.convert.tokenizers.files import (
 from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.convert.weights.peft import is_adapter
 from addnorm.data.encoding import Tokenizers
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.init import without_values
@@ -199,8 +200,7 @@ def family_named(model_type: str, where: str) -> Family:
     known = {name: family for family in FAMILIES for name in family.model_types}
     if model_type not in known:
         raise InputError(
-            f"{where}: model_type = {model_type!r} is not supported. Valid: "
-            f"{', '.join(known)}.{nearest(model_type, known)}"
+            f"{where}: model_type = {model_type!r} is not supported.{choices(model_type, known)}"
         )
     return known[model_type]
 
@@ -211,7 +211,7 @@ def read_config(family: Family, settings: Settings) -> ModelSpec:
         spec = family.read(settings)
     except ValidationError as error:  # out of range, or incompatible parts
         first = error.errors()[0]
-        problem = first["msg"].removeprefix("Value error, ")
+        problem = problem_of(first)
         key = settings.key_of(first["input"])
         raise InputError(f"{settings.where}: {key}{problem}") from error
     settings.check_all_read()

@@ -14,10 +14,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from addnorm.config import config
 from addnorm.data.examples import BEGIN, END, Chat, Said
 from addnorm.data.rows import Row
+from addnorm.data.saved_dataset import is_saved
 from addnorm.data.sources import RowFiles
-from addnorm.data.tables import Record, records_of
-from addnorm.data.text_files import find, given
-from addnorm.errors import InputError, nearest
+from addnorm.data.tables import Record, json_object, records_of, suffix_of
+from addnorm.data.text_files import find, given, lines_of, read_text
+from addnorm.errors import InputError, choices
 
 Message = Mapping[str, str]
 """Who says something, `role`, and what, `content`; a template may read more texts."""
@@ -76,19 +77,47 @@ class ChatConfig(RowFiles):
 
     def row(self, where: str, record: Record) -> Row:
         """A conversation, or the reason to skip it. Raises `InputError` for what is none."""
-        if self.messages_column not in record:
-            known = ", ".join(record)
-            raise InputError(
-                f"{where}: no column {self.messages_column!r} among {known}."
-                f"{nearest(self.messages_column, record)}"
-            )
-        messages = messages_of(record[self.messages_column], where)
+        messages = messages_in(record, self.messages_column, where)
         answers = [one["content"] for one in messages if one["role"] == "assistant"]
         if not answers:
             return Row(where, "no answer of the assistant")
         if any(not one["content"].strip() for one in messages):
             return Row(where, "an empty message")
         return Row(where, conversation(messages, self.template, where))
+
+
+def messages_in(record: Record, column: str, where: str) -> list[Message]:
+    """The messages of a row. Raises `InputError` where it has no such column, or others in it."""
+    if column not in record:
+        raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
+    return messages_of(record[column], where)
+
+
+def holds_conversations(file: Path) -> bool:
+    """Whether a file of this name, or a saved dataset in this folder, holds conversations."""
+    return suffix_of(file) in (".jsonl", ".parquet") or is_saved(file)
+
+
+def conversations_in(
+    file: Path, column: str = "messages", encoding: str = "utf-8"
+) -> Iterator[tuple[str, list[Message] | InputError]]:
+    """The conversations of a file with their places; for a damaged one, what is wrong with it."""
+    for where, record in _records(find(file), encoding):
+        try:
+            if record is not None:
+                read = json_object(record, where) if isinstance(record, str) else record
+                yield where, messages_in(read, column, where)
+        except InputError as error:
+            yield where, error
+
+
+def _records(file: Path, encoding: str) -> Iterator[tuple[str, Record | str | None]]:
+    """The rows of a file; lines of JSON as they are, since one may be damaged and others not."""
+    if suffix_of(file) != ".jsonl":
+        yield from records_of(file, encoding)
+        return
+    for n, line in enumerate(lines_of(read_text(file, encoding)), 1):
+        yield f"{file}:{n}", line if line.strip() else None
 
 
 def messages_of(cell: object, where: str) -> list[Message]:
@@ -102,9 +131,7 @@ def messages_of(cell: object, where: str) -> list[Message]:
             raise InputError(f"{place}: expected role and content, not {one!r}")
         role = cast(dict[str, Any], one)["role"]
         if role not in ROLES:
-            raise InputError(
-                f"{place}: role {role!r}.{nearest(str(role), ROLES)} Valid: {', '.join(ROLES)}."
-            )
+            raise InputError(f"{place}: role {role!r}.{choices(str(role), ROLES)}")
         others = cast(dict[str, Any], one).items()
         # pandas and Arrow give every message the keys of all, with None where there is nothing.
         said = {key: cell for key, cell in others if cell is not None or key == "content"}

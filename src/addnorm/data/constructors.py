@@ -14,7 +14,7 @@ from addnorm.data.rows import Row, assemble
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import Columns, Record, TableConfig
 from addnorm.data.text_files import given
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 T = TypeVar("T")
 
@@ -233,10 +233,7 @@ def _check_names(more: Mapping[str, Any], arguments: type) -> None:
     valid = arguments.__annotations__
     for name in more:
         if name not in valid:
-            raise InputError(
-                f"{name} is not an argument for a list.{nearest(name, valid)} "
-                f"Valid: {', '.join(valid)}."
-            )
+            raise InputError(f"{name} is not an argument for a list.{choices(name, valid)}")
 
 
 def _paths(more: Splits, path: Callable[[Any], T]) -> dict[str, Any]:

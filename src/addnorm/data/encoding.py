@@ -33,7 +33,7 @@ from addnorm.data.examples import (
 from addnorm.data.pieces import Advance, ids_of
 from addnorm.data.sentence_pairs import Read
 from addnorm.data.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 IGNORE = -100
 """The target where nothing is to be predicted."""
@@ -368,7 +368,5 @@ _ENCODE = {
 def _numbers(example: Example, number: Mapping[str, int]) -> list[int]:
     for label in labels_of(example):
         if label not in number:
-            raise InputError(
-                f"unknown label {label!r}: {', '.join(number)}.{nearest(label, number)}"
-            )
+            raise InputError(f"unknown label {label!r}.{choices(label, number)}")
     return [number[label] for label in labels_of(example)]

@@ -18,7 +18,7 @@ from addnorm.data.rows import Row, assemble
 from addnorm.data.saved_dataset import SPLITS, STATE, loaded, undecoded
 from addnorm.data.tables import KINDS, Columns, Record, cell_of
 from addnorm.data.text_files import given
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 
 @config
@@ -76,10 +76,7 @@ class DatasetConfig(Columns):
         rows: dict[str, Iterable[Row]] = {}
         for split, name in given(self.train, self.valid, self.test).items():
             if name not in found:
-                known = ", ".join(found)
-                raise InputError(
-                    f"{self.path} has no split {name!r}, but {known}.{nearest(name, found)}"
-                )
+                raise InputError(f"{self.path} has no split {name!r}.{choices(name, found)}")
             rows[split] = self.rows(name, found[name])
         return assemble(rows, self.lowercase, self.valid_fraction, self.seed)
 

@@ -33,7 +33,7 @@ from addnorm.data.rows import Row, assemble
 from addnorm.data.signals import batch_of, scaled
 from addnorm.data.strings import StringsConfig
 from addnorm.data.text_files import find, given
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 Array = NDArray[Any]
 Pixels = UInt8[Tensor, "images channels height width"]
@@ -125,9 +125,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
         raise InputError(f"{path} is not an .npz file, or is damaged: {error}") from error
     except MemoryError as error:
         raise InputError(f"{path}: its arrays do not fit into memory") from error
-    raise InputError(
-        f"{path}: no array {missing[0]!r} among {', '.join(known)}.{nearest(missing[0], known)}"
-    )
+    raise InputError(f"{path}: no array {missing[0]!r}.{choices(missing[0], known)}")
 
 
 def _array(file: zipfile.ZipFile, name: str) -> Array:

@@ -25,7 +25,7 @@ from addnorm.data.saved_dataset import is_saved, saved_splits
 from addnorm.data.strings import StringsConfig, with_one_group
 from addnorm.data.tables import Record, records_of
 from addnorm.data.text_files import base_of, find, given, read_text
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 Readable = Path | BytesIO
 """A file, or the bytes of one."""
@@ -339,8 +339,7 @@ def _with_text(example: Example) -> Example:
 
 def _cell(record: Record, column: str, where: str) -> object:
     if column not in record:
-        known = ", ".join(record)
-        raise InputError(f"{where}: no column {column!r} among {known}.{nearest(column, record)}")
+        raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
     return record[column]
 
 

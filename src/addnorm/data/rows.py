@@ -7,7 +7,7 @@ from random import Random
 
 from addnorm.data.examples import Corpus, Example, Report, labels_of
 from addnorm.data.lower_case import lowered
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 Placed = tuple[str, Example]
 """An example with its location."""
@@ -82,8 +82,8 @@ def _check_labels(placed: Mapping[str, list[Placed]]) -> None:
         for label in labels_of(example):
             if label not in known:
                 raise InputError(
-                    f"{where}: the label {label!r} never occurs in the training data, "
-                    f"which has {', '.join(sorted(known))}.{nearest(label, known)}"
+                    f"{where}: the label {label!r} never occurs in the training data."
+                    f"{choices(label, sorted(known))}"
                 )
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from addnorm.data.numbers import LARGEST, number_of
 from addnorm.data.tables import Record, records_of
 from addnorm.data.times import Interval, check_order, parsed_time, regular_interval, steps_of
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 Missing = Literal["refuse", "leave_out"]
 """What is done about a gap in time or an empty cell."""
@@ -161,8 +161,7 @@ def check_same_columns(rows: Sequence[tuple[str, Record]], first: Record) -> Non
 def check_column(record: Mapping[str, object], name: str, where: str) -> None:
     """Raise `InputError`, with the nearest name, for a column that a row has not."""
     if name not in record:
-        known = ", ".join(record)
-        raise InputError(f"{where}: no column {name!r} among {known}.{nearest(name, record)}")
+        raise InputError(f"{where}: no column {name!r}.{choices(name, record)}")
 
 
 def time_in(record: Record, name: str, where: str) -> datetime:

@@ -27,7 +27,7 @@ from addnorm.data.rows import Row
 from addnorm.data.saved_dataset import is_saved, saved_rows
 from addnorm.data.sources import RowFiles
 from addnorm.data.text_files import find, given, lines_of, read_text
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 Record = Mapping[str, object]
 """The cells of a row by column name."""
@@ -131,8 +131,7 @@ def cell_of(record: Record, column: str, where: str) -> object:
     nested = record.get(outer)
     if dot and isinstance(nested, dict):
         return cell_of(cast(Record, nested), inner, where)
-    known = ", ".join(record)
-    raise InputError(f"{where}: no column {column!r} among {known}.{nearest(column, record)}")
+    raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
 
 
 def _filled(cell: object, *, may_be_none: bool) -> bool:
@@ -269,7 +268,7 @@ def records_of(table: Path, encoding: str = "utf-8") -> Records:
     """
     if is_saved(table):
         return saved_rows(table)
-    suffix = _suffix(table)
+    suffix = suffix_of(table)
     if table.suffix == ".parquet":
         return _parquet(table)
     if suffix in READERS:
@@ -305,7 +304,7 @@ def _header(names: list[str], path: Path) -> list[str]:
     """The names of the columns. Raises `InputError` for one that comes twice, or of other marks."""
     if double := next((one for i, one in enumerate(names) if one and one in names[:i]), None):
         raise InputError(f"{path}:1: two columns have the name {double!r}: give each one its own")
-    others = {".csv": (";", "\t"), ".tsv": (",", ";")}.get(_suffix(path), ())
+    others = {".csv": (";", "\t"), ".tsv": (",", ";")}.get(suffix_of(path), ())
     if len(names) == 1 and (mark := next((one for one in others if one in names[0]), None)):
         raise InputError(
             f"{path}:1: {mark!r} stands between the names {names[0]!r}: a .csv has commas there, "
@@ -314,7 +313,7 @@ def _header(names: list[str], path: Path) -> list[str]:
     return names
 
 
-def _suffix(table: Path) -> str:
+def suffix_of(table: Path) -> str:
     """The suffix that says how to read a table, whether it is packed or not."""
     return table.with_suffix("").suffix if table.suffix == ".gz" else table.suffix
 
@@ -328,10 +327,11 @@ def _record(header: list[str], cells: list[str], where: str) -> Record:
 def _jsonl(path: Path, text: str) -> Records:
     for n, line in enumerate(lines_of(text), 1):
         where = f"{path}:{n}"
-        yield where, _json_object(line, where) if line.strip() else None
+        yield where, json_object(line, where) if line.strip() else None
 
 
-def _json_object(line: str, where: str) -> Record:
+def json_object(line: str, where: str) -> Record:
+    """The record in a line of JSON. Raises `InputError` for anything but an object."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:

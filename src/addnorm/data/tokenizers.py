@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, Validation
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from addnorm.atomic import atomic_write
-from addnorm.config import config
+from addnorm.config import config, problem_of
 from addnorm.data.codecs import (
     SPACED,
     SPECIALS,
@@ -311,7 +311,7 @@ def _load_own(path: Path, table: dict[str, Any]) -> Tokenizer:
     try:
         made = TypeAdapter[Any](TokenizerConfig).validate_python(table[OWN], context=FROM_FILE)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        first = problem_of(error.errors(include_url=False)[0])
         raise InputError(f"{path}: {first}") from error
     folder = path.with_suffix("")
     if not isinstance(made, TokenizerPart) or not folder.is_dir():

@@ -78,7 +78,7 @@ def clear(out: Path) -> None:
     if not (out / "config.json").exists() or not isinstance(
         read_settings(out).recipe.data, DatesConfig
     ):
-        raise InputError(f"{out}: holds something other than an earlier demo: choose another --out")
+        raise InputError(f"{out}: holds something other than an earlier demo: choose another `out`")
     for file in files:
         shutil.rmtree(file) if file.is_dir() else file.unlink()
 

@@ -76,7 +76,7 @@ def omitted(maps: Sequence[AttentionMap]) -> str:
     if max(layers, heads) <= MOST:
         return ""
     shown = f"{min(layers, MOST)} of {layers} layers and {min(heads, MOST)} of {heads} heads"
-    return f"{shown} are drawn small: --layers and --heads choose others."
+    return f"{shown} are drawn small: `layers` and `heads` choose others."
 
 
 def _large(panels: Sequence[Panel], title: str, lettering: Lettering, room: float) -> Box:

@@ -127,20 +127,20 @@ def progress_bar(console: Console) -> Progress:
 def workers(options: Options, threads: int) -> int:
     """How many cells train at once. Raises `InputError` for more threads than there are cores."""
     if threads < 1:
-        raise InputError(f"--threads {threads}: at least one")
+        raise InputError(f"`threads = {threads}`: must be at least 1")
     if options.processes is not None and options.processes < 1:
-        raise InputError(f"--processes {options.processes}: at least one")
+        raise InputError(f"`processes = {options.processes}`: must be at least 1")
     if options.scheduler is not None:
         return options.processes or AT_ONCE
     here = cores()
     most = max(1, here // threads)
     wanted = most if options.processes is None else options.processes
     if threads > here:
-        raise InputError(f"--threads {threads}: this machine has {here} cores")
+        raise InputError(f"`threads = {threads}`: this machine has {here} cores")
     if wanted > most:
         each = f" of {threads} threads each" if threads > 1 else ""
         raise InputError(
-            f"--processes {wanted}{each}: this machine has {here} cores, so at most {most}"
+            f"`processes = {wanted}`{each}: this machine has {here} cores, so at most {most}"
         )
     return wanted
 
@@ -189,7 +189,7 @@ def within_budget(
         fit = min(wanted, len(earlier.seeds))  # what the same command decided before
     if fit < 1:
         raise InputError(
-            f"--budget {options.budget}: one seed of all variants takes about {once:,.0f} "
+            f"`budget = {options.budget}`: one seed of all variants takes about {once:,.0f} "
             "seconds: fewer variants or fewer steps"
         )
     if fit < wanted:
@@ -210,7 +210,7 @@ def read_budget(text: str) -> float:
     """The seconds of `90s`, `30m`, `2h` or `1.5d`. Raises `InputError` for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip())
     if found is None or float(found[1]) <= 0:
-        raise InputError(f"--budget {text}: a number with s, m, h or d, such as 30m or 2h")
+        raise InputError(f"`budget = {text}`: a number with s, m, h or d, such as 30m or 2h")
     return float(found[1]) * UNITS[found[2]]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.lab.grid import Variant
 from addnorm.runs.recipe import RECIPE, Recipe
 from addnorm.runs.settings import MEASURED, MetricName
@@ -66,10 +66,7 @@ def comparable(variants: Sequence[Variant], task: str, metric: str | None, usual
     known: tuple[str, ...] = MEASURED[task]  # pyright: ignore[reportArgumentType]
     known += (PER_CHARACTER,) if task == "language" else ()
     if metric is not None and metric not in known:
-        raise InputError(
-            f"--metric {metric}: not measured for {task}.{nearest(metric, known)} "
-            f"Valid: {', '.join(known)}."
-        )
+        raise InputError(f"`metric = {metric}`: not measured for {task}.{choices(metric, known)}")
     if task in LABELLED or not tokens_differ(variants):
         return metric or usual
     if metric is None and task == "language":
@@ -79,7 +76,7 @@ def comparable(variants: Sequence[Variant], task: str, metric: str | None, usual
         per_token = known
     if (metric or usual) in per_token:
         others = [name for name in known if name not in per_token]
-        hint = f": take --metric {' or '.join(others)}" if others else ""
+        hint = f": take `metric` = {' or '.join(others)}" if others else ""
         raise InputError(
             f"the variants have different tokens, and the {metric or usual} of one token says "
             f"nothing beside that of another{hint}"

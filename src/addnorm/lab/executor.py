@@ -103,12 +103,12 @@ def cluster(address: str) -> Generator[Callable[[], Executor]]:
         from distributed import Client  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise InputError(
-            "--scheduler needs an extra package: pip install 'addnorm[cluster]'"
+            "`scheduler` needs an extra package: pip install 'addnorm[cluster]'"
         ) from error
     try:
         client: Any = Client(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"--scheduler {address}: no scheduler answers there: {error}") from error
+        raise InputError(f"`scheduler = {address}`: no scheduler answers there: {error}") from error
     with client:
         yield lambda: client.get_executor(pure=False, retries=TRIES)
 

@@ -18,7 +18,7 @@ Fields = Mapping[str, str]
 Reader = Callable[[Fields], Recipe]
 """Reads a recipe with some fields replaced. Raises `InputError`."""
 
-EXAMPLE = "--vary model.norm=layernorm,rmsnorm"
+EXAMPLE = "model.norm=layernorm,rmsnorm"
 OPEN, CLOSED = "{[(", "}])"
 
 
@@ -46,11 +46,11 @@ def read_vary(words: Sequence[str]) -> dict[str, list[str]]:
         name, equals, values = word.removeprefix("--").partition("=")
         name, given = name.strip(), split_values(values)
         if not (equals and name and all(given)):
-            raise InputError(f"--vary {word}: a field and its values, as in {EXAMPLE}")
+            raise InputError(f"`vary = {word}`: a field and its values, as in `vary = {EXAMPLE}`")
         if name in found:
-            raise InputError(f"--vary {name} is given twice: name all of its values once")
+            raise InputError(f"`vary` {name} is given twice: name all of its values once")
         if twice := next((one for one in given if given.count(one) > 1), None):
-            raise InputError(f"--vary {name}: {twice} is there twice")
+            raise InputError(f"`vary` {name}: {twice} is there twice")
         found[name] = given
     return found
 
@@ -93,7 +93,7 @@ def variants_of(read: Reader, vary: Mapping[str, Sequence[str]]) -> list[Variant
     with which all others are compared, or if nothing varies.
     """
     if not vary:
-        raise InputError(f"nothing varies: name a field and its values, as in {EXAMPLE}")
+        raise InputError(f"nothing varies: give a field and its values, as in `vary = {EXAMPLE}`")
     names = short_names(list(vary))
     found: list[Variant] = []
     for values in product(*vary.values()):
@@ -117,7 +117,7 @@ def without_twins(variants: Sequence[Variant]) -> list[Variant]:
         tree["train"].pop("seed")
         twin = seen.setdefault(json.dumps(tree, sort_keys=True), variant.name)
         same = twin != variant.name
-        reason = f"the same recipe as {twin}; seeds vary by --seeds"
+        reason = f"the same recipe as {twin}; seeds need not be varied"
         found.append(replace(variant, recipe=None, refused=reason) if same else variant)
     return found
 

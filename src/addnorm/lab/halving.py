@@ -33,7 +33,7 @@ def halve(study: Study, make: Callable[[], Executor], at_once: int, watch: Watch
         steps = {cell.recipe.train.steps for cell in cells}
         if None in steps:
             raise InputError(
-                "--halving: train.epochs does not say how many steps: give train.steps"
+                "`halving`: train.epochs does not say how many steps: give train.steps"
             )
         until = max(1, int(share * max(step for step in steps if step is not None)))
         found = study.run(make, at_once, cells=cells, until=until, watch=watch)

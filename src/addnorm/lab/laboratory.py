@@ -67,7 +67,7 @@ def natural_files(root: Path) -> list[Path]:
     """The natural language that is below `root`. Raises `InputError` if there is none."""
     files = [root / name for name in NATURAL]
     if not any(file.is_file() for file in files):
-        raise InputError(f"--data.root: neither {files[0]} nor {files[1]} is there")
+        raise InputError(f"`root`: neither {files[0]} nor {files[1]} is there")
     return [file for file in files if file.is_file()]
 
 

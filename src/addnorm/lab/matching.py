@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 from reprlib import repr as short
 from typing import Any, Literal
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.inspect.flops import forward_flops
 from addnorm.lab.grid import Reader, Variant
 from addnorm.runs.build import build_model, count_parameters
@@ -47,14 +47,12 @@ def check_width(recipe: Recipe, field: str) -> None:
         known = [one.name for one in fields(here)] if is_dataclass(here) else []
         if name not in known:
             place = ".".join(tables) or "the recipe"
-            valid = f" Valid: {', '.join(known)}." if known else ""
-            raise InputError(
-                f"--match-by {field}: {place} has no {name!r}.{nearest(name, known)}{valid}"
-            )
+            valid = choices(name, known) if known else ""
+            raise InputError(f"`match_by = {field}`: {place} has no {name!r}.{valid}")
         here = getattr(here, name)
         tables.append(name)
     if isinstance(here, bool) or not (here is None or isinstance(here, int)):
-        raise InputError(f"--match-by {field}: {short(here)} is no whole number to adjust")
+        raise InputError(f"`match_by = {field}`: {short(here)} is no whole number to adjust")
 
 
 def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
@@ -92,7 +90,7 @@ def _matched(read: Reader, variant: Variant, cost: Cost, target: float, field: s
     if variant.recipe is None or _near(cost(variant.recipe), target):
         return variant
     if field in variant.fields:
-        reason = f"{field} varies, so it cannot be adjusted: name another field with --match-by"
+        reason = f"{field} varies, so it cannot be adjusted: match by another field"
         return replace(variant, recipe=None, refused=reason)
     try:
         width = _width(lambda n: cost(read({**variant.fields, field: str(n)})), target)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from addnorm.atomic import atomic_write
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.lab.digest import sources_of
 from addnorm.processor import file_name, processor
 from addnorm.runs.evaluation import Split, data_of, evaluated
@@ -64,8 +64,7 @@ def boards_of(name: str) -> list[str]:
     found = [board for board in BOARDS if board == name or board.startswith(f"{name}-")]
     if not found:
         valid = [*dict.fromkeys(board.partition("-")[0] for board in BOARDS), *BOARDS]
-        hint = f"{nearest(name, valid)} Valid: {', '.join(valid)}"
-        raise InputError(f"no board is called {name!r}.{hint}")
+        raise InputError(f"no board is called {name!r}.{choices(name, valid)}")
     return found
 
 
@@ -146,7 +145,7 @@ def speedrun(
 ) -> Table:
     """Time the recipes of a board in turn, seed by seed; keep and show their times."""
     if not root.is_dir():
-        raise InputError(f"--data.root {root}: no such folder")
+        raise InputError(f"`root = {root}`: no such folder")
     folder = out / f"{board}-{file_name(processor())}"
     recipes = contenders(board, recipe, folder)
     found: list[Time] = []

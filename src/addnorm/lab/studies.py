@@ -258,7 +258,7 @@ def study_of(recipe: Path | Recipe, folder: Path, design: Design) -> Study:
     not, and for a folder with something else in it.
     """
     if design.seeds < 1:
-        raise InputError(f"--seeds {design.seeds}: at least one")
+        raise InputError(f"`seeds = {design.seeds}`: must be at least 1")
     read = reader_of(recipe, design.overrides)
     variants = variants_of(read, design.vary)
     if design.match is not None:
@@ -268,14 +268,14 @@ def study_of(recipe: Path | Recipe, folder: Path, design: Design) -> Study:
     assert first is not None
     if sum(one.recipe is not None for one in variants) < 2:
         reasons = "; ".join(f"{one.name}: {one.refused}" for one in variants if one.refused)
-        why = reasons or "--vary gives one value: give two or more, with commas between"
+        why = reasons or "`vary` gives one value: give two or more, with commas between"
         raise InputError(f"nothing is left to compare {variants[0].name} with: {why}")
     task = task_of(first)
     metric = comparable(variants, task, design.metric, first.eval.metric or MEASURED[task][0])
     earlier = read_settings(folder)
     if earlier is not None and {*earlier.vary} != {*design.vary}:
         fields = " and ".join(earlier.vary)
-        raise InputError(f"{folder}: a study of {fields} is there: give another --out")
+        raise InputError(f"{folder}: a study of {fields} is there: give another `out`")
     settings = StudySettings(
         question=design.question,
         recipe=str(recipe) if isinstance(recipe, Path) else "made in Python",

@@ -56,13 +56,13 @@ def exit_rule(written: str) -> ExitRule:
     try:
         threshold = float(number)
     except ValueError:
-        raise InputError(f"--exit {written}: write {RULES}") from None
+        raise InputError(f"`exit = {written}`: write {RULES}") from None
     if kind == "entropy" and 0.0 <= threshold < float("inf"):
         return EntropyRule(threshold)
     if kind == "confidence" and 0.0 <= threshold <= 1.0:
         return ConfidenceRule(threshold)
     raise InputError(
-        f"--exit {written}: write {RULES}; an entropy is at least 0, a confidence from 0 to 1"
+        f"`exit = {written}`: write {RULES}; an entropy is at least 0, a confidence from 0 to 1"
     )
 
 
@@ -243,13 +243,13 @@ def check_exits_early(model: nn.Module) -> None:
     """Raise `InputError` unless the model has exits, and its layers can be skipped."""
     if not isinstance(model, EncoderModel | DecoderModel) or not model.exits:
         raise InputError(
-            "--exit: this model has no early exits: train one with model.exits, the layers that "
+            "`exit`: this model has no early exits: train one with model.exits, the layers that "
             "get a head of their own"
         )
     for i, block in enumerate(model.stack.blocks):
         if isinstance(model, DecoderModel) and not isinstance(block.attention, SelfAttention):
             raise InputError(
-                f"--exit: layer {i} is {type(block.attention).__name__}, whose state cannot skip a "
+                f"`exit`: layer {i} is {type(block.attention).__name__}, whose state cannot skip a "
                 "token: every layer of a language model must be attention"
             )
 

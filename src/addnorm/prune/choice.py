@@ -41,13 +41,13 @@ def _best(scores: torch.Tensor, n: int, of: int) -> tuple[int, ...]:
 def n_kept(n: int, share: float, option: str) -> int:
     """How many of `n` units stay. Raises `InputError` for a share that removes none or all."""
     if not 0.0 < share < 1.0:
-        raise InputError(f"{option} {share:g}: give the share to remove, between 0 and 1")
+        raise InputError(f"`{option} = {share:g}`: give the share to remove, between 0 and 1")
     removed = round(n * share)
     if removed in (0, n):
         nearest = 1 / n if removed == 0 else (n - 1) / n
         what = "no group or row" if removed == 0 else "every group or row"
         more = "there is only one" if n == 1 else f"the nearest share is {nearest:.3g}"
-        raise InputError(f"{option} {share:g} removes {what} of {n} in a layer: {more}")
+        raise InputError(f"`{option} = {share:g}` removes {what} of {n} in a layer: {more}")
     return n - removed
 
 
@@ -57,7 +57,7 @@ def kept_layers(layers: Sequence[str], depths: Mapping[str, int]) -> Kept:
     `every:k` keeps layers 0, k, 2k, … (Fan et al. 2020, §3.2). Raises `InputError` for a layer that
     a stack does not have, for numbers that do not rise, and for a choice that removes none.
     """
-    written = f"--layers {' '.join(layers)}"
+    written = f"`layers = {' '.join(layers)}`"
     kept = {name: _of_stack(layers, depth, written) for name, depth in depths.items()}
     if all(len(one) == depths[name] for name, one in kept.items()):
         why = "the smallest step is every:2" if max(depths.values()) > 1 else "there is only one"

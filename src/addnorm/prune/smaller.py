@@ -72,7 +72,7 @@ def _narrower_attention(config: ModelConfig, share: float) -> ModelConfig:
         if not isinstance(attention, AttentionConfig):
             return attention
         heads = attention.heads(config.d_model)
-        groups = n_kept(heads.n_kv_heads, share, "--heads")
+        groups = n_kept(heads.n_kv_heads, share, "heads")
         return replace(
             attention,
             n_heads=groups * (heads.n_heads // heads.n_kv_heads),
@@ -98,7 +98,7 @@ def _narrower_feedforward(config: ModelConfig, share: float) -> ModelConfig:
             return feedforward
         plain = isinstance(feedforward, FeedForwardConfig)
         width = feedforward.d_ff or (4 * config.d_model if plain else 8 * config.d_model // 3)
-        return replace(feedforward, d_ff=n_kept(width, share, "--feed-forward"))
+        return replace(feedforward, d_ff=n_kept(width, share, "feedforward"))
 
     changes: dict[str, Any] = {"feedforward": narrower(config.feedforward)}
     if isinstance(config, EncoderDecoderConfig):
@@ -126,10 +126,10 @@ def _new_exits(exits: Sequence[int], kept: tuple[int, ...], n_layers: int) -> tu
         return tuple(kept.index(i) + 1 for i in below)
     more = {*kept, *below}
     some = [more | {max(*more, max(below) + 1)}, {*below, n_layers - 1}]
-    found = [f"give --layers {_listed(sorted(one))}" for one in some if len(one) < n_layers]
+    found = [f"give `layers = {_listed(sorted(one))}`" for one in some if len(one) < n_layers]
     end = found[0] if found else f"none of these {n_layers} layers can leave"
     raise InputError(
-        f"--layers {_listed(kept)}: {_standing(below)}, counted from 0, which must stay with a "
+        f"`layers = {_listed(kept)}`: {_standing(below)}, counted from 0, which must stay with a "
         f"layer above: {end}"
     )
 
@@ -155,7 +155,7 @@ def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
     for name, target in _tensors(new).items():
         source = sources.get(origin(name))
         if source is None:
-            raise InputError(f"--layers: the old model has no {origin(name)}, which {name} needs")
+            raise InputError(f"`layers`: the old model has no {origin(name)}, which {name} needs")
         if id(source) in cuts:
             axis, kept = cuts[id(source)]
             source = source.index_select(axis, kept.to(source.device))

@@ -74,7 +74,7 @@ def feedforward_rows(model: Model) -> list[Units]:
         for i, block in enumerate(stack.blocks):
             feedforward, path = block.feedforward, f"{name}.blocks.{i}.feedforward"
             if type(feedforward) not in (FeedForward, GatedFeedForward):
-                raise _refusal("--feed-forward", path, feedforward, "mlp and gated layers can")  # pyright: ignore[reportArgumentType]
+                raise _refusal("feedforward", path, feedforward, "mlp and gated layers can")  # pyright: ignore[reportArgumentType]
             down = feedforward.down_proj  # pyright: ignore[reportAttributeAccessIssue]
             n = down.in_features  # pyright: ignore[reportAttributeAccessIssue]
             found.append(Units(path=path, n=n, width=1, projection=down))  # pyright: ignore[reportArgumentType]
@@ -83,14 +83,14 @@ def feedforward_rows(model: Model) -> list[Units]:
 
 def _groups(path: str, attention: nn.Module) -> Units:
     if type(attention) not in (SelfAttention, CrossAttention):
-        raise _refusal("--heads", path, attention, "attention can")
+        raise _refusal("heads", path, attention, "attention can")
     assert isinstance(attention, MultiHead)
     _check(f"{path}.core", attention.core, CORES, "sdpa, eager and flex can")
     _check(f"{path}.output", attention.output, OUTPUTS, "plain and gated outputs can")
     score: object = attention.core.score
     plain = type(score) is DotProduct and score.weight is None
     if isinstance(score, nn.Module) and not plain:
-        raise _refusal("--heads", f"{path}.core.score", score, "dot products can")
+        raise _refusal("heads", f"{path}.core.score", score, "dot products can")
     table = None
     if isinstance(attention, SelfAttention):
         place = f"{path}.position"
@@ -104,11 +104,11 @@ def _groups(path: str, attention: nn.Module) -> Units:
 
 def _check(path: str, part: nn.Module, known: Sequence[type], usable: str) -> None:
     if type(part) not in known:
-        raise _refusal("--heads", path, part, usable)
+        raise _refusal("heads", path, part, usable)
 
 
 def _refusal(option: str, path: str, part: nn.Module, usable: str) -> InputError:
     return InputError(
-        f"{option}: {path} is {type(part).__name__}, which cannot be pruned ({usable}): "
-        f"leave {option} out"
+        f"`{option}`: {path} is {type(part).__name__}, which cannot be pruned ({usable}): "
+        f"leave `{option}` out"
     )

@@ -38,14 +38,14 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     def place(path: list[str]) -> str:
         name = ".".join(path)
         known = [one for one in given if f"{name}.".startswith(f"model.{one}.")]
-        return f"--set {known[-1]}" if known else "--set"
+        return f"`sets` {known[-1]}" if known else "`sets`"
 
     new = check_recipe(tree, place, from_file=False)
     if new.model.kind != model.kind:
-        raise InputError(f"--set kind: the model is of kind {model.kind!r}, and stays of it")
+        raise InputError(f"`sets` kind: the model is of kind {model.kind!r}, and stays of it")
     if kind_of(new.model.head) != kind_of(model.head):
         raise InputError(
-            "--set head: the kind of the head is the task: train for another one from these "
+            "`sets` head: the kind of the head is the task: train for another one from these "
             "weights, with train.start"
         )
     return new
@@ -59,7 +59,7 @@ def with_depth(recipe: Recipe, n_layers: int) -> Recipe:
 def _split(one: str) -> tuple[str, str]:
     path, equals, text = one.partition("=")
     if not (equals and path.strip() and text.strip()):
-        raise InputError(f"--set {one}: write it as path=value, such as norm=rmsnorm")
+        raise InputError(f"`sets` {one}: write it as path=value, such as norm=rmsnorm")
     return path.strip().removeprefix("model."), text.strip()
 
 
@@ -69,7 +69,7 @@ def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None
     for table in tables:
         here = here.setdefault(table, {})
         if not isinstance(here, dict):
-            raise InputError(f"--set {path}: {table} = {here!r} is not a table")
+            raise InputError(f"`sets` {path}: {table} = {here!r} is not a table")
     old = here.get(last)
     annotation = _annotation(tree, [*tables, last])
     kinds = [kind_of(one) for one in classes_in(annotation) if _has_kind(one)]

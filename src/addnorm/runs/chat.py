@@ -1,12 +1,13 @@
 """Answering messages with a trained model, by the template with which it was taught to chat."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Unpack
 
 from addnorm.data import ChatConfig
 from addnorm.data.answers import prompt_ids
 from addnorm.data.as_read import as_read
-from addnorm.data.chat import messages_of, prompt_of
+from addnorm.data.chat import Message, conversations_in, messages_of, prompt_of
 from addnorm.errors import InputError
 from addnorm.runs.chat_template import chat_template
 from addnorm.runs.run import Run
@@ -14,6 +15,11 @@ from addnorm.runs.types import DecodingOptions, listed
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: mappings with `role` and `content`."""
+
+
+def chats(run: Run) -> bool:
+    """Whether a run learnt to chat, so that each text is a user's message."""
+    return isinstance(run.recipe.data, ChatConfig)
 
 
 def template_of(run: Run) -> str | None:
@@ -40,15 +46,34 @@ def chat_prompt(run: Run, messages: Messages) -> list[int]:
     return prompt_ids(run.tokenizers.source, prompt_of(checked, template_of(run)))
 
 
+def conversations(
+    run: Run, file: Path, encoding: str = "utf-8"
+) -> Iterator[tuple[str, list[Message] | InputError]]:
+    """The conversations of a file with their places, read as training data of chat are.
+
+    Answers at their end are left out: they are what the model writes.
+    """
+    data = run.recipe.data
+    column = data.messages_column if isinstance(data, ChatConfig) else "messages"
+    for where, messages in conversations_in(file, column, encoding):
+        if isinstance(messages, InputError):
+            yield where, messages
+            continue
+        asked = [*messages]
+        while asked and asked[-1]["role"] == "assistant":
+            asked.pop()
+        nothing = InputError(f"{where}: no message to answer: all are the assistant's")
+        yield where, asked or nothing
+
+
 def prompts(run: Run, texts: Sequence[str | Messages]) -> list[list[int]]:
     """What a language model continues: texts, or conversations to answer.
 
     Of a model that learnt to chat, a text is a user's message.
     """
-    chats = isinstance(run.recipe.data, ChatConfig)
     return [
         as_read("language", run.tokenizers.source, [one])[0]
-        if isinstance(one, str) and not chats
+        if isinstance(one, str) and not chats(run)
         else chat_prompt(run, [{"role": "user", "content": one}] if isinstance(one, str) else one)
         for one in texts
     ]

@@ -23,7 +23,7 @@ from addnorm.data.batching import (
 )
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
-from addnorm.errors import InputError
+from addnorm.errors import InputError, choices
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
@@ -182,8 +182,8 @@ def check_metric(
     metric = settings.metric
     if metric is not None and metric not in MEASURED[task]:
         raise InputError(
-            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}. "
-            f"Valid: {', '.join(MEASURED[task])}."
+            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}."
+            f"{choices(str(metric), MEASURED[task])}"
         )
     reads_text = isinstance(model, DecoderConfig) or model.input.kind == "tokens"
     if metric in ("wer", "cer") and reads_text:

@@ -54,7 +54,7 @@ def check_same_data(folder: Path, encoded: EncodedCorpus) -> Iterator[str]:
     if change := _change(before, now, "train"):
         raise InputError(
             f"{folder}: its training data have changed: {change}. Put back those that the run "
-            f"began with; or begin another run from its weights: --train.start {folder}"
+            f"began with; or begin another run from its weights, `train.start = {folder}`"
         )
     for split in ("valid", "test"):
         if change := _change(before, now, split):

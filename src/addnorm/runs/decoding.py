@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from pydantic import ValidationError
 
+from addnorm.config import problem_of
 from addnorm.convert.folder import is_hf_folder
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.models import DecoderConfig
+from addnorm.parts import members
 from addnorm.runs.generation_config import HUGGING_FACE_SEARCH
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
@@ -124,9 +126,15 @@ def _id_of(tokenizer: Tokenizer, token: str | int) -> int:
 def _out_of_range(error: ValidationError) -> InputError:
     """An option that a configuration refuses, under the name that it was given by."""
     first = error.errors()[0]
-    option = ".".join(OPTION_OF.get(str(part), str(part)) for part in first["loc"])
-    problem = first["msg"].removeprefix("Value error, ")
-    return InputError(f"{option} = {first['input']}: {problem}" if option else problem)
+    field = str(first["loc"][-1]) if first["loc"] else ""
+    if not field:
+        return InputError(problem_of(first))
+    hints = (
+        get_type_hints(one, include_extras=True) for one in (*members(DecodingConfig), RulesConfig)
+    )
+    annotation = next((known[field] for known in hints if field in known), None)
+    name = OPTION_OF.get(field, field)
+    return InputError(f"`{name} = {first['input']}`: {problem_of(first, annotation)}")
 
 
 def later(decoding: DecodingConfig, first: int) -> DecodingConfig:

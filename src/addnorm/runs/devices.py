@@ -2,7 +2,7 @@
 
 import torch
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices, nearest
 
 DTYPES = {
     "float32": torch.float32,
@@ -17,10 +17,7 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
     """The dtype of this name. Raises `InputError` for an unknown one."""
     word = str(name).removeprefix("torch.")
     if word not in DTYPES:
-        raise InputError(
-            f"dtype = {word!r} is none of weights.{nearest(word, DTYPES)} Valid: "
-            f"{', '.join(DTYPES)}."
-        )
+        raise InputError(f"dtype = {word!r} is none of weights.{choices(word, DTYPES)}")
     return DTYPES[word]
 
 
@@ -40,7 +37,7 @@ def device_named(name: str | torch.device) -> torch.device:
         word = str(name).partition(":")[0]
         near = "" if word in known else nearest(word, known)
         raise InputError(
-            f"device = {str(name)!r} is not here.{near} torch sees: {', '.join(here)}."
+            f"`device = {str(name)!r}` is not here.{near} torch sees: {', '.join(here)}."
         ) from error
     return device
 

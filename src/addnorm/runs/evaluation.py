@@ -340,7 +340,7 @@ def evaluated(
     evaluator = Evaluator.of(split, data, loaders, run.recipe.eval)
     if evaluator is None:
         other = "valid" if split == "test" else "test"
-        there = f": use --split {other}" if data.encoded.splits[other] else ""
+        there = f": use `split = {other}`" if data.encoded.splits[other] else ""
         raise InputError(f"the data have no {split} split: data.{split} is not given{there}")
     if console is not None:
         console.out(f"{split}: {loaders.reports[split]}", highlight=False)
@@ -360,7 +360,7 @@ def check_early(run: Run) -> None:
     """Raise `InputError` unless the run's model has exits whose answers are classes or tokens."""
     check_exits_early(run.model)
     if run.task not in ("classification", "tagging", "language"):
-        raise InputError(f"--exit: a {run.task} model gives no probabilities to be sure by")
+        raise InputError(f"`exit`: a {run.task} model gives no probabilities to be sure by")
 
 
 @dataclass(frozen=True)

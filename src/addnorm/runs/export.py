@@ -12,7 +12,7 @@ from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.gguf import Dtype
 from addnorm.convert.folder import save
 from addnorm.data import ChatConfig
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.generate import BeamConfig
 from addnorm.models import (
     DecoderConfig,
@@ -45,9 +45,7 @@ def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> l
     Raises `InputError` if `out` is the run folder itself, or if the other library lacks a part.
     """
     if to not in WRITERS:
-        raise InputError(
-            f"to = {to!r}: no such form.{nearest(to, WRITERS)} Valid: {', '.join(WRITERS)}."
-        )
+        raise InputError(f"`to = {to!r}`: no such form.{choices(to, WRITERS)}")
     if run.folder is not None and out.resolve() == run.folder.resolve():
         raise InputError(f"{out}: an export does not replace the model that it is made of")
     if out.is_dir() if to == "gguf" else out.is_file():
@@ -153,7 +151,9 @@ def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
     elif quantization.kept:
         lacks = f"rounds every layer, and {quantization.kept[0]} was kept as it was"
     if lacks is not None:
-        raise InputError(f"CTranslate2 {lacks}: quantise with --to int8 --dynamic")
+        raise InputError(
+            f"CTranslate2 {lacks}: quantise with `addnorm quantize … --to int8 --dynamic`"
+        )
     if isinstance(scheme, Int8Config) and isinstance(scheme.activations, DynamicConfig):
         return []
     return ["CTranslate2 has the same whole numbers, and rounds inputs token by token"]
@@ -186,7 +186,7 @@ def _check_as_gguf(quantization: Quantization) -> list[str]:
     if isinstance(scheme, Int4Config) and scheme.group_size != 32:
         raise InputError(
             f"GGUF's Q4_0 has groups of 32, and this model of {scheme.group_size}: quantise with "
-            "--group-size 32"
+            "`addnorm quantize … --to int4 --group-size 32`"
         )
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
         raise InputError("GGUF divides no inputs, as smoothing does: quantise without")

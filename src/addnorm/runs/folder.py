@@ -19,8 +19,8 @@ from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import TENSORS, base_of, is_adapter
 from addnorm.data import lowercases, medium_of
 from addnorm.data.encoding import Tokenizers
-from addnorm.errors import InputError, nearest
-from addnorm.files import read_file
+from addnorm.errors import InputError
+from addnorm.files import check_model_folder, read_file
 from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.runs.consistency import Place
 from addnorm.runs.generation_config import decoding_of
@@ -95,9 +95,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
             raise InputError(
                 f"{folder}: no run yet: {owner} is starting one there. Try again in a moment"
             )
-        near = [file.parent.name for file in folder.parent.glob("*/config.json")]
-        lacks = "no config.json" if folder.exists() else "nothing is there"
-        raise InputError(f"{folder}: not a run folder: {lacks}.{nearest(folder.name, near)}")
+        check_model_folder(folder)
+        raise InputError(f"{folder}: not a run folder: no config.json")
     match _read_json(file):
         case {"format": version, "recipe": dict(stored), **facts} if version == FORMAT:
             check_imports(folder, stored, facts.get("imports"))
@@ -154,7 +153,7 @@ def _place(file: Path, overrides: Mapping[str, str]) -> Place:
     def place(path: list[str]) -> str:
         name = ".".join(path)
         given = [known for known in overrides if f"{name}.".startswith(f"{known}.")]
-        return f"--{given[-1]}" if given else str(file)
+        return f"`{given[-1]}`" if given else str(file)
 
     return place
 

@@ -40,7 +40,7 @@ def forecast(
         raise InputError(f"horizon = {horizon}: give 1 at least")
     horizon = at_once if horizon is None else horizon
     table = read_like(run, history)
-    end = table.n_steps if until is None else step_at(table, until, "--until")
+    end = table.n_steps if until is None else step_at(table, until, "`until`")
     past = table.values[:, max(0, end - look_back) : end]
     _check_past(table, past, end, look_back)
     return Forecast(

@@ -76,8 +76,8 @@ def check_imports(where: Path, tree: Any, recorded: Any = None) -> None:
     options = " ".join(f"--import {named.get(module, f'{module}.py')}" for module in missing)
     raise InputError(
         f"{where}: has parts of {' and '.join(missing)}, and a file that is only read imports "
-        f"nothing. Add `{options}`, as in `addnorm info {where} {options}`; in Python, "
-        f"`import {', '.join(missing)}` before"
+        f"nothing: `import {', '.join(missing)}` before; on the command line name them, as in "
+        f"`addnorm info {where} {options}`"
     )
 
 
@@ -95,12 +95,12 @@ def import_named(file: Path, names: Any, where: str) -> None:
         options = " ".join(f"--import {name}" for name in names)
         raise InputError(
             f"{where}: a recipe in the folder of a model ({folder}) imports nothing: "
-            f"look at what it names, then add {options}"
+            f"look at what it names, then import it yourself: `addnorm … {options}`"
         )
     try:
         import_parts(names, file.parent)
     except InputError as error:
-        raise InputError(f"{where}: import: {str(error).removeprefix('--import ')}") from error
+        raise InputError(f"{where}: import: {str(error).removeprefix('`imports` ')}") from error
 
 
 def _model_folder(file: Path) -> Path | None:
@@ -131,7 +131,7 @@ def import_parts(names: Sequence[str], folder: Path | None = None) -> None:
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
-            raise InputError(f"--import {name}: no such module, and no file {name}.py") from error
+            raise InputError(f"`imports` {name}: no such module, and no file {name}.py") from error
 
 
 def needed_imports(tree: Any) -> list[str]:
@@ -151,21 +151,23 @@ def _import_file(file: Path) -> ModuleType:
     name, path = file.stem, file.resolve()
     if not path.is_file():
         near = nearest(file.name, [one.name for one in file.parent.glob("*.py")])
-        raise InputError(f"--import {file}: no such file.{near}")
+        raise InputError(f"`imports` {file}: no such file.{near}")
     if (there := sys.modules.get(name)) is not None:
         if Path(getattr(there, "__file__", None) or "").resolve() == path:
             return there
-        raise InputError(f"--import {file}: a module {name!r} is imported already: rename the file")
+        raise InputError(
+            f"`imports` {file}: a module {name!r} is imported already: rename the file"
+        )
     if not name.isidentifier():
-        raise InputError(f"--import {file}: {name!r} is no name of a module: rename the file")
+        raise InputError(f"`imports` {file}: {name!r} is no name of a module: rename the file")
     if (other := find_spec(name)) is not None and other.origin != str(path):
         raise InputError(
-            f"--import {file}: {name!r} is the name of another module, {other.origin}: "
+            f"`imports` {file}: {name!r} is the name of another module, {other.origin}: "
             "rename the file"
         )
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InputError(f"--import {file}: not a Python file")
+        raise InputError(f"`imports` {file}: not a Python file")
     module = module_from_spec(spec)
     sys.modules[name] = module
     try:

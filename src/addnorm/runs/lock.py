@@ -23,7 +23,7 @@ def locked(folder: Path) -> Generator[None]:
     Raises `InputError` naming the process and host that hold it.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file: choose another --out")
+        raise InputError(f"{folder}: is a file: choose another `out`")
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK, is_singleton=True, thread_local=False)
@@ -32,7 +32,7 @@ def locked(folder: Path) -> Generator[None]:
     except Timeout as error:
         raise InputError(
             f"{folder}: in use: {_holder(folder / LOCK)} writes there. Wait for it to end, or "
-            "choose another --out"
+            "choose another `out`"
         ) from error
     try:
         facts = {"pid": os.getpid(), "host": socket.gethostname()}

@@ -6,7 +6,8 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic_core import ErrorDetails
 
-from addnorm.errors import nearest
+from addnorm.config import problem_of
+from addnorm.errors import choices, nearest, some_of
 from addnorm.parts import family_of, installed_parts, kind_of
 
 Location = tuple[int | str, ...]
@@ -81,20 +82,26 @@ def explain(root: Config, error: ErrorDetails) -> str:
             tag = str(context["tag"])
             valid = _kinds(here)
             near = nearest(tag, [*valid, *installed_parts()])
-            return f"{name}.kind = {_short(tag)} does not exist.{near} Valid: {', '.join(valid)}."
+            return f"{name}.kind = {_short(tag)} does not exist.{near} Valid: {some_of(valid)}."
         case "union_tag_not_found":
-            return f"{name}.kind is missing.{_choices('', _kinds(here))}"
+            return f"{name}.kind is missing.{choices('', _kinds(here))}"
         case kind if kind in NO_SUCH_THING:
             return f"{name} = {given} is not a {NO_SUCH_THING[kind]}."
         case "literal_error":
             valid = re.findall(r"'([^']*)'", str(context["expected"]))
-            return f"{name} = {given} does not exist.{_choices(str(error['input']), valid)}"
+            return f"{name} = {given} does not exist.{choices(str(error['input']), valid)}"
         case "missing":
             return f"{name} is missing."
         case "value_error":
             return f"{name}: {context['error']}"
         case _:
-            return f"{name} = {given}: {error['msg'][0].lower()}{error['msg'][1:]}."
+            return f"{name} = {given}: {problem_of(error, _annotation_of(root, error['loc']))}."
+
+
+def _annotation_of(root: Config, loc: Location) -> Any:
+    """The annotation of the field at a location; None if unknown."""
+    _, around = walk(root, loc[:-1]) if len(loc) > 1 else ([], (root,))
+    return hints_of(around[0]).get(str(loc[-1])) if around and loc else None
 
 
 def _field_meant(configuration: Config, name: str) -> str:
@@ -110,7 +117,7 @@ def _field_meant(configuration: Config, name: str) -> str:
     )
     if below is not None:
         return f" Did you mean {below!r}?"
-    return _choices(name, [field.name for field in fields(configuration)])
+    return choices(name, [field.name for field in fields(configuration)])
 
 
 def _short(value: object) -> str:
@@ -120,7 +127,3 @@ def _short(value: object) -> str:
 
 def _kinds(classes: tuple[Config, ...]) -> list[str]:
     return [kind_of(c) for c in classes]
-
-
-def _choices(name: str, valid: list[str]) -> str:
-    return f"{nearest(name, valid)} Valid: {', '.join(valid)}."

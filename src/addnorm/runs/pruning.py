@@ -113,21 +113,24 @@ def prune_run(
 def _check(options: PruneOptions, fields: Mapping[str, str]) -> None:
     """Validate the options before reading anything. Raises `InputError`."""
     if options.heads is None and options.feedforward is None and not options.layers:
-        raise InputError("nothing to remove: give --heads, --feed-forward or --layers")
-    for name, value in (("--recover", options.recover), ("--calibrate", options.calibrate - 1)):
-        if value < 0:
-            raise InputError(f"{name}: give a number, at least {int(name == '--calibrate')}")
+        raise InputError("nothing to remove: give `heads`, `feedforward` or `layers`")
+    for name, value, least in (
+        ("recover", options.recover, 0),
+        ("calibrate", options.calibrate, 1),
+    ):
+        if value < least:
+            raise InputError(f"`{name} = {value}`: must be at least {least}")
     if of_model := [name for name in fields if name.startswith("model.")]:
-        raise InputError(f"--{of_model[0]}: parts of the model are changed by addnorm swap")
+        raise InputError(f"`{of_model[0]}`: parts of the model are changed by addnorm swap")
 
 
 def _units(model: Model, options: PruneOptions) -> dict[str, list[Units]]:
     """The units of each kind that is to be pruned."""
     found: dict[str, list[Units]] = {}
     if options.heads is not None:
-        found["--heads"] = head_groups(model)
+        found["heads"] = head_groups(model)
     if options.feedforward is not None:
-        found["--feed-forward"] = feedforward_rows(model)
+        found["feedforward"] = feedforward_rows(model)
     return found
 
 
@@ -162,7 +165,7 @@ def _pruning(
 
     Raises `InputError` for a model without layers.
     """
-    shares = {"--heads": options.heads, "--feed-forward": options.feedforward}
+    shares = {"heads": options.heads, "feedforward": options.feedforward}
     depths = {name: len(stack.blocks) for name, stack in stacks_of(model).items()}
     if not any(depths.values()):
         raise InputError("there is no layer to prune: model.n_layers = 0")

@@ -135,7 +135,7 @@ def quantize_run(
             sensitivity = sensitivities(run.model, options.scheme, examples, layers)
             if options.keep_worst >= len(sensitivity):
                 raise InputError(
-                    f"--keep-worst {options.keep_worst} keeps all {len(sensitivity)} layers that "
+                    f"`keep_worst = {options.keep_worst}` keeps all {len(sensitivity)} layers that "
                     f"would be quantised: give {len(sensitivity) - 1} at most"
                 )
             worst = list(sensitivity)[: options.keep_worst]
@@ -268,7 +268,7 @@ def calibration_examples(data: EvaluationData | None, options: QuantizeOptions) 
     if data is None or not (is_calibrated(options.scheme) or options.keep_worst):
         return []
     if options.calibrate < 1:
-        raise InputError(f"--calibrate {options.calibrate}: give at least one example")
+        raise InputError(f"`calibrate = {options.calibrate}`: must be at least 1")
     return list(islice(_one_by_one(data.loaders.train), options.calibrate))
 
 
@@ -348,4 +348,4 @@ def _loss(model: Model, examples: Sequence[Batch]) -> float:
 def _check_empty(out: Path) -> None:
     ours = {LOCK, ".partial"}  # the second is what a crash leaves
     if out.exists() and (not out.is_dir() or {one.name for one in out.iterdir()} - ours):
-        raise InputError(f"{out}: something is there already: choose another --out")
+        raise InputError(f"{out}: something is there already: choose another `out`")

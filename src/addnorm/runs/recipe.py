@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from addnorm.config import config
+from addnorm.config import config, problem_of
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus, DataConfig
 from addnorm.data.chat import PLAIN
 from addnorm.data.examples import Task
 from addnorm.data.tokenizers import TokenizerConfig
-from addnorm.errors import InputError, nearest
-from addnorm.files import read_file
+from addnorm.errors import InputError
+from addnorm.files import check_recipe_file, read_file
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.parts import FROM_FILE, family_of, kind_of
@@ -56,8 +56,8 @@ class Recipe:
         if self.data is None:
             kind = _data_for(self.model)
             raise InputError(
-                f"this model came without data: name some, such as --data.kind {kind} "
-                "--data.train FILE --data.valid FILE"
+                f"this model came without data: name some, such as `data.kind = {kind}` and "
+                "files as `data.train` and `data.valid`"
             )
         found: Any = self.data.load()
         if not isinstance(found, Corpus):
@@ -111,8 +111,8 @@ def read_recipe(
         here = ".".join([*path, ""])
         given = [name for name in overrides if here.startswith(f"{name}.")]
         if given:
-            return f"--{given[-1]}"
-        below = [f"--{name}" for name in overrides if path and f"{name}.".startswith(here)]
+            return f"`{given[-1]}`"
+        below = [f"`{name}`" for name in overrides if path and f"{name}.".startswith(here)]
         return " with ".join([f"{file}:{line_of(text, path)}", *below])
 
     if import_parts:
@@ -145,18 +145,16 @@ def _write_start(tree: dict[str, Any], place: Place) -> None:
                 template = chat_template(*places_of(Path(start)))
                 data["template"] = None if template == PLAIN else template
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+            first = problem_of(error.errors(include_url=False)[0])
             raise InputError(f"{place(['train', 'start'])}: {start}: {first}") from error
         except InputError as error:
             raise InputError(f"{place(['train', 'start'])}: {error}") from error
 
 
 def _read(file: Path) -> str:
+    check_recipe_file(file)
     try:
         return read_file(file).decode("utf-8-sig")
-    except FileNotFoundError as error:
-        names = [path.name for path in file.parent.glob("*.toml")]
-        raise InputError(f"{file}: no such recipe.{nearest(file.name, names)}") from error
     except OSError as error:
         raise InputError(f"{file}: no recipe can be read there: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -307,7 +305,7 @@ def set_field(tree: dict[str, Any], name: str, value: str) -> None:
     for table in tables:
         here = here.setdefault(table, {})
         if not isinstance(here, dict):
-            raise InputError(f"--{name}: {table} = {here!r} is not a table")
+            raise InputError(f"`{name}`: {table} = {here!r} is not a table")
     try:
         here[last] = tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):

@@ -37,7 +37,7 @@ def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
     for name in overrides:
         if not _may_change(name):
             raise InputError(
-                f"--{name}: a run that goes on keeps it.{_nearest(name)} "
+                f"`{name}`: a run that goes on keeps it.{_nearest(name)} "
                 f"May change: {', '.join(MAY_CHANGE)}."
             )
     if not is_run(folder) and (owner := in_use(folder)) is not None:
@@ -64,7 +64,7 @@ def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
         if not _may_change(name):
             raise InputError(
                 f"{folder}: holds another run: {name} is {before!r} there and {after!r} here. "
-                f"Choose another --out, or go on with `{resume_command(folder, old)}`."
+                f"Choose another `out`, or go on with `{resume_command(folder, old)}`."
             )
         yield f"{name}: {before!r} so far, {after!r} from here on"
 

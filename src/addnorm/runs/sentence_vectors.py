@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from addnorm.convert.core.modules import FILE, find_file, modules_of
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.weights.files import Weights
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 
 Hidden = Float[Tensor, "batch seq d_model"]
 Valid = Bool[Tensor, "batch seq"]
@@ -189,8 +189,7 @@ def _known(folder: Path, kind: str) -> str:
     known = ("Transformer", "Pooling", *STEPS)
     if kind not in known:
         raise InputError(
-            f"{folder / FILE}: the module {kind} is not supported. Valid: {', '.join(known)}."
-            f"{nearest(kind, known)}"
+            f"{folder / FILE}: the module {kind} is not supported.{choices(kind, known)}"
         )
     return kind
 
@@ -292,7 +291,7 @@ def _poolings(settings: Settings) -> tuple[str, ...]:
     names = [given] if isinstance(given, str) else given
     for name in names or [""]:
         if name not in POOLINGS:
-            raise settings.refuse("pooling_mode", f"valid are {', '.join(POOLINGS)}")
+            raise settings.refuse("pooling_mode", choices(str(name), POOLINGS).lstrip())
     return tuple(names)
 
 

@@ -30,9 +30,9 @@ def written_sequences(
     """
     data = recipe.data
     if not isinstance(data, ParallelConfig):
-        raise InputError("--sequences needs data.kind = 'parallel', a file of lines to translate")
+        raise InputError("`sequences` needs data.kind = 'parallel', a file of lines to translate")
     if teacher.task != "translation":
-        raise InputError(f"{teacher.name}: a {teacher.task} model: --sequences needs a translator")
+        raise InputError(f"{teacher.name}: a {teacher.task} model: `sequences` needs a translator")
     sources = [line for _, line in data.lines(data.train[0])]  # which the teacher reads in its way
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(folder / FACTS, _facts(teacher, recipe))
@@ -88,5 +88,5 @@ def _check_same(file: Path, facts: dict[str, str]) -> None:
     changed = [name for name, value in facts.items() if before.get(name) != value]
     if changed:
         raise InputError(
-            f"{file.parent}: holds the sequences of another {changed[0]}: choose another --out"
+            f"{file.parent}: holds the sequences of another {changed[0]}: choose another `out`"
         )

@@ -14,6 +14,7 @@ from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
+from addnorm.files import check_model_folder
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.runs.imports import check_imports
 from addnorm.train.average import Weights, weights_of
@@ -39,6 +40,7 @@ def model_tree(folder: Path) -> dict[str, Any]:
 
     Raises `InputError` if it is neither.
     """
+    check_model_folder(folder)
     if is_hf_folder(folder):
         return tree_of(sized(describe_folder(folder)[1]))
     if is_adapter(folder) and not is_run_folder(folder):

@@ -188,21 +188,25 @@ def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
     """Validate the options before reading anything. Raises `InputError`."""
     check_empty(out)
     if options.distill and not options.recover:
-        raise InputError("--distill says what to learn from: give --recover, the number of steps")
+        raise InputError("`distill` says what to learn from: give `recover`, the number of steps")
     if options.recover < 0:
-        raise InputError(f"--recover {options.recover}: give a number of steps")
+        raise InputError(f"`recover = {options.recover}`: must be at least 0")
     if model_fields := [name for name in fields if name.startswith("model.")]:
         path = model_fields[0].removeprefix("model.")
-        raise InputError(f"--{model_fields[0]}: parts of the model are changed by --set {path}=…")
+        raise InputError(
+            f"`{model_fields[0]}`: parts of the model are changed by `sets = {path}=…`"
+        )
     if not (options.sets or options.layers):
-        raise InputError("nothing to change: give --set, such as --set norm=rmsnorm, or --layers")
+        raise InputError(
+            "nothing to change: give `sets`, such as `sets = norm=rmsnorm`, or `layers`"
+        )
 
 
 def check_empty(out: Path) -> None:
     """Raise `InputError` if something other than our own leavings is in `out`."""
     ours = {LOCK, ".partial"}  # the second is what a crash leaves
     if out.exists() and (not out.is_dir() or {one.name for one in out.iterdir()} - ours):
-        raise InputError(f"{out}: something is there already: choose another --out")
+        raise InputError(f"{out}: something is there already: choose another `out`")
 
 
 def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layers]:
@@ -216,12 +220,12 @@ def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layer
     unknown = [str(i) for i in options.layers if not 0 <= i < old[first]]
     if unknown:
         raise InputError(
-            f"--layers {' '.join(unknown)}: the model has layers 0 to {old[first] - 1}"
+            f"`layers = {' '.join(unknown)}`: the model has layers 0 to {old[first] - 1}"
         )
     n = len(options.layers)
     if new.model.n_layers not in (recipe.model.n_layers, n):
         raise InputError(
-            f"--layers names {n} layers, and --set n_layers={new.model.n_layers}: give one of them"
+            f"`layers` names {n} layers, and `sets` n_layers={new.model.n_layers}: give one of them"
         )
     new = with_depth(new, n)
     layers: dict[str, tuple[int, ...]] = {first: options.layers}
@@ -246,14 +250,14 @@ def _built(run: Run, recipe: Recipe) -> Model:
     except InputError:
         raise
     except ValueError as error:  # incompatible parts
-        raise InputError(f"--set: {error}") from error
+        raise InputError(f"`sets`: {error}") from error
     return model.to(next(run.model.parameters()).dtype).eval()
 
 
 def _check_teacher(options: SwapOptions, report: TransferReport) -> None:
     resized = [reason for reason in report.changed if reason.startswith("vocab_size")]
     if options.distill and resized:
-        raise InputError(f"--distill needs one vocabulary, and {resized[0]}: leave it out")
+        raise InputError(f"`distill` needs one vocabulary, and {resized[0]}: leave it out")
 
 
 def _data(

@@ -13,7 +13,7 @@ from addnorm.data.batching import (
     WindowsConfig,
 )
 from addnorm.data.examples import Corpus, Task
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
 from addnorm.nn.crf import CRFHeadConfig
@@ -63,8 +63,7 @@ def task_of_head(head: Any) -> Task | None:
     if task is not None and task not in get_args(Task):
         valid = get_args(Task)
         raise InputError(
-            f"model.head: {kind_of(head)} has task = {task!r}.{nearest(str(task), valid)} "
-            f"Valid: {', '.join(valid)}."
+            f"model.head: {kind_of(head)} has task = {task!r}.{choices(str(task), valid)}"
         )
     return task
 

@@ -308,7 +308,7 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
     if begun and not resume:
         raise InputError(
             f"{folder}: holds a run already. Go on with `addnorm train --resume {folder}`, or "
-            "choose another --out."
+            "choose another `out`."
         )
     if not resume:
         return None

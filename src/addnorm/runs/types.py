@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import Corpus, DataConfig, DataPart
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.generate import DecodingConfig
 
 FileName = str | PathLike[str]
@@ -210,10 +210,7 @@ def corpus_of(data: Corpus | DataConfig) -> Corpus:
 def check_choice(name: str, given: object, valid: Sequence[str]) -> None:
     """Raise `InputError`, suggesting the nearest `valid` word, unless one of them was given."""
     if given not in valid:
-        raise InputError(
-            f"{name} = {short(given)} does not exist.{nearest(str(given), valid)} "
-            f"Valid: {', '.join(valid)}."
-        )
+        raise InputError(f"{name} = {short(given)} does not exist.{choices(str(given), valid)}")
 
 
 def _items(given: Any, name: str) -> list[Any]:

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import WORD, Probability, config
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
@@ -194,8 +194,5 @@ def _chosen(
     names = sorted({last for _, _, last, _ in found})
     for target in config.targets:
         if target not in names:
-            raise InputError(
-                f"train.adapter.targets: no layer {target!r}.{nearest(target, names)} "
-                f"Valid: {', '.join(names)}."
-            )
+            raise InputError(f"train.adapter.targets: no layer {target!r}.{choices(target, names)}")
     return (one for one in found if not config.targets or one[2] in config.targets)

@@ -39,7 +39,7 @@ def test_values_have_their_type() -> None:
 
 def test_choices_name_the_nearest() -> None:
     settings = Settings({"act": "gleu"})
-    with pytest.raises(InputError, match=r"Valid: gelu, relu. Did you mean 'gelu'"):
+    with pytest.raises(InputError, match=r"Did you mean 'gelu'\? Valid: gelu, relu"):
         settings.choose("act", {"gelu": 1, "relu": 2}, "gelu")
     with pytest.raises(InputError, match=r'act = .gleu. is not supported, only "gelu" or null'):
         settings.expect("act", "gelu", None)

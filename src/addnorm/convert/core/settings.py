@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from addnorm.convert.weights.header import parse_object
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.files import read_file
 
 Json = dict[str, Any]
@@ -130,8 +130,7 @@ class Settings:
         name = self.get(key, default)
         if name not in known:
             raise InputError(
-                f"{self.where}: {key} = {name!r} is not supported. Valid: {', '.join(known)}."
-                f"{nearest(name, known)}"
+                f"{self.where}: {key} = {name!r} is not supported.{choices(name, known)}"
             )
         return known[name]
 

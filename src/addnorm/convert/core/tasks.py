@@ -8,7 +8,7 @@ from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Renamed, TensorMap
 from addnorm.convert.core.settings import Json, Settings, labels_of
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
@@ -42,9 +42,7 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
         return "body"
     known: dict[str, Task] = {f"{stem}{ending}": task for ending, task in endings.items()}
     if names[0] not in known:
-        raise settings.refuse(
-            "architectures", f"valid are {', '.join(known)}.{nearest(names[0], known)}"
-        )
+        raise settings.refuse("architectures", choices(names[0], known).lstrip())
     return known[names[0]]
 
 

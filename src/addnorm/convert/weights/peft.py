@@ -12,7 +12,7 @@ from torch import Tensor
 
 from addnorm.atomic import atomic_file, atomic_write, write_tensors
 from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import download_hint, read_file
 from addnorm.nn.low_rank import LowRank
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
@@ -67,7 +67,7 @@ def base_of(folder: Path) -> Path:
     if not named or not Path(named).is_dir():
         raise InputError(
             f"{folder / CONFIG}: base_model_name_or_path = {named!r} is no folder here: write the "
-            "one that the adapter was trained on"
+            f"one that the adapter was trained on.{download_hint(named)}"
         )
     return Path(named)
 

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, choices
 from addnorm.lab.claims.claim import Claim
 
 CLAIMS = (
@@ -23,6 +23,5 @@ CLAIMS = (
 def claim_called(name: str) -> Claim:
     """The claim of a name. Raises `InputError` with the nearest name if there is none."""
     if name not in CLAIMS:
-        known = ", ".join(CLAIMS)
-        raise InputError(f"no claim is called {name!r}.{nearest(name, CLAIMS)} Valid: {known}")
+        raise InputError(f"no claim is called {name!r}.{choices(name, CLAIMS)}")
     return import_module(f"{__name__}.{name}").CLAIM

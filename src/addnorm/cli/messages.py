@@ -1,0 +1,138 @@
+"""Error messages of the command line: what is wrong, in terms of the options that were given."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args, get_origin
+
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+    ValidationError,
+)
+
+from addnorm.cli.arguments import UnknownWordError, options_of, plain, takes_fields
+from addnorm.cli.fields import PARTS, TABLES, unknown_field
+from addnorm.errors import InputError, choices, nearest
+
+NAME = re.compile(r"`([a-z_][a-z_0-9.]*)(?: = ([^`]*))?`")
+"""An argument of the library in its messages: `name`, or `name = value`."""
+
+KINDS = {int: "an integer", float: "a number", bool: "true or false"}
+
+
+def message_of(error: Exception, app: App, words: Sequence[str]) -> str:
+    """The message for an error of a command: one line, that names options and their values."""
+    match error:
+        case UnknownWordError():
+            return _unknown_word(error.word, _command(app, words))
+        case InputError():
+            return in_options(str(error), app, words)
+        case ValidationError() if isinstance(error.__cause__, InputError):
+            return message_of(error.__cause__, app, words)
+        case CycloptsError():
+            return " ".join(_of_arguments(error, app).split())
+        case _:
+            return str(error)
+
+
+def told(message: str, command: str) -> str:
+    """A message of the library that a command prints, with its options in place of arguments."""
+    from addnorm.cli.main import app
+
+    return in_options(message, app, [command])
+
+
+def in_options(message: str, app: App, words: Sequence[str]) -> str:
+    """A message of the library with the command's options in place of its arguments."""
+    if NAME.search(message) is None:
+        return message
+    command = _command(app, words)
+    options, fields = options_of(command), takes_fields(command)
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        known = options.get(plain(name))
+        if (
+            known is None
+            and fields
+            and name.partition(".")[0] in (PARTS if "." not in name else TABLES)
+        ):
+            known = f"--{name}"
+        if known is None:
+            return match[0]
+        return known if value is None else f"{known} {value.strip(chr(39))}"
+
+    return NAME.sub(option, message)
+
+
+def _command(app: App, words: Sequence[str]) -> App:
+    _, apps, _ = app.parse_commands(list(words))
+    return apps[-1]
+
+
+def _unknown_word(word: str, command: App) -> str:
+    options = [*options_of(command).values()]
+    if takes_fields(command):
+        return unknown_field(word, options)
+    return f"Unknown option: {word}.{nearest(word, options)}"
+
+
+def _of_arguments(error: CycloptsError, app: App) -> str:
+    """The message for arguments that cannot be read."""
+    command = " ".join(error.command_chain or ())
+    match error:
+        case UnusedCliTokensError(unused_tokens=[*left]) if left:
+            return f"{command}: unexpected: {' '.join(left)}. See `addnorm help {command}`"
+        case MissingArgumentError(argument=one, keyword=None) if one is not None and not one.tokens:
+            missing = _name(one) if not one.field_info.is_positional else _shown(one)
+            return f"{command}: {missing} is missing. See `addnorm help {command}`"
+        case UnknownOptionError(token=token, argument_collection=known):
+            word = token.keyword or token.value
+            return f"Unknown option: {word}.{nearest(word, _options(known))}"
+        case UnknownCommandError(unused_tokens=[word, *_]):
+            group = app if not error.command_chain else app[command]
+            names = [name for name in group if not name.startswith("-")]
+            return f"no command {word!r}.{choices(word, names)}"
+        case CoercionError(argument=one, token=token) if one is not None and token is not None:
+            return _not_a_value(error, one, token)
+        case ValidationError(argument=one) if one is not None and one.tokens:
+            token = one.tokens[0]
+            return f"{token.keyword or _shown(one)} {token.value}: {error.exception_message}"
+        case _:
+            return str(error)
+
+
+def _not_a_value(error: CoercionError, argument: Any, token: Any) -> str:
+    """The message for a word that is no value of an option."""
+    given = f"{token.keyword or _shown(argument)} {token.value or repr('')}"
+    if valid := [*literals(argument.hint)]:
+        return f"{given}: no such choice.{choices(token.value, valid)}"
+    if (kind := KINDS.get(error.target_type)) is not None:  # pyright: ignore[reportArgumentType]
+        return f"{given}: must be {kind}"
+    return str(error)
+
+
+def literals(hint: Any) -> Iterator[str]:
+    """The words that an annotation allows, if it allows only words."""
+    if get_origin(hint) is Literal:
+        yield from map(str, get_args(hint))
+    else:
+        for one in get_args(hint):
+            yield from literals(one)
+
+
+def _options(arguments: Any) -> list[str]:
+    return [name for one in arguments for name in one.names if name.startswith("--")]
+
+
+def _name(argument: Any) -> str:
+    return str(argument.name)
+
+
+def _shown(argument: Any) -> str:
+    return _name(argument).lstrip("-").upper()
