@@ -336,7 +336,7 @@ def _imported(kind: str) -> Any:
     module = sys.modules.get(module_name)
     if module is None:
         raise ValueError(
-            f"{kind!r} needs the module {module_name}: import it before, on the command line by "
+            f"{kind!r} needs the module {module_name}, which is not imported: do so before, on the command line by "
             f"`addnorm … --import {module_name}.py`"
         )
     found: Any = module
