@@ -336,8 +336,8 @@ def _imported(kind: str) -> Any:
     module = sys.modules.get(module_name)
     if module is None:
         raise ValueError(
-            f"{kind!r} needs the module {module_name}, which is not imported: do so before, on the command line by "
-            f"`addnorm … --import {module_name}.py`"
+            f"{kind!r} needs the module {module_name}, which is not imported: import it before, on the "
+            f"command line by `addnorm … --import {module_name}.py`"
         )
     found: Any = module
     for name in path.split("."):
