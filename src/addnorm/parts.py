@@ -336,7 +336,7 @@ def _imported(kind: str) -> Any:
     module = sys.modules.get(module_name)
     if module is None:
         raise ValueError(
-            f"{kind!r} needs the module {module_name}, which is not imported: import it before, on the "
+            f"{kind!r} needs the module {module_name}, which is not imported: import it, on the "
             f"command line by `addnorm … --import {module_name}.py`"
         )
     found: Any = module
