@@ -63,6 +63,11 @@ class Rows:
         start = int(self.starts[i])
         return self.ids[start : start + int(self.lengths[i])].tolist()
 
+    def count_except(self, nothing: int) -> Ids:
+        """How many ids of each row are other than one."""
+        before = np.concatenate([[0], np.cumsum(self.ids != nothing)])
+        return before[self.starts + self.lengths] - before[self.starts]
+
 
 class Compact(Sequence[Encoded]):
     """Encoded examples whose ids lie in arrays; each example is made when it is asked for.

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from addnorm.data.answers import ids_and_answers
-from addnorm.data.as_read import around, as_read, in_groups, whole_texts, words_as_read
+from addnorm.data.as_read import around, in_groups, whole_texts, words_as_read
 from addnorm.data.compact import Compact, Encoded, Ids, shortened, texts_of
 from addnorm.data.examples import (
     Chat,
@@ -148,34 +149,85 @@ class EncodedCorpus:
     def within(self, max_len: int, longer: Longer = "leave_out") -> "EncodedCorpus":
         """The same corpus with no example longer than `max_len`; the reports say what it cost.
 
-        Raises `InputError` when that leaves nothing to train on.
+        Raises `InputError` when that leaves nothing of a split.
         """
-        parts = {split: self._within(split, max_len, longer) for split in self.splits}
-        if not parts["train"][0]:
-            raise InputError(f"every training example is longer than max_len={max_len}")
-        return replace(
-            self,
-            **{split: examples for split, (examples, _) in parts.items()},
-            reports={split: report for split, (_, report) in parts.items() if report.read},
-        )
+        fits = {k: [n <= max_len for n in self.lengths(v)] for k, v in self.splits.items()}
+        if longer == "leave_out":
+            reason = f"longer than {max_len} tokens"
+            return self.keeping(fits, reason, f"is longer than max_len={max_len}")
+        long = {split: [k for k, fit in enumerate(some) if not fit] for split, some in fits.items()}
+        cut = {
+            split: self._cut(self.splits[split], max_len) for split, some in long.items() if some
+        }
+        shorter = replace(self, **cut).with_targets(f" within {max_len} tokens")
+        reports = {**shorter.reports}
+        for split in cut:
+            used = {one.index for one in shorter.splits[split]}
+            indices = (self.splits[split][k].index for k in long[split])
+            places = [_place(split, index) for index in indices if index in used]
+            before = reports[split].shortened
+            reports[split] = replace(reports[split], shortened=[*before, *places])
+        return replace(shorter, reports=reports)
 
-    def _within(self, split: str, max_len: int, longer: Longer) -> tuple[Sequence[Encoded], Report]:
-        examples = self.splits[split]
-        n = len(examples)
-        report = self.reports.get(split, Report(n, n))
-        fits = [length <= max_len for length in self.lengths(examples)]
-        if all(fits):
-            return examples, report
-        long = [f"{split} example {examples[i].index + 1}" for i in range(n) if not fits[i]]
-        if longer == "shorten":
-            cut = Compact.of(
-                shortened(self.task, example, max_len, special=self.special, apart=self.apart)
-                for example in examples
-            )
-            return cut, replace(report, shortened=[*report.shortened, *long])
-        left_out = {**report.left_out, f"longer than {max_len} tokens": long}
-        kept = Compact.of(examples[i] for i in range(n) if fits[i])
-        return kept, replace(report, used=report.used - len(long), left_out=left_out)
+    def _cut(self, examples: Sequence[Encoded], max_len: int) -> Compact:
+        facts: Any = {"special": self.special, "apart": self.apart}
+        return Compact.of(shortened(self.task, one, max_len, **facts) for one in examples)
+
+    def with_targets(self, where: str = "") -> "EncodedCorpus":
+        """The examples that have something to predict; others are left out and counted.
+
+        Raises `InputError` when that leaves nothing of a split.
+        """
+        fits = {split: self._have_targets(examples) for split, examples in self.splits.items()}
+        return self.keeping(fits, f"nothing to predict{where}", f"has nothing to predict{where}")
+
+    def _have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
+        """Whether each example has a target: of a plain text, a token besides its end."""
+        if self.task == "forecasting":
+            return [True] * len(examples)
+        if isinstance(examples, Compact) and examples.values is None:
+            if self.task == "language" and self.tokenizer is not None:
+                return (examples.tokens.lengths > n_before(self.tokenizer)).tolist()
+            return (examples.targets.count_except(IGNORE) > 0).tolist()
+        return [one.values is not None or any(i != IGNORE for i in one.targets) for one in examples]
+
+    def keeping(
+        self, fits: Mapping[str, Sequence[bool]], reason: str, every: str
+    ) -> "EncodedCorpus":
+        """The examples that fit; others are counted in the reports, for one reason.
+
+        Raises `InputError` where a split has examples, `every` one of which does not fit.
+        """
+        kept: Any = {}
+        reports: dict[str, Report] = {}
+        for split, examples in self.splits.items():
+            n = len(examples)
+            places = [_place(split, examples[k].index) for k in range(n) if not fits[split][k]]
+            report = self.reports.get(split, Report(n, n))
+            if places and len(places) == n:
+                raise InputError(f"every {SPLITS[split]} example {every}")
+            if places:
+                left_out = {**report.left_out, reason: [*report.left_out.get(reason, ()), *places]}
+                report = replace(report, used=report.used - len(places), left_out=left_out)
+                chosen = compress(examples, fits[split])
+                compact = isinstance(examples, Compact)
+                kept[split] = Compact.of(chosen) if compact else list(chosen)
+            if report.read:
+                reports[split] = report
+        return replace(self, **kept, reports=reports)
+
+
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+"""The splits in words."""
+
+
+def _place(split: str, index: int) -> str:
+    return f"{split} example {index + 1}"
+
+
+def n_before(tokenizer: Tokenizer) -> int:
+    """The special tokens before each text of a language model, as `write_texts` begins it."""
+    return len(around("language", tokenizer)[0]) or 1
 
 
 def encode(
@@ -279,7 +331,7 @@ def _signals(
         if target is None:
             targets = [_numbers(example, number) for example in examples]
         else:
-            targets = as_read("translation", target, [target_text(one) for one in examples])
+            targets = written_ids(target, [target_text(one) for one in examples])
         both = enumerate(zip(examples, targets, strict=True))
         return [
             Encoded(i, [], ids, signal_of(example), _values(example, number))
@@ -303,9 +355,16 @@ def _translation(examples: Sequence[Example], tokenizers: Tokenizers, *_: object
     targets = [target_text(example) for example in examples]
     return zip(
         map(Read, in_groups("translation", tokenizers.source, sources)),
-        in_groups("translation", tokenizers.target, targets),
+        written_ids(tokenizers.target, targets),
         strict=True,
     )
+
+
+def written_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
+    """The ids of texts to write; none at all of one without a token but the special ones."""
+    n_special = sum(map(len, around("translation", tokenizer)))
+    for ids in in_groups("translation", tokenizer, texts):
+        yield ids if len(ids) > n_special else []
 
 
 def _classification(

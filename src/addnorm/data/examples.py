@@ -308,7 +308,8 @@ class Corpus:
             n = len(scored.values)
             return ("value",) if n == 1 else tuple(f"value_{i}" for i in range(1, n + 1))
         examples = chain(self.train, self.valid)
-        return tuple(sorted({label for example in examples for label in labels_of(example)}))
+        found = {label for example in examples for label in labels_of(example)}
+        return tuple(sorted(label for label in found if label.strip()))
 
     def _scored(self) -> Iterator[Scored | ScoredSeries]:
         every = chain.from_iterable(self.splits.values())

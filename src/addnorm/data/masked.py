@@ -10,8 +10,8 @@ from pydantic import Field, PositiveInt
 from addnorm.config import Probability, config
 from addnorm.data.as_read import around
 from addnorm.data.batch import Batch, Loader, Loaders, padded, with_valid
-from addnorm.data.compact import Encoded, Ids
-from addnorm.data.encoding import IGNORE, EncodedCorpus
+from addnorm.data.compact import Compact, Encoded, Ids
+from addnorm.data.encoding import IGNORE, EncodedCorpus, n_before
 from addnorm.data.mask_units import NONE, MaskUnitsConfig, TokenUnitsConfig, WordBeginnings
 from addnorm.data.segments import Segment, SegmentBatches, Segments, tokenizer_of
 from addnorm.data.special_tokens import MASK, mask_id_of
@@ -74,6 +74,7 @@ class Masked(Loader[Segment]):
                 f"train.batching.seq_len = {config.seq_len} has no room for text beside "
                 f"{len(self.before) + len(self.after)} special tokens"
             )
+        self.examples = examples
         self.segments = Segments(examples, tokenizer, room)
         self.masking = Masking(config, tokenizer)
         self.batch_size = config.batch_size
@@ -96,6 +97,17 @@ class Masked(Loader[Segment]):
             padded(said, IGNORE, width),
             [int(one[0]) for one in items],
         )
+
+
+def can_be_masked(examples: Sequence[Encoded], tokenizer: Tokenizer) -> list[bool]:
+    """Whether each text has a token that is not special, such as the unknown one."""
+    texts, special = Compact.as_documents(examples), np.array(sorted(tokenizer.special_ids))
+    starts = texts.tokens.starts + n_before(tokenizer)
+    fits = np.isin(texts.tokens.ids[starts], special, invert=True)
+    for i in np.flatnonzero(~fits):  # of nearly all texts the first token says it
+        ids = texts.tokens.ids[starts[i] : texts.tokens.starts[i] + texts.tokens.lengths[i]]
+        fits[i] = not np.isin(ids, special).all()
+    return fits.tolist()
 
 
 @config
@@ -134,8 +146,14 @@ class MaskedConfig:
         return (MASK,)
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of plain texts. Raises `InputError` for others, or without a mask token."""
+        """The loaders of plain texts, without those of special tokens alone, which are counted.
+
+        Raises `InputError` for other data, without a mask token, and where no text is left.
+        """
         tokenizer = tokenizer_of(corpus, self.kind)
+        fits = {k: can_be_masked(v, tokenizer) for k, v in corpus.splits.items()}
+        what = "nothing but special tokens, none of which is predicted"
+        corpus = corpus.keeping(fits, what, f"has {what}")
         return Loaders(
             Masked(corpus.train, self, tokenizer, seed=seed),
             Masked(corpus.valid, self, tokenizer) if corpus.valid else None,

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 from addnorm.data.examples import Corpus, Example, Report, labels_of
+from addnorm.data.incomplete import lack
 from addnorm.data.lower_case import lowered
 from addnorm.errors import InputError, choices
 
@@ -66,10 +67,12 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
     used: list[Placed] = []
     left_out: dict[str, list[str]] = {}
     for row in rows:
-        if isinstance(row.content, str):
-            left_out.setdefault(row.content, []).append(row.where)
-        else:
-            used.append((row.where, row.content))
+        content = row.content
+        why = content if isinstance(content, str) else lack(content)
+        if why is not None:
+            left_out.setdefault(why, []).append(row.where)
+        elif not isinstance(content, str):
+            used.append((row.where, content))
     report = Report(len(used) + sum(map(len, left_out.values())), len(used), left_out)
     if not used:
         raise InputError(f"{split} has no usable row: {report}")

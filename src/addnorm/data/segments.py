@@ -5,10 +5,9 @@ from typing import Any, overload
 
 import numpy as np
 
-from addnorm.data.as_read import around
 from addnorm.data.batch import dice
 from addnorm.data.compact import Compact, Encoded, Ids
-from addnorm.data.encoding import EncodedCorpus
+from addnorm.data.encoding import EncodedCorpus, n_before
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
@@ -26,11 +25,10 @@ class Segments:
 
     def __init__(self, examples: Sequence[Encoded], tokenizer: Tokenizer, most: int) -> None:
         texts = Compact.as_documents(examples)
-        # As `write_texts` begins each text.
-        n_before = len(around("language", tokenizer)[0]) or 1
+        before = n_before(tokenizer)
         self.ids = texts.tokens.ids
-        self.starts = texts.tokens.starts + n_before
-        self.lengths = texts.tokens.lengths - n_before
+        self.starts = texts.tokens.starts + before
+        self.lengths = texts.tokens.lengths - before
         self.most = most
 
     def text(self, segment: Segment) -> Ids:

@@ -12,6 +12,7 @@ from addnorm.data.batching import special_tokens_of
 from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
 from addnorm.data.examples import Scored, Series, second_text
 from addnorm.data.forecast_windows import encode_series
+from addnorm.data.incomplete import complete
 from addnorm.data.lower_case import lowered_corpus
 from addnorm.data.scaling import Scaling
 from addnorm.data.special_tokens import with_special_tokens
@@ -56,8 +57,10 @@ def read_data(
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data; so is the
     `scaling` of a series. Of large
-    files of text, what was made of them before is taken from the folder of caches. Raises
-    `InputError` for data that cannot be read, and such as the model is not for.
+    files of text, what was made of them before is taken from the folder of caches. Examples that
+    lack something, or have nothing to predict, are left out and counted in the reports. Raises
+    `InputError` for data that cannot be read, for such as the model is not for, and for a split of
+    which nothing is left.
     """
     task = task_of(recipe)
     check_batching(task, recipe.train.batching)
@@ -75,8 +78,9 @@ def read_data(
             tokenizers = with_special_tokens(store.tokenizers(learnt), more)
         if tokenizers is not None:
             tokenizers = tokenizers.lowercased() if lowercase else tokenizers
-            return EncodedData(None, store.encoded(tokenizers), tokenizers, ())
-    corpus = corpus or recipe.corpus()
+            encoded = store.encoded(tokenizers).with_targets()
+            return EncodedData(None, encoded, tokenizers, ())
+    corpus = complete(corpus or recipe.corpus())
     check_corpus(task, corpus)
     _check_packages(corpus, recipe.eval)
     if learnt is not None:
@@ -92,7 +96,7 @@ def read_data(
     apart = isinstance(head, SimilarityHeadConfig)
     if apart:
         check_pairs(head, corpus)
-    encoded = encode(corpus, tokenizers, labels, apart=apart)
+    encoded = encode(corpus, tokenizers, labels, apart=apart).with_targets()
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
     return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from addnorm.data import DataConfig
 from addnorm.data.batch import Batch, Loader
 from addnorm.data.batching import Buckets, Denoising, Loaders, Masked, build_loaders
-from addnorm.data.compact import Encoded, Ids
+from addnorm.data.compact import Compact, Encoded, Ids
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import (
     MEDIA,
@@ -110,8 +110,9 @@ class Evaluator:
         loader = loaders.valid if split == "valid" else loaders.test
         if loader is None:
             return None
-        # Buckets may have left out or shortened examples.
-        used = loader.examples if isinstance(loader, Buckets) else data.encoded.splits[split]
+        # These may have left out or shortened examples.
+        own = isinstance(loader, Buckets | Masked)
+        used = loader.examples if own else data.encoded.splits[split]
         examples = data.corpus.splits[split] if data.corpus else ()
         characters = data.encoded.characters.get(split)
         facts = (data.tokenizers, data.labels, settings)
@@ -200,7 +201,8 @@ class Evaluator:
         if isinstance(self.loader, Buckets):
             n_characters = sum(self._n_characters(one, characters) for one in self.encoded)
         else:
-            n_characters = int(characters.sum())
+            places = self.encoded.places if isinstance(self.encoded, Compact) else None
+            n_characters = int((characters if places is None else characters[places]).sum())
         return {
             "perplexity": metrics.perplexity(loss),
             "bits_per_character": metrics.bits_per_character(total, n_characters),
