@@ -1,14 +1,17 @@
 """Resuming a run from its folder alone, and settings that may not change."""
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
-from tests.runs.tiny import train_tiny
+from tests.runs.tiny import quiet, said, train_tiny
 
 from addnorm.errors import InputError
 from addnorm.runs.resuming import resume_command, resumed_recipe
 from addnorm.runs.run import Run
+from addnorm.runs.training import train_run
+from addnorm.train.checkpoint import load_checkpoint, save_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +48,52 @@ def test_the_command_of_a_folder_with_a_blank(run: Path) -> None:
     recipe = Run.open(run).recipe
     words = shlex.split(resume_command(Path("my runs/r"), recipe))
     assert words == ["addnorm", "train", "--resume", "my runs/r"]
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("translator")
+    return train_tiny(root, "translation", **{"train.patience": "1", "train.select": "best"})
+
+
+MEASURES = {
+    "metric": ({"eval.metric": "loss"}, True),
+    "tokenisation": ({"eval.bleu_tokenize": "char"}, True),
+    "examples": ({"eval.valid_examples": "3"}, True),
+    "decoding": ({"eval.decoding": "{ kind = 'beam', beams = 3 }"}, True),
+    "batch size": ({"eval.batch_size": "3"}, False),
+    "nothing": ({}, False),
+}
+
+
+@pytest.mark.parametrize("name", [*MEASURES, "data"])
+def test_the_best_so_far_is_measured_as_it_will_be(
+    translator: Path, tmp_path: Path, name: str
+) -> None:
+    changes, again = MEASURES.get(name, ({}, True))
+    folder = Path(shutil.copytree(translator, tmp_path / "run"))
+    (folder / "model.safetensors").unlink()
+    root = Path(shutil.copytree(translator.parent, tmp_path / "data", ignore=lambda *_: ["run"]))
+    if name == "data":
+        lines = (root / "valid.de").read_text().splitlines()
+        (root / "valid.de").write_text("\n".join(["eine katze", *lines[1:]]) + "\n")
+    given = {"data.root": f"'{root}'", **changes}
+    console = quiet()
+    train_run(resumed_recipe(folder, given), folder, resume=True, console=console)
+    assert ("the best weights so far, of step" in said(console)) == again
+    assert said(console).count("were chosen by bleu") == int(again)
+
+
+def test_a_run_of_before_is_assumed_to_be_measured_by_its_recipe(
+    translator: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(translator, tmp_path / "run"))
+    for checkpoint in (folder / "checkpoints").iterdir():
+        tensors, facts = load_checkpoint(checkpoint)
+        del facts["best_by"]
+        shutil.rmtree(checkpoint)
+        save_checkpoint(checkpoint.parent, facts["standing"]["step"], tensors, facts)
+    for changes, again in (MEASURES["nothing"], MEASURES["metric"]):
+        console = quiet()
+        train_run(resumed_recipe(folder, changes), folder, resume=True, console=console)
+        assert ("the best weights so far, of step" in said(console)) == again

@@ -28,6 +28,14 @@ from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.optim import AdamW8bitConfig, MuonConfig
+from addnorm.train.schedule import (
+    ConstantConfig,
+    CosineConfig,
+    InverseSquareRootConfig,
+    LinearConfig,
+    ScheduleConfig,
+    WarmupStableDecayConfig,
+)
 from addnorm.train.trainer import (
     Interrupted,
 )
@@ -270,3 +278,47 @@ def test_resumes_on_a_gpu(tmp_path: Path, precision) -> None:
     assert second.scaler.state_dict() == first.scaler.state_dict()
     second.fit()
     assert second.state.step == 12
+
+
+SCHEDULES: dict[str, ScheduleConfig] = {
+    "constant": ConstantConfig(),
+    "inverse_sqrt": InverseSquareRootConfig(warmup=2),
+    "linear": LinearConfig(warmup=2, floor=0.1),
+    "cosine": CosineConfig(),
+    "wsd": WarmupStableDecayConfig(decay=0.5),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_longer_run_says_the_rate_that_follows_or_keeps_the_end_of_its_schedule(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = SCHEDULES[name]
+    tiny.trainer(tmp_path, schedule=schedule, steps=8).fit()
+    last = journal(tmp_path)[-1]["lr"]
+    assert not capsys.readouterr().err
+    longer = tiny.trainer(tmp_path, schedule=schedule, steps=16)
+    longer.resume()
+    told, then = capsys.readouterr().err, 0.01 * schedule.factor(9, 16)
+    assert f"learning rate: {last:.3g} at step 8, {then:.3g} from here on" in told
+    assert ("--train.schedule_steps 8" in told) == (name != "constant")
+    kept = tiny.trainer(tmp_path, schedule=schedule, steps=16, schedule_steps=8)
+    kept.resume()
+    told = capsys.readouterr().err
+    assert f"{last:.3g} from here on" in told
+    assert "schedule_steps" not in told
+    kept.fit()
+    assert [line["lr"] for line in journal(tmp_path)[8:]] == [last] * 8
+
+
+def test_the_rest_of_a_run_has_the_rates_that_it_would_have_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.trainer(tmp_path / "whole", schedule=CosineConfig()).fit()
+    first = tiny.trainer(tmp_path / "half", schedule=CosineConfig())
+    first.fit(until=6)
+    rest = tiny.trainer(tmp_path / "half", schedule=CosineConfig())
+    rest.resume()
+    rest.fit()
+    assert not capsys.readouterr().err
+    assert journal(tmp_path / "half") == journal(tmp_path / "whole")

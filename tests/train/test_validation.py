@@ -1,7 +1,9 @@
 """Validation: its inputs, no side effects, and the selection of final weights."""
 
 import math
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,12 @@ from torch import Tensor, nn
 from addnorm.errors import InputError
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.train.average import copy_into, mean, weights_of
-from addnorm.train.checkpoint import checkpoints_in, load_checkpoint, load_weights
+from addnorm.train.checkpoint import (
+    checkpoints_in,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+)
 from addnorm.train.trainer import Interrupted, Validation
 
 TENSOR = "encoder.blocks.0.feedforward.up_proj.weight"
@@ -204,3 +211,85 @@ def test_listeners_hear_every_step_and_validation(tmp_path: Path) -> None:
     validation = scripted(1.5, 2.5)
     tiny.trainer(tmp_path, validation=validation, listener=Ear(), steps=2, validate_every=1).fit()
     assert heard == [(1, 2, True), (1, {"loss": 1.5}), (2, 2, True), (2, {"loss": 2.5})]
+
+
+def of_weights(metric: str, larger: bool, measure: str, before: str | None = None) -> Validation:
+    """A score that the weights themselves decide, so that it can be measured again."""
+
+    def score(model: nn.Module) -> dict[str, float]:
+        return {metric: float(weights_of(model)[TENSOR].double().square().sum())}
+
+    return Validation(
+        score, metric, larger_is_better=larger, measure=measure, measure_before=before
+    )
+
+
+def test_the_best_by_another_measure_is_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"steps": 8, "validate_every": 2, "select": "best", "patience": 2}
+    first = tiny.trainer(tmp_path, validation=of_weights("loss", False, "loss"), **options)
+    first.fit()
+    assert first.state.best is not None
+    assert first.state.validations_since_best == 2  # weights grow, so the first are the best
+    longer = {**options, "steps": 12}
+    again = tiny.trainer(tmp_path, validation=of_weights("f1", True, "f1"), **longer)
+    again.resume()
+    assert again.state.best == first.state.best
+    assert again.state.validations_since_best == 0
+    assert not again.finished()
+    told = capsys.readouterr().err
+    assert "of step 2, were chosen by loss: f1 of them is " in told
+    again.fit()
+    assert again.state.step == 12
+    best = load_weights(tmp_path / "best.safetensors")
+    assert float(best[TENSOR].double().square().sum()) == again.state.best
+    same(weights_of(again.model), best)
+
+
+def test_the_best_by_the_same_measure_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"steps": 8, "validate_every": 2, "patience": 9}
+    first = tiny.trainer(tmp_path, validation=of_weights("loss", False, "loss"), **options)
+    first.fit()
+
+    def score(_: nn.Module) -> dict[str, float]:
+        raise AssertionError
+
+    again = tiny.trainer(tmp_path, validation=Validation(score, measure="loss"), **options)
+    again.resume()
+    assert again.state == first.state
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", ["loss", "f1", None])
+def test_a_checkpoint_of_an_earlier_version_was_measured_as_its_recipe_says(
+    tmp_path: Path, before: str | None
+) -> None:
+    options: dict[str, Any] = {"steps": 8, "validate_every": 2}
+    tiny.trainer(tmp_path, validation=scripted(3.0, 1.0, 2.0, 4.0), **options).fit()
+    newest = checkpoints_in(tmp_path / "checkpoints")[-1]
+    tensors, facts = load_checkpoint(newest)
+    del facts["best_by"], facts["schedule_steps"]
+    shutil.rmtree(newest)
+    save_checkpoint(newest.parent, 8, tensors, facts)
+    validation = of_weights("f1", True, "f1", before)
+    again = tiny.trainer(tmp_path, validation=validation, **options)
+    again.resume()
+    assert (again.state.best == 1.0) == (before != "loss")
+
+
+def test_best_weights_that_are_missing_are_set_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"steps": 8, "validate_every": 2, "select": "best"}
+    tiny.trainer(tmp_path, validation=of_weights("loss", False, "loss"), **options).fit()
+    (tmp_path / "best.safetensors").unlink()
+    longer = {**options, "steps": 10}
+    again = tiny.trainer(tmp_path, validation=of_weights("f1", True, "f1"), **longer)
+    again.resume()
+    assert again.state.best is None
+    assert "were chosen by loss, and are missing" in capsys.readouterr().err
+    again.fit()
+    assert again.state.best_step == 10

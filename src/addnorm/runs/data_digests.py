@@ -64,6 +64,19 @@ def check_same_data(folder: Path, encoded: EncodedCorpus) -> Iterator[str]:
             )
 
 
+def valid_digest(encoded: EncodedCorpus) -> str:
+    """The digest of the validation examples; empty if there are none."""
+    return _digest(encoded.valid) if len(encoded.valid) else ""
+
+
+def saved_valid_digest(folder: Path) -> str | None:
+    """That of a run when it was last trained; None for one of earlier versions, without digests."""
+    if not (folder / DATA).is_file():
+        return None
+    valid = _read(folder / DATA).get("valid")
+    return "" if valid is None else valid.xxh3_128
+
+
 def data_digests(encoded: EncodedCorpus) -> Splits:
     """The digest of each split that has examples."""
     return {

@@ -50,6 +50,7 @@ class TrainOptions(TypedDict, total=False):
     optimizer: OptimizerConfig
     constraint: MaxNormConfig | None
     schedule: ScheduleConfig
+    schedule_steps: int | None
     loss: LossConfig
     label_smoothing: float
     logit_adjustment: float

@@ -8,6 +8,7 @@ from addnorm.data import lowercases
 from addnorm.runs.metrics import sacrebleu_signatures
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
 from addnorm.runs.rouge import MEASURES
+from addnorm.runs.settings import MEASURED, MetricName
 from addnorm.runs.task import PLAIN_TEXTS
 
 MARKS = "case and punctuation count"
@@ -31,6 +32,21 @@ def measured_with(
     if any(parts) and (lowercase or lowercases(recipe.data)):
         parts.append("texts in lower case")
     return "; ".join(part for part in parts if part)
+
+
+def main_metric(recipe: Recipe) -> MetricName:
+    """The metric that picks the best weights."""
+    return recipe.eval.metric or MEASURED[task_of(recipe)][0]
+
+
+def measure_of(recipe: Recipe, valid_data: str) -> str:
+    """The main metric with all that moves its scale, as of the digest of the validation data.
+
+    Two validations during training compare only where it is the same.
+    """
+    metric = main_metric(recipe)
+    with_what = measured_with(recipe, metric, validation=True)
+    return f"{metric}{f' ({with_what})' if with_what else ''} of validation data {valid_data[:12]}"
 
 
 def _definition(recipe: Recipe, metric: str) -> str:

@@ -15,6 +15,7 @@ MAY_CHANGE = (
     "data.root",
     "train.steps",
     "train.epochs",
+    "train.schedule_steps",
     "train.validate_every",
     "train.save_every",
     "train.keep",

@@ -26,7 +26,12 @@ from addnorm.runs.adapted import (
 )
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.consistency import check_targets
-from addnorm.runs.data_digests import check_same_data, write_data_digests
+from addnorm.runs.data_digests import (
+    check_same_data,
+    saved_valid_digest,
+    valid_digest,
+    write_data_digests,
+)
 from addnorm.runs.digests import DIGESTS
 from addnorm.runs.encoded_data import read_data
 from addnorm.runs.evaluation import Evaluator
@@ -40,14 +45,14 @@ from addnorm.runs.folder import (
 from addnorm.runs.layout import BASE, QUANTIZATION, TEACHER
 from addnorm.runs.lock import locked
 from addnorm.runs.machine import kernels_of
-from addnorm.runs.measured_with import measured_with
+from addnorm.runs.measured_with import main_metric, measure_of, measured_with
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.quantized import check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_around
-from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
+from addnorm.runs.settings import LOWER_IS_BETTER
 from addnorm.runs.task import target_unit
 from addnorm.runs.teacher import begin_from, open_teacher
 from addnorm.runs.variables import variables_of
@@ -110,6 +115,7 @@ class Prepared:
             self.beside[TEACHER] = weights_digest(self.teacher.model)
             if distillation.start == "teacher":
                 self.start_report = begin_from(self.teacher, self.model)
+        self.measure_before: str | None = None
         self.adapted: Adapted | None = None
         if recipe.train.adapter is not None:
             assert self.start_report is not None
@@ -217,13 +223,26 @@ class Prepared:
         evaluator = Evaluator.of("valid", self.data, self.loaders, settings)
         if evaluator is None:
             return None
-        metric = settings.metric or MEASURED[self.encoded.task][0]
+        metric = main_metric(self.recipe)
 
         def score(_: nn.Module) -> dict[str, float]:
             return evaluator.evaluate(self.model, settings.valid_examples).scores
 
         lower = metric in LOWER_IS_BETTER
-        return Validation(score, metric, not lower, self.measured_with)
+        return Validation(
+            score,
+            metric,
+            not lower,
+            self.measured_with,
+            measure_of(self.recipe, valid_digest(self.encoded)),
+            self.measure_before,
+        )
+
+    def note_earlier_measure(self, folder: Path, saved: Saved) -> None:
+        """Note by what the best weights of a saved run were chosen, if its checkpoint is silent."""
+        digest = saved_valid_digest(folder)
+        valid = valid_digest(self.encoded) if digest is None else digest
+        self.measure_before = measure_of(saved.recipe, valid)
 
     def measured_with(self, metric: str) -> str:
         """What a figure of a validation during training is measured with (see `measured_with`)."""
@@ -253,6 +272,7 @@ def train_run(
         saved = earlier(recipe, folder, resume=resume, console=console)
         prepared = Prepared(recipe, saved, console=console)
         if saved is not None:
+            prepared.note_earlier_measure(folder, saved)
             for change in check_same_data(folder, prepared.encoded):
                 console.out(change, highlight=False)
             check_beside(folder, prepared.beside)

@@ -41,6 +41,10 @@ class TrainConfig:
     """The rule by which gradients change the weights."""
     schedule: ScheduleConfig = LinearConfig()
     """How the learning rate rises and falls over the steps."""
+    schedule_steps: PositiveInt | None = None
+    """Steps over which the schedule runs, after which its last rate stays; by default all. A run
+    that is made longer keeps the end of its schedule by the number of steps that it had.
+    """
     loss: LossConfig = CrossEntropyConfig()
     """What training lowers; validation reports the cross-entropy whatever this is."""
     label_smoothing: Probability = 0.0

@@ -70,13 +70,17 @@ class Validation:
     """How to evaluate the model: `score` returns metrics by name, `metric` is the main one.
 
     `measured_with` gives the line that is kept with a figure of a metric, by which it is known what
-    other figures it may be compared with; empty for one that nothing can change.
+    other figures it may be compared with; empty for one that nothing can change. `measure` names
+    the metric with all that moves its scale, and is kept with the best; `measure_before` is that of
+    a checkpoint which does not say.
     """
 
     score: Callable[[nn.Module], dict[str, float]]
     metric: str = "loss"
     larger_is_better: bool = False
     measured_with: Callable[[str], str] = lambda _: ""
+    measure: str = ""
+    measure_before: str | None = None
 
 
 @dataclass
@@ -147,6 +151,7 @@ class Trainer:
         self._stream: Iterator[Batch] | None = None
         updates_per_epoch = math.ceil(len(batches) / config.accumulate)
         self.total_steps = config.steps or (config.epochs or 0) * updates_per_epoch
+        self.schedule_steps = config.schedule_steps or self.total_steps
         compiled = compiler.compile(self.loss, dynamic=True) if config.compile else self.loss
         self.loss_of: Callable[..., Tensor] = compiled
 
@@ -266,13 +271,17 @@ class Trainer:
 
     def set_rates(self, step: int) -> None:
         """Set the learning rate of every parameter group for this step."""
-        factor = checked_factor(self.config.schedule, step, self.total_steps)
+        factor = self.factor(step, self.schedule_steps)
         for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 if isinstance(group["lr"], Tensor):  # read by a compiled step
                     group["lr"].fill_(peak * factor)
                 else:
                     group["lr"] = peak * factor
+
+    def factor(self, step: int, of: int) -> float:
+        """The factor of the peak rate at a step; after the schedule's last step it stays."""
+        return checked_factor(self.config.schedule, min(step, of), of)
 
     # Training state.
 
@@ -357,7 +366,13 @@ class Trainer:
             "optimizer": optimizer_tensors(self.optimizers),
             "random": random_state(self.device),
         }
-        facts: Json = {"standing": asdict(self.state), "scaler": self.scaler.state_dict()}
+        facts: Json = {
+            "standing": asdict(self.state),
+            "scaler": self.scaler.state_dict(),
+            "schedule_steps": self.schedule_steps,
+        }
+        if self.validation is not None:
+            facts["best_by"] = self.validation.measure
         if self.average is not None:
             tensors["average"] = self.average.weights
             facts["average_updates"] = self.average.updates
@@ -390,7 +405,48 @@ class Trainer:
         self.state, self._stream = TrainState(**facts["standing"]), None
         self.saved_step = self.state.step
         self.journal.cut(self.state.journal_bytes)
+        self.tell_rates(facts.get("schedule_steps", self.schedule_steps))
+        self.compare_best(facts.get("best_by"))
         return problems
+
+    def tell_rates(self, of: int) -> None:
+        """Say which learning rate follows, where the schedule ran over another number of steps."""
+        step, peak = self.state.step, self.peaks[-1][0]
+        before, now = (
+            peak * self.factor(step, of),
+            peak * self.factor(step + 1, self.schedule_steps),
+        )
+        if of == self.schedule_steps and self.total_steps <= of:
+            return
+        kept = now == peak * self.factor(step + 1, of)
+        hint = "" if kept else f". To keep the schedule's end: --train.schedule_steps {of}"
+        self.say(f"learning rate: {before:.3g} at step {step:,}, {now:.3g} from here on{hint}")
+
+    def compare_best(self, best_by: str | None) -> None:
+        """Measure the best weights as validation does now, if they were chosen by another measure.
+
+        Without the file of these weights, the next validation is the best so far.
+        """
+        validation, state = self.validation, self.state
+        if validation is None or state.best is None:
+            return
+        before = validation.measure_before if best_by is None else best_by
+        if before in (None, validation.measure):
+            return
+        file = self.folder / "best.safetensors"
+        told = f"the best weights so far, of step {state.best_step:,}, were chosen by {before}"
+        state.validations_since_best = 0
+        if not file.is_file():
+            state.best = None
+            self.say(f"{told}, and are missing: the best is counted from here on")
+            return
+        self.model.eval()
+        random = random_state(self.device)
+        with swapped(self.model, load_weights(file)):
+            state.best = validation.score(self.model)[validation.metric]
+        restore_random_state(random, self.device)
+        now = f"{validation.metric} of them is {state.best:.4g}"
+        self.say(f"{told}: {now}, and patience counts from here on")
 
     def take_final_weights(self) -> None:
         """Load the final weights: the last, the best, the moving average or a mean."""
