@@ -216,13 +216,15 @@ MEDIA: dict[type[Example], Medium] = {
 class Report:
     """An account of the rows of one split: `read == used + left out`, with their locations.
 
-    `left_out` maps reasons to locations (`file:line`); `shortened` lists truncated examples.
+    `left_out` maps reasons to locations (`file:line`); `shortened` lists truncated examples;
+    `skipped` counts lines that are no part of any row, such as comments, by their kind.
     """
 
     read: int
     used: int
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     shortened: Sequence[str] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         assert self.read == self.used + sum(map(len, self.left_out.values())), (
@@ -235,6 +237,7 @@ class Report:
             parts.append(f"{len(places):,} left out: {reason} ({_some(places)})")
         if self.shortened:
             parts.append(f"{len(self.shortened):,} shortened ({_some(self.shortened)})")
+        parts += [f"{n:,} {kind} skipped" for kind, n in self.skipped.items()]
         return ", ".join(parts)
 
 

@@ -1,7 +1,8 @@
 """Building a corpus from rows: reporting skipped rows, checking labels, holding out."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -18,12 +19,14 @@ Placed = tuple[str, Example]
 class Row:
     """One row of a data source: its location, and its example or the reason to skip it.
 
-    `file` is the image or the clip that the example was read from, where that is a file of its own.
+    `file` is the image or the clip that the example was read from, where that is a file of its own;
+    `skipped` counts lines that belong to the row and say nothing of it, by their kind.
     """
 
     where: str
     content: Example | str
     file: Path | None = None
+    skipped: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def assemble(
@@ -48,7 +51,7 @@ def assemble(
         placed["train"], held = _hold_out(placed["train"], valid_fraction, seed)
         report = reports["train"]
         n = len(held)
-        reports["train"] = Report(report.read - n, report.used - n, report.left_out)
+        reports["train"] = replace(report, read=report.read - n, used=report.used - n)
         placed["valid"], reports["valid"] = held, Report(n, n)
     examples = {
         split: [lowered(example) if lowercase else example for _, example in some]
@@ -66,14 +69,17 @@ def assemble(
 def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
     used: list[Placed] = []
     left_out: dict[str, list[str]] = {}
+    skipped = Counter[str]()
     for row in rows:
+        skipped.update(row.skipped)
         content = row.content
         why = content if isinstance(content, str) else lack(content)
         if why is not None:
             left_out.setdefault(why, []).append(row.where)
         elif not isinstance(content, str):
             used.append((row.where, content))
-    report = Report(len(used) + sum(map(len, left_out.values())), len(used), left_out)
+    n = len(used) + sum(map(len, left_out.values()))
+    report = Report(n, len(used), left_out, skipped=skipped)
     if not used:
         raise InputError(f"{split} has no usable row: {report}")
     return used, report

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
+from addnorm.data.conllu import COLUMNS, is_conllu, is_word, words_alone
 from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
 from addnorm.data.rows import Row, assemble
 from addnorm.data.text_files import Files, given, lines_of
@@ -212,7 +214,8 @@ class ConllConfig(RowFiles):
 
     Columns are separated by tabs where a line has one, else by spaces; negative columns count from
     the end. A sentence with a line that lacks a column, and a `-DOCSTART-`, is left out and
-    reported.
+    reported. Of a CoNLL-U file, which has ten columns with the number of the word in the first,
+    comments, ranges such as `4-5` and empty nodes such as `8.1` are skipped and counted.
     """
 
     kind: Literal["conll"] = "conll"
@@ -234,10 +237,31 @@ class ConllConfig(RowFiles):
         return given(train, valid, test)
 
     def sentences(self, path: Path) -> Iterator[Row]:
-        """Yield the sentences of one file, located by their first lines."""
-        for filled, group in groupby(self.lines(path), key=lambda row: bool(row[1].strip(BLANKS))):
+        """Yield the sentences of one file, located by their first lines.
+
+        Raises `InputError` where the words of a CoNLL-U file would be their numbers.
+        """
+        lines = list(self.lines(path))
+        conllu = is_conllu([line for _, line in lines])
+        if conllu and self.token_column in (0, -COLUMNS):
+            raise InputError(
+                f"{path}: CoNLL-U, whose first column numbers the words: give data.token_column = "
+                "1, and for the universal part-of-speech tags data.tag_column = 3"
+            )
+        for filled, group in groupby(lines, key=lambda row: bool(row[1].strip(BLANKS))):
             if filled:
-                yield self.sentence(list(group))
+                found = list(group)
+                yield self.numbered_sentence(found) if conllu else self.sentence(found)
+
+    def numbered_sentence(self, lines: list[tuple[str, str]]) -> Row:
+        """One sentence of a CoNLL-U file."""
+        words, skipped = words_alone(lines)
+        damaged = next((where for where, line in words if not is_word(line)), None)
+        if damaged is not None:
+            row = Row(damaged, "a line without an id and ten columns")
+        else:
+            row = self.sentence(words) if words else Row(lines[0][0], "comments without words")
+        return replace(row, skipped=skipped)
 
     def sentence(self, lines: list[tuple[str, str]]) -> Row:
         """One sentence, located by its first line, or by its first invalid line."""
