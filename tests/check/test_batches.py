@@ -18,8 +18,8 @@ def test_the_real_tokens_of_a_batch_are_the_texts(
     tokens, valid = padded(texts, side, random.Random(seed))  # type: ignore[arg-type]
     assert tokens[valid].tolist() == flat(texts)
     assert valid.sum(1).tolist() == [len(text) for text in texts]
-    edge = valid[:, 0] if side == "right" else valid[:, -1]
-    assert edge.all()
+    edges = {"right": valid[:, 0], "left": valid[:, -1], "between": valid[0, :0]}
+    assert edges[side].all()
     assert int(tokens.max()) < VOCABULARY
 
 

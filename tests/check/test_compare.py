@@ -74,8 +74,8 @@ def _prefix_one_longer(patch: Patch) -> None:
 def _cache_forgets(patch: Patch) -> None:
     append = SelfCache.append
 
-    def forgetful(self: SelfCache, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = append(self, k, v)
+    def forgetful(self: SelfCache, k: Tensor, v: Tensor, within: int) -> tuple[Tensor, Tensor]:
+        k, v = append(self, k, v, within)
         return k.clone().index_fill_(2, torch.tensor([0]), 0.0), v
 
     patch.setattr(SelfCache, "append", forgetful)
@@ -84,8 +84,8 @@ def _cache_forgets(patch: Patch) -> None:
 def _memory_with_a_gradient(patch: Patch) -> None:
     source = SegmentMemory.source
 
-    def attached(self: SegmentMemory, x: Tensor) -> Tensor:
-        whole = source(self, x)
+    def attached(self: SegmentMemory, x: Tensor, within: int) -> Tensor:
+        whole = source(self, x, within)
         self._kept = whole[:, max(whole.shape[1] - self.size, 0) :]
         return whole
 

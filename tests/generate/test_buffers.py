@@ -11,11 +11,11 @@ from addnorm.nn.recurrent import StateCache
 
 
 def read(back: float, n: int, rows: int = 2) -> tuple[KVCache, torch.Tensor]:
-    keys, cache = torch.randn(rows, 3, n, 4), KVCache([SelfCache(back), SelfCache()], length=n)
+    keys, cache = torch.randn(rows, 3, n, 4), KVCache([SelfCache(), SelfCache()], length=n)
     memory = torch.randn(rows, 5, 2, 4).transpose(1, 2)
-    for layer in cache:
+    for layer, within in zip(cache, (int(min(back, n - 1)) + 1, n), strict=True):
         layer.self_cache.append(keys[:, :, :-1], keys[:, :, :-1] + 1)
-        layer.self_cache.append(keys[:, :, -1:], keys[:, :, -1:] + 1)
+        layer.self_cache.append(keys[:, :, -1:], keys[:, :, -1:] + 1, within)
         layer.cross_cache.once(lambda: (memory, memory))
     return cache, keys
 

@@ -31,27 +31,28 @@ def test_self_cache_returns_all_so_far(sizes: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 20))
 def test_a_cache_that_looks_back_keeps_what_is_in_reach(sizes: list[int], back: int) -> None:
-    cache, k = SelfCache(back), torch.randn(2, 1, sum(sizes), 4)
+    cache, k = SelfCache(), torch.randn(2, 1, sum(sizes), 4)
     end = 0
     for size in sizes:
         start, end = end, end + size
-        got, _ = cache.append(k[:, :, start:end], k[:, :, start:end])
+        within = end - max(0, start - back)
+        got, _ = cache.append(k[:, :, start:end], k[:, :, start:end], within)
         assert torch.equal(got, k[:, :, max(0, start - back) : end])
 
 
 def test_a_cache_that_looks_back_stays_small() -> None:
-    cache, k = SelfCache(10), torch.randn(1, 1, 1, 4)
-    for _ in range(1000):
-        got, _ = cache.append(k, k)
+    cache, k = SelfCache(), torch.randn(1, 1, 1, 4)
+    for i in range(1000):
+        got, _ = cache.append(k, k, min(i + 1, 11))
     assert got.untyped_storage().nbytes() <= 4 * (10 + 1) * 4 * 4
 
 
 def test_a_long_prompt_is_forgotten_at_the_next_token() -> None:
-    cache, prompt = SelfCache(10), torch.randn(1, 1, 5000, 4)
-    cache.append(prompt, prompt)
+    cache, prompt = SelfCache(), torch.randn(1, 1, 5000, 4)
+    cache.append(prompt, prompt, 5000)
     for i in range(50):
         new = torch.full((1, 1, 1, 4), float(i))
-        got, _ = cache.append(new, new)
+        got, _ = cache.append(new, new, 11)
         assert got.untyped_storage().nbytes() <= 4 * (10 + 1) * 4 * 4
         assert got.shape[2] == 11
         assert torch.equal(got[:, :, -1:], new)
@@ -69,6 +70,7 @@ def test_segment_memory_is_the_last_inputs_without_a_gradient() -> None:
     assert second.grad is not None
     third = torch.randn(1, 1, 4)
     assert torch.equal(memory.source(third), torch.cat([first[:, 1:], second, third], 1))
+    assert torch.equal(memory.source(first, 3), torch.cat([third, first], 1))
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=6))
@@ -102,12 +104,12 @@ def test_selected_rows_go_their_own_ways() -> None:
 
 @pytest.mark.parametrize("back", [inf, 3])
 def test_rows_selected_at_every_token_are_those_moved_by_hand(back: float) -> None:
-    cache, held = SelfCache(back), torch.empty(2, 1, 0, 4)
+    cache, held = SelfCache(), torch.empty(2, 1, 0, 4)
     for i in range(40):
         new = torch.randn(held.shape[0], 1, 1, 4)
         held = torch.cat([held, new], dim=2)
-        keys, values = cache.append(new, new + 1)
         reach = held[:, :, -int(min(back, 40)) - 1 :]
+        keys, values = cache.append(new, new + 1, reach.shape[2])
         assert torch.equal(keys, reach)
         assert torch.equal(values, reach + 1)
         rows = torch.randint(held.shape[0], (3 if i < 20 else 2,))
@@ -148,19 +150,20 @@ def test_the_caches_of_graphs_give_what_the_eager_one_does(
 ) -> None:
     """In a buffer with room, which is written to, and joined anew, which leaves the past alone."""
     k = torch.randn(2, 3, prefix + sum(sizes), 4)
-    eager, room = SelfCache(back), torch.zeros(2, 3, 64, 4)
+    eager, room = SelfCache(), torch.zeros(2, 3, 64, 4)
     eager.append(k[:, :, :prefix], -k[:, :, :prefix])
     room[:, :, :prefix] = k[:, :, :prefix]
-    fixed = FixedCache(room.clone(), -room, torch.arange(prefix), back)
-    joined = ConcatenatedCache(k[:, :, :prefix], -k[:, :, :prefix], back)
+    fixed = FixedCache(room.clone(), -room, torch.arange(prefix))
+    joined = ConcatenatedCache(k[:, :, :prefix], -k[:, :, :prefix])
     end = prefix
     for size in sizes:
-        new, end = k[:, :, end : end + size], end + size
+        new, within = k[:, :, end : end + size], int(min(back, end)) + size
+        end += size
         past = [part.clone() for part in joined.kept]
         given = joined.kept
         fixed.extend(torch.arange(end))
         for want, *found in zip(
-            eager.append(new, -new), fixed.append(new, -new), joined.append(new, -new), strict=True
+            *(cache.append(new, -new, within) for cache in (eager, fixed, joined)), strict=True
         ):
             assert all(torch.equal(got, want) for got in found)
         assert all(torch.equal(a, b) for a, b in zip(given, past, strict=True))

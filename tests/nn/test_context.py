@@ -1,9 +1,14 @@
 """Context: positions skip padding and restart in each document; shapes are checked."""
 
+from math import inf
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
+from addnorm.check.long_texts import small_limits
 from addnorm.nn.context import Context, positions_of
 from addnorm.nn.masks import Causal, Dense, Full, Window
 
@@ -25,6 +30,8 @@ RIGHT = torch.tensor([[True, True, False, False], [True] * 4])
         ([[1, 1, 1, 0]], [[0, 0, 1, 1]], [[0, 1, 0, 0]]),
         ([[0, 1, 1, 1]], [[0, 0, 0, 1]], [[0, 0, 1, 0]]),
         ([[0, 0, 1, 1]], [[0, 0, 1, 1]], [[0, 0, 0, 1]]),
+        ([[1, 0, 0, 1]], [[3, 0, 3, 3]], [[0, 0, 0, 1]]),  # padding interrupts no segment
+        ([[1, 0, 1, 1]], [[3, 3, 4, 4]], [[0, 0, 0, 1]]),
     ],
 )
 def test_positions(
@@ -54,6 +61,27 @@ def test_positions_may_be_given() -> None:
     ctx = Context.over(TOKENS[:, :2], Causal(), past=2, positions=given)
     assert torch.equal(ctx.kv_positions, given)
     assert torch.equal(ctx.positions, given[:, 2:])
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=24), st.integers(0, 5), st.data())
+def test_what_later_tokens_can_reach_is_counted_in_tokens(
+    row: list[bool], back: int, data: st.DataObject
+) -> None:
+    past = data.draw(st.integers(0, len(row)))
+    valid = torch.tensor([row])
+    tokens = torch.zeros(1, len(row) - past, dtype=torch.long)
+    ctx = Context.over(tokens, Causal(), valid=valid, past=past)
+    before = [s for s in range(past) if row[s]]
+    reached = before[-back:] if back else []
+    first = min(reached, default=past)
+    assert ctx.first_in_reach(back) == first
+    real = [s for s, one in enumerate(row) if one]
+    widest = max((b - real[max(i - back, 0)] for i, b in enumerate(real)), default=0)
+    with small_limits():
+        spans = Context.over(valid.long(), Full(), valid=valid).spans((back, 0))
+    assert spans[0] in (widest, inf)
+    assert (spans[0] == inf) == (len(row) <= 16 and back > 0)
+    assert spans[1] == 0
 
 
 def test_a_memory_may_be_nothing_but_a_shape() -> None:

@@ -1,6 +1,7 @@
 """Masks: checked pair by pair, and the evaluated form for cores."""
 
 import itertools
+from math import inf
 
 import pytest
 import torch
@@ -146,7 +147,8 @@ def test_a_mask_on_its_slots_says_the_same_of_every_pair() -> None:
     tiled = Tiled(inner, slots, slots, 2)
     row, q, kv = torch.zeros(1, 1, dtype=torch.long), slots[:, None], slots[None]
     assert torch.equal(tiled.allows(row, q, kv), inner.dense(slots, slots, 1)[0, 0])
-    assert tiled.reach == inner.reach
+    assert tiled.reach == (inf, inf)
+    assert Tiled(inner, slots, slots, 2, inner.reach).reach == inner.reach
     assert torch.equal(
         tiled.tile(slice(1, 4), slice(2, 5)).allowed,
         inner.dense(slots[1:4], slots[2:5], 2),

@@ -10,8 +10,9 @@ from torch import Tensor
 
 VOCABULARY = 11
 
-Side = Literal["right", "left"]
-SIDES: tuple[Side, ...] = ("right", "left")
+Side = Literal["right", "left", "between"]
+SIDES: tuple[Side, ...] = ("right", "left", "between")
+"""Where padding stands: after a text, before it, or anywhere between its tokens."""
 
 Text = list[int]
 Tokens = Int[Tensor, "batch seq"]
@@ -20,16 +21,19 @@ Tokens = Int[Tensor, "batch seq"]
 def padded(
     texts: Sequence[Text], side: Side, draw: random.Random
 ) -> tuple[Tokens, Bool[Tensor, "batch seq"]]:
-    """A batch padded on one side with random tokens, and the mask of real tokens."""
+    """A batch padded with random tokens, and the mask of real tokens."""
     width = max(len(text) for text in texts)
-    rows: list[Text] = []
-    valid: list[list[bool]] = []
-    for text in texts:
-        padding = drawn(width - len(text), draw)
-        real, unreal = [True] * len(text), [False] * len(padding)
-        rows.append([*text, *padding] if side == "right" else [*padding, *text])
-        valid.append([*real, *unreal] if side == "right" else [*unreal, *real])
-    return torch.tensor(rows), torch.tensor(valid)
+    tokens = torch.tensor([drawn(width, draw) for _ in texts])
+    valid = torch.zeros_like(tokens, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        places = {
+            "right": range(len(text)),
+            "left": range(width - len(text), width),
+            "between": sorted(draw.sample(range(width), len(text))),
+        }
+        valid[row, list(places[side])] = True
+    tokens[valid] = torch.tensor(flat(texts))
+    return tokens, valid
 
 
 def row(text: Sequence[int]) -> Tokens:

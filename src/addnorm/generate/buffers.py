@@ -13,8 +13,7 @@ def in_buffers(cache: KVCache) -> KVCache:
     slots = torch.arange(n)
     kept = [layer.self_cache for layer in cache if isinstance(layer.self_cache, SelfCache)]
     layers = [
-        FixedCache(with_room(one.kept[0], n), with_room(one.kept[1], n), slots, one.back)
-        for one in kept
+        FixedCache(with_room(one.kept[0], n), with_room(one.kept[1], n), slots) for one in kept
     ]
     fixed = KVCache(layers, length=n)
     for new, old in zip(fixed, cache, strict=True):

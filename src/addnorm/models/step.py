@@ -161,8 +161,8 @@ def fixed_cache(
 ) -> KVCache:
     """A cache in preallocated buffers (keys, values, keys, …); the last `n_new` slots are empty."""
     layers = [
-        FixedCache(keys, values, slots, pattern.reach[0])
-        for (keys, values), pattern in zip(pairs(buffers), stack.patterns, strict=True)
+        FixedCache(keys, values, slots)
+        for (keys, values), _ in zip(pairs(buffers), stack.blocks, strict=True)
     ]
     return KVCache(layers, length=slots.shape[0] - n_new)
 
@@ -170,8 +170,8 @@ def fixed_cache(
 def concatenated_cache(stack: Stack, past: Sequence[Tensor]) -> KVCache:
     """A cache of these tensors (keys, values, keys, …), which it does not modify."""
     layers = [
-        ConcatenatedCache(keys, values, pattern.reach[0])
-        for (keys, values), pattern in zip(pairs(past), stack.patterns, strict=True)
+        ConcatenatedCache(keys, values)
+        for (keys, values), _ in zip(pairs(past), stack.blocks, strict=True)
     ]
     return KVCache(layers, length=past[0].shape[2])
 

@@ -209,9 +209,7 @@ class Stack(nn.Module):
         Other mixers carry their own state from segment to segment.
         """
         kept = [
-            SegmentMemory(int(min(size, mixer.pattern.reach[0])))
-            if isinstance(mixer, SelfAttention)
-            else mixer.new_cache()
+            SegmentMemory(size) if isinstance(mixer, SelfAttention) else mixer.new_cache()
             for mixer in self.mixers
         ]
         return KVCache(kept, limit=size)

@@ -1,7 +1,6 @@
 """The key/value cache: each layer stores the state of past tokens, so that none is recomputed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
@@ -36,36 +35,41 @@ class Cache(Protocol):
 class AttentionCache(Cache, Protocol):
     """A cache for the keys and values of self-attention."""
 
-    def source(self, x: Hidden) -> Float[Tensor, "batch kv_seq d_model"]:
+    def source(
+        self, x: Hidden, within: Length | None = None
+    ) -> Float[Tensor, "batch kv_seq d_model"]:
         """The hidden states that keys and values are projected from."""
         ...
 
-    def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
-        """Store the new keys and values; return those within reach of the new tokens."""
+    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+        """Store the new keys and values; return those of the last `within` slots, new ones too.
+
+        The context says how many slots the new tokens can reach; earlier ones are never asked for
+        again. By default all.
+        """
         ...
 
 
 class SelfCache:
     """One layer's keys and values in a contiguous buffer that doubles in size when full.
 
-    With `back`, a query attends at most that many slots back, and no more are kept: when the buffer
-    is full, or far too long after a long prompt, the last `back` slots are copied to the front of a
-    new one. Memory is then O(back), not O(tokens).
+    Slots out of reach are not kept: when the buffer is full, or far too long after a long prompt,
+    those within reach are copied to the front of a new one. Memory is O(reach), not O(tokens).
     """
 
-    def __init__(self, back: float = inf) -> None:
-        self.back = back
+    def __init__(self) -> None:
         self._first = self._end = 0
         self._buffers: list[Tensor] = []
         self._spare: list[Tensor] = []
 
-    def source(self, x: Hidden) -> Hidden:
+    def source(self, x: Hidden, within: Length | None = None) -> Hidden:
         """What keys and values are projected from: the new tokens alone."""
         return x
 
-    def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
-        """Store the new keys and values; return those within reach of the new tokens, as views."""
-        self._first = int(max(self._first, self._end - self.back))
+    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+        """Store the new keys and values; return those of the last `within` slots, as views."""
+        if within is not None:
+            self._first = max(self._first, self._end + k.shape[2] - within)
         if not self._fits(k.shape[2]):
             self._buffers = [self._moved(i, new) for i, new in enumerate((k, v))]
             self._spare = []
@@ -111,26 +115,23 @@ class FixedCache:
     compiled graph can take them as inputs.
     """
 
-    def __init__(
-        self, keys: Keys, values: Keys, slots: Int[Tensor, " so_far"], back: float = inf
-    ) -> None:
+    def __init__(self, keys: Keys, values: Keys, slots: Int[Tensor, " so_far"]) -> None:
         self.keys = keys
         self.values = values
         self.slots = slots
-        self.back = back
         self._spare: list[Tensor] = []
 
-    def source(self, x: Hidden) -> Hidden:
+    def source(self, x: Hidden, within: Length | None = None) -> Hidden:
         """What keys and values are projected from: the new tokens alone."""
         return x
 
-    def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
-        """Write the new keys and values; return those within reach of the new tokens, as views."""
+    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+        """Write the new keys and values; return those of the last `within` slots, as views."""
         end = self.slots.shape[0]
         begin = end - k.shape[2]
         self.keys.index_copy_(2, self.slots[begin:], k)
         self.values.index_copy_(2, self.slots[begin:], v)
-        held = slice(first_in_reach(begin, self.back), end)
+        held = slice(0 if within is None else end - within, end)
         return self.keys[:, :, held], self.values[:, :, held]
 
     def extend(self, slots: Int[Tensor, " so_far"]) -> None:
@@ -165,18 +166,17 @@ class ConcatenatedCache:
     outputs. All slots are kept, including those out of reach.
     """
 
-    def __init__(self, keys: Keys, values: Keys, back: float = inf) -> None:
+    def __init__(self, keys: Keys, values: Keys) -> None:
         self.kept: KeysValues = keys, values
-        self.back = back
 
-    def source(self, x: Hidden) -> Hidden:
+    def source(self, x: Hidden, within: Length | None = None) -> Hidden:
         """The hidden states that keys and values are projected from: the new tokens alone."""
         return x
 
-    def append(self, k: NewKeys, v: NewKeys) -> KeysValues:
-        """Concatenate the new keys and values; return those within reach of the new tokens."""
+    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+        """Concatenate the new keys and values; return those of the last `within` slots."""
         keys, values = self.kept
-        first = first_in_reach(keys.shape[2], self.back)
+        first = 0 if within is None else keys.shape[2] + k.shape[2] - within
         self.kept = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         return self.kept[0][:, :, first:], self.kept[1][:, :, first:]
 
@@ -187,7 +187,7 @@ class ConcatenatedCache:
 
 
 class SegmentMemory:
-    """Transformer-XL segment memory: one layer's inputs for the last `size` tokens.
+    """Transformer-XL segment memory: one layer's inputs for the last `size` slots.
 
     `h̃ = [SG(m); h]`: keys and values come from `h̃`, queries from `h` (Dai et al. 2019, §3.2). No
     gradient flows into the memory itself.
@@ -197,13 +197,16 @@ class SegmentMemory:
         self.size = size
         self._kept: Tensor | None = None
 
-    def source(self, x: Hidden) -> Float[Tensor, "batch kv_seq d_model"]:
-        """Concatenate the memory and the new tokens; keep the last `size` as the next memory."""
+    def source(
+        self, x: Hidden, within: Length | None = None
+    ) -> Float[Tensor, "batch kv_seq d_model"]:
+        """The last `within` slots of memory and new tokens; `size` of them are the next memory."""
         whole = x if self._kept is None else torch.cat([self._kept, x], dim=1)
+        whole = whole if within is None else whole[:, whole.shape[1] - within :]
         self._kept = whole.detach()[:, max(whole.shape[1] - self.size, 0) :]
         return whole
 
-    def append(self, k: Keys, v: Keys) -> KeysValues:
+    def append(self, k: Keys, v: Keys, within: Length | None = None) -> KeysValues:
         """Return `k` and `v` unchanged: they already include the memory, projected again."""
         return k, v
 
@@ -303,17 +306,6 @@ def moved(
 def are_all(rows: Int[Tensor, " rows"], n: int) -> bool:
     """Whether `rows` is 0, …, n - 1 in order."""
     return len(rows) == n and torch.equal(rows, torch.arange(n, device=rows.device))
-
-
-def first_in_reach(begin: Length, back: float) -> Length:
-    """The first slot that the tokens from slot `begin` onwards can attend to.
-
-    While tracing with dynamic lengths it is 0: the traced example must not decide the branch, and
-    the mask hides what is out of reach.
-    """
-    if back == inf or type(begin) is not int:
-        return 0
-    return max(begin - int(back), 0)
 
 
 def capacity(n: int, rows: int) -> int:

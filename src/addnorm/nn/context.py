@@ -1,14 +1,16 @@
 """Context: the immutable inputs that all layers of a forward pass share."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from addnorm.nn.cache import Length, first_in_reach
+from addnorm.nn import masks
+from addnorm.nn.cache import Length
 from addnorm.nn.instance_norm import WindowStatistics
-from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Segments
+from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Reach, Segments
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,10 @@ class Context:
     """Positions, mask and memory of a forward pass over `seq` new tokens out of `kv_seq` in all.
 
     Slots are plain indices into the sequence as stored (see `masks`); the new tokens come last.
-    `kv_positions` gives the position of each slot as the position encodings see it: padding is
-    skipped, and every segment restarts at 0. `statistics` are those by which windows of a series
-    were normalised, for a head to restore.
+    `kv_positions` gives the position of each slot as masks and position encodings see it: padding
+    is skipped, and every segment restarts at 0. `kv_valid` marks the real tokens; None means all.
+    Where positions were given, `tree` says that the tokens before one may be anywhere.
+    `statistics` are those by which windows of a series were normalised, for a head to restore.
     """
 
     batch: int
@@ -38,14 +41,30 @@ class Context:
     q_slots: Int[Tensor, " seq"]
     kv_slots: Int[Tensor, " kv_seq"]
     mask: Mask
-    valid: Bool[Tensor, "batch seq"] | None = None
+    kv_valid: Bool[Tensor, "batch kv_seq"] | None = None
+    tree: bool = False
     memory: Memory | None = None
     statistics: WindowStatistics | None = None
 
     @property
     def positions(self) -> Int[Tensor, "#batch seq"]:
         """The positions of the new tokens."""
-        return self.kv_positions[:, self.kv_slots.shape[0] - self.q_slots.shape[0] :]
+        return self.kv_positions[:, self.past :]
+
+    @property
+    def valid(self) -> Bool[Tensor, "batch seq"] | None:
+        """Which of the new tokens are real; None means all."""
+        return None if self.kv_valid is None else self.kv_valid[:, self.past :]
+
+    @property
+    def within(self) -> Length:
+        """The number of slots that the new tokens can reach, themselves included."""
+        return self.kv_slots.shape[0]
+
+    @property
+    def past(self) -> Length:
+        """The number of those slots that hold cached tokens."""
+        return self.kv_slots.shape[0] - self.q_slots.shape[0]
 
     @classmethod
     def over(
@@ -73,6 +92,7 @@ class Context:
         if segments is not None:
             _same_shape("segments", segments, (batch, past + seq))
             mask = mask & Segments(segments)
+        tree = positions is not None
         if positions is None:
             positions = positions_of(kv_slots, valid, segments)
         return cls(
@@ -81,23 +101,60 @@ class Context:
             q_slots=kv_slots[past:],
             kv_slots=kv_slots,
             mask=mask.at(positions),
-            valid=None if valid is None else valid[:, past:],
+            kv_valid=valid,
+            tree=tree,
         )
 
     def restrict(self, pattern: Mask) -> "Context":
         """Combine the mask with `pattern` and evaluate it, once for all layers that share it.
 
-        Only the slots within the pattern's reach of the new tokens stay, as in the cache.
+        Only the slots within the pattern's reach of the new tokens stay, and caches keep no others.
         """
         mask = self.mask & pattern.at(self.kv_positions)
-        past = self.kv_slots.shape[0] - self.q_slots.shape[0]
-        first = first_in_reach(past, pattern.reach[0])
+        first = self.first_in_reach(pattern.reach[0])
         return replace(
             self,
-            mask=mask.on(self.q_slots, self.kv_slots[first:], self.batch),
+            mask=mask.on(self.q_slots, self.kv_slots[first:], self.batch, self.spans(mask.reach)),
             kv_slots=self.kv_slots[first:],
             kv_positions=self.kv_positions[:, first:],
+            kv_valid=None if self.kv_valid is None else self.kv_valid[:, first:],
         )
+
+    def first_in_reach(self, back: float) -> Length:
+        """The first slot at most `back` tokens before a new or later token of its row.
+
+        While tracing with dynamic lengths it is 0: the traced example must not decide the branch,
+        and the mask hides what is out of reach.
+        """
+        past = self.past
+        if back == inf or self.tree or type(past) is not int or past == 0:
+            return 0
+        if self.kv_valid is None or self.kv_valid.is_meta:
+            return max(past - int(back), 0)
+        if torch.compiler.is_compiling():
+            return 0
+        valid = self.kv_valid[:, :past]
+        from_the_end = valid.flip(1).cumsum(1).flip(1)
+        needed = (valid & (from_the_end <= back)).any(0)
+        return int(torch.cat([needed, needed.new_ones(1)]).int().argmax())
+
+    def spans(self, reach: Reach) -> Reach:
+        """How many slots a reach in tokens spans at most, backwards and forwards.
+
+        The same number without padding; infinite where it cannot be measured or is not worth it.
+        """
+        if self.tree:
+            return inf, inf
+        if self.kv_valid is None or max(reach) == 0:
+            return reach
+        measurable = not (self.kv_valid.is_meta or torch.compiler.is_compiling())
+        back, ahead = (
+            _widest(self.kv_valid, distance)
+            if 0 < distance < inf and measurable and self.kv_slots.shape[0] > 4 * masks.TILE
+            else (inf if distance else 0)
+            for distance in reach
+        )
+        return back, ahead
 
     def attending(
         self,
@@ -121,6 +178,16 @@ class Context:
         return replace(self, memory=Memory(memory, mask))
 
 
+def _widest(valid: Bool[Tensor, "batch seq"], distance: float) -> int:
+    """The most slots between two real tokens that are at most `distance` tokens apart."""
+    if not valid.numel():
+        return 0
+    count = valid.long().cumsum(1)
+    earliest = torch.searchsorted(count, (count - int(distance)).clamp(min=1))
+    slots = torch.arange(valid.shape[1], device=valid.device)
+    return int(((slots - earliest) * valid).amax())
+
+
 def positions_of(
     slots: Int[Tensor, " seq"],
     valid: Bool[Tensor, "batch seq"] | None = None,
@@ -130,12 +197,27 @@ def positions_of(
     if valid is None and segments is None:
         return slots[None]
     real = torch.ones_like(slots)[None] if valid is None else valid.long()
-    count = real.cumsum(-1)
+    positions = real.cumsum(-1) - 1
     if segments is not None:
-        starts = torch.ones_like(segments, dtype=torch.bool)
-        starts[:, 1:] = segments[:, 1:] != segments[:, :-1]
-        count = count - torch.where(starts, count - real, 0).cummax(-1).values
-    return (count - 1).clamp(min=0)
+        starts = _differs_from_the_last(segments, slots, valid)
+        positions = positions - torch.where(starts, positions, 0).cummax(-1).values
+    return positions.clamp(min=0)
+
+
+def _differs_from_the_last(
+    segments: Int[Tensor, "batch seq"],
+    slots: Int[Tensor, " seq"],
+    valid: Bool[Tensor, "batch seq"] | None,
+) -> Bool[Tensor, "batch seq"]:
+    """Whether each (real) token is of another segment than the last one before it."""
+    before = segments[:, :-1]
+    if valid is not None:  # padding inside a segment does not interrupt it
+        last = torch.where(valid, slots, 0).cummax(-1).values[:, :-1]
+        before = segments.gather(1, last)
+    changes = segments[:, 1:] != before
+    if valid is not None:
+        changes = changes & valid[:, 1:]
+    return torch.cat([torch.ones_like(segments[:, :1], dtype=torch.bool), changes], dim=1)
 
 
 def _same_shape(name: str, tensor: Tensor, shape: tuple[Length, ...]) -> None:

@@ -2,7 +2,8 @@
 
 A mask is a predicate over slots. A slot is an index into the sequence as stored, padding and cached
 tokens included: query slot `q` may attend to key slot `kv` of batch row `batch` where
-`mask.allows(batch, q, kv)` is true.
+`mask.allows(batch, q, kv)` is true. A mask that depends on distances or on places in a text, such
+as a window, speaks of positions instead, and `mask.at(positions)` is the same mask over slots.
 """
 
 from abc import ABC, abstractmethod
@@ -19,6 +20,9 @@ DENSE_LIMIT = 2**25
 TILE = 128
 """Minimum number of queries in a tile of a narrow mask."""
 
+Reach = tuple[float, float]
+"""The largest distance that a query may attend backwards and forwards."""
+
 QuerySlots = Int[Tensor, " q_seq"]
 KeySlots = Int[Tensor, " kv_seq"]
 
@@ -31,16 +35,16 @@ class Mask(ABC):
         """Evaluate the predicate on broadcastable indices, like FlexAttention's `mask_mod`."""
 
     @property
-    def reach(self) -> tuple[float, float]:
-        """The largest distance, in slots, that a query may attend backwards and forwards."""
+    def reach(self) -> Reach:
+        """The largest distance, in positions, that a query may attend backwards and forwards."""
         return inf, inf
 
     def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> "Mask":
         """The mask for rows in which slot `s` holds position `positions[row, s]` of its text.
 
-        This changes only masks that depend on the absolute position, not on a distance.
+        Masks that speak of the slots themselves, such as padding, return themselves.
         """
-        return self
+        return At(self, positions)
 
     def __and__(self, other: "Mask") -> "Mask":
         if isinstance(other, Full) or self == other:
@@ -56,19 +60,23 @@ class Mask(ABC):
         allowed = allowed.expand(*allowed.shape[:-2], *q_slots.shape, *kv_slots.shape)
         return allowed[None, None] if allowed.ndim == 2 else allowed[:, None]
 
-    def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
+    def on(
+        self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int, reach: Reach | None = None
+    ) -> "Evaluated":
         """Evaluate the mask on these slots, in one of the forms that attention cores accept.
 
-        `q_slots` must be the last of `kv_slots`, as in self-attention with a cache. In an exported
-        graph, where lengths are dynamic, the mask is always evaluated whole.
+        `q_slots` must be the last of `kv_slots`, as in self-attention with a cache; `reach` is how
+        many slots the mask reaches, by default as many as positions. In an exported graph, where
+        lengths are dynamic, the mask is always evaluated whole.
         """
         if torch.compiler.is_exporting():
             return Dense(self.dense(q_slots, kv_slots, batch))
-        whole, far = q_slots.shape[0] * kv_slots.shape[0], sum(self.reach)
+        reach = self.reach if reach is None else reach
+        whole, far = q_slots.shape[0] * kv_slots.shape[0], sum(reach)
         # In two steps: a symbolic length times inf fails under torch.compile.
         narrow = far < inf and kv_slots.shape[0] > 4 * (TILE + far)
         if whole * batch > DENSE_LIMIT or (whole and narrow):
-            return Tiled(self, q_slots, kv_slots, batch)
+            return Tiled(self, q_slots, kv_slots, batch, reach)
         return Dense(self.dense(q_slots, kv_slots, batch))
 
 
@@ -79,30 +87,40 @@ class Full(Mask):
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return torch.ones_like(q + kv, dtype=torch.bool)
 
-    def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self
+
+    def on(
+        self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int, reach: Reach | None = None
+    ) -> "Evaluated":
         return self
 
 
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A query attends to itself and to earlier slots: `kv ≤ q`."""
+    """A query attends to itself and to earlier slots: `kv ≤ q`; a text's tokens are in order."""
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return kv <= q
 
     @property
-    def reach(self) -> tuple[float, float]:
+    def reach(self) -> Reach:
         return inf, 0
 
-    def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self
+
+    def on(
+        self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int, reach: Reach | None = None
+    ) -> "Evaluated":
         if q_slots.shape == kv_slots.shape:
             return self
-        return Full() if q_slots.shape[0] == 1 else super().on(q_slots, kv_slots, batch)
+        return Full() if q_slots.shape[0] == 1 else super().on(q_slots, kv_slots, batch, reach)
 
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """`|q - kv| < size`: behind the query under `Causal`, else on both sides.
+    """`|q - kv| < size` in positions: behind the query under `Causal`, else on both sides.
 
     `Causal() & Window(w)` is the sliding window `q - w < kv ≤ q` (Beltagy et al. 2020, §3.1).
     """
@@ -117,7 +135,7 @@ class Window(Mask):
         return (q - kv).abs() < self.size
 
     @property
-    def reach(self) -> tuple[float, float]:
+    def reach(self) -> Reach:
         return self.size - 1, self.size - 1
 
 
@@ -139,9 +157,6 @@ class Blocks(Mask):
         q, kv = q // self.size, kv // self.size
         return ((q - kv).abs() <= self.local) | (torch.minimum(q, kv) < self.n_global)
 
-    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
-        return At(self, positions)
-
 
 @dataclass(frozen=True, eq=False)
 class Prefix(Mask):
@@ -155,9 +170,6 @@ class Prefix(Mask):
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return (kv <= q) | (kv < self.lengths[batch])
 
-    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
-        return At(self, positions)
-
 
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
@@ -168,6 +180,9 @@ class Padding(Mask):
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return self.valid[batch, kv]
 
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self
+
 
 @dataclass(frozen=True, eq=False)
 class Segments(Mask):
@@ -177,6 +192,9 @@ class Segments(Mask):
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return self.ids[batch, q] == self.ids[batch, kv]
+
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +212,12 @@ class Branches(Mask):
         _, branches, slots = self.seen.shape
         return self.seen[batch, q - (slots - branches), kv]
 
-    def on(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self
+
+    def on(
+        self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int, reach: Reach | None = None
+    ) -> "Evaluated":
         return Dense(self.seen[:, None])
 
 
@@ -206,8 +229,15 @@ class At(Mask):
     positions: Int[Tensor, "#batch kv_seq"]
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        row = batch if self.positions.shape[0] > 1 else batch * 0
+        row = batch if self.positions.shape[0] > 1 else 0  # one row shared by all
         return self.mask.allows(batch, self.positions[row, q], self.positions[row, kv])
+
+    @property
+    def reach(self) -> Reach:
+        return self.mask.reach
+
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,22 +249,32 @@ class Dense(Mask):
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return self.allowed[batch if self.allowed.shape[0] > 1 else batch * 0, 0, q, kv]
 
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self
+
 
 @dataclass(frozen=True, eq=False)
 class Tiled(Mask):
-    """A mask that is evaluated tile by tile, because it is too large or very narrow."""
+    """A mask that is evaluated tile by tile, because it is too large or very narrow.
+
+    A query reaches at most as many slots backwards and forwards as `spans` holds.
+    """
 
     mask: Mask
     q_slots: QuerySlots
     kv_slots: KeySlots
     batch: int
+    spans: Reach = (inf, inf)
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return self.mask.allows(batch, q, kv)
 
     @property
-    def reach(self) -> tuple[float, float]:
-        return self.mask.reach
+    def reach(self) -> Reach:
+        return self.spans
+
+    def at(self, positions: Int[Tensor, "#batch kv_seq"]) -> Mask:
+        return self
 
     def tile(self, rows: slice, keys: slice) -> Dense:
         """The boolean mask of one tile: some of the queries and some of the keys."""
@@ -252,7 +292,7 @@ class And(Mask):
         return self.first.allows(batch, q, kv) & self.second.allows(batch, q, kv)
 
     @property
-    def reach(self) -> tuple[float, float]:
+    def reach(self) -> Reach:
         (back, ahead), (back_2, ahead_2) = self.first.reach, self.second.reach
         return min(back, back_2), min(ahead, ahead_2)
 

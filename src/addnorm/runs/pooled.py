@@ -30,7 +30,7 @@ def pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor
             )
         return wide(vectors)
     if ctx.valid is None:  # images, or clips of one length
-        ctx = replace(ctx, valid=torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))
+        ctx = replace(ctx, kv_valid=torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))
     assert ctx.valid is not None
     lengths, x = ctx.valid.sum(1), wide(x)
     if pooling in (None, "mean"):

@@ -109,7 +109,7 @@ DECODERS = {
         d_model=32,
         n_layers=1,
         position=RotaryConfig(),
-        attention=AttentionConfig(n_heads=4, n_kv_heads=2),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2, pattern=WindowPatternConfig(size=3)),
         residual=PreNormConfig(),
     ),
     "llama": DecoderConfig(
@@ -205,7 +205,8 @@ def test_a_decoder_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
     assert session.inputs["past_key.0"][2] == "past"
     assert session.outputs["logits"] == ["batch", "sequence", VOCAB]
     for batch, longest in ((3, 7), (1, 1), (2, 40)):
-        _compare_steps(model, session, batch, longest)
+        for side in ("left", "right", "between"):
+            _compare_steps(model, session, batch, longest, side)
 
 
 def _bytes(*modules: Any) -> int:
@@ -221,10 +222,22 @@ def _initialiser_bytes(file: Path) -> int:
     return sum(onnx.numpy_helper.to_array(one).nbytes for one in kept)
 
 
-def _compare_steps(model: DecoderModel, session: Session, batch: int, longest: int) -> None:
-    """Ragged prompts, padded on the left, and ten greedy tokens after them."""
+def _padding(lengths: Tensor, longest: int, side: str) -> Tensor:
+    """Which slots are real: padding on the left, on the right, or between the tokens."""
+    if side == "between":
+        places = torch.rand(len(lengths), longest).argsort(1)
+    else:
+        places = torch.arange(longest).expand(len(lengths), -1)
+        places = places.flip(1) if side == "left" else places
+    return places < lengths[:, None]
+
+
+def _compare_steps(
+    model: DecoderModel, session: Session, batch: int, longest: int, side: str
+) -> None:
+    """Ragged prompts, and ten greedy tokens after them."""
     new = torch.randint(VOCAB, (batch, longest))
-    valid = torch.arange(longest) >= longest - _lengths(longest, batch)[:, None]
+    valid = _padding(_lengths(longest, batch), longest, side)
     past, cache = session.empty_past(batch), model.new_cache()
     for _ in range(11):
         with torch.inference_mode():
@@ -233,8 +246,8 @@ def _compare_steps(model: DecoderModel, session: Session, batch: int, longest: i
         real = valid[:, -new.shape[1] :]
         assert torch.isfinite(found["logits"]).all()
         torch.testing.assert_close(found["logits"][real], ours[real], atol=1e-4, rtol=1e-4)
-        new = ours[:, -1:].argmax(-1)
-        assert torch.equal(found["logits"][:, -1:].argmax(-1), new)
+        new, last = ours[:, -1:].argmax(-1), real[:, -1]
+        assert torch.equal(found["logits"][last, -1:].argmax(-1), new[last])
         past, valid = _past(found), _grow(valid)
 
 
@@ -371,6 +384,12 @@ def test_an_encoder_of_images_gives_our_outputs(
 TRANSLATORS = {
     "original": EncoderDecoderConfig(
         d_model=32, n_layers=1, attention=AttentionConfig(n_heads=4), max_len=64
+    ),
+    "token types": EncoderDecoderConfig(
+        d_model=32,
+        n_layers=1,
+        attention=AttentionConfig(n_heads=4),
+        embedding=EmbeddingConfig(n_types=2),
     ),
     "rotary": EncoderDecoderConfig(
         **SMALL,

@@ -49,7 +49,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding, ConvolutionalEmbeddingConfig
 from addnorm.nn.crf import CRFHead
-from addnorm.nn.embed import TokenEmbedding
+from addnorm.nn.embed import Embedding, TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
 from addnorm.quantize import is_quantized
 
@@ -80,6 +80,19 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
         import onnxscript  # noqa: F401 # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise InputError("ONNX export needs onnx: pip install 'addnorm[onnx]'") from error
+    check_exportable(model)
+    plain = _plain(model)
+    graphs = graphs_of(plain, config)
+    with atomic_directory(folder, ["*.onnx", "*.onnx.data"]) as partial:
+        for graph in graphs:
+            graph.save(partial)
+        check_onnx(partial, plain if is_quantized(model) else model)
+        names = sorted(file.name for file in partial.iterdir())
+    return [folder / name for name in names]
+
+
+def check_exportable(model: Model) -> None:
+    """Raise `InputError` for a model that no graph can hold."""
     check_traceable("this model cannot be exported to ONNX", model)
     check_types("ONNX", model)
     if isinstance(model.head, CRFHead):
@@ -89,14 +102,6 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
         )
     if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
         raise InputError("onnxruntime has no bfloat16 on a CPU: export float32 or float16")
-    plain = _plain(model)
-    graphs = _graphs(plain, config)
-    with atomic_directory(folder, ["*.onnx", "*.onnx.data"]) as partial:
-        for graph in graphs:
-            graph.save(partial)
-        check_onnx(partial, plain if is_quantized(model) else model)
-        names = sorted(file.name for file in partial.iterdir())
-    return [folder / name for name in names]
 
 
 def _plain(model: Model) -> Model:
@@ -207,10 +212,11 @@ def _quiet() -> Generator[None]:
         logger.setLevel(level)
 
 
-def _graphs(model: Model, config: ModelConfig) -> list[Graph]:
+def graphs_of(model: Model, config: ModelConfig) -> list[Graph]:
+    """The graphs of a model, not yet traced: modules with named inputs and outputs."""
     match model:
         case EncoderModel():
-            inputs = _readable(model.embed, config)
+            inputs = _readable(model.embed, config, types=True)
             module = EncoderGraph(model)
             return [Graph(name="model.onnx", module=module, inputs=inputs, outputs=["output"])]
         case DecoderModel():
@@ -244,10 +250,16 @@ def _ids(length: int, axis: str) -> GraphTensor:
     return GraphTensor(example=torch.ones(2, length, dtype=torch.long), axes={0: "batch", 1: axis})
 
 
-def _readable(embed: Input, config: ModelConfig) -> dict[str, GraphTensor]:
-    """The encoder inputs: any number of tokens, or images of the configured size."""
+def _readable(embed: Input, config: ModelConfig, *, types: bool = False) -> dict[str, GraphTensor]:
+    """The encoder inputs: any number of tokens, or images of the configured size.
+
+    With `types`, those of the tokens too, where the embedding has any; an encoder–decoder takes
+    none, and all of its tokens have the first.
+    """
     if isinstance(embed, TokenEmbedding):
-        names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (embed.types is not None)
+        ours = isinstance(embed, Embedding)  # pyright: ignore[reportUnnecessaryIsInstance]
+        typed = types and ours and embed.types is not None
+        names = ["input_ids", "attention_mask"] + ["token_type_ids"] * typed
         return {name: _ids(3, "sequence") for name in names}
     assert isinstance(embed, PatchEmbedding | ConvolutionalEmbedding)
     assert not isinstance(config, DecoderConfig)

@@ -98,23 +98,24 @@ class SelfAttention(MultiHead):
         self.pattern = pattern or Full()
 
     def forward(self, x: Hidden, ctx: Context, cache: AttentionCache | None = None) -> Hidden:
-        q, (k, v) = self.queries(x), self.keys_values(x if cache is None else cache.source(x))
+        y = x if cache is None else cache.source(x, ctx.within)
+        q, (k, v) = self.queries(x), self.keys_values(y)
         q, k = self.position.rotate(q, k, ctx)
-        k, v = (k, v) if cache is None else cache.append(k, v)
+        k, v = (k, v) if cache is None else cache.append(k, v, ctx.within)
         q, k = self.position.rotate_all(q, k, ctx)
         heads = self.core(q, k, v, ctx.mask, self.position.score_bias(q, ctx))
         return self.merge(self.output(heads, x))
 
     def remember(self, x: Hidden, ctx: Context, cache: AttentionCache) -> None:
         """Store the keys and values of `x` in the cache for later tokens; attend to nothing."""
-        k, v = self.keys_values(cache.source(x))
+        k, v = self.keys_values(cache.source(x, ctx.within))
         heads = self.q_proj.out_features // self.d_head
         unused = k.new_zeros(x.shape[0], heads, x.shape[1], self.d_head)
-        cache.append(self.position.rotate(unused, k, ctx)[1], v)
+        cache.append(self.position.rotate(unused, k, ctx)[1], v, ctx.within)
 
     def new_cache(self) -> SelfCache:
-        """An empty cache that keeps as many tokens as the pattern can reach."""
-        return SelfCache(self.pattern.reach[0])
+        """An empty cache, which keeps the slots that later tokens can reach."""
+        return SelfCache()
 
 
 class CrossAttention(MultiHead):

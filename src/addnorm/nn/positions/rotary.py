@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.context import Context
@@ -92,20 +91,24 @@ class DynamicRotary(Position):
         self.turn = LAYOUTS[layout]
 
     def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
-        lengths = text_lengths(ctx.kv_positions)
+        lengths = text_lengths(ctx.kv_positions, ctx.kv_valid)
         current = self.scaling.frequencies(self.width, self.theta, lengths)
         wide = torch.promote_types(q.dtype, torch.float32)
         return _turned(self.turn, q, k, *waves(ctx.kv_positions, current, wide))
 
 
-def text_lengths(positions: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
+def text_lengths(
+    positions: Int[Tensor, "#batch seq"], valid: Bool[Tensor, "batch seq"] | None = None
+) -> Int[Tensor, "rows seq"]:
     """The current length of the text that each slot belongs to.
 
-    Positions increase within a text; where they do not, the next text or padding begins.
+    Every real token at position 0 begins a text, and padding belongs to the text before it.
     """
-    begins = positions[:, 1:] <= positions[:, :-1]
-    text = F.pad(begins.long(), (1, 0)).cumsum(-1)
-    last = torch.zeros_like(positions).scatter_reduce(1, text, positions, "amax")
+    begins = positions == 0 if valid is None else (positions == 0) & valid
+    text = begins.long().cumsum(-1)
+    rows, n = text.shape
+    last = positions.new_zeros(rows, n + 1)  # what precedes the first beginning is text 0
+    last = last.scatter_reduce(1, text, positions.expand_as(text), "amax")
     return last.gather(1, text) + 1
 
 
