@@ -229,7 +229,7 @@ class At(Mask):
     positions: Int[Tensor, "#batch kv_seq"]
 
     def allows(self, batch: Tensor, q: Tensor, kv: Tensor) -> Tensor:
-        row = batch if self.positions.shape[0] > 1 else 0  # one row shared by all
+        row = 0 if self.positions.shape[0] == 1 else batch  # one row may be shared by all
         return self.mask.allows(batch, self.positions[row, q], self.positions[row, kv])
 
     @property

@@ -35,17 +35,21 @@ Weights = dict[str, Tensor]
 NORM_READERS = (
     (
         r"(.*)\.attention_residual\.norm",
-        r"\1\.attention\.([qkv]_proj\.weight|(ahead|back)\.weight_ih_l0|conv\.\d+\.weight)",
+        r"\1\.attention\.([qkv]_proj\.weight|(ahead|back)\.weight_ih_l0|conv\.\d+\.weight"
+        r"|output\..*)",
     ),
-    (r"(.*)\.cross_attention_residual\.norm", r"\1\.cross_attention\.q_proj\.weight"),
+    (
+        r"(.*)\.cross_attention_residual\.norm",
+        r"\1\.cross_attention\.(q_proj\.weight|output\..*)",
+    ),
     (
         r"(.*)\.feedforward_residual\.norm",
         r"\1\.feedforward\.(experts\.\d+\.)?(up_proj|gate_proj|router)\.weight",
     ),
     (
         r"(.*blocks\.\d+)\.norm",
-        r"\1\.(attention\.([qkv]_proj\.weight|(ahead|back)\.weight_ih_l0|conv\.\d+\.weight)"
-        r"|cross_attention\.q_proj\.weight"
+        r"\1\.(attention\.([qkv]_proj\.weight|(ahead|back)\.weight_ih_l0|conv\.\d+\.weight"
+        r"|output\..*)|cross_attention\.(q_proj\.weight|output\..*)"
         r"|feedforward\.(experts\.\d+\.)?(up_proj|gate_proj|router)\.weight)",
     ),
     (r"encoder\.norm", r"decoder\.blocks\.\d+\.cross_attention\.[kv]_proj\.weight"),
@@ -54,8 +58,8 @@ NORM_READERS = (
 )
 """The norms to fold, and the weights that read the output of each."""
 
-NO_BIAS = re.compile(r".*\.(router|conv\.\d+)\.weight")
-"""Readers that cannot absorb β: routers have no bias, and convolutions pad with zeros."""
+NO_BIAS = re.compile(r".*\.((router|conv\.\d+)\.weight|output\..*)")
+"""Readers that cannot absorb β: routers and gates have no bias, and convolutions pad with zeros."""
 
 WRITERS_ON_LAST_AXIS = re.compile(
     r"(\w+_)?embed\.(tokens\.weight|types\.weight|class_token|positions)"
@@ -204,7 +208,9 @@ def fold_layernorm(
             if bias not in weights or NO_BIAS.fullmatch(reader):
                 dropped.append(reader)
                 continue
-            added = weights[reader].double() @ shift.double() * _scale(reader, model)
+            patches = weights[reader].shape[1] // len(shift)  # side by side, in a flat head
+            added = weights[reader].double() @ shift.double().repeat(patches)
+            added = added * _scale(reader, model)
             weights[bias] = (weights[bias].double() + added).to(weights[bias].dtype)
             how[bias] = "β added"
     return FoldingReport(how, tuple(dropped))

@@ -23,6 +23,7 @@ from addnorm.convert.transfer.folding import (
     with_folding_targets,
 )
 from addnorm.convert.transfer.rules import Kind, Origin, TransferContext, norm_of, transfer_weight
+from addnorm.convert.transfer.verified import unequal
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.heads import TokenHeadConfig
@@ -85,7 +86,8 @@ def transfer_weights(
     """Transfer the weights of `old` to `new`, and report the origin of each.
 
     By default `layers` are evenly spaced. The rules are in `RULES`; LayerNorm is folded last, into
-    the transferred weights. Raises `InputError` if `old` does not match `old_config`.
+    the transferred weights. Where nothing should have changed, this is verified on random inputs.
+    Raises `InputError` if `old` does not match `old_config`.
     """
     state = _state(old, old_config)
     counts = layer_counts(old_config), layer_counts(new_config)
@@ -107,6 +109,8 @@ def transfer_weights(
     changed += _different(
         _EquivalenceCheck(context, origins, unused), {one.partition(":")[0] for one in changed}
     )
+    if not changed and (why := unequal(old, new, new_config)) is not None:
+        changed = [f"not the same function: {why}"]
     return TransferReport(origins, unused, tuple(dict.fromkeys(changed)))
 
 
