@@ -281,7 +281,13 @@ def test_words_between_the_ends(tmp_path: Path) -> None:
         ({"tokenizer_config": {"eos_token": {"content": "!", "lstrip": True}}}, (), 1),
         ({"special_tokens_map": {"eos_token": "!"}}, (), 1),
         ({"special_tokens_map": {"eos_token": "!"}, "tokenizer_config": {"sep_token": "#"}}, (), 1),
-        ({"tokenizer_config": {"sep_token": "#"}}, (), 3),
+        ({"tokenizer_config": {"sep_token": "#"}}, (), 0),
+        ({"tokenizer_config": {"sep_token": "#", "eos_token": None}}, (), 3),
+        (
+            {"special_tokens_map": {"eos_token": "!"}, "tokenizer_config": {"eos_token": None}},
+            (),
+            1,
+        ),
         ({"tokenizer_config": {"eos_token": "no such"}}, (), 0),
     ],
 )

@@ -7,13 +7,24 @@ of the model by `config.json`; all other special tokens by `tokenizer_config.jso
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import tokenizers
 from tokenizers import AddedToken, models, processors
 
+from addnorm.convert.tokenizers.classes import (
+    CLASSES,
+    GENERIC,
+    NAMED,
+    OF_MODEL,
+    OVERRULED,
+    TokenizerClass,
+    class_name,
+    special_names,
+)
 from addnorm.convert.tokenizers.layouts import (
     GENERATION,
     JSON,
@@ -29,7 +40,7 @@ from addnorm.convert.tokenizers.layouts import (
 )
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
-from addnorm.errors import InputError
+from addnorm.errors import InputError, NotFollowed
 
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
 DOUBLED = ("roberta", "longformer", "bart", "xlm-roberta", "camembert")
@@ -69,18 +80,25 @@ def load_tokenizers(
 ) -> Tokenizers | None:
     """The tokenizers of a folder with this `config.json`; None if it has no tokenizer files.
 
-    `generates` is the folder that says how the model generates, where it is another.
-    Raises `InputError` naming a damaged file, or a missing one in an incomplete layout.
+    `generates` is the folder that says how the model generates, where it is another. The ids are
+    those of `AutoTokenizer` in transformers 5. Keys of `tokenizer_config.json` that are not
+    followed are listed in one `NotFollowed` warning. Raises `InputError` naming a damaged file, or
+    a missing one in an incomplete layout.
     """
     place = generates or folder
     own = generation_file(place) == GENERATION
     generation = read_object(place / GENERATION) if own else config
-    given = (read_object(folder / NAMES), read_object(folder / SETTINGS))
-    settings = {key: value for one in given for key, value in one.items() if value is not None}
+    settings = read_object(folder / SETTINGS)
+    if "added_tokens_decoder" not in settings:  # as older folders are
+        settings |= read_object(folder / NAMES)
     here = Folder(folder, model_type, config, generation, settings)
+    name = class_name(here)
+    kind = CLASSES.get(name, CLASSES[GENERIC])
+    here = replace(here, names=special_names(here, kind))
     for needs, read in LAYOUTS.items():
         if all(map(here.has, needs)):
-            sides = [_tokenizer(here, inner, wraps) for inner, wraps in read(here, *needs)]
+            sides = [_tokenizer(here, kind, inner, wraps) for inner, wraps in read(here, *needs)]
+            _warn_of_others(here, name, sides[0])
             return Tokenizers(sides[0], sides[-1])
     best = max(LAYOUTS, key=lambda needs: sum(map(here.has, needs)))
     present = [name for name in best if here.has(name)]
@@ -93,6 +111,31 @@ def load_tokenizers(
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder has any file of a tokenizer."""
     return any((folder / name).exists() for needs in LAYOUTS for name in needs)
+
+
+def _warn_of_others(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
+    """Warn of the settings that transformers reads and that are not followed here."""
+    left: list[str] = []
+    settings, kind = folder.settings, CLASSES.get(name)
+    model = type(tokenizer.inner.model)
+    if folder.has(JSON) and (kind is None or not kind.can_read(tokenizer.inner, folder.names)):
+        left.append(f"tokenizer_class = {name} ({JSON} is read as it is)")
+    reads = folder.model_type in ENCODERS  # and writes nothing
+    chats = folder.has("chat_template.jinja") or settings.get("chat_template") is not None
+    for key, follows, why in (
+        ("truncation_side", "right", "a text is shortened at its end"),
+        ("padding_side", "right" if reads else "left", "each text is read as if alone"),
+        ("split_special_tokens", not chats, "a chat template's are tokens"),
+        ("clean_up_tokenization_spaces", reads or model is models.BPE, "spaces stay"),
+        ("auto_map", None, "no code of a folder is run"),
+        *((key, None, "the file decides") for key in ("language", "task", "predict_timestamps")),
+    ):
+        value = settings.get(key)
+        if value not in (None, False, follows) and (key, value) != ("padding_side", "right"):
+            left.append(f"{key} = {value} ({why})")
+    if left:
+        where = folder.path / SETTINGS
+        warn(f"{where}: not followed: {', '.join(left)}", NotFollowed, stacklevel=3)
 
 
 def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max_len: int) -> None:
@@ -109,17 +152,44 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
         _write(folder / TARGET, target.to_str(pretty=True))
     names = _names(source, tokenizers.source)
     types = ["token_type_ids"] if model_type == "bert" else []
-    settings = names | {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": max_len,
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", *types, "attention_mask"],
-        "padding_side": "right" if model_type in (*ENCODERS, *SEQ2SEQ) else "left",
-        # Our models never parse special tokens in a text.
-        "split_special_tokens": tokenizers.source.before is None,
-    }
+    # Null, so that a class of transformers has no token of its own there.
+    settings: dict[str, Any] = (
+        dict.fromkeys(NAMED)
+        | names
+        | {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_len,
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", *types, "attention_mask"],
+            "padding_side": "right" if model_type in (*ENCODERS, *SEQ2SEQ) else "left",
+            # Our models never parse special tokens in a text.
+            "split_special_tokens": tokenizers.source.before is None,
+        }
+    )
+    _warn_of_class(folder, model_type, source)
     _write(folder / NAMES, json.dumps(names, ensure_ascii=False, indent=2) + "\n")
     _write(folder / SETTINGS, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
+
+
+def _warn_of_class(folder: Path, model_type: str, inner: tokenizers.Tokenizer) -> None:
+    """Warn where transformers reads a model type by a class that changes this tokenizer."""
+    if model_type not in OVERRULED:
+        return
+    name = OF_MODEL[model_type]
+    kind, own = CLASSES[name], tokenizers.Tokenizer.from_str(inner.to_str())
+    if kind.rebuild is not None:
+        kind.rebuild(own, Folder(folder, model_type, {}, {}, {}))
+    if any(repr(getattr(own, step)) != repr(getattr(inner, step)) for step in STEPS):
+        warn(
+            f"{folder / JSON}: transformers reads the tokenizer of every {model_type} folder by "
+            f"{name}, which divides a text otherwise: its ids will differ there",
+            NotFollowed,
+            stacklevel=3,
+        )
+
+
+STEPS = ("normalizer", "pre_tokenizer", "decoder")
+"""What a class of transformers may set around the model of a tokenizer."""
 
 
 def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, Any]:
@@ -138,20 +208,25 @@ def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, Any]:
     return ids
 
 
-def _tokenizer(folder: Folder, inner: tokenizers.Tokenizer, wraps: Wraps | None) -> Tokenizer:
+def _tokenizer(
+    folder: Folder, kind: TokenizerClass, inner: tokenizers.Tokenizer, wraps: Wraps | None
+) -> Tokenizer:
     inner.no_truncation()
     inner.no_padding()
     _add_tokens(folder, inner)
     _mark_special(folder, inner, usual=wraps is not None)
-    starts, ends = (folder.setting(f"add_{role}_token", bool) for role in ("bos", "eos"))
-    if starts is not None or ends is not None:
-        wraps = (starts is True, ends is True)
-    if wraps is not None:
-        bos, eos = _named(folder, inner, "bos"), _named(folder, inner, "eos")
-        alike = folder.model_type in DOUBLED
-        inner.post_processor = _template(inner, bos[: wraps[0]], eos[: wraps[1]], alike=alike)
-    names = folder.settings.get("model_input_names")
-    if isinstance(names, list) and "token_type_ids" not in names:
+    # A folder without tokenizer.json is read as SentencePiece does, which knows more steps.
+    as_first = wraps is not None and isinstance(inner.model, models.Unigram)
+    followed = not as_first and kind.can_read(inner, folder.names)
+    if kind.rebuild is not None and followed:
+        kind.rebuild(inner, folder)
+    if wraps is None:
+        if kind.around is not None and followed:
+            _set_around(folder, inner, kind)
+    else:
+        _set_wraps(folder, inner, kind, wraps)
+    listed = folder.settings.get("model_input_names")
+    if "token_type_ids" not in listed if isinstance(listed, list) else not kind.types:
         _leave_types(inner)
     before, after = _around(inner)
     pad, unk, bos, end = (_named(folder, inner, role) for role in ("pad", "unk", "bos", "eos"))
@@ -171,7 +246,31 @@ def _tokenizer(folder: Folder, inner: tokenizers.Tokenizer, wraps: Wraps | None)
         before=before,
         after=after,
     )
-    return found.named(None, end[0] if end else None)
+    return found.named(folder.names, end[0] if end else None)
+
+
+def _set_around(folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClass) -> None:
+    """Put the tokens around a text that a class names; the file's own, where one is not there."""
+    assert kind.around is not None
+    ids = {role: inner.token_to_id(token) for role, token in folder.names.items()}
+    known = {role: i for role, i in ids.items() if i is not None}
+    if all(role in known for part in kind.around for role in part):
+        before, between, after = ([known[role] for role in part] for part in kind.around)
+        inner.post_processor = _template(
+            inner, before, after, between=between, alike=not kind.second
+        )
+
+
+def _set_wraps(
+    folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClass, wraps: Wraps
+) -> None:
+    """Put the start and the end around a text, where no file of its own says what stands there."""
+    starts, ends = (folder.setting(f"add_{role}_token", bool) for role in ("bos", "eos"))
+    if (starts is not None or ends is not None) and not any(kind.around or ()):
+        wraps = (starts is True, ends is True)
+    bos, eos = _named(folder, inner, "bos")[: wraps[0]], _named(folder, inner, "eos")[: wraps[1]]
+    alike = folder.model_type in DOUBLED
+    inner.post_processor = _template(inner, bos, eos, alike=alike)
 
 
 def _never(folder: Folder) -> tuple[int, ...]:
@@ -185,10 +284,12 @@ def _never(folder: Folder) -> tuple[int, ...]:
 
 
 def _add_tokens(folder: Folder, inner: tokenizers.Tokenizer) -> None:
-    """Add the tokens that are not in the base vocabulary, with their given ids."""
-    known = {token.content for token in inner.get_added_tokens_decoder().values()}
+    """Add the tokens that are not in the base vocabulary, with their given ids and flags."""
+    known = {token.content: token for token in inner.get_added_tokens_decoder().values()}
     for i, token in sorted(_added(folder), key=lambda added: added[0]):
         if token.content in known:
+            if repr(known[token.content]) != repr(token):
+                inner.add_tokens([token])  # the same id, as the settings say
             continue
         inner.add_tokens([token])
         if (found := inner.token_to_id(token.content)) != i:
@@ -218,28 +319,55 @@ def _mark_special(folder: Folder, inner: tokenizers.Tokenizer, *, usual: bool) -
 
     With `usual`, roles that are still unassigned go to tokens with a usual name.
     """
-    given = [folder.settings.get(key) for role in ROLES.values() for key in role.settings]
+    given: list[Any] = [folder.settings.get(key) or name for key, name in folder.names.items()]
     for key in ("additional_special_tokens", "extra_special_tokens"):
-        more = folder.settings.get(key, [])
+        more = folder.settings.get(key) or []
         if not isinstance(more, list | dict):
             raise InputError(f"{folder.path / SETTINGS}: {key} is {more!r}, not a list")
         given += more.values() if isinstance(more, dict) else more
-    _mark(inner, [name for one in given if (name := token_name(one))])
+    _mark(folder, inner, given)
     for role in ROLES if usual else ():
         if not _named(folder, inner, role):
-            _mark(inner, ROLES[role].usual)
+            _mark(folder, inner, _present(inner, ROLES[role].usual))
 
 
-def _mark(inner: tokenizers.Tokenizer, names: Sequence[str]) -> None:
-    present = [name for name in names if inner.token_to_id(name) is not None]
-    inner.add_special_tokens([AddedToken(name, normalized=False) for name in present])
+def _present(inner: tokenizers.Tokenizer, names: Sequence[str]) -> list[str]:
+    return [name for name in names if inner.token_to_id(name) is not None]
+
+
+def _mark(folder: Folder, inner: tokenizers.Tokenizer, values: Sequence[Any]) -> None:
+    """Mark tokens as special, with the flags that they have; add those that the model has room for.
+
+    A token that is neither in the vocabulary nor has a row in the model stays unknown.
+    """
+    added = {token.content: token for token in inner.get_added_tokens_decoder().values()}
+    for value in values:
+        name = token_name(value)
+        old = added.get(name) if name else None
+        room = folder.config.get("vocab_size")
+        fits = type(room) is int and inner.get_vocab_size() < room
+        if not name or (old is not None and old.special):
+            continue
+        if old is None and inner.token_to_id(name) is None and not fits:
+            continue
+        flags = _flags(value) if old is None else _flags(old.__getstate__())
+        token = AddedToken(name, **flags | {"special": True})
+        inner.add_special_tokens([token])
+        added[name] = token
+
+
+def _flags(token: Any) -> dict[str, bool]:
+    """The flags of a token in the settings, where it may be an object; else the usual ones."""
+    usual = {"normalized": False}
+    given = token if isinstance(token, dict) else {}
+    return usual | {key: given[key] for key in ADDED_FLAGS if type(given.get(key)) is bool}
 
 
 def _named(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
     """The id of the special token named for a role, if any."""
     added = inner.get_added_tokens_decoder()
     special = {token.content: i for i, token in added.items() if token.special}
-    names = [token_name(folder.settings.get(key)) for key in ROLES[role].settings]
+    names = [folder.names.get(key) for key in ROLES[role].settings]
     return [special[name] for name in (*names, *ROLES[role].usual) if name in special][:1]
 
 
@@ -323,12 +451,14 @@ def _with_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenize
 
 
 def _names(inner: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, str]:
-    """The special tokens by their names in transformers."""
+    """The special tokens by their names in transformers: its own, or those of its roles."""
+    if tokenizer.names is not None:
+        return dict(tokenizer.names)
     before, after = _around(inner)
     ids = {
         "pad_token": tokenizer.pad_id,
         "unk_token": tokenizer.unk_id,
-        "eos_token": tokenizer.eos_id,
+        "eos_token": tokenizer.end_id,
     }
     first = before[0] if before else tokenizer.bos_id
     if first != tokenizer.pad_id:  # T5 starts from padding, which is not a bos token

@@ -3,7 +3,7 @@
 import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,17 @@ Read = tuple[tokenizers.Tokenizer, Wraps | None]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder, with the settings of its model, of generation and of its tokenizer."""
+    """A folder, with the settings of its model, of generation and of its tokenizer.
+
+    `names` are its special tokens by their names in transformers.
+    """
 
     path: Path
     model_type: str
     config: Mapping[str, Any]
     generation: Mapping[str, Any]
     settings: Mapping[str, Any]
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def has(self, name: str) -> bool:
         """Whether a file exists."""

@@ -1,0 +1,313 @@
+"""The tokenizer classes of transformers 5: which of them reads a folder, and what it then is.
+
+A generic class takes `tokenizer.json` as it is. Every other takes its vocabulary, and makes the
+rest by itself from `tokenizer_config.json`, so that `do_lower_case` there outweighs the file.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from addnorm.convert.tokenizers.layouts import JSON, Folder, token_name
+from addnorm.files import read_file
+
+GENERIC = "TokenizersBackend"
+
+NAMED = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+"""The special tokens that every class knows by name."""
+
+OF_MODEL = {
+    "bart": "RobertaTokenizer",
+    "bert": "BertTokenizer",
+    "camembert": "CamembertTokenizer",
+    "distilbert": "BertTokenizer",
+    "gemma": "GemmaTokenizer",
+    "gemma2": "GemmaTokenizer",
+    "gemma3": "GemmaTokenizer",
+    "gemma3_text": "GemmaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer",
+    "longformer": "RobertaTokenizer",
+    "marian": "MarianTokenizer",
+    "mistral": GENERIC,
+    "modernbert": GENERIC,
+    "mt5": "T5Tokenizer",
+    "opt": "GPT2Tokenizer",
+    "qwen2": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "roberta": "RobertaTokenizer",
+    "t5": "T5Tokenizer",
+    "whisper": "WhisperTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
+"""The class of a model type where the folder names none."""
+
+OVERRULED = ("qwen2", "modernbert")
+"""Model types for which the class that a folder names does not count."""
+
+ALIASES = {
+    "BartTokenizer": "RobertaTokenizer",
+    "BloomTokenizer": GENERIC,
+    "ElectraTokenizer": "BertTokenizer",
+    "LEDTokenizer": "RobertaTokenizer",
+    "LongformerTokenizer": "RobertaTokenizer",
+    "LxmertTokenizer": "BertTokenizer",
+    "MobileBertTokenizer": "BertTokenizer",
+    "Phi3Tokenizer": "LlamaTokenizer",
+    "PreTrainedTokenizer": GENERIC,
+    "PythonBackend": GENERIC,
+}
+"""Other names of classes."""
+
+Inner = tokenizers.Tokenizer
+Model = models.BPE | models.WordPiece | models.Unigram | models.WordLevel
+
+
+@dataclass(frozen=True)
+class TokenizerClass:
+    """What a class makes of a vocabulary.
+
+    `names` are its special tokens where the settings have none, and `rebuild` sets the steps
+    around a model of the kind `model`. `around` are the special tokens before, between and after
+    two texts, where the class and not the file decides, and `second` is then the type of the
+    tokens of the second text. `types` tells a model of these types where no setting says so.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    model: type[Model] | None = None
+    rebuild: Callable[[Inner, Folder], None] | None = None
+    around: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
+    second: int = 0
+    types: bool = False
+    unk_id: int | None = None
+
+    def can_read(self, inner: Inner, names: Mapping[str, str]) -> bool:
+        """Whether a model is of the kind, and has the unknown token where the class expects it."""
+        known = self.unk_id is None or inner.id_to_token(self.unk_id) == names.get("unk_token")
+        return self.model is None or (self.model is type(inner.model) and known)
+
+
+def class_name(folder: Folder) -> str:
+    """The class by which transformers reads a folder."""
+    given = folder.settings.get("tokenizer_class") or folder.config.get("tokenizer_class")
+    bare = given.removesuffix("Fast") if isinstance(given, str) else None
+    usual = OF_MODEL.get(folder.model_type, GENERIC if bare is None else None)
+    if bare is None or usual == GENERIC or folder.model_type in OVERRULED:
+        return usual or GENERIC
+    found = bare if bare == usual else ALIASES.get(bare, bare)
+    return GENERIC if found == "LlamaTokenizer" and _has_byte_level(folder) else found
+
+
+def _has_byte_level(folder: Folder) -> bool:
+    """Whether a file that is said to be for LLaMA's class is one that this class cannot read."""
+    return folder.has(JSON) and b'"ByteLevel"' in read_file(folder.path / JSON)
+
+
+def special_names(folder: Folder, kind: TokenizerClass) -> dict[str, str]:
+    """The special tokens of a folder by their names in transformers, such as `eos_token`.
+
+    Those of the settings take the place of those of the class; one that is null there is none.
+    """
+    given: dict[str, Any] = {}
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = folder.settings.get(key)
+        given |= more if isinstance(more, dict) else {}
+    given |= {key: value for key, value in folder.settings.items() if key.endswith("_token")}
+    texts = {key: token_name(value) for key, value in ({**kind.names, **given}).items()}
+    return {key: text for key, text in texts.items() if text is not None}
+
+
+def _byte_pairs(
+    inner: Inner, *, unk: str | None = None, fuse_unk: bool = False, byte_fallback: bool = False
+) -> None:
+    model: Any = inner.model
+    model.dropout, model.unk_token, model.fuse_unk = None, unk, fuse_unk
+    model.byte_fallback, model.ignore_merges = byte_fallback, False
+
+
+def _byte_level(inner: Inner, folder: Folder) -> None:
+    """GPT-2, RoBERTa and Whisper."""
+    _byte_pairs(inner)
+    space = folder.setting("add_prefix_space", bool, False)
+    _set(inner, None, pre_tokenizers.ByteLevel(add_prefix_space=space), decoders.ByteLevel())
+
+
+def _gpt_neox(inner: Inner, folder: Folder) -> None:
+    _byte_level(inner, folder)
+    inner.normalizer = normalizers.NFC()
+
+
+QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Where Qwen2 divides a text into words."""
+
+
+def _qwen2(inner: Inner, folder: Folder) -> None:
+    _byte_pairs(inner)
+    space = folder.setting("add_prefix_space", bool, False)
+    words = pre_tokenizers.Split(Regex(QWEN), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
+    _set(
+        inner,
+        normalizers.NFC(),
+        pre_tokenizers.Sequence([words, bytes_]),
+        decoders.ByteLevel(),
+    )
+
+
+SPACE = "▁"
+
+
+def _llama(inner: Inner, folder: Folder) -> None:
+    _byte_pairs(inner, fuse_unk=True, byte_fallback=True)
+    space = folder.setting("add_prefix_space", bool, True)
+    scheme = "always" if folder.setting("legacy", bool, False) else "first"
+    scheme = scheme if space else "never"
+    steps: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps += [decoders.Strip(" ", 1, 0)] if space else []
+    metaspace = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
+    _set(inner, None, metaspace, decoders.Sequence(steps))
+
+
+def _gemma(inner: Inner, folder: Folder) -> None:
+    _byte_pairs(inner, unk=folder.names.get("unk_token"), fuse_unk=True, byte_fallback=True)
+    decoder = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    _set(
+        inner,
+        normalizers.Replace(" ", SPACE),
+        pre_tokenizers.Split(" ", "merged_with_previous"),
+        decoders.Sequence(decoder),
+    )
+
+
+def _bert(inner: Inner, folder: Folder) -> None:
+    model: Any = inner.model
+    model.unk_token, model.max_input_chars_per_word = folder.names.get("unk_token"), 100
+    model.continuing_subword_prefix = "##"
+    normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=folder.setting("tokenize_chinese_chars", bool, True),
+        strip_accents=folder.setting("strip_accents", bool),
+        lowercase=folder.setting("do_lower_case", bool, True),
+    )
+    _set(inner, normalizer, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(prefix="##"))
+
+
+def _fairseq(inner: Inner, folder: Folder) -> None:
+    """XLM-R and CamemBERT."""
+    space = folder.setting("add_prefix_space", bool, True)
+    _sentence_pieces(inner, "always" if space else "never")
+
+
+def _t5(inner: Inner, folder: Folder) -> None:
+    _sentence_pieces(inner, "always")
+
+
+def _sentence_pieces(inner: Inner, scheme: Literal["always", "never"]) -> None:
+    metaspace = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme)
+    _set(
+        inner,
+        _charsmap(inner.normalizer),
+        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace]),
+        decoders.Metaspace(SPACE, prepend_scheme=scheme),
+    )
+
+
+def _charsmap(normalizer: normalizers.Normalizer | None) -> normalizers.Normalizer | None:
+    """The character map of a SentencePiece model, alone."""
+    state: Any = normalizer.__getstate__() if normalizer is not None else b"{}"
+    step: dict[str, Any] = json.loads(state)
+    for one in step.get("normalizers", [step]):
+        if one.get("type") == "Precompiled":
+            return normalizers.Precompiled(b64decode(one["precompiled_charsmap"]))
+    return None
+
+
+def _set(
+    inner: Inner,
+    normalizer: normalizers.Normalizer | None,
+    pre_tokenizer: pre_tokenizers.PreTokenizer,
+    decoder: decoders.Decoder,
+) -> None:
+    inner.normalizer = normalizer
+    inner.pre_tokenizer = pre_tokenizer
+    inner.decoder = decoder
+
+
+def _all(token: str, *roles: str) -> dict[str, str]:
+    return {f"{role}_token": token for role in roles}
+
+
+_BERT = {f"{key}_token": f"[{key.upper()}]" for key in ("unk", "sep", "pad", "cls", "mask")}
+_ROBERTA = {
+    **_all("<s>", "bos", "cls"),
+    **_all("</s>", "eos", "sep"),
+    **{f"{key}_token": f"<{key}>" for key in ("unk", "pad", "mask")},
+}
+_LLAMA = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+_GEMMA = {f"{key}_token": f"<{key}>" for key in ("unk", "bos", "eos", "pad", "mask")}
+_T5 = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+_GPT2 = _all("<|endoftext|>", "unk", "bos", "eos")
+
+_TWO_ENDS = (("bos_token",), ("eos_token", "eos_token"), ("eos_token",))
+
+CLASSES = {
+    GENERIC: TokenizerClass(),
+    "BertTokenizer": TokenizerClass(
+        names=_BERT,
+        model=models.WordPiece,
+        rebuild=_bert,
+        around=(("cls_token",), ("sep_token",), ("sep_token",)),
+        second=1,
+        types=True,
+    ),
+    "DistilBertTokenizer": TokenizerClass(
+        names=_BERT,
+        model=models.WordPiece,
+        rebuild=_bert,
+        around=(("cls_token",), ("sep_token",), ("sep_token",)),
+        second=1,
+    ),
+    "GPT2Tokenizer": TokenizerClass(names=_GPT2, model=models.BPE, rebuild=_byte_level),
+    "WhisperTokenizer": TokenizerClass(names=_GPT2, model=models.BPE, rebuild=_byte_level),
+    "RobertaTokenizer": TokenizerClass(
+        names=_ROBERTA,
+        model=models.BPE,
+        rebuild=_byte_level,
+        around=(("cls_token",), ("sep_token", "sep_token"), ("sep_token",)),
+    ),
+    "GPTNeoXTokenizer": TokenizerClass(
+        names=_GPT2 | {"pad_token": "<|padding|>"},
+        model=models.BPE,
+        rebuild=_gpt_neox,
+        around=((), (), ()),
+        second=1,
+    ),
+    "Qwen2Tokenizer": TokenizerClass(
+        names=_all("<|endoftext|>", "unk", "eos", "pad"), model=models.BPE, rebuild=_qwen2
+    ),
+    "LlamaTokenizer": TokenizerClass(names=_LLAMA, model=models.BPE, rebuild=_llama),
+    "GemmaTokenizer": TokenizerClass(names=_GEMMA, model=models.BPE, rebuild=_gemma),
+    "T5Tokenizer": TokenizerClass(
+        names=_T5,
+        model=models.Unigram,
+        rebuild=_t5,
+        around=((), ("eos_token",), ("eos_token",)),
+        unk_id=2,
+    ),
+    "XLMRobertaTokenizer": TokenizerClass(
+        names=_ROBERTA, model=models.Unigram, rebuild=_fairseq, around=_TWO_ENDS, unk_id=3
+    ),
+    "CamembertTokenizer": TokenizerClass(
+        names=_ROBERTA, model=models.Unigram, rebuild=_fairseq, around=_TWO_ENDS
+    ),
+    "MarianTokenizer": TokenizerClass(names=_T5),
+}
+"""The classes that are followed."""

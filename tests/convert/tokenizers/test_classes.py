@@ -1,0 +1,259 @@
+"""Keys of `tokenizer_config.json` next to `tokenizer.json`: ids and types of transformers."""
+
+import json
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tests.contracts import combined
+from tests.convert import vocabularies
+
+from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
+from addnorm.data.encoding import Tokenizers
+from addnorm.data.sentence_pairs import pairs_as_read
+from addnorm.data.tokenizers import Tokenizer
+from addnorm.errors import NotFollowed
+
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
+
+Keys = dict[str, Any]
+TEXTS = [
+    "the cat sat on the Mat",
+    "Äpfel, Éte\u0301 und Katze's",
+    "猫はマット wizards",
+    " two  spaces\nand a line ",
+    "a\u200bb x\x7fy 1234",
+    "",
+]
+PAIRS = [("the cat", "on the Mat"), ("x", " Katze"), ("", "rose")]
+
+KINDS: dict[str, tuple[str, str]] = {
+    "bert": ("bert", "BertTokenizer"),
+    "distilbert": ("distilbert", "DistilBertTokenizer"),
+    "roberta": ("roberta", "RobertaTokenizer"),
+    "bart": ("roberta", "BartTokenizer"),
+    "gpt2": ("gpt2", "GPT2Tokenizer"),
+    "opt": ("roberta", "GPT2Tokenizer"),
+    "gpt_neox": ("gpt2", "GPTNeoXTokenizer"),
+    "qwen2": ("gpt2", "Qwen2Tokenizer"),
+    "qwen3": ("gpt2", "Qwen2Tokenizer"),
+    "llama": ("llama", "LlamaTokenizer"),
+    "mistral": ("llama", "LlamaTokenizer"),
+    "gemma2": ("llama", "GemmaTokenizer"),
+    "t5": ("t5", "T5Tokenizer"),
+    "xlm-roberta": ("xlm_roberta", "XLMRobertaTokenizer"),
+    "camembert": ("camembert", "CamembertTokenizer"),
+    "modernbert": ("gpt2", "PreTrainedTokenizerFast"),
+    "whisper": ("gpt2", "WhisperTokenizer"),
+}
+"""Of each model type: whose vocabulary it has here, and the class that transformers saves."""
+
+SETTINGS: dict[str, Keys] = {
+    "nothing": {},
+    "lower": {"do_lower_case": True},
+    "not lower": {"do_lower_case": False},
+    "accents": {"do_lower_case": False, "strip_accents": True},
+    "accents stay": {"strip_accents": False},
+    "chinese": {"tokenize_chinese_chars": False},
+    "space": {"add_prefix_space": True},
+    "no space": {"add_prefix_space": False},
+    "legacy": {"legacy": True},
+    "not legacy": {"legacy": False},
+    "start": {"add_bos_token": True},
+    "both": {"add_bos_token": True, "add_eos_token": True},
+    "neither": {"add_bos_token": False, "add_eos_token": False},
+    "types": {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
+    "no types": {"model_input_names": ["input_ids", "attention_mask"]},
+    "length": {"model_max_length": 5, "max_length": 4},
+    "left": {"padding_side": "left", "truncation_side": "left"},
+    "clean": {"clean_up_tokenization_spaces": True},
+    "prompt": {"use_default_system_prompt": True, "errors": "strict", "trim_offsets": False},
+    "names": {"eos_token": "q", "cls_token": "j", "sep_token": "q", "bos_token": "j"},
+    "null": {"bos_token": None, "pad_token": None},
+    "extra": {"additional_special_tokens": ["q"], "image_token": "j"},
+}
+NAMED = ("its own", "fast", "none", "generic", "another", "unknown")
+OTHERS = {
+    "bert": "ElectraTokenizerFast",
+    "distilbert": "BertTokenizer",
+    "roberta": "GPT2TokenizerFast",
+    "bart": "GPT2Tokenizer",
+    "gpt2": "Qwen2Tokenizer",
+    "opt": "RobertaTokenizer",
+    "gpt_neox": "GPT2Tokenizer",
+    "qwen2": "GPT2Tokenizer",
+    "qwen3": "GPTNeoXTokenizerFast",
+    "llama": "GemmaTokenizer",
+    "mistral": "GemmaTokenizer",
+    "gemma2": "LlamaTokenizerFast",
+    "t5": "MT5TokenizerFast",
+    "xlm-roberta": "CamembertTokenizerFast",
+    "camembert": "XLMRobertaTokenizer",
+    "modernbert": "GPT2Tokenizer",
+    "whisper": "GPT2Tokenizer",
+}
+
+
+@cache
+def _vocabulary(kind: str, root: Path) -> Path:
+    """A folder with the first files of a kind, and `tokenizer.json` of these."""
+    make = getattr(vocabularies, kind)
+    folder = root / f"first-{kind}"
+    make(folder) if kind in ("llama", "marian") else (folder.mkdir(), make(folder))
+    loaded = load_tokenizers(folder, kind.replace("_", "-"), {})
+    assert loaded is not None
+    loaded.source.inner.encode_special_tokens = False
+    loaded.source.inner.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vocabularies")
+
+
+def write(folder: Path, root: Path, kind: str, named: str, settings: Keys) -> None:
+    """A folder of a model type with `tokenizer.json` and these settings."""
+    whose, usual = KINDS[kind]
+    source = _vocabulary(whose, root) / "tokenizer.json"
+    (folder / "tokenizer.json").write_bytes(source.read_bytes())
+    classes = {
+        "its own": usual,
+        "fast": f"{usual}Fast",
+        "generic": "PreTrainedTokenizerFast",
+        "another": OTHERS[kind],
+        "unknown": "OfAStrangerTokenizer",
+    }
+    known = {"tokenizer_class": classes[named]} if named in classes else {}
+    vocabularies.write(folder, config={"model_type": kind}, tokenizer_config=known | settings)
+
+
+def both(folder: Path) -> tuple[Tokenizers, Any]:
+    config = json.loads((folder / "config.json").read_text())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotFollowed)
+        ours = load_tokenizers(folder, config["model_type"], config)
+    assert ours is not None
+    return ours, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def check(ours: Tokenizers, theirs: Any) -> None:
+    """Single texts, pairs with their types, and batches are the same."""
+    one = ours.source
+    plain = {"split_special_tokens": True}
+    assert one.before is not None
+    assert one.after is not None
+    for text in TEXTS:
+        ids = [*one.before, *one.encode(text), *one.after]
+        assert ids == theirs(text, **plain)["input_ids"], text
+    for pair, (ids, types, *_) in zip(PAIRS, pairs_as_read(one, PAIRS), strict=True):
+        if not pair[0]:  # an empty first text is read as a single one there
+            continue
+        found = theirs(*pair, **plain)
+        assert ids == found["input_ids"], pair
+        assert types == found.get("token_type_ids", [0] * len(ids)), pair
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "named"), combined(KINDS, NAMED))
+def test_every_key_of_every_class(kind: str, named: str, tmp_path: Path, root: Path) -> None:
+    if kind == "whisper" and named in ("its own", "fast", "none"):
+        pytest.skip("its class needs the languages of Whisper")
+    wrong: list[str] = []
+    for name, settings in SETTINGS.items():
+        folder = tmp_path / name.replace(" ", "-")
+        folder.mkdir()
+        write(folder, root, kind, named, settings)
+        try:
+            ours, theirs = both(folder)
+        except TypeError:  # a token that is null there, where its class needs one
+            assert name == "null"
+            continue
+        try:
+            check(ours, theirs)
+            assert ours.source.names == theirs.special_tokens_map
+        except Exception as error:
+            wrong.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "named"),
+    [
+        ("bert", {"truncation_side": "left"}, "truncation_side = left (a text is shortened"),
+        ("bert", {"padding_side": "left"}, "padding_side = left (each text is read as if"),
+        ("gpt2", {"tokenizer_class": "AlbertTokenizer"}, "tokenizer_class = AlbertTokenizer ("),
+        ("gpt2", {"tokenizer_class": "BertTokenizer"}, "tokenizer_class = BertTokenizer ("),
+        ("t5", {"clean_up_tokenization_spaces": True}, "clean_up_tokenization_spaces = True ("),
+        ("whisper", {"language": "de"}, "language = de (the file decides)"),
+        (
+            "gpt2",
+            {"split_special_tokens": True, "chat_template": "x"},
+            "split_special_tokens = True (a chat template's are tokens)",
+        ),
+        ("bert", {"auto_map": {"AutoTokenizer": "x.y"}}, "auto_map = {"),
+    ],
+)
+def test_what_is_not_followed_is_named(
+    kind: str, settings: Keys, named: str, tmp_path: Path, root: Path
+) -> None:
+    write(tmp_path, root, kind, "none", settings)
+    with pytest.warns(NotFollowed) as told:
+        load_tokenizers(tmp_path, kind, {"model_type": kind})
+    [message] = [str(one.message) for one in told]
+    assert f"not followed: {named}" in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_usual_settings_are_followed_without_a_word(kind: str, tmp_path: Path, root: Path) -> None:
+    usual = {
+        "truncation_side": "right",
+        "split_special_tokens": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 512,
+        "padding_side": "left" if kind in ("llama", "gemma2", "gpt2") else "right",
+    }
+    write(tmp_path, root, kind, "none", usual)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_tokenizers(tmp_path, kind, {"model_type": kind})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_keeps_the_names_of_the_tokenizer(kind: str, tmp_path: Path, root: Path) -> None:
+    """And not the ids of generation under these names; read here and there as before."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    settings = {"eos_token": "q", "image_token": "j", "pad_token": None}
+    write(folder, root, kind, "generic", settings)
+    vocabularies.write(folder, generation_config={"eos_token_id": [5, 6], "bos_token_id": 7})
+    ours, theirs = both(folder)
+    vocabularies.write(out, config={"model_type": kind, **special_ids(ours, kind)})
+    save_tokenizer(out, ours, model_type=kind, max_len=77)
+    again, other = both(out)
+    assert other.special_tokens_map == theirs.special_tokens_map == again.source.names
+    assert again.source.eos_ids == ours.source.eos_ids == (5, 6)
+    assert again.source.bos_id == ours.source.bos_id == 7
+    assert again.source.end_id == ours.source.end_id == other.eos_token_id
+    check(again, other)
+    ours.source.save(tmp_path / "tokenizer.json")
+    saved = Tokenizer.load(tmp_path / "tokenizer.json")
+    for name in ("names", "end_id", "eos_ids", "bos_id"):
+        assert getattr(saved, name) == getattr(ours.source, name), name
+
+
+def test_a_class_that_changes_an_exported_tokenizer_is_named(tmp_path: Path, root: Path) -> None:
+    """Transformers reads every Qwen2 folder by one class."""
+    write(tmp_path, root, "gpt2", "none", {})
+    ours, _ = both(tmp_path)
+    with pytest.warns(NotFollowed, match=r"every qwen2 folder by Qwen2Tokenizer"):
+        save_tokenizer(tmp_path / "qwen2", ours, model_type="qwen2", max_len=9)
+    save_tokenizer(tmp_path / "qwen3", ours, model_type="qwen3", max_len=9)
+    write(tmp_path, root, "qwen2", "none", {})
+    ours, _ = both(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_tokenizer(tmp_path / "again", ours, model_type="qwen2", max_len=9)
