@@ -12,6 +12,7 @@ from rich.tree import Tree
 from addnorm.convert.core.modules import places_of
 from addnorm.convert.folder import check_weights, hf_model_type
 from addnorm.convert.weights.files import INDEX, PICKLED, SAFE
+from addnorm.convert.weights.peft import is_adapter, name_of_base
 from addnorm.models import EncoderConfig
 from addnorm.parts import kind_of
 from addnorm.runs.build import count_parameters
@@ -49,6 +50,8 @@ def describe_run(folder: Path) -> RenderableType:
     recipe, tokenizers, labels = read_settings(folder)
     foreign = hf_model_type(folder)
     rows = {"run" if foreign is None else "folder": str(folder)}
+    if is_adapter(folder):
+        rows["adapter of"] = name_of_base(folder)
     rows |= {
         "task": _task(recipe),
         "parameters": f"{count_parameters(recipe, tokenizers, labels):,}",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from addnorm.convert.core.modules import places_of
+from addnorm.convert.core.modules import is_run_folder, places_of
 from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.folder import load as load_hf
 from addnorm.convert.weights.peft import base_of, is_adapter
@@ -67,10 +67,10 @@ def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
     check_float(begun, "is adapted")
     variables = read_variables(folder) or begun.variables
     model = build_model(*saved)
-    if goes_by_name(folder):
+    if is_run_folder(folder) and goes_by_name(folder):
         named = (saved.tokenizers, saved.labels, variables)
         taken = take_weights(model, saved.recipe.model, named, begun)
-    else:  # of an earlier version, which took rows over in their order
+    else:  # PEFT's, or of an earlier version, which took rows over in their order
         taken = transfer_matching_weights(model, begun.weights)
     check_base(model, taken, folder, base)
     changed = apply_adapter(model, folder, base)

@@ -130,7 +130,7 @@ class SentenceVectors:
         poolings = _poolings(pooling)
         pooling.check_all_read()
         steps = tuple(STEPS[module.kind](module.path) for module in modules[2:])
-        places = (modules[0].path, *places)
+        places = (*places, modules[0].path)
         text, limits = _text_settings(places), _limits(places)
         longest = text.optional_int("max_seq_length")
         return cls(
@@ -273,7 +273,7 @@ def copy_modules(places: Sequence[Path], out: Path) -> None:
             for file in (*module.path.glob("config.json"), *module.path.glob("*.safetensors*")):
                 (out / path / file.name).write_bytes(file.read_bytes())
     (out / FILE).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
-    places = (modules[0].path, *places)
+    places = (*places, modules[0].path)
     if (text := find_file(places, *TEXT_FILES)) is not None:
         (out / TEXT_FILES[0]).write_bytes(text.read_bytes())
     if limits := _limits(places):

@@ -61,9 +61,14 @@ def is_adapter(folder: Path) -> bool:
     return is_peft_folder(folder) and not any((folder / name).is_file() for name in WHOLE)
 
 
+def name_of_base(folder: Path) -> str:
+    """What an adapter is trained on, by the name that its folder says."""
+    return str(_settings(folder).get("base_model_name_or_path") or "")
+
+
 def base_of(folder: Path) -> Path:
     """The folder of the base model. Raises `InputError` where it is not there."""
-    named = str(_settings(folder).get("base_model_name_or_path") or "")
+    named = name_of_base(folder)
     if not named or not Path(named).is_dir():
         raise InputError(
             f"{folder / CONFIG}: base_model_name_or_path = {named!r} is no folder here: write the "
