@@ -150,3 +150,69 @@ def test_rendered_as_transformers_does() -> None:
             )
             found = rendered(TALK[:4], template, "here", prompt=prompt)
             assert found.replace("\0begin\0", "<s>").replace("\0end\0", "</s>") == expected
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_file_of_conversations_is_answered(
+    suffix: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `Run.chat` answers each; an answer at the end of one is written again."""
+    run = train_text(root, "run", RECIPE)
+    asked = [
+        [{"role": "user", "content": "1 and 1?"}],
+        [
+            {"role": "system", "content": "2"},
+            {"role": "user", "content": "3?"},
+            {"role": "assistant", "content": "3."},
+            {"role": "user", "content": "4?"},
+        ],
+        [{"role": "user", "content": "5?"}, {"role": "assistant", "content": "5."}],
+    ]
+    file = root / f"asked{suffix}"
+    if suffix == ".jsonl":
+        file.write_text("\n\n".join(json.dumps({"messages": one}) for one in asked))
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist([{"messages": one} for one in asked]), file)
+    words = ["generate", "run", str(file), "--beams", "1", "--max-new-tokens", "6"]
+    for chat in ([], ["--chat"]):
+        capsys.readouterr()
+        assert status([*words, *chat, "--json"]) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [row["input"] for row in rows] == [1, 2, 3]
+        for row, messages in zip(rows, [asked[0], asked[1], asked[2][:1]], strict=True):
+            expected = run.chat(messages, beams=1, max_new_tokens=6)
+            assert row["text"] == expected
+            assert row["messages"] == [*messages, {"role": "assistant", "content": expected}]
+    assert status(words) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_a_damaged_conversation_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_text(root, "run", RECIPE)
+    whole = json.dumps({"messages": [{"role": "user", "content": "1?"}]})
+    for line, said in (
+        ("no JSON", ":2: not JSON"),
+        ('{"mesages": []}', ":2: no column 'messages'. Did you mean 'mesages'?"),
+        ('{"messages": []}', ":2: expected a list of messages"),
+        ('{"messages": [{"role": "usr", "content": "a"}]}', ":2: message 1: role 'usr'"),
+        ('{"messages": [{"role": "assistant", "content": "a"}]}', ":2: no message to answer"),
+    ):
+        (root / "asked.jsonl").write_text(f"{whole}\n{line}\n{whole}\n")
+        words = ["generate", "run", "asked.jsonl", "--beams", "1", "--max-new-tokens", "3"]
+        capsys.readouterr()
+        assert status(words) == 2
+        out, err = capsys.readouterr()
+        assert len(out.splitlines()) == 1
+        assert err.startswith("addnorm: asked.jsonl") or "asked.jsonl" in err
+        assert said in err
+        assert err.count("\n") == 1
+        assert status([*words, "--errors", "skip"]) == 0
+        out, err = capsys.readouterr()
+        assert len(out.splitlines()) == 2
+        assert "1 line skipped" in err
+    (root / "lines.txt").write_text(f"{whole}\n")
+    capsys.readouterr()
+    assert status(["generate", "run", "lines.txt", "--json", "--max-new-tokens", "3"]) == 0
+    assert "messages" not in json.loads(capsys.readouterr().out)

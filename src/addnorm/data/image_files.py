@@ -76,9 +76,16 @@ class ImageFilesConfig(LabelledFiles):
 
 
 def read_image(
-    file: Readable, where: str, size: tuple[int, int] | None, channels: int
+    file: Readable,
+    where: str,
+    size: tuple[int, int] | None,
+    channels: int,
+    *,
+    transparent: Literal["white", "dropped"] = "white",
 ) -> UInt8[Tensor, "channels height width"]:
     """Read a picture, upright, at a size (height, width) or its own, with so many channels.
+
+    What is transparent shows white, or the colour that stands in the file.
 
     Raises `InputError`, beginning with `where`, for a file that is damaged, truncated or no
     picture, for one of several frames, and for one of more than `LARGEST` pixels.
@@ -98,7 +105,7 @@ def read_image(
         ):
             problem = _problem(picture)
             upright = picture if problem else ImageOps.exif_transpose(picture)
-            converted = upright if problem else _converted(upright, MODES[channels])
+            converted = upright if problem else _converted(upright, MODES[channels], transparent)
     except pillow.DecompressionBombError as error:
         raise InputError(f"{where} has more than {LARGEST:,} pixels: make it smaller") from error
     except DAMAGED as error:
@@ -124,14 +131,14 @@ def _problem(picture: Any) -> str | None:
     return None
 
 
-def _converted(picture: Any, mode: str) -> Any:
+def _converted(picture: Any, mode: str, transparent: str) -> Any:
     """The picture in another of Pillow's modes: 16 bits to 8, and on white if transparent."""
     from PIL import Image as pillow
 
     if picture.mode == "I" or picture.mode.startswith("I;16"):  # Pillow would cut off at 255
         wide = np.asarray(picture).astype(np.int64)
         picture = pillow.fromarray(((wide + 128) // 257).astype(np.uint8))
-    if picture.has_transparency_data and mode != "RGBA":
+    if picture.has_transparency_data and mode != "RGBA" and transparent == "white":
         seen = picture.convert("RGBA")
         picture = pillow.alpha_composite(pillow.new("RGBA", seen.size, "white"), seen)
         picture = picture.convert("RGB")

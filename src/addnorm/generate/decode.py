@@ -123,7 +123,7 @@ def transcribe(
             transcription,
             [[i] for i in order],
             decoding,
-            [decoding.rules.limit(max_new_tokens, 1, n) for n in usual],
+            [decoding.rules.limit(max_new_tokens, transcription.counted, n) for n in usual],
             eos_id=eos_id,
             text_decoder=text_decoder,
             batch_size=batch_size,

@@ -21,9 +21,10 @@ from addnorm.data import lowercases, medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, read_file
-from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.runs.consistency import Place
-from addnorm.runs.generation_config import decoding_of
+from addnorm.runs.generation_config import Writes, decoding_of
 from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.lock import in_use
 from addnorm.runs.recipe import (
@@ -134,7 +135,7 @@ def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
         "train": {"steps": 1, "start": str(folder)},
     }
     if not isinstance(shaped.model, EncoderConfig):
-        writes = "language" if isinstance(shaped.model, DecoderConfig) else "translation"
+        writes = _writes(shaped.model)
         vocab_size = shaped.target_vocab_size or shaped.vocab_size
         place = generating_place(places_of(folder))
         decoding = decoding_of(place, writes, vocab_size)
@@ -147,6 +148,13 @@ def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
         set_field(tree, name, value)
     recipe = check_recipe(tree, _place(folder / "config.json", overrides))
     return Saved(recipe, tokenizers, shaped.labels)
+
+
+def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:
+    """What a model of Hugging Face's writes."""
+    if isinstance(model, DecoderConfig):
+        return "language"
+    return "transcription" if isinstance(model.input, LogMelEmbeddingConfig) else "translation"
 
 
 def _place(file: Path, overrides: Mapping[str, str]) -> Place:

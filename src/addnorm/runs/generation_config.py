@@ -14,8 +14,12 @@ from addnorm.convert.tokenizers.layouts import GENERATION, generation_file
 from addnorm.errors import InputError, NotFollowed
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.generate.rules import NO_RULES
+from addnorm.runs.speech_prompt import KEYS
 
 FILE = GENERATION
+
+Writes = Literal["language", "translation", "transcription"]
+"""What a model writes, which decides how it decodes where nothing else is said."""
 
 RULES = tuple(field.name for field in fields(RulesConfig))  # pyright: ignore[reportArgumentType]
 """Rules have the same names here and in transformers."""
@@ -81,14 +85,13 @@ NEUTRAL: dict[str, object] = {
 """Unsupported keys, with the value at which they have no effect."""
 
 
-def decoding_of(
-    folder: Path, writes: Literal["language", "translation"], vocab_size: int
-) -> dict[str, Any] | None:
+def decoding_of(folder: Path, writes: Writes, vocab_size: int) -> dict[str, Any] | None:
     """The decoding settings of a folder, as a recipe table; None if there are none.
 
     The keys are those of `generation_file`, in older folders of `config.json`. If beam search or
     sampling is configured, missing keys have the defaults of `transformers`; if neither is,
-    language models sample, and translation models search with 5 beams as `transformers` does.
+    language models sample, translation models search with 5 beams as `transformers` does, and
+    transcription is greedy.
     Unsupported keys, and tokens outside the vocabulary that is written, are listed in one
     `NotFollowed` warning. Raises `InputError` naming a
     key with an invalid value.
@@ -99,7 +102,10 @@ def decoding_of(
     if file != FILE:
         tree = {key: value for key, value in tree.items() if key in KNOWN or key in NEUTRAL}
     config = _decoding(tree, settings.where, writes)
-    left = [key for key, value in tree.items() if _is_left(key, value)]
+    speech = KEYS if writes == "transcription" else ()
+    left = [key for key, value in tree.items() if key not in speech and _is_left(key, value)]
+    if speech and tree.get("return_timestamps"):
+        left.append("return_timestamps")
     left += _of_other_methods(tree, config)
     left += [
         f"{key} = {tree[key]} (the vocabulary has {vocab_size:,})"
@@ -111,7 +117,7 @@ def decoding_of(
     return None if config is None else json.loads(json.dumps(asdict(config)))
 
 
-def keys_of(decoding: DecodingConfig, writes: Literal["language", "translation"]) -> Any:
+def keys_of(decoding: DecodingConfig, writes: Writes) -> Any:
     """The keys that ask for this decoding, as `decoding_of` reads them; None where there are none.
 
     A seed has no key: it is as good as any other.
@@ -175,9 +181,7 @@ def _of_other_methods(tree: Mapping[str, Any], config: DecodingConfig | None) ->
     return [f"{key} ({why})" for key in others if key in tree and tree[key] != usual[key]]
 
 
-def _decoding(
-    tree: Mapping[str, Any], where: str, writes: Literal["language", "translation"]
-) -> DecodingConfig | None:
+def _decoding(tree: Mapping[str, Any], where: str, writes: Writes) -> DecodingConfig | None:
     found = _built(RulesConfig, {key: key for key in RULES}, _with_one_end(tree), {}, where)
     rules = asdict(found)
     for key, kind in (("num_beams", int), ("do_sample", bool)):
@@ -193,7 +197,7 @@ def _decoding(
         known = {key: value for key, value in tree.items() if (key, value) != ("top_k", 0)}
         usual = {"top_k": None if "top_k" in tree else 50, "rules": rules}
         return _built(SampleConfig, SAMPLE, known, usual, where)
-    if "num_beams" in tree or "do_sample" in tree:
+    if "num_beams" in tree or "do_sample" in tree or writes == "transcription":
         return GreedyConfig(rules=found)
     if writes == "translation":
         return replace(HUGGING_FACE_SEARCH, rules=found)

@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from addnorm.convert.core.modules import places_of
+from addnorm.convert.preprocessing import preprocessing_of
 from addnorm.data import (
     AudioConfig,
     DatasetConfig,
     ImageFilesConfig,
     ImagesConfig,
-    medium_of,
 )
 from addnorm.data.image_files import read_image
 from addnorm.data.signals import inputs_of
@@ -34,12 +35,13 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.decoding import later
 from addnorm.runs.pooled import pooled
 from addnorm.runs.run import Run
+from addnorm.runs.speech_prompt import SpeechPrompt, speech_prompt
 from addnorm.runs.types import Classified, Pooling, Written
 
 
 def reads_files(run: Run) -> bool:
     """Whether the model reads images or sound, each in a file of its own, and no lines of text."""
-    return medium_of(run.recipe.data) in ("images", "audio")
+    return run.medium in ("images", "audio")
 
 
 @torch.inference_mode()
@@ -78,16 +80,25 @@ def transcribe_files(
 
     Raises `InputError` as `classify_files` does.
     """
-    model, target = run.model, run.tokenizers.target
+    model = run.model
     if not isinstance(model, EncoderDecoderModel):
         raise InputError(f"{run.name}: a {run.task} model writes no text: use `addnorm classify`")
-    read, medium = _reader(run), medium_of(run.recipe.data)
+    target = run.tokenizers.target
+    read, medium = _reader(run), run.medium
     assert medium is not None
     writer = Translation(model, target.bos_id, never=target.never_ids)
+    prompt = _prompt(run)
     done = 0
     for some in _groups(read, files, batch_size, errors, skipped):
         found = transcribe(
-            Transcription(writer, [signal for _, signal in some], medium),
+            Transcription(
+                writer,
+                [signal for _, signal in some],
+                medium,
+                opening=prompt.tokens,
+                languages=prompt.languages,
+                counted=prompt.counted,
+            ),
             later(decoding, done),
             max_new_tokens=max_new_tokens,
             eos_id=target.eos_ids,
@@ -96,6 +107,19 @@ def transcribe_files(
         done += len(some)
         for (file, _), best in zip(some, found, strict=True):
             yield file, [Written(g.text, g.score, g.finished) for g in best]
+
+
+def _prompt(run: Run) -> SpeechPrompt:
+    """What texts begin with: those of Hugging Face's Whisper with language and task."""
+    if not _is_foreign(run) or run.medium != "audio":
+        return SpeechPrompt()
+    assert run.folder is not None
+    return speech_prompt(places_of(run.folder))
+
+
+def _is_foreign(run: Run) -> bool:
+    """Whether a model of Hugging Face's came without data: its folder says how files are read."""
+    return run.recipe.data is None and run.folder is not None
 
 
 def embed_files(
@@ -168,6 +192,10 @@ def _groups(
 def _reader(run: Run) -> Callable[[Path], Tensor]:
     """The function that reads a file as the run's data were read."""
     data, model = run.recipe.data, run.recipe.model
+    if _is_foreign(run):
+        assert run.folder is not None
+        theirs = preprocessing_of(places_of(run.folder), model)
+        return lambda file: theirs.read(_there(file), str(file))
     if isinstance(data, ImageFilesConfig) and data.strings is not None:
         height, width = data.image_size
         data = replace(data, image_size=(height, width * data.strings.longest), strings=None)
@@ -227,11 +255,12 @@ def _hidden(
 
 def _inputs(run: Run, signals: Sequence[Tensor]) -> Iterator[dict[str, Tensor]]:
     """The model's inputs, in the order of the signals: one batch, or images of several sizes."""
-    medium = medium_of(run.recipe.data)
+    medium = run.medium
     assert medium is not None
     alone = medium != "audio" and len({signal.shape for signal in signals}) > 1
     for group in [[signal] for signal in signals] if alone else [signals]:
-        inputs = inputs_of(medium, group)
+        ready = medium == "images" and _is_foreign(run)
+        inputs = {"inputs": torch.stack([*group])} if ready else inputs_of(medium, group)
         yield {name: tensor.to(run.device) for name, tensor in inputs.items()}
 
 

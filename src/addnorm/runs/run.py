@@ -12,11 +12,12 @@ from torch import Tensor
 from addnorm.convert.core.modules import inner_places
 from addnorm.data import Corpus, DataConfig, medium_of
 from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Task
+from addnorm.data.examples import Medium, Task
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError, known_keywords
 from addnorm.generate import DecodingConfig
-from addnorm.models import Model
+from addnorm.models import DecoderConfig, Model
+from addnorm.runs.consistency import MEDIA
 from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.recipe import Recipe, task_of
@@ -133,12 +134,19 @@ class Run:
         return task_of(self.recipe)
 
     @property
+    def medium(self) -> Medium | None:
+        """What the model reads: that of its data, or of its input where it came without any."""
+        data, model = self.recipe.data, self.recipe.model
+        if data is not None or isinstance(model, DecoderConfig):
+            return medium_of(data)
+        return MEDIA.get(model.input.kind, "text")
+
+    @property
     def tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises `InputError` if the model has none, such as an image model."""
         if self.text is None:
-            medium = medium_of(self.recipe.data)
-            known = medium in ("images", "audio", "series")
-            why = f"reads {medium}, not text" if known else "has no tokenizer"
+            known = self.medium in ("images", "audio", "series")
+            why = f"reads {self.medium}, not text" if known else "has no tokenizer"
             raise InputError(f"{self.name}: this model {why}")
         return self.text
 

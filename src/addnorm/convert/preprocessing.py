@@ -1,0 +1,216 @@
+"""How a Hugging Face folder reads pictures and sound: its `preprocessor_config.json`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from addnorm.convert.core.modules import find_file
+from addnorm.convert.core.settings import Settings
+from addnorm.data.audio import log_mel, read_audio
+from addnorm.data.image_files import read_image
+from addnorm.errors import InputError
+from addnorm.nn.audio import LogMelEmbeddingConfig
+from addnorm.nn.patches import PatchEmbeddingConfig
+
+FILE, NESTED = "preprocessor_config.json", "processor_config.json"
+"""transformers 5 writes the second for models that read two media, with a table for each."""
+
+PICTURE = ("image_processor_type", "feature_extractor_type")
+OF_PICTURES = {f"ViT{name}" for name in ("ImageProcessor", "FeatureExtractor")}
+OF_SOUND = {"WhisperFeatureExtractor"}
+ORIGIN = (
+    "processor_class", "image_processor_type", "feature_extractor_type", "auto_map",
+    "data_format", "input_data_format", "return_tensors", "device", "disable_grouping",
+    "do_convert_rgb", "default_to_square", "image_seq_length",
+)  # fmt: skip
+"""Keys that change no number of a picture, which is read in colours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """Pictures at the size of the model, each channel `(factor · pixel - mean) / std`.
+
+    `transformers` reads a picture upright and in colours, drops what is transparent, resizes it by
+    Pillow in 8 bits, and cuts out the middle.
+    """
+
+    size: tuple[int, int]
+    channels: int
+    resize: tuple[int, int] | int | None
+    """A height and a width, or the shorter side; None keeps a picture as it is."""
+    resample: int
+    crop: tuple[int, int] | None
+    factor: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def read(self, file: Path, where: str) -> Float[Tensor, "channels height width"]:
+        """A picture as the model's input. Raises `InputError` for one that is not readable."""
+        pixels = read_image(file, where, None, self.channels, transparent="dropped")
+        pixels = self._cropped(self._resized(pixels), where)
+        if tuple(pixels.shape[1:]) != self.size:
+            height, width = pixels.shape[1:]
+            raise InputError(
+                f"{where}: {FILE} makes it {height} × {width} pixels, and the model reads "
+                f"{self.size[0]} × {self.size[1]}"
+            )
+        mean, std = (torch.tensor(one).view(-1, 1, 1) for one in (self.mean, self.std))
+        return (pixels.float() * self.factor - mean) / std
+
+    def _resized(self, pixels: UInt8[Tensor, "channels rows columns"]) -> Tensor:
+        from PIL import Image as pillow
+
+        if self.resize is None:
+            return pixels
+        height, width = self.resize if isinstance(self.resize, tuple) else self._shorter(pixels)
+        array: Any = pixels.movedim(0, -1).squeeze(-1).numpy()
+        picture: Any = pillow.fromarray(array).resize((width, height), self.resample)  # pyright: ignore[reportArgumentType]
+        found = torch.tensor(bytearray(picture.tobytes()), dtype=torch.uint8)
+        return found.view(height, width, self.channels).movedim(-1, 0)
+
+    def _shorter(self, pixels: Tensor) -> tuple[int, int]:
+        """The height and width at which the shorter side is `resize`."""
+        height, width = pixels.shape[1:]
+        assert isinstance(self.resize, int)
+        longer = int(self.resize * max(height, width) / min(height, width))
+        return (self.resize, longer) if height <= width else (longer, self.resize)
+
+    def _cropped(self, pixels: Tensor, where: str) -> Tensor:
+        if self.crop is None:
+            return pixels
+        (height, width), (rows, columns) = pixels.shape[1:], self.crop
+        if rows > height or columns > width:
+            raise InputError(
+                f"{where} has {height} × {width} pixels, fewer than crop_size in {FILE}"
+            )
+        top, left = (height - rows) // 2, (width - columns) // 2
+        return pixels[:, top : top + rows, left : left + columns]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sound:
+    """The log-mel frames of a clip, padded with silence to the seconds that the model reads."""
+
+    n_mels: int
+    sample_rate: int
+    seconds: int
+
+    def read(self, file: Path, where: str) -> Float[Tensor, "n_mels frames"]:
+        """A clip as the model's input. Raises `InputError` for one that is longer."""
+        waveform, rate = read_audio(file, where, sample_rate=self.sample_rate, mix=True)
+        n, missing = waveform.shape[-1], self.seconds * rate - waveform.shape[-1]
+        if missing < 0:
+            raise InputError(
+                f"{where}: {n / rate:.1f} s of sound, and this model reads {self.seconds} s at "
+                "once: cut it into parts that are shorter"
+            )
+        return log_mel(torch.nn.functional.pad(waveform[0], (0, missing)), rate, self.n_mels)
+
+
+def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound:
+    """How a folder reads the files of its model.
+
+    Raises `InputError` where it does not say so, or says what is not supported, naming the key.
+    """
+    reads, max_len = model.input, model.max_len
+    if isinstance(reads, LogMelEmbeddingConfig):
+        return _sound(_settings(places, "feature_extractor", OF_SOUND), reads.n_mels, max_len)
+    assert isinstance(reads, PatchEmbeddingConfig)
+    return _pictures(_settings(places, "image_processor", OF_PICTURES), reads)
+
+
+def _settings(places: Sequence[Path], table: str, classes: set[str]) -> Settings:
+    """The keys of the folder's file, or of the table for this medium in that of several."""
+    settings = None
+    if (nested := find_file(places, NESTED)) is not None:
+        settings = Settings.of(nested.parent, NESTED).table(table)
+    if settings is None:
+        file = find_file(places, FILE)
+        if file is None:
+            raise InputError(
+                f"{places[0]}: no {FILE}, which says how files become the model's input: take it "
+                "from the folder that the model came from"
+            )
+        settings = Settings.of(file.parent, FILE)
+    for key in PICTURE:
+        name = settings.get(key, "")
+        if name and name.removesuffix("Fast").removesuffix("Pil") not in classes:
+            raise settings.refuse(key, f"only {' and '.join(sorted(classes))} are")
+    settings.ignore(*ORIGIN)
+    return settings
+
+
+def _pictures(settings: Settings, reads: PatchEmbeddingConfig) -> Pictures:
+    resize = _side(settings, "size", 224) if settings.get("do_resize", True) else None
+    crop = _side(settings, "crop_size", 224) if settings.get("do_center_crop", False) else None
+    if isinstance(crop, int):
+        raise settings.refuse("crop_size", "give height and width")
+    normal = settings.get("do_normalize", True)
+    scaled = settings.get("do_rescale", True)
+    factor = settings.get("rescale_factor", 1 / 255)
+    mean, std = (_numbers(settings, key, reads.channels) for key in ("image_mean", "image_std"))
+    resample = settings.get("resample", 2)
+    settings.ignore("size", "crop_size")
+    settings.expect("do_pad", False)
+    settings.check_all_read()
+    none = (0.0,) * reads.channels
+    return Pictures(
+        size=reads.size,
+        channels=reads.channels,
+        resize=resize,
+        resample=resample,
+        crop=crop,
+        factor=factor if scaled else 1.0,
+        mean=mean if normal else none,
+        std=std if normal else (1.0,) * reads.channels,
+    )
+
+
+def _side(settings: Settings, key: str, default: int) -> tuple[int, int] | int:
+    """A height and a width, one number for both, or that of the shorter side."""
+    if isinstance(settings.tree.get(key), dict):
+        table = settings.table(key)
+        assert table is not None
+        given = {name for name, value in table.tree.items() if value is not None}
+        if given == {"shortest_edge"}:
+            return table.required_int("shortest_edge")
+        if given != {"height", "width"}:
+            raise settings.refuse(key, "give height and width, or shortest_edge")
+        return table.required_int("height"), table.required_int("width")
+    return settings.int_pair(key, default)
+
+
+def _numbers(settings: Settings, key: str, n: int) -> tuple[float, ...]:
+    """A number for each channel; of one number, the same for all."""
+    settings.ignore(key)
+    found: object = settings.tree.get(key, [0.5] * n)
+    several = cast(list[object], found) if isinstance(found, list) else [found] * n
+    numbers = [float(one) for one in several if isinstance(one, int | float)]
+    if len(numbers) != n or len(several) != n:
+        raise settings.refuse(key, f"give {n} numbers, one for each channel")
+    return tuple(numbers)
+
+
+def _sound(settings: Settings, n_mels: int, max_len: int) -> Sound:
+    rate = 16_000
+    settings.expect("sampling_rate", rate)
+    settings.expect("n_fft", rate // 40)
+    settings.expect("hop_length", rate // 100)
+    settings.expect("dither", 0.0)
+    settings.expect("padding_value", 0.0)
+    settings.expect("padding_side", "right")
+    settings.expect("do_normalize", False)
+    settings.expect("feature_size", n_mels, n_mels)
+    if settings.get("feature_size", 80) != n_mels:
+        raise settings.refuse("feature_size", f"the model hears {n_mels}")
+    seconds = settings.get("chunk_length", 30)
+    if 50 * seconds != max_len:
+        raise settings.refuse("chunk_length", f"the model hears {max_len / 50:g} s")
+    settings.ignore("mel_filters", "n_samples", "nb_max_frames", "return_attention_mask")
+    settings.check_all_read()
+    return Sound(n_mels=n_mels, sample_rate=rate, seconds=seconds)

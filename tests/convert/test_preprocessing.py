@@ -1,0 +1,275 @@
+"""Pictures and sound for Hugging Face folders, beside `transformers` on tiny random models."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.cli.conftest import addnorm as addnorm
+from torch.testing import assert_close
+
+from addnorm.convert.preprocessing import Pictures, preprocessing_of
+from addnorm.errors import InputError
+from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.runs.run import Run
+
+Command = Callable[..., tuple[int, str, str]]
+transformers: Any = pytest.importorskip("transformers")
+pillow: Any = pytest.importorskip("PIL.Image")
+soundfile: Any = pytest.importorskip("soundfile")
+pytestmark = [pytest.mark.parity, pytest.mark.usefixtures("types_unchecked")]
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny ViT classifier with ImageNet's mean and deviation, and its pictures."""
+    folder = tmp_path_factory.mktemp("vit")
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        **SIZES,
+        intermediate_size=32,
+        image_size=24,
+        patch_size=8,
+        num_labels=3,
+        initializer_range=1.0,
+    )
+    transformers.ViTForImageClassification(config).eval().save_pretrained(folder)
+    processor = transformers.ViTImageProcessorPil(
+        size={"height": 24, "width": 24},
+        image_mean=[0.485, 0.456, 0.406],
+        image_std=[0.2, 0.3, 0.4],
+    )
+    processor.save_pretrained(folder)
+    rng = np.random.default_rng(0)
+    for name, mode, shape in (
+        ("rgb.png", "RGB", (37, 53, 3)),
+        ("grey.png", "L", (24, 24)),
+        ("alpha.png", "RGBA", (40, 20, 4)),
+        ("small.png", "RGB", (5, 7, 3)),
+    ):
+        pixels = rng.integers(0, 256, shape, np.uint8)
+        pillow.fromarray(pixels, mode).save(folder / name)
+    return folder
+
+
+def theirs_of(folder: Path, file: Path, model: Any) -> Any:
+    processor = transformers.ViTImageProcessorPil.from_pretrained(folder)
+    picture = transformers.image_utils.load_image(str(file))
+    with torch.no_grad():
+        return model(**processor(picture, return_tensors="pt"))
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"resample": 3},
+    {"resample": 0},
+    {"do_normalize": False},
+    {"do_rescale": False},
+    {"rescale_factor": 0.01},
+    {
+        "size": {"shortest_edge": 30},
+        "do_center_crop": True,
+        "crop_size": {"height": 24, "width": 24},
+    },
+    {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]},
+]
+
+
+@pytest.mark.parametrize("changes", SETTINGS)
+def test_pictures_are_read_as_transformers_reads_them(
+    changes: dict[str, Any], vit: Path, tmp_path: Path
+) -> None:
+    tree = json.loads((vit / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**tree, **changes}))
+    model = Run.open(vit).recipe.model
+    reads = preprocessing_of([tmp_path], model)
+    processor = transformers.ViTImageProcessorPil.from_pretrained(tmp_path)
+    for file in sorted(vit.glob("*.png")):
+        picture = transformers.image_utils.load_image(str(file))
+        theirs = processor(picture, return_tensors="pt")["pixel_values"][0]
+        assert_close(reads.read(file, "x"), theirs, rtol=0, atol=1e-4)
+
+
+def test_vit_classifies_and_embeds(vit: Path, addnorm: Command) -> None:
+    model = transformers.ViTForImageClassification.from_pretrained(vit).eval()
+    files = sorted(vit.glob("*.png"))
+    code, out, err = addnorm("classify", vit, *files, "--json")
+    assert code == 0, err
+    for line, file in zip(out.splitlines(), files, strict=True):
+        expected = theirs_of(vit, file, model).logits[0].softmax(-1).tolist()
+        found = json.loads(line)
+        assert found["file"] == str(file)
+        assert list(found["probabilities"].values()) == pytest.approx(expected, abs=1e-4)
+    code, out, err = addnorm("embed", vit, *files, "--pooling", "first")
+    assert code == 0, err
+    body = model.vit
+    for line, file in zip(out.splitlines(), files, strict=True):
+        state = theirs_of(vit, file, body).last_hidden_state[0, 0]
+        assert_close(torch.tensor(json.loads(line)), state, rtol=0, atol=1e-4)
+
+
+def test_what_a_folder_of_pictures_does_not_read(
+    vit: Path, tmp_path: Path, addnorm: Command
+) -> None:
+    (tmp_path / "text.txt").write_text("a text")
+    for words, said in (
+        (["classify", vit, tmp_path / "text.txt"], "text.txt is not readable as a picture"),
+        (["classify", vit], "name the image or sound files to read"),
+        (["generate", vit, vit / "rgb.png"], "writes no text: use `addnorm classify`"),
+        (["generate", vit, "--prompt", "x"], "leave out --prompt"),
+        (["fill", vit, "--text", "x"], "fills no masks"),
+        (["look", vit, "a text"], "reads images, not text"),
+    ):
+        code, out, err = addnorm(*words)
+        assert (code, out) == (2, ""), words
+        assert said in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"image_processor_type": "CLIPImageProcessor"}, "CLIPImageProcessor"),
+        ({"image_mean": [0.5]}, "image_mean"),
+        ({"size": {"longest_edge": 9}}, "give height and width, or shortest_edge"),
+        ({"do_pad": True}, "do_pad"),
+        ({"do_reduce_labels": True}, "do_reduce_labels = True is not supported"),
+        ({"size": {"height": 16, "width": 24}}, "makes it 16 × 24 pixels, and the model reads 24"),
+    ],
+)
+def test_settings_that_are_not_followed_are_refused(
+    changes: dict[str, Any], said: str, vit: Path, tmp_path: Path
+) -> None:
+    tree = json.loads((vit / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**tree, **changes}))
+    model = Run.open(vit).recipe.model
+    with pytest.raises(InputError) as caught:
+        preprocessing_of([tmp_path], model).read(vit / "rgb.png", "rgb.png")
+    assert said in str(caught.value)
+    with pytest.raises(InputError, match=r"no preprocessor_config\.json"):
+        preprocessing_of([tmp_path / "none"], model)
+
+
+def test_grey_pictures(tmp_path: Path) -> None:
+    pixels = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    pillow.fromarray(pixels).save(tmp_path / "grey.png")
+    (tmp_path / "preprocessor_config.json").write_text(
+        '{"size": 4, "image_mean": 0, "image_std": [1]}'
+    )
+    model = type("Model", (), {})()
+    model.input, model.max_len = PatchEmbeddingConfig(size=(4, 4), channels=1, patch=2), 4
+    reads = preprocessing_of([tmp_path], model)
+    assert isinstance(reads, Pictures)
+    small = np.array(pillow.fromarray(pixels).resize((4, 4), 2), np.float32)
+    assert_close(reads.read(tmp_path / "grey.png", "x")[0], torch.from_numpy(small) / 255)
+
+
+# Whisper
+
+
+def tokens(n: int) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
+    words = {f"w{i}": i for i in range(n)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(one, special=True) for one in SPECIAL])
+    return tokenizer
+
+
+SPECIAL = ("<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|transcribe|>",
+           "<|translate|>", "<|notimestamps|>")  # fmt: skip
+END, START, EN, DE, TRANSCRIBE, TRANSLATE, NO_STAMPS = range(40, 47)
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Whisper that hears two seconds, and its clips."""
+    folder = tmp_path_factory.mktemp("whisper")
+    torch.manual_seed(1)
+    config = transformers.WhisperConfig(
+        vocab_size=47, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, num_mel_bins=20,
+        max_source_positions=100, max_target_positions=24, init_std=0.7, pad_token_id=END,
+        bos_token_id=END, eos_token_id=END, decoder_start_token_id=START,
+        suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    model.save_pretrained(folder)
+    transformers.WhisperFeatureExtractor(feature_size=20, chunk_length=2).save_pretrained(folder)
+    tokens(40).save(str(folder / "tokenizer.json"))
+    facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIAL[0]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(facts))
+    rng = np.random.default_rng(0)
+    for name, seconds in (("short.wav", 0.7), ("whole.wav", 2.0)):
+        n = int(16_000 * seconds)
+        wave = 0.3 * np.sin(np.arange(n) * rng.uniform(0.05, 0.3)) + 0.05 * rng.normal(size=n)
+        soundfile.write(folder / name, wave.astype(np.float32), 16_000)
+    return folder
+
+
+GENERATION: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "suppressed": {"suppress_tokens": [3, 5, 7, 11], "begin_suppress_tokens": [1, 2, 9, END]},
+    "at most": {"max_new_tokens": 7},
+    "detected": {"lang_to_id": {"<|en|>": EN, "<|de|>": DE},
+                 "task_to_id": {"transcribe": TRANSCRIBE, "translate": TRANSLATE},
+                 "no_timestamps_token_id": NO_STAMPS, "is_multilingual": True},
+    "german": {"lang_to_id": {"<|en|>": EN, "<|de|>": DE}, "language": "<|de|>",
+               "task_to_id": {"transcribe": TRANSCRIBE, "translate": TRANSLATE},
+               "no_timestamps_token_id": NO_STAMPS, "is_multilingual": True},
+    "translated": {"lang_to_id": {"<|en|>": EN, "<|de|>": DE}, "language": "de",
+                   "task": "translate",
+                   "task_to_id": {"transcribe": TRANSCRIBE, "translate": TRANSLATE},
+                   "no_timestamps_token_id": NO_STAMPS, "is_multilingual": True},
+    "forced": {"forced_decoder_ids": [[1, EN], [2, TRANSCRIBE], [3, NO_STAMPS]],
+               "no_timestamps_token_id": NO_STAMPS},
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", GENERATION)
+def test_whisper_transcribes(name: str, whisper: Path, addnorm: Command) -> None:
+    file = whisper / "generation_config.json"
+    ids = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": END,
+           "decoder_start_token_id": START, "max_length": 20}  # fmt: skip
+    file.write_text(json.dumps({**ids, **GENERATION[name]}))
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(whisper).eval()
+    extractor = transformers.WhisperFeatureExtractor.from_pretrained(whisper)
+    tokenizer = tokens(40)
+    clips = sorted(whisper.glob("*.wav"))
+    code, out, err = addnorm("generate", whisper, *clips, "--json")
+    assert code == 0, err
+    for line, clip in zip(out.splitlines(), clips, strict=True):
+        wave, rate = soundfile.read(clip, dtype="float32")
+        features = extractor(wave, sampling_rate=rate, return_tensors="pt")["input_features"]
+        written = model.generate(features, return_timestamps=False)[0].tolist()
+        assert json.loads(line)["text"] == tokenizer.decode(written, skip_special_tokens=True)
+    code, out, err = addnorm("embed", whisper, clips[0])
+    assert code == 0, err
+    wave, rate = soundfile.read(clips[0], dtype="float32")
+    features = extractor(wave, sampling_rate=rate, return_tensors="pt")["input_features"]
+    with torch.no_grad():
+        mean = model.model.encoder(features).last_hidden_state[0].mean(0)
+    assert_close(torch.tensor(json.loads(out)), mean, rtol=0, atol=1e-4)
+
+
+def test_what_whisper_does_not_read(whisper: Path, tmp_path: Path, addnorm: Command) -> None:
+    (tmp_path / "text.txt").write_text("a text")
+    soundfile.write(tmp_path / "long.wav", np.zeros(40_000, np.float32), 16_000)
+    for words, said in (
+        (["generate", whisper, tmp_path / "text.txt"], "text.txt is not readable as sound"),
+        (["generate", whisper, tmp_path / "long.wav"], "2.5 s of sound, and this model reads 2 s"),
+        (["generate", whisper, "--prompt", "x"], "leave out --prompt"),
+        (["classify", whisper, whisper / "short.wav"], "has no classes: use `addnorm generate`"),
+    ):
+        code, out, err = addnorm(*words)
+        assert (code, out) == (2, ""), words
+        assert said in err
+        assert err.count("\n") == 1
