@@ -53,8 +53,8 @@ def test_lists_give_what_files_would(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("Anna B-PER\nsings O\n\nx O\n")
     both = [("Anna sings", "B-PER O"), (["x"], ["O"])]
     assert tagged(both).train == tagged(tmp_path / "d").load().train
-    (tmp_path / "e.jsonl").write_text('{"s": "a b", "n": 1}\n{"s": "c", "n": true}\n')
-    rows = [{"s": "a b", "n": 1}, {"s": "c", "n": True}]
+    (tmp_path / "e.jsonl").write_text('{"s": "a b", "n": false}\n{"s": "c", "n": true}\n')
+    rows = [{"s": "a b", "n": False}, {"s": "c", "n": True}]
     assert table(rows, text="s", label="n").train == (
         table(tmp_path / "e.jsonl", text="s", label="n").load().train
     )

@@ -256,7 +256,7 @@ def test_a_label_that_is_no_word_is_named(label: str, tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(picture())
     row = '{"file_name": "1.png", "label": '
     (tmp_path / "t.jsonl").write_text(f"{row}NaN}}\n{row}{label}}}\n")
-    with pytest.raises(InputError, match=r"t\.jsonl:2: expected a class or a text, not"):
+    with pytest.raises(InputError, match=r"t\.jsonl:2: expected a class, which is"):
         ImageFilesConfig(root=tmp_path, train="t.jsonl", image_size=(4, 4)).load()
     (tmp_path / "t.jsonl").write_text(f"{row}NaN}}\n{row}7}}\n")
     corpus = ImageFilesConfig(root=tmp_path, train="t.jsonl", image_size=(4, 4)).load()

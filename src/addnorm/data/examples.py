@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from numbers import Real
+from reprlib import repr as short
 from typing import Literal
 
 import xxhash
@@ -270,6 +272,9 @@ class Corpus:
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             valid = ", ".join(kind.__name__ for kind in TASKS)
             raise InputError(f"a corpus holds one kind of example of {valid}; here are {names}")
+        for split, examples in self.splits.items():
+            for n, example in enumerate(examples, 1):
+                _check_types(example, f"{split} example {n}")
         if len({bool(second_text(one)) for split in self.splits.values() for one in split}) > 1:
             raise InputError("some examples have a second text and others none")
         sizes = {len(one.values) for one in self._scored()}
@@ -325,6 +330,41 @@ class Corpus:
     def target_texts(self) -> Iterator[str]:
         """The texts to write in the training examples; none for other tasks."""
         return (target_text(one) for one in self.train) if self.task == "translation" else iter(())
+
+
+def _check_types(example: Example, where: str) -> None:
+    """Raise `InputError` for texts and classes that are not strings, and tags of other words."""
+    for text in _strings_of(example):
+        if not isinstance(text, str):
+            raise InputError(f"{where}: expected text, not {short(text)}")
+    if isinstance(example, Tagged) and len(example.tokens) != len(example.tags):
+        raise InputError(f"{where}: {len(example.tokens)} words but {len(example.tags)} tags")
+    if isinstance(example, Scored | ScoredSeries):
+        values: Sequence[object] = example.values
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise InputError(f"{where}: expected a number, not {short(value)}")
+
+
+def _strings_of(example: Example) -> tuple[object, ...]:
+    """Everything in an example that is text: also its classes or tags."""
+    match example:
+        case Pair(source, target, others):
+            return source, target, *others
+        case Labelled(text, label, second):
+            return text, label, second or ""
+        case MultiLabelled(text, labels):
+            return text, *labels
+        case Scored(text, _, second):
+            return text, second or ""
+        case Tagged(tokens, tags):
+            return *tokens, *tags
+        case Text(text) | Captioned(_, text) | Transcribed(_, text):
+            return (text,)
+        case Image() | Clip() | LabelledSeries():
+            return (example.label,)
+        case _:
+            return ()
 
 
 def labels_of(example: Example) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from addnorm.config import Probability, config
 from addnorm.data.class_names import renames_of, with_names
+from addnorm.data.classes import class_in, is_missing
 from addnorm.data.examples import Corpus, Image
 from addnorm.data.image_files import read_image
 from addnorm.data.labelled_files import Readable
@@ -97,9 +98,11 @@ class DatasetConfig(Columns):
         image, label = cells["image"], cells["label"]
         if image is None:
             return Row(where, "empty image")
-        if label is None or not str(label).strip():
+        if is_missing(label):
             return Row(where, "empty label")
-        return Row(where, Image(self.read(_image_file(image, where), where), str(label).strip()))
+        return Row(
+            where, Image(self.read(_image_file(image, where), where), class_in(label, where))
+        )
 
     def read(self, file: Readable, where: str) -> UInt8[Tensor, "channels height width"]:
         """The pixels of an image. Raises `InputError` for a file that is none."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
+from addnorm.data.classes import class_in, is_missing
 from addnorm.data.examples import (
     Captioned,
     Clip,
@@ -269,13 +270,12 @@ class LabelledFiles(ABC):
             )
             column = self.file_column or (self.column if held else "file_name")
             cell, label = (_cell(record, name, where) for name in (column, self.label_column))
-            if label is None or label != label or not str(label).strip():  # NaN is no number
+            if is_missing(label):
                 yield where, "no label" if self.labels == "class" else NO_TEXT, None
                 continue
-            if not isinstance(label, str | int | float):
-                raise InputError(f"{where}: expected a class or a text, not {str(label)[:80]}")
+            name = class_in(label, where)
             try:
-                yield where, _file(cell, table, where), str(label).strip()
+                yield where, _file(cell, table, where), name
             except InputError as error:
                 yield where, self.left_out(error, where), None
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.config import Probability, config
+from addnorm.data.classes import check_one_type, class_in, is_missing
 from addnorm.data.examples import Corpus, Example, LabelledSeries, ScoredSeries
 from addnorm.data.rows import Row, assemble
 from addnorm.data.series_table import (
@@ -139,12 +140,14 @@ class LabelledSeriesConfig:
                 raise InputError(f"{where}: an empty line in a series: take it out")
             check_column(record, self.id_column, where)
             here = record[self.id_column]
-            if here is None or not str(here).strip():
+            if is_missing(here):
                 raise InputError(f"{where}: {self.id_column} is empty: it names the series")
-            if rows and str(here) != name:
+            found = class_in(here, where)
+            check_one_type([(rows[0][0] if rows else where, name or found), (where, found)])
+            if rows and found != name:
                 yield name, rows
                 rows = []
-            name = str(here)
+            name = found
             rows.append((where, record))
         if rows:
             yield name, rows
@@ -178,8 +181,7 @@ class LabelledSeriesConfig:
         """The answer of a row as text, empty where there is none."""
         check_column(record, self.answer, where)
         cell = record[self.answer]
-        missing = cell is None or (isinstance(cell, float) and math.isnan(cell))
-        return "" if missing else str(cell).strip()
+        return "" if is_missing(cell) else class_in(cell, where)
 
     def values(self, one: Rows) -> Float[Tensor, "variables time"] | str:
         """The variables of a series, or the reason to leave it out."""

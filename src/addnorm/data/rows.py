@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 
+from addnorm.data.classes import check_one_type
 from addnorm.data.examples import Corpus, Example, Report, labels_of
 from addnorm.data.incomplete import lack
 from addnorm.data.lower_case import lowered
@@ -86,6 +88,9 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
 
 
 def _check_labels(placed: Mapping[str, list[Placed]]) -> None:
+    """Raise `InputError` for classes of several types, and for one that training never sees."""
+    every = chain.from_iterable(placed.values())
+    check_one_type((where, label) for where, one in every for label in labels_of(one))
     known = {label for _, example in placed["train"] for label in labels_of(example)}
     for where, example in (*placed.get("valid", ()), *placed.get("test", ())):
         for label in labels_of(example):

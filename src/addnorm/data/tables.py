@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from addnorm.config import config
 from addnorm.data.class_names import described_features, renames_of, with_names
+from addnorm.data.classes import class_in
 from addnorm.data.examples import (
     Corpus,
     Example,
@@ -151,8 +152,7 @@ def _example(cells: Record, where: str) -> Example | str:
         case {"source": source, "target": target}:
             return _pair(source, target, where)
         case {"text": text, "label": label}:
-            # A label may be a number or a boolean; its name is its string form.
-            name = _text(str(label), where).strip()
+            name = class_in(label, where)
             return Labelled(_text(text, where), name, _second(cells, where))
         case {"text": text, "labels": labels}:
             return MultiLabelled(_text(text, where), _labels(labels, where))
@@ -195,7 +195,7 @@ def _labels(cell: object, where: str) -> tuple[str, ...]:
         raise InputError(f"{where}: expected labels, a list or with commas between, not {cell!r}")
     if not all(map(_said, cast(list[object], parts))):
         raise InputError(f"{where}: an empty label among {cell!r}")
-    names = (_text(str(one), where).strip() for one in cast(list[object], parts))
+    names = (class_in(one, where) for one in cast(list[object], parts))
     return tuple(dict.fromkeys(name for name in names if name))
 
 

@@ -1,0 +1,94 @@
+"""The class in a cell: a text, a number or a truth value, by its name."""
+
+import datetime
+import math
+from collections.abc import Iterable
+from decimal import Decimal
+from reprlib import repr as short
+
+import numpy as np
+
+from addnorm.errors import InputError
+
+
+class _Typed(str):
+    """The name of a class whose cell is not text, of the type that the cell has."""
+
+    __slots__ = ()
+
+
+class Truth(_Typed):
+    """The name of a truth value, `True` or `False`."""
+
+    __slots__ = ()
+
+
+class Integer(_Typed):
+    """The name of an integer."""
+
+    __slots__ = ()
+
+
+class FloatingPoint(_Typed):
+    """The name of a floating-point number, such as `1.0`."""
+
+    __slots__ = ()
+
+
+TYPES: dict[type[str], str] = {
+    Truth: "a truth value",
+    Integer: "an integer",
+    FloatingPoint: "a floating-point number",
+}
+
+
+def is_missing(cell: object) -> bool:
+    """Whether a cell has no class: nothing, NaN or blank text."""
+    if isinstance(cell, float) and math.isnan(cell):
+        return True
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def class_in(cell: object, where: str) -> str:
+    """The name of the class in a cell, which remembers the type of a cell that is not text.
+
+    A text and a number that are written alike are one class. Raises `InputError` for a list, an
+    object or bytes, and for invalid text.
+    """
+    value = cell.item() if isinstance(cell, np.generic) else cell
+    match value:
+        case str():
+            if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+                raise InputError(f"{where}: a NUL or half a surrogate pair is not text")
+            return value.strip()
+        case bool():
+            return Truth(value)
+        case int():
+            return Integer(value)
+        case float():
+            return FloatingPoint(value)
+        case Decimal() | datetime.date() | datetime.time():
+            return str(value)
+        case _:
+            raise InputError(
+                f"{where}: expected a class, which is a text, a number or a truth value, not "
+                f"{short(cell)}"
+            )
+
+
+def check_one_type(classes: Iterable[tuple[str, str]]) -> None:
+    """Raise `InputError` for classes of two types, of which 1, 1.0 and true would be three.
+
+    `classes` are places and names.
+    """
+    first: tuple[str, _Typed] | None = None
+    for where, name in classes:
+        if not isinstance(name, _Typed):
+            continue
+        if first is None:
+            first = where, name
+        if type(name) is not type(first[1]):
+            raise InputError(
+                f"{where}: the class {name} is {TYPES[type(name)]}, and {first[1]} at {first[0]} "
+                f"is {TYPES[type(first[1])]}: write the classes of a column in one type"
+            )
