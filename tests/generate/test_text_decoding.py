@@ -1,11 +1,13 @@
 """Streamed text: pieces join to the whole, characters never break, exact stop strings."""
 
 import pytest
+import tokenizers as library
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from addnorm.data.tokenizers import BPEConfig, Tokenizer
+from addnorm.data.tokenizers import BPEConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
 from addnorm.generate import (
     BeamConfig,
@@ -157,3 +159,65 @@ def test_beams_have_text_too(model, tokenizer) -> None:
     config, text_decoder = BeamConfig(beams=3, n_best=3), TextDecoder(tokenizer)
     [best] = generate(model, [[70]], config, max_new_tokens=6, text_decoder=text_decoder)
     assert [g.text for g in best] == [tokenizer.decode(list(g.ids)) for g in best]
+
+
+def llama_like(*, legacy: bool) -> Tokenizer:
+    """A tokenizer with the two layouts of LLaMA's: spaces as `▁`, and bytes for the unknown."""
+    letters = ["a", "b", "▁", "▁a", "▁ab", "ab"]
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    merges = [("▁", "a"), ("a", "b"), ("▁", "ab")]
+    vocab = {name: i for i, name in enumerate(names)}
+    inner = library.Tokenizer(
+        models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    if legacy:
+        inner.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+    else:
+        inner.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="first", split=False)
+    replace, strip = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+    inner.decoder = decoders.Sequence([replace, decoders.ByteFallback(), decoders.Fuse(), strip])
+    inner.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return Tokenizer(inner, bos_id=1, eos_ids=(2,), unk_id=0, before=(1,), after=())
+
+
+SPACING = {
+    "llama": llama_like(legacy=True),
+    "llama, first": llama_like(legacy=False),
+    "bpe": BPEConfig(vocab_size=270, min_frequency=1).train(["ab ab abab \n a b ab"] * 9),
+    "word": WordConfig().train(["a b ab ba \n €"]),
+}
+
+
+@pytest.mark.parametrize("name", SPACING)
+@given(prompt=st.text("ab ", max_size=8), text=st.text("ab€😀 ", max_size=8))
+def test_a_continuation_keeps_its_first_space(name: str, prompt: str, text: str) -> None:
+    """It is what the whole has beyond the prompt; an answer begins on its own."""
+    tokenizer = SPACING[name]
+    before, both = tokenizer.encode(prompt), tokenizer.encode(prompt + text)
+    new = both[len(before) :] if both[: len(before)] == before else tokenizer.encode(text)
+    ids = [*(tokenizer.before or ()), *before]
+    whole = tokenizer.decode([*before, *new])
+    continued = TextDecoder(tokenizer, continues=True).write(new, ids)
+    assert tokenizer.decode(before) + continued == whole
+    assert TextDecoder(tokenizer).write(new, ids) == tokenizer.decode(new)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama, first"])
+@pytest.mark.parametrize("decoding", [GreedyConfig(), BeamConfig(beams=2), SampleConfig()])
+def test_generated_and_streamed_text_keeps_its_first_space(name: str, decoding) -> None:
+    tokenizer = SPACING[name]
+    torch.manual_seed(0)
+    config = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2))
+    model = config.build(tokenizer.vocab_size).eval()
+    word = tokenizer.id_of("▁ab")
+    with torch.no_grad():  # a model that writes one word again and again
+        model.head.bias = torch.nn.Parameter(torch.zeros(tokenizer.vocab_size))
+        model.head.bias[word] = 50.0
+    prompt = [1, *tokenizer.encode("ab")]
+    options = {"max_new_tokens": 2, "text_decoder": TextDecoder(tokenizer, continues=True)}
+    [[found, *_]] = generate(model, [prompt], decoding, **options)
+    assert found.text == " ab ab"
+    if not isinstance(decoding, BeamConfig):
+        assert [*stream(Continuation(model), prompt, decoding, **options)] == [" ab", " ab"]

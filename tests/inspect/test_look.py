@@ -25,7 +25,7 @@ def test_a_view_alone_is_that_of_all(view: str, run_of: RunOf) -> None:
     for name in ("attention", "attention_by_distance", "positions", "depth", "gradients"):
         assert every[name]
         assert one[name] == (every[name] if name in shown else type(one[name])())
-    assert json.loads(json.dumps(every))["tokens"]["stack"] == ["<bos>", "T", "o", " ", "b", "e"]
+    assert json.loads(json.dumps(every))["tokens"]["stack"] == ["T", "o", " ", "b", "e"]
 
 
 def test_the_mean_attention_by_distance(run_of: RunOf) -> None:
@@ -78,7 +78,7 @@ def test_some_layers_and_heads(run_of: RunOf) -> None:
 def test_a_long_text_is_refused_with_what_can_be_seen(run_of: RunOf) -> None:
     run = Run.open(run_of("language"))
     text = "be " * 40
-    with pytest.raises(InputError, match=r"121 tokens .* up to 100.* positions, depth, gradients$"):
+    with pytest.raises(InputError, match=r"120 tokens .* up to 100.* positions, depth, gradients$"):
         look(run, text)
     assert look(run, text, views=["positions", "depth"]).depth
     with pytest.raises(InputError, match=r"up to 500.* look at less of it: depth, gradients$"):

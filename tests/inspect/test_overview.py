@@ -41,7 +41,6 @@ def in_float64(run: Run, text: str) -> tuple[Tensor, Tensor]:
     """The weights of the first layer's attention, and the size of what it puts out, by hand."""
     weights = {name: one.double() for name, one in run.model.state_dict().items()}
     [ids] = run.tokenizers.source.encode_batch([text])
-    ids = [run.tokenizers.source.bos_id, *ids]
     d, n = run.recipe.model.d_model, len(ids)
     angles = torch.arange(n)[:, None] / 10000.0 ** (torch.arange(0, d, 2).double() / d)
     waves = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
@@ -72,7 +71,7 @@ def test_what_is_drawn_is_what_the_model_computes(run_of: RunOf) -> None:
     ]
     assert list(line.get_ydata()) == [pytest.approx(float(size), rel=1e-5)]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
-        *("<bos>", "T", "o", "␣", "b", "e", ",", "␣", "o", "r"),
+        *("T", "o", "␣", "b", "e", ",", "␣", "o", "r"),
     ]
     assert figure.get_suptitle() == "run: “To be, or”"
     assert "nats a token" in titled(figure, "gradient by layer").get_title(loc="left")

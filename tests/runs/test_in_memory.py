@@ -96,7 +96,7 @@ def test_it_begins_with_the_weights_of_a_folder(tmp_path: Path) -> None:
 
 def test_batches_are_those_of_the_task() -> None:
     decoder = train(DecoderConfig(**SMALL), text([PLAY]), tokenizer="char", steps=1, progress=False)
-    assert decoder.recipe.train.batching == WindowsConfig(seq_len=256)
+    assert decoder.recipe.train.batching == WindowsConfig(seq_len=256, documents="joined")
     classifier = EncoderConfig(**SMALL, head=ClassificationHeadConfig())
     data = labelled([("a", "x"), ("b", "y")])
     encoder = train(classifier, data, tokenizer="char", steps=1, progress=False)

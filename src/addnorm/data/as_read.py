@@ -22,6 +22,16 @@ def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list
     return found
 
 
+def prompts_as_read(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of texts that a language model continues, which begin as the rows that it learnt.
+
+    None is empty: without a text it is the start token, of which a model that learnt from one text
+    knows little, or nothing: a line break or a word is a better beginning there.
+    """
+    before = around("language", tokenizer)[0] if tokenizer.begins is None else tokenizer.begins
+    return [[*before, *ids] or [tokenizer.bos_id] for ids in tokenizer.encode_batch(texts)]
+
+
 def words_as_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
     """The ids of a sentence to tag, and the index among them of each word's first piece."""
     before, after = around("tagging", tokenizer)

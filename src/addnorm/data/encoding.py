@@ -61,6 +61,12 @@ class Tokenizers:
         both = self.target is self.source
         return Tokenizers(source, source if both else self.target.lowercased(lowercase))
 
+    def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizers":
+        """The same tokenizers, with what stands before a text to continue."""
+        source = self.source.beginning(begins)
+        both = self.target is self.source
+        return Tokenizers(source, source if both else self.target.beginning(begins))
+
     @classmethod
     def train(cls, config: TokenizerConfig, corpus: Corpus) -> "Tokenizers":
         """Learn from the training examples: of images or sound, from the texts to write."""

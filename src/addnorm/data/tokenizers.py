@@ -45,6 +45,9 @@ class Tokenizer:
     default `eos_id`, and a chat template reads `names`, such as `eos_token`: None where the
     tokenizer names none. Missing padding is 0: no model reads that.
 
+    A text to continue begins with `before` too, or where `begins` is given with that: with what
+    the rows of a language model's training began.
+
     With `lowercase` it puts every text in lower case first, as the texts were that a model with it
     learnt from. This is all that is done to a text between a file and its ids, so that training,
     use, evaluation and exports cannot differ in it.
@@ -75,6 +78,7 @@ class Tokenizer:
         self.eos_ids = eos_ids
         self.before = before
         self.after = after
+        self.begins: tuple[int, ...] | None = None
         self.lowercase = False
         self.special_ids = self.codec.special_ids
         self.byte_ids = self.codec.byte_ids
@@ -93,6 +97,14 @@ class Tokenizer:
         other.__dict__.pop("inner", None)
         other.lowercase = lowercase
         return other
+
+    def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizer":
+        """This tokenizer, with what stands before a text to continue."""
+        if self.begins == begins:
+            return self
+        new = copy(self)
+        new.begins = begins
+        return new
 
     @cached_property
     def inner(self) -> tokenizers.Tokenizer:
@@ -184,9 +196,9 @@ class Tokenizer:
             for i, text in zip(ids, texts, strict=True)
         ]
 
-    def stream(self) -> "Stream":
-        """A decoder that takes one id at a time."""
-        return Stream(self)
+    def stream(self, after: Sequence[int] = ()) -> "Stream":
+        """A decoder that takes one id at a time, of a text that goes on `after` these ids."""
+        return Stream(self, after)
 
     def save(self, path: Path) -> None:
         """Write a `tokenizer.json` as the library reads it.
@@ -355,15 +367,21 @@ class Stream:
     What ends in U+FFFD may be a character of which bytes are still to come: it is held back until
     they have, or until `finish`. Tokens that are bytes are one text or one error, so they are held
     back until another token follows.
+
+    With ids that stand `after` one another before, the text is what they add to that of those: some
+    decoders drop the space of a first token, which is the first of a text alone.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         # Ids from the last place but one where a character was complete: some decoders write a
         # space between tokens, so the text of new ids depends on what stands before them.
-        self._ids: list[int] = []
-        self._complete = 0  # how many of these ids are complete
-        self._printed = 0  # how much of the text of these ids has been handed out
+        said = [i for i in after if tokenizer.says(i)]
+        whole = (n for n in range(len(said) - 1, -1, -1) if said[n] not in tokenizer.byte_ids)
+        self._ids: list[int] = said[next(whole, 0) :]
+        self._complete = len(self._ids)  # how many of these ids are complete
+        # How much of the text of these ids has been handed out.
+        self._printed = len(tokenizer.decode(self._ids)) if self._ids else 0
 
     def push(self, i: int) -> str:
         """The text that one more id makes certain, often none."""

@@ -131,7 +131,8 @@ class WindowsConfig:
 
     `documents` says how they follow one another in the stream: "marked", each between bos and eos,
     or "joined", as if they were one text. Validation takes the windows in order: its loss is that
-    of the whole held-out text.
+    of the whole held-out text. A prompt begins with bos as documents do, and without it where they
+    are joined or are one text, whose windows begin anywhere.
     """
 
     kind: Literal["windows"] = "windows"

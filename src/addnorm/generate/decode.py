@@ -173,7 +173,10 @@ def decode(
         rules = _rules(next_token, decoding, batch, most, eos_id)
         if isinstance(decoding, BeamConfig):
             found = beam_search(next_token, batch, decoding, most, _ends(eos_id), rules)
-            found = [[_with_text(g, text_decoder) for g in best] for best in found]
+            found = [
+                [_with_text(g, text_decoder, prompt) for g in best]
+                for prompt, best in zip(batch, found, strict=True)
+            ]
         else:
             choose = decoding.choose(rows)
             found = collected(
@@ -237,7 +240,7 @@ def write(
     ends = _ends(eos_id)
     logits = next_token.start(prompts)
     rows = list(range(len(prompts)))
-    texts = [None if text_decoder is None else text_decoder.open() for _ in prompts]
+    texts = [None if text_decoder is None else text_decoder.open(prompt) for prompt in prompts]
     history = torch.empty(len(prompts), 0, dtype=torch.long, device=logits.device)
     for step in range(1, max(limits) + 1):
         allowed = logits if rules is None else _some(rules.apply(logits, history))
@@ -321,11 +324,11 @@ def _log_p(logits: Tensor, tokens: Tensor) -> Tensor:
     return logits.log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
 
 
-def _with_text(generated: Generated, text_decoder: TextDecoder | None) -> Generated:
+def _with_text(generated: Generated, text_decoder: TextDecoder | None, prompt: Ids) -> Generated:
     return (
         generated
         if text_decoder is None
-        else replace(generated, text=text_decoder.write(generated.ids))
+        else replace(generated, text=text_decoder.write(generated.ids, prompt))
     )
 
 

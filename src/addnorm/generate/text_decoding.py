@@ -34,25 +34,27 @@ class TextDecoder:
     """Converts tokens to text, given the tokenizer and the stop strings.
 
     Where the tokenizer puts texts in lower case, so are the stop strings: a model that learnt from
-    such texts writes no others.
+    such texts writes no others. A text that `continues` its prompt is what follows it, which may
+    begin with a space; others begin on their own, as answers and translations do.
 
     Raises `InputError` for an empty stop string, which would end every text at once.
     """
 
     tokenizer: Tokenizer
     stop: Sequence[str] = ()
+    continues: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or "" in self.stop:
             raise InputError(f"stop must be a list of strings, none empty; got {self.stop!r}")
 
-    def open(self) -> "TextStream":
-        """Open a stream for one row."""
-        return TextStream(self)
+    def open(self, prompt: Sequence[int] = ()) -> "TextStream":
+        """Open a stream for one row, with its prompt."""
+        return TextStream(self, prompt if self.continues else ())
 
-    def write(self, ids: Sequence[int]) -> str:
+    def write(self, ids: Sequence[int], prompt: Sequence[int] = ()) -> str:
         """The text of all of `ids`, up to the first stop string."""
-        stream = self.open()
+        stream = self.open(prompt)
         return "".join(stream.push(i) for i in ids) + stream.finish()
 
 
@@ -64,10 +66,10 @@ class TextStream:
     the beginning of a stop string is held back until that is decided.
     """
 
-    def __init__(self, text_decoder: TextDecoder) -> None:
+    def __init__(self, text_decoder: TextDecoder, after: Sequence[int] = ()) -> None:
         self.stopped = False
         self._stop = tuple(map(text_decoder.tokenizer.prepared, text_decoder.stop))
-        self._stream = text_decoder.tokenizer.stream()
+        self._stream = text_decoder.tokenizer.stream(after)
         self._held = ""
 
     def push(self, token: int) -> str:

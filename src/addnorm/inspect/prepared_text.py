@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from addnorm.data.as_read import as_read, words_as_read
+from addnorm.data.as_read import as_read, prompts_as_read, words_as_read
 from addnorm.data.encoding import IGNORE
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
@@ -75,7 +75,7 @@ def prepare_text(run: Run, text: str, target: str | None = None) -> PreparedText
 def _ids(run: Run, text: str) -> list[int]:
     tokenizer = run.tokenizers.source
     if isinstance(run.model, DecoderModel):
-        return as_read("language", tokenizer, [text])[0]
+        return prompts_as_read(tokenizer, [text])[0]
     if task_of_head(run.recipe.model.head) == "tagging":
         return words_as_read(tokenizer, text.split())[0]
     return as_read("classification", tokenizer, [text])[0]

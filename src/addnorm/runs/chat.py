@@ -6,7 +6,7 @@ from typing import Unpack
 
 from addnorm.data import ChatConfig
 from addnorm.data.answers import prompt_ids
-from addnorm.data.as_read import as_read
+from addnorm.data.as_read import prompts_as_read
 from addnorm.data.chat import Message, conversations_in, messages_of, prompt_of
 from addnorm.errors import InputError
 from addnorm.runs.chat_template import chat_template
@@ -72,11 +72,23 @@ def prompts(run: Run, texts: Sequence[str | Messages]) -> list[list[int]]:
     Of a model that learnt to chat, a text is a user's message.
     """
     return [
-        as_read("language", run.tokenizers.source, [one])[0]
+        prompts_as_read(run.tokenizers.source, [one])[0]
         if isinstance(one, str) and not chats(run)
         else chat_prompt(run, [{"role": "user", "content": one}] if isinstance(one, str) else one)
         for one in texts
     ]
+
+
+def continues(run: Run, texts: Sequence[str | Messages]) -> bool:
+    """Whether what is written continues the texts, and is no answer to them."""
+    return not chats(run) and all(isinstance(text, str) for text in texts)
+
+
+def drops_space(run: Run, text: str | Messages, prompt: Sequence[int]) -> bool:
+    """Whether a text to continue ends in white space that its ids do not have, as words' do not."""
+    if not (isinstance(text, str) and text[-1:].isspace() and continues(run, [text])):
+        return False
+    return not run.tokenizers.source.decode(prompt)[-1:].isspace()
 
 
 def answer(

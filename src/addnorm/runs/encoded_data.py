@@ -24,6 +24,7 @@ from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.folder import Saved, read_settings
 from addnorm.runs.metrics import entity_scores, transcription_scores
+from addnorm.runs.reading import as_trained
 from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.rouge import rouge_scores
 from addnorm.runs.settings import EvalConfig
@@ -77,7 +78,7 @@ def read_data(
         if learnt is not None:
             tokenizers = with_special_tokens(store.tokenizers(learnt), more)
         if tokenizers is not None:
-            tokenizers = tokenizers.lowercased() if lowercase else tokenizers
+            tokenizers = as_trained(recipe, tokenizers.lowercased(lowercase))
             encoded = store.encoded(tokenizers).with_targets()
             return EncodedData(None, encoded, tokenizers, ())
     corpus = complete(corpus or recipe.corpus())
@@ -85,7 +86,7 @@ def read_data(
     _check_packages(corpus, recipe.eval)
     if learnt is not None:
         tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
-    tokenizers, corpus = _in_one_case(tokenizers, corpus)
+    tokenizers, corpus = _read_alike(recipe, tokenizers, corpus)
     labels = saved.labels if saved else corpus.labels
     if isinstance(first := corpus.train[0], Series):
         window = window_of(recipe, labels, first.names)
@@ -101,9 +102,14 @@ def read_data(
     return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
 
 
-def _in_one_case(tokenizers: Tokenizers | None, corpus: Corpus) -> tuple[Tokenizers | None, Corpus]:
-    """The tokenizers and the texts that they read, both in lower case where one of them is."""
-    if tokenizers is None or not (tokenizers.lowercase or corpus.lowercase):
+def _read_alike(
+    recipe: Recipe, tokenizers: Tokenizers | None, corpus: Corpus
+) -> tuple[Tokenizers | None, Corpus]:
+    """The tokenizers as the run reads texts, both in lower case where one of them is."""
+    if tokenizers is None:
+        return None, corpus
+    tokenizers = as_trained(recipe, tokenizers)
+    if not (tokenizers.lowercase or corpus.lowercase):
         return tokenizers, corpus
     return tokenizers.lowercased(), lowered_corpus(corpus)
 

@@ -17,7 +17,7 @@ from addnorm.atomic import atomic_write
 from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import TENSORS, base_of, is_adapter
-from addnorm.data import lowercases, medium_of
+from addnorm.data import medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, read_file
@@ -27,6 +27,7 @@ from addnorm.runs.consistency import Place
 from addnorm.runs.generation_config import Writes, decoding_of
 from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.lock import in_use
+from addnorm.runs.reading import as_trained
 from addnorm.runs.recipe import (
     RECIPE,
     Recipe,
@@ -113,8 +114,8 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
     recipe = check_recipe(tree, _place(file, overrides or {}))
     there = any(folder.glob("*tokenizer.json"))
     tokenizers = Tokenizers.load(folder) if there or _reads_text(recipe) else None
-    if tokenizers is not None and lowercases(recipe.data):  # as runs of earlier versions say it
-        tokenizers = tokenizers.lowercased()
+    if tokenizers is not None:
+        tokenizers = as_trained(recipe, tokenizers)
     return Saved(recipe, tokenizers, _read_labels(folder, recipe))
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from rich.console import Console
 
-from addnorm.data import Corpus, DataConfig, medium_of
+from addnorm.data import Corpus, DataConfig, Text, medium_of
 from addnorm.data.batching import (
     BatchingConfig,
     ExamplesConfig,
@@ -153,9 +153,10 @@ def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[s
     """The options as fields of `TrainConfig`, with a default batching for the task."""
     fields: dict[str, Any] = dict(options)
     if "batching" in fields:
-        return fields
+        return fields | {"batching": _joined(fields["batching"], data)}
     if isinstance(config, DecoderConfig):
-        fields["batching"] = WindowsConfig(seq_len=min(256, config.max_len))
+        windows = WindowsConfig(seq_len=min(256, config.max_len))
+        fields["batching"] = _joined(windows, data)
     else:
         medium = data.medium if isinstance(data, Corpus) else medium_of(data)
         if isinstance(config, EncoderConfig) and isinstance(config.head, TokenHeadConfig):
@@ -164,6 +165,14 @@ def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[s
         if medium in usual:
             fields["batching"] = usual[medium]()
     return fields
+
+
+def _joined(batching: Any, data: object) -> Any:
+    """Windows of a corpus that is one text, which has no others to be marked off from."""
+    one_text = isinstance(data, Corpus) and len(data.train) == 1 and isinstance(data.train[0], Text)
+    if one_text and isinstance(batching, WindowsConfig):
+        return replace(batching, documents="joined")
+    return batching
 
 
 def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:

@@ -1,13 +1,14 @@
 """Using a trained model on new text: generate, translate, classify, tag, embed."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.as_read import apart_as_read, as_read, words_as_read
+from addnorm.data.as_read import apart_as_read, as_read, prompts_as_read, words_as_read
 from addnorm.data.examples import Task
 from addnorm.data.sentence_pairs import pairs_as_read
 from addnorm.data.tables import reads_pairs
@@ -32,7 +33,7 @@ from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import Transform
 from addnorm.nn.masks import Full
 from addnorm.nn.similarity import SimilarityHead
-from addnorm.runs.chat import Messages, prompts
+from addnorm.runs.chat import Messages, continues, drops_space, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import embedded_files, reads_files, transcribed
 from addnorm.runs.pooled import pooled, wide
@@ -93,10 +94,10 @@ def write(
     if run.task == "denoising":
         return restored(run, told, decoding, max_new_tokens, plain=plain, first=first)
     target = run.tokenizers.target
-    text_decoder = TextDecoder(target, stop)
     match run.model:
         case DecoderModel() as model:
             encoded = prompts(run, texts)
+            drops = [drops_space(run, *both) for both in zip(texts, encoded, strict=True)]
             check_lengths(model, encoded, first)
             found = generate(
                 _continuation(model, compiled),
@@ -105,8 +106,12 @@ def write(
                 max_new_tokens=max_new_tokens,
                 eos_id=target.eos_ids,
                 start_id=target.bos_id,
-                text_decoder=text_decoder,
+                text_decoder=TextDecoder(target, stop, continues=continues(run, texts)),
             )
+            found = [
+                [replace(g, text=g.text.removeprefix(" " * drop)) for g in best]
+                for drop, best in zip(drops, found, strict=True)
+            ]
         case EncoderDecoderModel() as model:
             filled = [i for i, text in enumerate(told) if text.strip()]
             encoded = as_read("translation", run.tokenizers.source, told)
@@ -118,7 +123,7 @@ def write(
                 max_new_tokens=max_new_tokens,
                 bos_id=target.bos_id,
                 eos_id=target.eos_ids,
-                text_decoder=text_decoder,
+                text_decoder=TextDecoder(target, stop),
             )
             by_place = dict(zip(filled, some, strict=True))
             found = [by_place.get(i, [BLANK]) for i in range(len(told))]
@@ -146,14 +151,22 @@ def write_as_it_comes(
         raise InputError(f"{run.name}: only a language model streams: this one is for {run.task}")
     [prompt] = prompts(run, [text])
     target = run.tokenizers.target
-    return stream(
+    pieces = stream(
         _continuation(run.model, compiled),
-        prompt or [target.bos_id],
+        prompt,
         decoding,
         max_new_tokens=max_new_tokens,
-        text_decoder=TextDecoder(target, stop),
+        text_decoder=TextDecoder(target, stop, continues=continues(run, [text])),
         eos_id=target.eos_ids,
     )
+    return _without_space(pieces) if drops_space(run, text, prompt) else pieces
+
+
+def _without_space(pieces: Iterator[str]) -> Iterator[str]:
+    """The pieces of a text without a space at its start."""
+    for first in pieces:
+        yield from filter(None, [first.removeprefix(" ")])
+        yield from pieces
 
 
 def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
@@ -332,9 +345,7 @@ def _hidden(
     """The final hidden states of the texts, and their context."""
     model, tokenizer = run.model, run.tokenizers.source
     task: Task = "classification"
-    if isinstance(model, DecoderModel) and folder is None:
-        task = "language"
-    elif isinstance(model, EncoderDecoderModel):
+    if isinstance(model, EncoderDecoderModel):
         task = "translation"
         if folder is not None:
             raise InputError(
@@ -344,7 +355,10 @@ def _hidden(
     if folder is not None:
         folder.check_width(run.recipe.model.d_model)
         texts = folder.texts(texts)
-    ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
+    if isinstance(model, DecoderModel) and folder is None:
+        ids = prompts_as_read(tokenizer, texts)
+    else:
+        ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
     if folder is not None:
         around = len(tokenizer.before or ()), len(tokenizer.after or ())
         ids = [folder.shortened(row, *around) for row in ids]

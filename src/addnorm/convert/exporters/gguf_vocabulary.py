@@ -85,9 +85,10 @@ def _type(tokenizer: Tokenizer, i: int, name: str | None, added: dict[int, bool]
 
 def _add_bos(tokenizer: Tokenizer) -> bool:
     """Whether prompts begin with the bos token, as in `data.encoding`."""
-    if tokenizer.before not in (None, (), (tokenizer.bos_id,)):
-        raise _refusal(f"a tokenizer that puts {tokenizer.before} before each text")
-    return tokenizer.before != ()
+    before = tokenizer.before if tokenizer.begins is None else tokenizer.begins
+    if before not in (None, (), (tokenizer.bos_id,)):
+        raise _refusal(f"a tokenizer that puts {before} before each text")
+    return before != ()
 
 
 def _is_characters(settings: dict[str, Any]) -> bool:

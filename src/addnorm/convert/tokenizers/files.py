@@ -443,7 +443,9 @@ def _around(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ..
 def _with_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer:
     """A copy of the tokenizer that adds the special tokens our models expect."""
     inner = tokenizers.Tokenizer.from_str(tokenizer.inner.to_str())
-    if tokenizer.before is None:
+    if tokenizer.begins is not None:  # of a language model
+        inner.post_processor = _template(inner, tokenizer.begins, [])
+    elif tokenizer.before is None:
         before = [] if model_type in SEQ2SEQ else [tokenizer.bos_id]
         after = tokenizer.eos_ids[:1] if model_type in (*ENCODERS, *SEQ2SEQ) else []
         inner.post_processor = _template(inner, before, after)
