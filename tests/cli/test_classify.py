@@ -67,7 +67,7 @@ def test_several_labels_and_numbers(run_of: RunOf, tmp_path: Path, addnorm: Comm
         rows = [json.loads(line) for line in out.splitlines()]
         assert [row["labels"] for row in rows] == [expected.split(",") if expected else []] * 2
     code, _, err = addnorm("classify", run, tmp_path / "in.txt", "--threshold", "1.5")
-    assert (code, "threshold = 1.5 is no probability" in err) == (2, True)
+    assert (code, "--threshold 1.5: must be at least 0 and at most 1" in err) == (2, True)
     code, out, _ = addnorm("classify", run_of("regression"), tmp_path / "in.txt")
     _, as_json, _ = addnorm("classify", run_of("regression"), tmp_path / "in.txt", "--json")
     found = [json.loads(line)["value"] for line in as_json.splitlines()]

@@ -63,7 +63,7 @@ def test_from_the_command_line(
         (["when,low", *waves()[1:3]], (), "3 cells, but 2 columns"),
         (["when,low,hihg", *waves()[1:3]], (), "no column 'high'"),
         (waves(), ("--until", "2030-01-01"), "goes from 2020-01-01"),
-        (waves(), ("--horizon", "0"), "give 1 at least"),
+        (waves(), ("--horizon", "0"), "--horizon 0: must be at least 1"),
         (waves(), ("--plot", "f.gif"), "Valid: .png"),
         (waves(), ("--truth", "none.csv"), "none.csv does not exist"),
         (waves(), ("--truth", "s.csv"), "it holds no truth for it"),

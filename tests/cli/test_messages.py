@@ -245,3 +245,66 @@ def test_a_name_of_the_hub_is_not_downloaded(
         _, _, err = addnorm("generate", name)
         assert err == f"addnorm: {Path(name)}: no such folder.\n"
     assert status(["generate", "none"]) == 2
+
+
+# Numbers out of range: the option, the value, and what would be right.
+
+OUT_OF_RANGE = [
+    ("language", "generate RUN --prompt x --temperature -1", "--temperature -1"),
+    ("language", "generate RUN --prompt x --temperature 1e9", "--temperature 1000000000.0"),
+    ("language", "generate RUN --prompt x --top-k -5", "--top-k -5"),
+    ("language", "generate RUN --prompt x --top-p 0", "--top-p 0"),
+    ("language", "generate RUN --prompt x --min-p 2", "--min-p 2"),
+    ("language", "generate RUN --prompt x --beams -1", "--beams -1"),
+    ("language", "generate RUN --prompt x --beams 5000", "--beams 5000"),
+    ("language", "generate RUN --prompt x --n-best -1", "--n-best -1"),
+    ("language", "generate RUN --prompt x --length-penalty 99", "--length-penalty 99"),
+    ("language", "generate RUN --prompt x --no-repeat-ngram -2", "--no-repeat-ngram -2"),
+    ("language", "generate RUN --prompt x --seed -1", "--seed -1"),
+    ("language", "generate RUN --prompt x --max-new-tokens 0", "--max-new-tokens 0"),
+    ("language", "generate RUN --prompt x --max-new-tokens -4", "--max-new-tokens -4"),
+    ("classification", "classify RUN TEXT --threshold -1", "--threshold -1"),
+    ("classification", "classify RUN TEXT --threshold 1e30", "--threshold 1e+30"),
+    ("language", "swap RUN --out o --set norm=rmsnorm --recover -1", "--recover -1"),
+    ("language", "swap RUN --out o --layers 99", "--layers 99"),
+    ("language", "prune RUN --out o --heads 2", "--heads 2"),
+    ("language", "prune RUN --out o --feed-forward -1", "--feed-forward -1"),
+    ("language", "prune RUN --out o --heads 0.5 --recover -1", "--recover -1"),
+    ("language", "prune RUN --out o --heads 0.5 --calibrate 0", "--calibrate 0"),
+    ("language", "quantize RUN --out o --smoothing 2", "--smoothing 2"),
+    ("language", "quantize RUN --out o --static --calibrate 0", "--calibrate 0"),
+    ("language", "quantize RUN --out o --keep-worst -1", "--keep-worst -1"),
+    ("language", "distill RUN RECIPE --out o --temperature -1", "--temperature -1"),
+    ("language", "distill RUN RECIPE --out o --weight 2", "--weight 2"),
+    ("language", "check --sample -1", "--sample -1"),
+    ("language", "check --jobs 0", "--jobs 0"),
+    ("language", "check --compile -1", "--compile -1"),
+    ("language", "bench decode --rounds 0", "--rounds 0"),
+    ("language", "ablate RECIPE --vary train.lr=1,2 --seeds 0", "--seeds 0"),
+    ("language", "ablate RECIPE --vary train.lr=1,2 --threads 0", "--threads 0"),
+    ("language", "ablate RECIPE --vary train.lr=1,2 --processes -1", "--processes -1"),
+    ("language", "ablate RECIPE --vary train.lr=1,2 --seeds 99999999999", "--seeds 99999999999"),
+    ("language", "lab run all --processes 0", "--processes 0"),
+    ("language", "lab speedrun digits-99 --data.root . --seeds 0", "--seeds 0"),
+]
+
+
+@pytest.mark.parametrize(("task", "words", "said"), OUT_OF_RANGE)
+def test_a_number_out_of_range_is_named(
+    task: str,
+    words: str,
+    said: str,
+    run_of: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    addnorm: Command,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("a text\n")
+    run = run_of(task)
+    named = {"RUN": run, "RECIPE": run.parent / f"{task}.toml", "TEXT": "text.txt"}
+    code, out, err = addnorm(*(named.get(word, word) for word in words.split()))
+    assert (code, out) == (2, ""), err
+    assert err.startswith(f"addnorm: {said}"), err
+    assert err.count("\n") == 1
+    assert "Input should" not in err

@@ -315,7 +315,7 @@ WORDS = [
     ("generate RUN --prompt x --early-stopping soon", "Valid: true, false, never"),
     ("generate RUN --prompt x --no-repeat-ngram -1", "--no-repeat-ngram -1: must be at least 0"),
     ("generate RUN --prompt x --forced-bos de", "forced_bos = de"),
-    ("generate RUN --prompt x --max-new-tokens 0", "max_new_tokens must be at least 1"),
+    ("generate RUN --prompt x --max-new-tokens 0", "--max-new-tokens 0: must be at least 1"),
     ("generate RUN --prompt x --weights int4", "Valid: bfloat16, int8"),
     ("generate RUN --prompt x --device tpu", "--device tpu is not here"),
     ("generate RUN --prompt x --dtype float8", "Valid: float32, bfloat16"),

@@ -20,7 +20,13 @@ from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import ClassificationHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import RMSNormConfig
-from addnorm.nn.positions import ALiBiConfig, KERPLEConfig, RotaryConfig, T5BiasConfig
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig
 from addnorm.prune.choice import kept_layers, kept_units
@@ -261,3 +267,22 @@ def test_what_cannot_be_pruned_is_refused_by_name(
     model = built(config)
     with pytest.raises(InputError, match=message):
         pruned(config, model, pruning_of(model, **options)[0])
+
+
+@pytest.mark.parametrize(
+    "position", [T5BiasConfig(), ALiBiConfig(), KERPLEConfig(), TransformerXLConfig()]
+)
+def test_positions_by_head_that_every_layer_replaces_are_named(position: Any) -> None:
+    """What their heads are is not to be seen in any layer: no shapes are spoken of."""
+    config = DecoderConfig(
+        **SIZES,
+        attention=MHA,
+        position=position,
+        layer_pattern=(LayerConfig(position=RotaryConfig()),),
+    )
+    with pytest.raises(InputError) as caught:
+        head_groups(config.build(11))
+    said = str(caught.value)
+    assert said.startswith(f"`heads`: model.position is {type(position).__name__[:-6]}, which has")
+    assert "model.layer_pattern" in said
+    assert "shape" not in said

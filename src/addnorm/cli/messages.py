@@ -1,7 +1,7 @@
 """Error messages of the command line: what is wrong, in terms of the options that were given."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import (
@@ -56,7 +56,7 @@ def in_options(message: str, app: App, words: Sequence[str]) -> str:
 
     def option(match: re.Match[str]) -> str:
         name, value = match.groups()
-        known = options.get(plain(name))
+        known = options.get(plain(name)) or _abbreviated(name, options, words)
         if (
             known is None
             and fields
@@ -68,6 +68,13 @@ def in_options(message: str, app: App, words: Sequence[str]) -> str:
         return known if value is None else f"{known} {value.strip(chr(39))}"
 
     return NAME.sub(option, message)
+
+
+def _abbreviated(name: str, options: Mapping[str, str], words: Sequence[str]) -> str | None:
+    """The option that was given for a field of a recipe, such as `--temperature` of distilling."""
+    option = options.get(plain(name.rpartition(".")[2]))
+    given = {str(word).partition("=")[0] for word in words}
+    return option if option in given and f"--{name}" not in given else None
 
 
 def _command(app: App, words: Sequence[str]) -> App:

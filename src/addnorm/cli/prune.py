@@ -85,11 +85,11 @@ def prune(
         recover=recover,
         split=split,
     )
-    _print(prune_run(run, out, chosen, fields, console))
+    _print(prune_run(run, out, chosen, fields, console), split)
     console.out(f"Next: addnorm info {out}", highlight=False)
 
 
-def _print(report: "PruneReport") -> None:
+def _print(report: "PruneReport", split: str) -> None:
     """Print parameters, operations, scores and time a token, before and after."""
     from rich.table import Table
 
@@ -117,6 +117,8 @@ def _print(report: "PruneReport") -> None:
     for score in next(iter(report.scores.values()), {}):
         row(score, {name: f"{one[score]:.4f}" for name, one in report.scores.items()})
     console = output(markup=False)
+    if report.scores:
+        console.print(f"scores of the {split} split:")
     console.print(table)
     if report.unmeasured is not None:
         console.print(f"nothing was scored: {told(report.unmeasured, 'prune')}", soft_wrap=True)

@@ -206,7 +206,7 @@ def quantize(
         report = sweep_run(run, SWEEP, chosen, fields, console)
     else:
         report = quantize_run(run, out, chosen, fields, console)
-    _print(report)
+    _print(report, "" if report.unmeasured else calibration.split)
     if plot is not None:
         from addnorm.inspect.compression import compression_picture
 
@@ -216,7 +216,7 @@ def quantize(
         console.out(f"Next: addnorm info {out}", highlight=False)
 
 
-def _print(report: "QuantizationReport") -> None:
+def _print(report: "QuantizationReport", split: str) -> None:
     """Print a row for each model, and what stayed as it was."""
     from rich.measure import Measurement
     from rich.table import Table
@@ -250,6 +250,8 @@ def _print(report: "QuantizationReport") -> None:
     _print_left(report, console)
     if report.unmeasured is not None:
         console.print(f"no scores: {told(report.unmeasured, 'quantize')}", soft_wrap=True)
+    if split:
+        console.print(f"scores of the {split} split:")
     narrowest = Measurement.get(console, console.options.update(max_width=1000), table).minimum
     console.width = max(console.width, narrowest)  # no figure is cut off
     console.print(table)

@@ -59,11 +59,11 @@ def swap(
     from addnorm.runs.swap import SwapOptions, swap_run
 
     options = SwapOptions(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
-    _print(swap_run(run, out, options, fields, console))
+    _print(swap_run(run, out, options, fields, console), split)
     console.out(f"Next: addnorm info {out}", highlight=False)
 
 
-def _print(swapped: "SwapReport") -> None:
+def _print(swapped: "SwapReport", split: str) -> None:
     """Print the weights by part, what was lost, and the scores."""
     from rich.table import Table
 
@@ -87,6 +87,7 @@ def _print(swapped: "SwapReport") -> None:
     if swapped.unmeasured is not None:
         console.print(f"nothing was measured: {told(swapped.unmeasured, 'swap')}", soft_wrap=True)
     else:
+        console.print(f"scores of the {split} split:")
         console.print(_figures(swapped))
 
 

@@ -346,5 +346,5 @@ def _begun(i: int, prompt: Ids, start_id: int | None) -> Ids:
 
 def _limit(next_token: NextToken, i: int, prompt: Ids, wanted: int) -> int:
     if wanted < 1:
-        raise InputError(f"max_new_tokens must be at least 1, got {wanted}.")
+        raise InputError(f"`max_new_tokens = {wanted}`: must be at least 1")
     return min(wanted, next_token.remaining_length(i, prompt))

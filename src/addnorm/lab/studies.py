@@ -28,6 +28,8 @@ from addnorm.runs.lock import locked
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 
+MOST_SEEDS = 10_000
+"""The most seeds of a study, none of which would be trained in a lifetime."""
 SETTINGS = "study.json"
 RESULTS = "results.jsonl"
 
@@ -257,8 +259,8 @@ def study_of(recipe: Path | Recipe, folder: Path, design: Design) -> Study:
     Raises `InputError` if fewer than two variants can be trained, for a metric that the task has
     not, and for a folder with something else in it.
     """
-    if design.seeds < 1:
-        raise InputError(f"`seeds = {design.seeds}`: must be at least 1")
+    if not 1 <= design.seeds <= MOST_SEEDS:
+        raise InputError(f"`seeds = {design.seeds}`: must be at least 1 and at most {MOST_SEEDS}")
     read = reader_of(recipe, design.overrides)
     variants = variants_of(read, design.vary)
     if design.match is not None:

@@ -15,12 +15,17 @@ from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
+from addnorm.nn.positions.alibi import ALiBi
+from addnorm.nn.positions.kerple import KERPLE
 from addnorm.nn.positions.learned import Learned
 from addnorm.nn.positions.none import NoPosition
 from addnorm.nn.positions.rotary import DynamicRotary, Rotary
 from addnorm.nn.positions.sinusoidal import Sinusoidal
 from addnorm.nn.positions.t5 import T5Bias
+from addnorm.nn.positions.transformer_xl import TransformerXL
 
+BY_HEAD = (T5Bias, ALiBi, KERPLE, TransformerXL)
+"""The positions that have numbers for each head."""
 CORES = (SDPACore, EagerCore, FlexCore)
 OUTPUTS = (PlainOutput, GatedOutput)
 POSITIONS = (NoPosition, Sinusoidal, Learned, Rotary, DynamicRotary, T5Bias)
@@ -64,7 +69,24 @@ def head_groups(model: Model) -> list[Units]:
             for kind, attention in attentions.items():
                 path = f"{name}.blocks.{i}.{kind}"
                 found.append(_groups(path, attention))  # pyright: ignore[reportArgumentType]
+    _check_unused(model, found)
     return found
+
+
+def _check_unused(model: Model, found: Sequence[Units]) -> None:
+    """Raise `InputError` for positions with numbers for each head that no layer uses.
+
+    Heads are ranked in the layers, so nothing says which of these numbers would leave.
+    """
+    used = {id(one.table) for one in found}
+    for name, part in model.named_modules():
+        if isinstance(part, BY_HEAD) and ".blocks." not in name and id(part) not in used:
+            raise InputError(
+                f"`heads`: model.position is {type(part).__name__}, which has numbers for each "
+                "head, and every layer has other positions by model.layer_pattern, so that nothing "
+                "says which heads of it leave: leave `heads` out, or first put positions without "
+                "heads in its place, as in `addnorm swap … --set position=none`"
+            )
 
 
 def feedforward_rows(model: Model) -> list[Units]:

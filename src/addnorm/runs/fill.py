@@ -41,7 +41,7 @@ def fill(
 ) -> list[Filled]:
     """Fill the masks of each text (see `Run.fill`); `first` is the number of texts before."""
     if top_k < 1:
-        raise InputError(f"top_k = {top_k}: give 1 or more")
+        raise InputError(f"`top_k = {top_k}`: must be at least 1")
     if run.task == "denoising":
         return fill_gaps(run, texts, decoding_for(run), first)
     check_fills(run)

@@ -19,6 +19,9 @@ from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.run import Run
 from addnorm.runs.types import Forecast
 
+MOST_STEPS = 1_000_000
+"""The longest forecast; a number with more digits is a mistake, and fills the memory."""
+
 
 def forecast(
     run: Run,
@@ -36,8 +39,8 @@ def forecast(
     that is wrong, too short, or has gaps where the model reads.
     """
     look_back, at_once = window_of(run)
-    if horizon is not None and horizon < 1:
-        raise InputError(f"horizon = {horizon}: give 1 at least")
+    if horizon is not None and not 1 <= horizon <= MOST_STEPS:
+        raise InputError(f"`horizon = {horizon}`: must be at least 1 and at most {MOST_STEPS}")
     horizon = at_once if horizon is None else horizon
     table = read_like(run, history)
     end = table.n_steps if until is None else step_at(table, until, "`until`")

@@ -9,6 +9,7 @@ from warnings import warn
 
 from pydantic import TypeAdapter, ValidationError
 
+from addnorm.config import problem_of
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.tokenizers.layouts import GENERATION, generation_file
 from addnorm.errors import InputError, NotFollowed
@@ -229,4 +230,4 @@ def _built(
         first = error.errors(include_url=False)[0]
         theirs = {ours: theirs for theirs, ours in names.items()}
         key = theirs.get(str(first["loc"][0]) if first["loc"] else "", "")
-        raise InputError(f"{where}: {key} = {tree.get(key)!r}: {first['msg']}") from error
+        raise InputError(f"{where}: {key} = {tree.get(key)!r}: {problem_of(first)}") from error

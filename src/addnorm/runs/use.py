@@ -223,7 +223,7 @@ def classify(
     if run.task != "multi_label":
         check_use(run, "classification", "does not classify texts")
     if not 0.0 <= threshold <= 1.0:
-        raise InputError(f"threshold = {threshold} is no probability: give one from 0 to 1")
+        raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")
     several = run.task == "multi_label"
     results: list[Classified] = []
     for logits in _of_texts(run, texts, batch_size, first):

@@ -419,7 +419,7 @@ class Trainer:
         if of == self.schedule_steps and self.total_steps <= of:
             return
         kept = now == peak * self.factor(step + 1, of)
-        hint = "" if kept else f". To keep the schedule's end: --train.schedule_steps {of}"
+        hint = "" if kept else f". To keep the schedule's end: train.schedule_steps = {of}"
         self.say(f"learning rate: {before:.3g} at step {step:,}, {now:.3g} from here on{hint}")
 
     def compare_best(self, best_by: str | None) -> None:
