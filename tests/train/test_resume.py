@@ -301,7 +301,7 @@ def test_a_longer_run_says_the_rate_that_follows_or_keeps_the_end_of_its_schedul
     longer.resume()
     told, then = capsys.readouterr().err, 0.01 * schedule.factor(9, 16)
     assert f"learning rate: {last:.3g} at step 8, {then:.3g} from here on" in told
-    assert ("--train.schedule_steps 8" in told) == (name != "constant")
+    assert ("train.schedule_steps = 8" in told) == (name != "constant")
     kept = tiny.trainer(tmp_path, schedule=schedule, steps=16, schedule_steps=8)
     kept.resume()
     told = capsys.readouterr().err
