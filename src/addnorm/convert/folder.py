@@ -152,12 +152,14 @@ def save(
     *,
     model_type: str | None = None,
     generation: Mapping[str, Any] | None = None,
+    ids: Mapping[str, Any] | None = None,
     also: Callable[[Path], None] | None = None,
 ) -> str:
     """Save a folder that transformers can load; return its `model_type`.
 
-    `generation` are further keys of `generation_config.json`; `also` writes what else is to be in
-    the folder, before that takes its place.
+    `generation` are further keys of `generation_config.json`; `ids` are its token ids where there
+    is no tokenizer to have them; `also` writes what else is to be in the folder, before that takes
+    its place.
 
     By default `model_type` is the first family that can express the model. The model must match
     `spec`, and the folder, loaded again, must reproduce its logits. Raises `InputError` naming
@@ -172,13 +174,13 @@ def save(
     tensors = _write_tensors(family, spec, model)
     dtype = next(iter(tensors.values())).dtype
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
-    ids = {} if text is None else special_ids(text, config["model_type"])
+    ids = dict(ids or {}) if text is None else special_ids(text, config["model_type"])
     check_expressible(family, spec, config | ids)
     with atomic_directory(folder, replaces=("*.safetensors", "*.json")) as partial:
         if text is not None:
             max_len = spec.model.max_len
             save_tokenizer(partial, text, model_type=config["model_type"], max_len=max_len)
-        if text is not None or generation:
+        if text is not None or generation or ids:
             _write(partial / "generation_config.json", {**ids, **(generation or {})})
         if also is not None:
             also(partial)

@@ -74,17 +74,24 @@ def copy_template(places: Sequence[Path], out: Path) -> None:
         _change(out, "chat_template", found)
 
 
+def template_of(data: ChatConfig, text: Tokenizers) -> str:
+    """The template of a run that learnt to chat, for a library that adds no start token itself.
+
+    With a tokenizer learnt here, a text begins with the start token, which transformers leaves to
+    the template.
+    """
+    template = data.template or PLAIN
+    begins = text.source.before is None and "bos_token" not in template
+    return "{{ bos_token }}" * begins + template
+
+
 def write_template(out: Path, data: ChatConfig, text: Tokenizers) -> None:
     """Write the template of a run that learnt to chat, where transformers looks.
 
-    With a tokenizer learnt here, a text begins with the start token, which transformers leaves to
-    the template, and whose spelling it then has to know.
+    The spelling of the start token of a tokenizer learnt here has to be known there.
     """
-    template = data.template or PLAIN
-    learnt_here = text.source.before is None
-    begins = learnt_here and "bos_token" not in template
-    (out / TEMPLATE).write_text("{{ bos_token }}" * begins + template, encoding="utf-8")
-    if learnt_here and (out / TOKENIZER).is_file():
+    (out / TEMPLATE).write_text(template_of(data, text), encoding="utf-8")
+    if text.source.before is None and (out / TOKENIZER).is_file():
         _change(out, "split_special_tokens", False)
 
 

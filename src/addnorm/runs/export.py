@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -25,12 +25,19 @@ from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
 from addnorm.quantize.model import scales_of
 from addnorm.runs.bi_encoder import giving_vectors, without_head, write_pooling
 from addnorm.runs.chat_template import write_template
+from addnorm.runs.export_account import (
+    Form,
+    exported_template,
+    facts_of,
+    rest_of,
+    token_ids,
+    write_account,
+)
 from addnorm.runs.generation_config import keys_of
 from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_for_use
 
-Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 GGUF: dict[torch.dtype, Dtype] = {
     torch.float32: "f32",
     torch.float16: "f16",
@@ -53,7 +60,12 @@ def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> l
         raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
     if family is not None and to != "hf":
         raise InputError(f"a family is chosen for hf alone: leave it out with {to}")
-    return WRITERS[to](run, out, family)
+    facts = facts_of(run)
+    said = WRITERS[to](run, out, family)
+    rest = rest_of(to, facts)
+    if to == "hf" and _decoding_keys(run) is None:
+        rest["decoding"] = facts["decoding"]
+    return said + write_account(out, to, rest)
 
 
 def shaped_of(run: Run) -> ModelSpec:
@@ -90,6 +102,7 @@ def _hf(run: Run, out: Path, family: str | None) -> list[str]:
         run.text,
         model_type=family,
         generation=keys,
+        ids=token_ids(run) if run.text is None else None,
         also=lambda partial: _also(run, partial),
     )
     said = [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
@@ -137,7 +150,10 @@ def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
         said += _check_as_ctranslate2(run.quantization)
         model, quantization = dequantize(copy.deepcopy(model)), "int8"
         assert not isinstance(model, EncoderModel)
-    export_ctranslate2(model, config, run.tokenizers, out, quantization=quantization)
+    template = exported_template(run)
+    export_ctranslate2(
+        model, config, run.tokenizers, out, quantization=quantization, template=template
+    )
     return said
 
 
@@ -166,17 +182,17 @@ def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
     if not isinstance(model, DecoderModel) or config.kind != "decoder":
         raise InputError("GGUF is for llama.cpp, which knows decoders: this model is another kind")
     said = [f"{out}: for llama.cpp", *_without_lower_case(run, "GGUF has no lower case")]
-    text = run.tokenizers.lowercased(False)
+    text, template = run.tokenizers.lowercased(False), exported_template(run)
     if run.quantization is None:
         stored = GGUF.get(next(model.parameters()).dtype, "f32")
-        export_gguf(model, config, text, out, stored)
+        export_gguf(model, config, text, out, stored, template=template)
         return said
     said += _check_as_gguf(run.quantization)
     scales, plain = scales_of(copy.deepcopy(model)), dequantize(copy.deepcopy(model))
     assert isinstance(plain, DecoderModel)
     assert isinstance(scales, DecoderModel)
     stored = "q8_0" if isinstance(run.quantization.scheme, Int8Config) else "q4_0"
-    export_gguf(plain, config, text, out, stored, scales=scales)
+    export_gguf(plain, config, text, out, stored, scales=scales, template=template)
     return said
 
 

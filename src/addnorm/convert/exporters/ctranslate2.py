@@ -39,6 +39,9 @@ from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
 Quantization = Literal["int8", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16"]
 Norm = LayerNorm | RMSNorm | OffsetRMSNorm
 
+TEMPLATE = "chat_template.jinja"
+"""The file of a chat template, as transformers names it."""
+
 N_POSITIONS = 2048
 """The minimum number of rows of the table for unbounded position encodings."""
 
@@ -60,8 +63,12 @@ def export_ctranslate2(
     folder: Path,
     *,
     quantization: Quantization | None = None,
+    template: str | None = None,
 ) -> None:
     """Write `model.bin`, `config.json`, the vocabularies and the tokenizers into `folder`.
+
+    The end is the first end token; others are given to the runtime as `end_token`. `template`, of a
+    chat, is written as transformers names its file.
 
     Tokens are those of the tokenizer: `tokenizer.inner.encode(text).tokens`. The runtime adds the
     special tokens around a source; a prompt must already contain them. Unbounded position encodings
@@ -82,9 +89,12 @@ def export_ctranslate2(
     ledger.close()
     spec.validate()
     spec.optimize(quantization=quantization)
-    with atomic_directory(folder, ["*vocabulary.json", "*tokenizer*.json"]) as partial:
+    replaced = ["*vocabulary.json", "*tokenizer*.json", TEMPLATE]
+    with atomic_directory(folder, replaced) as partial:
         spec.save(str(partial))
         tokenizers.save(partial)
+        if template is not None:
+            (partial / TEMPLATE).write_text(template, encoding="utf-8")
         check_ctranslate2(partial, model, tokenizers, quantization)
 
 

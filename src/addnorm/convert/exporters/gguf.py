@@ -55,8 +55,12 @@ def export_gguf(
     dtype: Dtype = "f32",
     *,
     scales: DecoderModel | None = None,
+    template: str | None = None,
 ) -> None:
     """Write `file` with the weights, the sizes and the vocabulary; norms and biases stay float32.
+
+    The first three end tokens are those of a text, of a turn and of a message, at each of which
+    llama.cpp stops. `template` is the chat template.
 
     Before the file is moved into place, it is read back and must reproduce the model's logits.
     Raises `InputError` for parts and tokenizers that llama.cpp lacks, or if the package is missing.
@@ -70,6 +74,8 @@ def export_gguf(
     writer = gguf.GGUFWriter(None, name)
     _add_sizes(writer, model, config, name, ledger)
     _add_vocabulary(writer, tokenizers.source, model.embed.tokens.num_embeddings)
+    if template is not None:
+        writer.add_chat_template(template)
     writer.add_name(file.stem)
     kinds = gguf.LlamaFileType
     types = {
@@ -192,8 +198,9 @@ def _add_vocabulary(writer: Any, tokenizer: Tokenizer, size: int) -> None:
     writer.add_bos_token_id(tokenizer.bos_id)
     if tokenizer.pad_id in tokenizer.special_ids:  # otherwise there is no padding token
         writer.add_pad_token_id(tokenizer.pad_id)
-    if tokenizer.eos_id is not None:
-        writer.add_eos_token_id(tokenizer.eos_id)
+    ends = writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id
+    for add, end in zip(ends, tokenizer.eos_ids, strict=False):
+        add(end)
     if tokenizer.unk_id is not None:
         writer.add_unk_token_id(tokenizer.unk_id)
     writer.add_add_bos_token(known.add_bos)

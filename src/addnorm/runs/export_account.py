@@ -1,0 +1,119 @@
+"""What a run says around its weights, and which of it an exported form cannot carry."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from addnorm.atomic import atomic_write
+from addnorm.convert.core.modules import FILE as MODULES
+from addnorm.convert.core.modules import find_file
+from addnorm.convert.tokenizers.files import special_ids
+from addnorm.convert.tokenizers.layouts import generation_file, read_object
+from addnorm.data import ChatConfig
+from addnorm.generate import BeamConfig
+from addnorm.models import EncoderConfig, EncoderDecoderConfig
+from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.runs.chat_template import chat_template, template_of
+from addnorm.runs.run import Run
+from addnorm.runs.scaling import SCALES
+from addnorm.runs.sentence_vectors import PROMPTS
+
+Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
+
+ACCOUNT = "export_account.json"
+"""The file in an exported folder, or after the name of an exported file, that holds the rest."""
+
+TOKEN_IDS = {
+    "bos_token_id": "start token",
+    "decoder_start_token_id": "start token of the decoder",
+    "eos_token_id": "end tokens",
+    "pad_token_id": "padding token",
+    "bad_words_ids": "suppressed tokens",
+}
+"""The keys of transformers for ids of generation, and what they are; other rules are decoding."""
+
+GGUF_ENDS = 3
+"""How many end tokens a GGUF file has keys for: of a text, of a turn and of a message."""
+
+CARRIES: dict[Form, set[str]] = {
+    "hf": {
+        *TOKEN_IDS.values(),
+        *("tokenizer", "lower case", "chat template", "decoding", "labels"),
+        *("sentence-transformers modules", "prompts"),
+    },
+    "gguf": {
+        *("tokenizer", "start token", "end tokens", "padding token", "chat template"),
+    },
+    "ctranslate2": {
+        *("tokenizer", "lower case", "start token", "start token of the decoder"),
+        *("end tokens", "chat template"),
+    },
+    "onnx": set(),
+}
+"""The facts that each form has a place for; of end tokens, some only for a few (see `rest_of`)."""
+
+
+def token_ids(run: Run) -> dict[str, Any]:
+    """The ids of generation by their keys: of the tokenizer, or of a folder that has none."""
+    model = run.recipe.model
+    if run.text is not None:
+        writes_after = isinstance(model, EncoderDecoderConfig)
+        return special_ids(run.text, "marian" if writes_after else "")
+    for place in run.places:
+        tree = read_object(place / generation_file(place))
+        if found := {key: tree[key] for key in TOKEN_IDS if tree.get(key) is not None}:
+            return found
+    return {}
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """What a run says around its weights, by name, in a form that JSON holds."""
+    model, decoding = run.recipe.model, run.recipe.eval.decoding
+    facts: dict[str, Any] = {}
+    if not isinstance(model, EncoderConfig):
+        facts |= {TOKEN_IDS[key]: value for key, value in token_ids(run).items()}
+        template = exported_template(run)
+        facts |= {} if template is None else {"chat template": template}
+        facts |= {} if decoding == BeamConfig() else {"decoding": asdict(decoding)}
+    if run.text is not None:
+        facts["tokenizer"] = "tokenizer.json of the run"
+        facts |= {"lower case": True} if run.text.lowercase else {}
+    facts |= {"labels": list(run.labels)} if run.labels else {}
+    if run.scaling is not None:
+        facts["scaling"] = SCALES.dump_python(run.scaling, mode="json")
+    facts |= {"variables": list(run.variables)} if run.variables else {}
+    if not isinstance(model.head, SimilarityHeadConfig):
+        for name, file in (("sentence-transformers modules", MODULES), ("prompts", PROMPTS)):
+            if (found := find_file(run.places, file)) is not None:
+                facts[name] = json.loads(found.read_text(encoding="utf-8"))
+    return facts
+
+
+def exported_template(run: Run) -> str | None:
+    """The chat template of a run, as an export writes it; None without one."""
+    if isinstance(run.recipe.data, ChatConfig):
+        return template_of(run.recipe.data, run.tokenizers)
+    return chat_template(*run.places)
+
+
+def rest_of(form: Form, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that a form has no place for."""
+    rest = {name: value for name, value in facts.items() if name not in CARRIES[form]}
+    ends = facts.get("end tokens")
+    most = {"ctranslate2": 1, "gguf": GGUF_ENDS}.get(form)
+    if isinstance(ends, list) and most is not None and len(ends) > most:
+        rest["end tokens"] = ends
+    return rest
+
+
+def write_account(out: Path, form: Form, rest: Mapping[str, Any]) -> list[str]:
+    """Write what an export does not carry next to it; return a line that names it, if any."""
+    file = out.with_name(f"{out.name}.{ACCOUNT}") if form == "gguf" else out / ACCOUNT
+    if not rest:
+        file.unlink(missing_ok=True)
+        return []
+    text = json.dumps({"form": form, "not_carried": rest}, indent=2, ensure_ascii=False)
+    atomic_write(file, text + "\n")
+    return [f"{file}: what {form} has no place for, with its values: {', '.join(rest)}"]
