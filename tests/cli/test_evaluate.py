@@ -100,7 +100,8 @@ def test_early_exits_say_how_deep_each_example_went(tmp_path: Path, addnorm: Com
     whole = json.loads(addnorm("evaluate", run)[1])
     code, out, err = addnorm("evaluate", run, "--exit", "entropy:0")
     assert code == 0, err
-    assert json.loads(out) == {**whole, "mean_depth": 2.0}
+    lines = {name: f"{line}; early exits" for name, line in whole["measured_with"].items()}
+    assert json.loads(out) == {**whole, "mean_depth": 2.0, "measured_with": lines}
     words = ["--exit", "entropy:9", "--predictions", file]
     code, out, err = addnorm("evaluate", run, *words)
     assert json.loads(out)["mean_depth"] == 1.0

@@ -1,14 +1,20 @@
 """What a figure was measured with is kept with it, and moves with whatever moves its scale."""
 
+import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runs.tiny import RECIPES, train_tiny
+from rich.console import Console
+from tests.runs.tiny import RECIPES, said, train_tiny
 
+from addnorm.cli.main import status
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig
+from addnorm.lab.comparison import compare, rows
+from addnorm.runs.description import describe
 from addnorm.runs.measured_with import measured_with
 from addnorm.runs.metrics import translation_scores
 from addnorm.runs.recipe import Recipe, read_recipe
@@ -89,3 +95,31 @@ def test_validations_keep_it_in_the_journal(tmp_path: Path) -> None:
     assert all(one["bleu"] == bleu for one in logged.measured_with.values())
     [line, *_] = [json.loads(x) for x in journal.read_text().splitlines() if "valid_bleu" in x]
     assert line["measured_with"]["bleu"] == bleu
+
+
+@pytest.mark.long
+def test_it_is_shown_next_to_the_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By `evaluate`, `info` and `compare`: its best is among figures that compare with the last."""
+    one = train_tiny(tmp_path, "translation")
+    other = tmp_path / "other"
+    shutil.copytree(one, other)
+    journal = other / "metrics.jsonl"
+    lines = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
+    for line in lines:
+        if line["step"] == 2 and "valid_bleu" in line:
+            line["valid_bleu"] = 99.0
+            line["measured_with"]["bleu"] = "sacrebleu nrefs:1|tok:char"
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    status(["evaluate", str(one), "--split", "valid"])
+    shown = json.loads(capsys.readouterr().out)["measured_with"]
+    recipe = recipe_of("translation", tmp_path)
+    assert shown["bleu"] == measured_with(recipe, "bleu")
+    console = Console(file=io.StringIO(), width=600)
+    console.print(describe(one))
+    assert measured_with(recipe, "bleu", validation=True) in said(console)
+    mine, theirs = compare([one, other]).runs
+    assert theirs.best_step == 4 or theirs.best != 99.0
+    assert mine.measured_with["bleu"] == measured_with(recipe, "bleu", validation=True)
+    assert any(name == "bleu is measured with" for name, _ in rows(compare([one, other])))

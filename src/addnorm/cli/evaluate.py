@@ -24,7 +24,7 @@ def evaluate(
     where: Where = ANYWHERE,
     imports: Imports = (),
 ) -> None:
-    """Score a trained model and print the figures as JSON.
+    """Score a trained model and print the figures as JSON, with what they were measured with.
 
     Any field of its recipe can be given here, after the run: `--eval.decoding.beams 5`,
     `--data.root DIR`, `--data.test other.txt`.
@@ -77,7 +77,8 @@ def evaluate(
         ends = {i: f"\t{depth}" for i, depth in depths.items()}
         lines = (f"{one_line(y)}{ends.get(i, '')}\n" for i, y in evaluation.predictions.items())
         predictions.write_text("".join(lines), encoding="utf-8")
-    print(json.dumps(evaluation.scores, indent=1))
+    lines = {**evaluation.measured_with}
+    print(json.dumps(evaluation.scores | ({"measured_with": lines} if lines else {}), indent=1))
 
 
 def _check(task: str, predictions: Path | None, confusion: Path | None) -> None:

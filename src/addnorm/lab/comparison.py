@@ -51,6 +51,8 @@ class Facts:
     best: float | None
     best_step: int | None
     last: Mapping[str, float] = field(default_factory=dict[str, float])
+    measured_with: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the last validation was measured with, by metric; `best` is among those like it."""
     weights: str = "float32"
     damaged: int = 0
 
@@ -101,7 +103,14 @@ def _facts(folder: Path, name: str) -> Facts:
     steps = {line["step"]: line for line in lines if "loss" in line}
     checks = {line["step"]: line for line in lines if "valid_loss" in line}
     metric = recipe.eval.metric or MEASURED[task_of(recipe)][0]
-    scores = {int(step): line[f"valid_{metric}"] for step, line in checks.items()}
+    lines_of = logged.measured_with
+    measured = lines_of.get(int(max(checks, default=0)), {})
+    scores = {
+        int(step): line[f"valid_{metric}"]
+        for step, line in checks.items()
+        if lines_of.get(int(step), {}).get(metric) == measured.get(metric)
+        and f"valid_{metric}" in line
+    }
     pick = min if metric in LOWER_IS_BETTER else max
     quantization = read_quantization(folder)
     best = pick(scores, key=scores.__getitem__) if scores else None
@@ -119,6 +128,7 @@ def _facts(folder: Path, name: str) -> Facts:
         best=None if best is None else scores[best],
         best_step=best,
         last={k.removeprefix("valid_"): v for k, v in last.items() if k.startswith("valid_")},
+        measured_with=measured,
         weights="float32" if quantization is None else quantization.label,
         damaged=logged.damaged,
     )
@@ -160,6 +170,11 @@ def rows(found: Comparison) -> list[tuple[str, list[str]]]:
     if any(run.damaged for run in runs):
         facts.append(("lines of the log left out, damaged", [f"{run.damaged:,}" for run in runs]))
     names = dict.fromkeys(name for run in runs for name in run.last)
+    lines = dict.fromkeys(name for run in runs for name in run.measured_with)
+    facts += [
+        (f"{name} is measured with", [run.measured_with.get(name, "–") for run in runs])
+        for name in lines
+    ]
     facts += [(f"last {name}", [_score(run.last.get(name)) for run in runs]) for name in names]
     return facts
 

@@ -109,6 +109,8 @@ def progress(folder: Path) -> dict[str, str]:
         figures = {k.removeprefix("valid_"): v for k, v in checks[-1].items() if k != "step"}
         rows["validation"] = " · ".join(f"{name} {value:.4g}" for name, value in figures.items())
         rows["validation"] += f" (after step {checks[-1]['step']:,.0f})"
+        lines = logged.measured_with.get(int(checks[-1]["step"]), {})
+        rows |= {f"{name} is measured with": line for name, line in lines.items()}
     if logged.damaged:
         rows["damaged lines"] = f"{logged.damaged:,} of metrics.jsonl, left out here"
     return rows

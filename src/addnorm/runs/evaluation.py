@@ -45,6 +45,7 @@ from addnorm.runs import metrics
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.folder import Saved
 from addnorm.runs.forecast_scores import forecast_errors, naive_scores
+from addnorm.runs.measured_with import lines_of
 from addnorm.runs.predictions import FEW, answers, filled, numbers_line
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
@@ -77,6 +78,8 @@ class Evaluation:
         default_factory=dict[str, Mapping[int, float]]
     )
     """Of a score that is a mean over examples, the value of each by its index."""
+    measured_with: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What a score was measured with, by its name (see `runs.measured_with`)."""
 
 
 @dataclass(frozen=True)
@@ -355,7 +358,10 @@ def evaluated(
         scores |= naive_scores(evaluator.encoded, evaluator.loader)
     if early is not None:
         scores["mean_depth"] = early.mean_depth
-    return replace(found, scores=scores, predictions=predictions)
+    lines = lines_of(run.recipe, scores, lowercase=run.text is not None and run.text.lowercase)
+    if early is not None:
+        lines = {name: f"{line}; early exits" for name, line in lines.items()}
+    return replace(found, scores=scores, predictions=predictions, measured_with=lines)
 
 
 def check_early(run: Run) -> None:

@@ -1,10 +1,12 @@
 """What a figure was measured with: two figures of a metric compare only where this is the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from addnorm.data import lowercases
+from addnorm.generate.rules import NO_RULES
 from addnorm.runs.metrics import sacrebleu_signatures
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
 from addnorm.runs.rouge import MEASURES
@@ -26,7 +28,7 @@ def measured_with(
     """
     parts = [_definition(recipe, metric)]
     if metric in WRITTEN or (metric == "exact" and task_of(recipe) == "translation"):
-        parts.append(f"written by {_as_text(_tree(recipe)['eval']['decoding'])}")
+        parts.append(f"written by {_decoding(recipe)}")
         if validation:
             parts.append(f"first {recipe.eval.valid_examples:,} examples")
     if any(parts) and (lowercase or lowercases(recipe.data)):
@@ -47,6 +49,17 @@ def measure_of(recipe: Recipe, valid_data: str) -> str:
     metric = main_metric(recipe)
     with_what = measured_with(recipe, metric, validation=True)
     return f"{metric}{f' ({with_what})' if with_what else ''} of validation data {valid_data[:12]}"
+
+
+def lines_of(
+    recipe: Recipe, metrics: Iterable[str], *, validation: bool = False, lowercase: bool = False
+) -> dict[str, str]:
+    """What each of some metrics is measured with, of those of which something can differ."""
+    lines = {
+        name: measured_with(recipe, name, validation=validation, lowercase=lowercase)
+        for name in metrics
+    }
+    return {name: line for name, line in lines.items() if line}
 
 
 def _definition(recipe: Recipe, metric: str) -> str:
@@ -119,6 +132,14 @@ DEFINITIONS: dict[tuple[str, str | None], Callable[[Recipe], str]] = {
 
 WRITTEN = ("bleu", "chrf", "wer", "cer", *MEASURES)
 """The metrics of texts that a model writes, besides `exact`."""
+
+
+def _decoding(recipe: Recipe) -> str:
+    """The decoding with all of its fields, and of its rules with those that do something."""
+    tree = _tree(recipe)["eval"]["decoding"]
+    plain = asdict(NO_RULES)
+    rules = {k: v for k, v in tree.get("rules", {}).items() if v and v != plain.get(k)}
+    return _as_text({**tree, "rules": rules} if rules else {**tree, "rules": "none"})
 
 
 def _tree(recipe: Recipe) -> Any:

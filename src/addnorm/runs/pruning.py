@@ -98,7 +98,7 @@ def prune_run(
             speeds = writing_speeds(run, models)
             write_run(partial, new)
             if options.split == "valid" and scores:
-                write_validation(partial, [*scores.values()][-1], options.recover)
+                write_validation(partial, new.recipe, [*scores.values()][-1], options.recover)
     return PruneReport(
         run=new.written_to(out),
         models=models,

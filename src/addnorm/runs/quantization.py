@@ -155,7 +155,7 @@ def quantize_run(
         with atomic_directory(out, index="config.json") as partial:
             write_run(partial, new)
             if options.split == "valid":
-                write_validation(partial, measured[options.scheme.kind].scores)
+                write_validation(partial, run.recipe, measured[options.scheme.kind].scores)
     return QuantizationReport(
         models=measured,
         kept=layers.kept,

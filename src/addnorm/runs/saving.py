@@ -13,7 +13,9 @@ from addnorm.runs.build import check_model, save_model
 from addnorm.runs.chat_template import copy_template
 from addnorm.runs.folder import write_settings
 from addnorm.runs.layout import AROUND
+from addnorm.runs.measured_with import lines_of
 from addnorm.runs.quantized import write_quantization
+from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import write_scaling
 from addnorm.runs.sentence_vectors import copy_modules
@@ -68,8 +70,10 @@ def write_for_use(folder: Path, run: Run) -> None:
         copy_template(run.places, folder)
 
 
-def write_validation(folder: Path, scores: Mapping[str, float], step: int = 0) -> None:
+def write_validation(
+    folder: Path, recipe: Recipe, scores: Mapping[str, float], step: int = 0
+) -> None:
     """Write what was measured on the validation split, where `info` and `compare` look for it."""
     figures = {f"valid_{name}": value for name, value in scores.items() if name != "examples"}
     if figures:
-        Journal(folder).write(step, figures)
+        Journal(folder).write(step, figures, lines_of(recipe, scores, validation=True))
