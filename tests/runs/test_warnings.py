@@ -41,8 +41,42 @@ def told(recipe: Path, **fields: str) -> str:
 
 
 def warned(recipe: Path, **fields: str) -> list[str]:
-    """The warnings alone."""
-    return [line for line in told(recipe, **fields).splitlines() if line.startswith("warning: ")]
+    """The warnings alone, but for that on texts in train too, which tiny corpora have."""
+    lines = told(recipe, **fields).splitlines()
+    return [line for line in lines if line.startswith("warning: ") and REPEATED not in line]
+
+
+REPEATED = "are in train too"
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("translation", ["valid: 3 of 3 texts", "test: 3 of 3 texts"]),
+        ("classification", ["valid: 4 of 4 texts", "test: 4 of 4 texts"]),
+        ("multi_label", ["valid: 16 of 16 texts", "test: 16 of 16 texts"]),
+        ("regression", ["valid: 12 of 12 texts", "test: 12 of 12 texts"]),
+        ("tagging", ["valid: 2 of 3 texts", "test: 2 of 3 texts"]),
+        ("language", []),
+    ],
+)
+def test_texts_in_train_too_are_counted(task: str, expected: list[str], tmp_path: Path) -> None:
+    lines = told(write_recipe(tmp_path, task)).splitlines()
+    found = [line for line in lines if REPEATED in line]
+    assert len(found) == len(expected)
+    for line, start in zip(found, expected, strict=True):
+        assert line.startswith(f"warning: {start} are in train too, such as number 1: their fig")
+
+
+def test_lines_of_a_language_model_in_train_too(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "language")
+    lines = told(recipe, data__unit="line").splitlines()
+    assert [line for line in lines if REPEATED in line] == [
+        "warning: valid: 8 of 8 texts are in train too, such as number 1: their figures say "
+        "nothing of new ones",
+        "warning: test: 4 of 4 texts are in train too, such as number 1: their figures say "
+        "nothing of new ones",
+    ]
 
 
 @pytest.mark.parametrize("task", RECIPES)
@@ -203,6 +237,7 @@ def test_one_line_of_a_large_file(
 ) -> None:
     monkeypatch.setattr(warnings, "LONG", 1000)
     recipe = write_recipe(tmp_path, "language")
+    recipe.write_text(recipe.read_text().replace("validate_every = 2\n", ""))
     (tmp_path / "play.txt").write_text(text)
     none = {"data__valid_fraction": "0", "data__test_fraction": "0"}
     found = warned(recipe, data__unit=unit, **none)

@@ -1,7 +1,7 @@
 """Encoded examples in compact arrays: two or four bytes a token instead of Python integers."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -62,6 +62,11 @@ class Rows:
     def __getitem__(self, i: int) -> list[int]:
         start = int(self.starts[i])
         return self.ids[start : start + int(self.lengths[i])].tolist()
+
+    def arrays(self) -> Iterator[Ids]:
+        """Each row as an array."""
+        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
+            yield np.ascontiguousarray(self.ids[start : start + length])
 
     def count_except(self, nothing: int) -> Ids:
         """How many ids of each row are other than one."""

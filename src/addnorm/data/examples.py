@@ -436,6 +436,14 @@ def signal_of(example: Example) -> Shaped[Tensor, "channels *size"] | None:
             return None
 
 
+def content_digest(example: Example) -> str:
+    """A digest of what is read of an example, by which the same one is known again."""
+    if signal_of(example) is not None:
+        return signal_digest(example)
+    read = "\0".join([*words_of(example)] or [source_text(example), second_text(example)])
+    return xxhash.xxh3_128_hexdigest(read.encode())
+
+
 def signal_digest(example: Example) -> str:
     """A digest of the numbers of an image or a clip, by which the same one is known again."""
     signal = signal_of(example)

@@ -7,11 +7,13 @@ from math import isfinite
 from typing import Any, cast, get_args
 
 import torch
+import xxhash
 
 from addnorm.data import Corpus
 from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
+from addnorm.data.compact import Compact
 from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Labelled, Task, labels_of, signal_digest, source_text
+from addnorm.data.examples import Labelled, Task, content_digest, labels_of, source_text
 from addnorm.data.sources import TextConfig
 from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
@@ -21,6 +23,7 @@ from addnorm.parts import kind_of
 from addnorm.runs.encoded_data import EncodedData
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.settings import WRITING, EvalConfig
+from addnorm.runs.short_run import settings_without_effect
 from addnorm.train.precision import resolve_device
 
 LONG = 2**20
@@ -38,9 +41,10 @@ def warnings_for(
         *_vocabulary(recipe, learnt),
         *_positions(recipe),
         *_batches(recipe, train),
+        *settings_without_effect(recipe.train, len(train), validates=len(data.encoded.valid) > 0),
         *_labels(data.corpus),
         *_never_learnt(data.corpus),
-        *_in_train_too(data.corpus),
+        *_in_train_too(data),
         *_numbers(recipe, data.corpus),
         *_single_lines(recipe, data),
     ]
@@ -199,22 +203,30 @@ def _never_learnt(corpus: Corpus | None) -> Iterator[str]:
         )
 
 
-def _in_train_too(corpus: Corpus | None) -> Iterator[str]:
-    """Images and clips that are learnt, and measured or tested on."""
-    if corpus is None or corpus.medium not in ("images", "audio"):
+def _in_train_too(data: EncodedData) -> Iterator[str]:
+    """What is read of examples that are learnt, and measured or tested on."""
+    encoded = data.encoded
+    measured = [split for split in ("valid", "test") if len(encoded.splits[split])]
+    if not measured or encoded.task == "forecasting":  # whose parts are of one series
         return
-    made = {split: corpus.pieces.get(split) or _digests(corpus, split) for split in corpus.splits}
-    learnt = {*made["train"]}
-    for split in ("valid", "test"):
-        if same := [i for i, one in enumerate(made[split], 1) if one in learnt]:
+    learnt = {*_digests(data, "train")}
+    what = "texts" if encoded.medium == "text" else encoded.medium
+    for split in measured:
+        digests = _digests(data, split)
+        if same := [i for i, one in enumerate(digests, 1) if one in learnt]:
             yield (
-                f"{split}: {len(same):,} of {len(made[split]):,} {corpus.medium} are in train too, "
+                f"{split}: {len(same):,} of {len(digests):,} {what} are in train too, "
                 f"such as number {same[0]:,}: their figures say nothing of new ones"
             )
 
 
-def _digests(corpus: Corpus, split: str) -> list[str]:
-    return [signal_digest(one) for one in corpus.splits[split]]
+def _digests(data: EncodedData, split: str) -> Sequence[str]:
+    """What is read of each example, in a digest: of plain texts that of their ids."""
+    corpus, encoded = data.corpus, data.encoded.splits[split]
+    if corpus is None:
+        assert isinstance(encoded, Compact)
+        return [*map(xxhash.xxh3_128_hexdigest, map(bytes, encoded.tokens.arrays()))]
+    return corpus.pieces.get(split) or [*map(content_digest, corpus.splits[split])]
 
 
 def _numbers(recipe: Recipe, corpus: Corpus | None) -> Iterator[str]:
