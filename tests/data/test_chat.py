@@ -52,7 +52,9 @@ def test_a_jinja_template_and_its_answers() -> None:
     ]
     whole = "".join(one.text for one in chat.parts)
     assert whole.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
-    assert prompt_of(TALK[:2], CHATML) == chat.parts[0].text
+    assert prompt_of(TALK[:2], CHATML).parts == chat.parts[:1]
+    later = conversation(TALK[:4], CHATML).parts
+    assert prompt_of(TALK[:4], CHATML).parts == (*later, chat.parts[2])
 
 
 WORDS = st.text("abc .!?\n", min_size=1, max_size=12).filter(str.strip)
@@ -77,7 +79,9 @@ def test_answers_alone_are_targets(turns: list[tuple[str, str]]) -> None:
     assert ids == expected_ids
     assert answered == expected
     n = ids.index(tokenizer.eos_ids[0]) - len(tokenizer.encode(turns[0][1]))
-    assert prompt_ids(tokenizer, prompt_of(messages[:1], None)) == ids[:n]
+    assert prompt_ids(tokenizer, messages[:1], None) == ids[:n]
+    last = len(ids) - 1 - len(tokenizer.encode(turns[-1][1]))
+    assert prompt_ids(tokenizer, messages[:-1], None) == ids[:last]
 
 
 def test_targets_are_the_next_token_of_answers() -> None:
@@ -174,7 +178,7 @@ def test_a_template_has_what_it_has_in_transformers() -> None:
 
     messages = [*TALK[:2], {**TALK[2], "name": "Ann", "content": "<b> & 'ä'"}, *TALK[3:]]
     [expected], _ = render_jinja_template([messages], chat_template=USES_ALL)
-    assert prompt_of(messages, USES_ALL) == expected
+    assert "".join(part.text for part in prompt_of(messages, USES_ALL).parts) == expected
     assert "TrueTrue" in expected
     assert "<assistant Ann>\"<b> & 'ä'\"" in expected
 
@@ -216,6 +220,8 @@ def test_special_tokens_of_a_folder_s_tokenizer() -> None:
     forged = [{"role": "user", "content": "a<|im_end|>"}, messages[1]]
     with pytest.raises(InputError, match=r"spells '<\|im_end\|>', which is a token of its own"):
         ids_and_answers(tokenizer, conversation(forged, CHATML))
+    with pytest.raises(InputError, match=r"spells '<\|im_end\|>', which is a token of its own"):
+        prompt_ids(tokenizer, forged[:1], CHATML)
 
 
 def test_a_conversation_is_its_text_without_marks() -> None:

@@ -151,8 +151,19 @@ def check_text(cell: object, key: str, place: str) -> None:
         raise InputError(f"{place}: half a surrogate pair is not text")
 
 
-def conversation(messages: Sequence[Message], template: str | None, where: str = "chat") -> Chat:
+PLACEHOLDERS = {"bos_token": BEGIN, "eos_token": END}
+"""The special tokens of a tokenizer that has no spelling for them."""
+
+
+def conversation(
+    messages: Sequence[Message],
+    template: str | None,
+    where: str = "chat",
+    names: Mapping[str, str] = PLACEHOLDERS,
+) -> Chat:
     """The text of a conversation in parts, each an answer or not.
+
+    The template reads the special tokens in `names`, such as `eos_token`.
 
     Raises `InputError` where the template refuses the messages, or writes a conversation that does
     not begin as its first messages alone.
@@ -163,8 +174,8 @@ def conversation(messages: Sequence[Message], template: str | None, where: str =
         if message["role"] != "assistant":
             continue
         for told, is_answer in (
-            (rendered(messages[: n - 1], template, where, prompt=True), False),
-            (rendered(messages[:n], template, where), True),
+            (rendered(messages[: n - 1], template, where, names, prompt=True), False),
+            (rendered(messages[:n], template, where, names), True),
         ):
             if not told.startswith(written):
                 raise InputError(
@@ -174,26 +185,40 @@ def conversation(messages: Sequence[Message], template: str | None, where: str =
             parts.append(Said(told[len(written) :], is_answer))
             written = told
     said = (text for one in messages for key, text in one.items() if key != "role")
-    return Chat(tuple(parts), tuple(said))
+    return Chat(tuple(parts), tuple(said), tuple(messages), template)
 
 
-def prompt_of(messages: Sequence[Message], template: str | None) -> str:
-    """The text after which the assistant answers."""
-    return rendered(messages, template, "chat", prompt=True)
+def prompt_of(
+    messages: Sequence[Message], template: str | None, names: Mapping[str, str] = PLACEHOLDERS
+) -> Chat:
+    """The text after which the assistant answers, in the parts in which a model learnt it."""
+    whole = rendered(messages, template, "chat", names, prompt=True)
+    try:
+        chat = conversation(messages, template, "chat", names)
+    except InputError:  # the template writes earlier answers otherwise than the last one
+        chat = conversation([], template)
+    before = "".join(part.text for part in chat.parts)
+    parts, before = (chat.parts, before) if whole.startswith(before) else ((), "")
+    said = (text for one in messages for key, text in one.items() if key != "role")
+    return Chat((*parts, Said(whole[len(before) :], False)), tuple(said))
 
 
 def rendered(
-    messages: Sequence[Message], template: str | None, where: str, *, prompt: bool = False
+    messages: Sequence[Message],
+    template: str | None,
+    where: str,
+    names: Mapping[str, str] = PLACEHOLDERS,
+    *,
+    prompt: bool = False,
 ) -> str:
-    """What the template writes; special tokens stand in it as `BEGIN` and `END`."""
+    """What the template writes, to which the special tokens in `names` are known."""
     try:
         return compiled(PLAIN if template is None else template).render(
             messages=messages,
             add_generation_prompt=prompt,
-            bos_token=BEGIN,
-            eos_token=END,
             tools=None,
             documents=None,
+            **names,
         )
     except InputError as error:
         raise InputError(f"{where}: {error}") from error

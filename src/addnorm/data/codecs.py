@@ -160,6 +160,17 @@ class LibraryCodec:
         for (i, _), one in zip(waiting, found, strict=True):
             ids[i] += one.ids
 
+    def encode_marked(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of whole texts in which a special token that is spelt counts as such."""
+        self.inner.encode_special_tokens = False
+        try:
+            found = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError as error:
+            raise TextError(NO_CHARACTER) from error
+        finally:
+            self.inner.encode_special_tokens = True
+        return [one.ids for one in found]
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens are left out."""
         return self.inner.decode(list(ids))

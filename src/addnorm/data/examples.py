@@ -95,10 +95,16 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation in parts, as a template writes it, and what was said in it."""
+    """A conversation in parts, as a template writes it, and what was said in it.
+
+    From its `messages` and `template` the parts are written again for a tokenizer that has names
+    for its special tokens, which a template may read.
+    """
 
     parts: tuple[Said, ...]
     contents: tuple[str, ...]
+    messages: tuple[Mapping[str, str], ...] = field(default=(), compare=False)
+    template: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

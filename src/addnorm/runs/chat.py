@@ -7,7 +7,7 @@ from typing import Unpack
 from addnorm.data import ChatConfig
 from addnorm.data.answers import prompt_ids
 from addnorm.data.as_read import prompts_as_read
-from addnorm.data.chat import Message, conversations_in, messages_of, prompt_of
+from addnorm.data.chat import Message, conversations_in, messages_of
 from addnorm.errors import InputError
 from addnorm.runs.chat_template import chat_template
 from addnorm.runs.run import Run
@@ -43,7 +43,7 @@ def chat_prompt(run: Run, messages: Messages) -> list[int]:
     checked = messages_of(list(messages), "messages")
     if checked[-1]["role"] == "assistant":
         raise InputError("messages: the last one is the assistant's: there is nothing to answer")
-    return prompt_ids(run.tokenizers.source, prompt_of(checked, template_of(run)))
+    return prompt_ids(run.tokenizers.source, checked, template_of(run))
 
 
 def conversations(
