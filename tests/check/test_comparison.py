@@ -50,3 +50,16 @@ def test_what_cannot_run_is_a_failure() -> None:
 
     found = run_comparisons("cell", broken())
     assert (found.compared, found.failed) == (1, "RuntimeError: sizes differ")
+
+
+def test_what_a_failed_comparison_had_begun_ends() -> None:
+    """`no_grad` of a generator that stands still would hold for all that comes after."""
+
+    def without_gradients():  # type: ignore[no-untyped-def]
+        with torch.no_grad():
+            yield Comparison("a", ONES, 0 * ONES)
+            yield Comparison("b", ONES, ONES)
+
+    compared = without_gradients()
+    assert run_comparisons("cell", compared).failed == "a"
+    assert torch.is_grad_enabled()

@@ -29,6 +29,9 @@ LENGTHS = (7, 4, 2)
 SOURCE_LENGTHS = (3, 6, 5)
 N_LABELS = 5
 
+SHORT = 16
+"""A text of more tokens needs a model with more places; for others, learnt ones suffice."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -56,7 +59,7 @@ class Case:
         defined: bool = True,
     ) -> "Case":
         """The case of a cell. Raises `ValueError` for an invalid cell."""
-        config = cell.config()
+        config = cell.config(more=max(*lengths, *source_lengths, SHORT) - SHORT)
         draw = random.Random(zlib.crc32(cell.id.encode()))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(draw.randrange(2**32))

@@ -15,6 +15,7 @@ from addnorm.check.definition.norms import Observed
 from addnorm.check.long_texts import long_texts, reads_long_texts
 from addnorm.check.matrix import Cell
 from addnorm.check.narrow_types import narrow_types
+from addnorm.check.shown_weights import shown_weights
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.attention import AttentionConfig, FullPatternConfig, WindowPatternConfig
 from addnorm.nn.positions import (
@@ -74,6 +75,7 @@ def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
                 yield from cached(case, expected)
         if isinstance(model, DecoderModel):
             yield from _documents(case, model)
+    yield from shown_weights(case)
     if isinstance(model, DecoderModel) and isinstance(case.config.attention, AttentionConfig):
         yield from _of_attention(case, model)
 

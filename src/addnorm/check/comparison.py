@@ -1,6 +1,6 @@
 """Comparisons of actual with expected tensors, with a tolerance for each dtype."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,7 +47,10 @@ class CellResult:
 
 
 def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
-    """Run the comparisons of a cell until one fails or raises an exception."""
+    """Run the comparisons of a cell until one fails or raises an exception.
+
+    Generators are closed, which ends what they do meanwhile, such as `no_grad`.
+    """
     n = 0
     try:
         for one in compared:
@@ -57,6 +60,9 @@ def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
         return CellResult(cell=cell, compared=n, failed=failure, error=float("inf"))
+    finally:
+        if isinstance(compared, Generator):
+            compared.close()
     return CellResult(cell=cell, compared=n)
 
 

@@ -25,6 +25,9 @@ from addnorm.nn.attention import AttentionConfig
 
 D_MODEL, N_LAYERS, MAX_LEN = 8, 2, 64
 
+LIMITS = ("max_len", "decoder_max_len")
+"""The fields that bound the length of a text."""
+
 CROSSED = ("position", "score", "heads", "pattern", "output")
 """The axes inside attention: the matrix has every combination of them."""
 
@@ -92,13 +95,14 @@ class Cell:
         found |= {self.own[0]: self.own[1]} if self.own else {}
         return found
 
-    def config(self) -> DecoderConfig | EncoderConfig | EncoderDecoderConfig:
-        """The model configuration. Raises `ValueError` for incompatible parts."""
+    def config(self, more: int = 0) -> DecoderConfig | EncoderConfig | EncoderDecoderConfig:
+        """The model configuration, with `more` places. Raises `ValueError` for a conflict."""
         changes = self.changes()
         start = "attention."
         inside = {name.removeprefix(start): v for name, v in changes.items() if start in name}
         sizes = {"d_model": D_MODEL, "n_layers": N_LAYERS, "max_len": MAX_LEN, "dropout": 0.0}
         given = sizes | {name: value for name, value in changes.items() if start not in name}
+        given |= {name: given[name] + more for name in LIMITS if name in given}
         if "attention" not in given:
             given["attention"] = AttentionConfig(**inside)
         return MODELS[self.family](**given)

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from addnorm.config import config
-from addnorm.nn.attention.core import EagerCore, fused
+from addnorm.nn.attention.core import EagerCore, Weights, fused
 from addnorm.nn.attention.heads import HeadShape
-from addnorm.nn.attention.kernels import EVERYTHING, dot_product_attention
+from addnorm.nn.attention.kernels import EVERYTHING, dot_product_attention, shared
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.attention.tiles import Attend, in_tiles, is_tiled
 from addnorm.nn.masks import Evaluated
@@ -80,12 +80,12 @@ class DifferentialCore(nn.Module):
             _map(attend, q[:, i::2], k[:, i::2], values, mask, _of_every_second(bias, i))
             for i in (0, 1)
         )
-        mixed = first - self.strength.to(first.dtype) * second
+        return self._of_difference(first - self.strength.to(first.dtype) * second)
+
+    def _of_difference(self, mixed: Mixed) -> Queries:
         return _one_after_another(self.norm(mixed) * (1.0 - self.lambda_init))
 
-    def weights(
-        self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None
-    ) -> Float[Tensor, "batch heads q_seq kv_seq"]:
+    def weights(self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None) -> Weights:
         """Both maps of every pair before the subtraction: heads 2i and 2i+1 belong to pair i."""
         score = fused(self.score)
         q, eager = score.queries(q), EagerCore(DotProduct(score.scale))
@@ -93,6 +93,12 @@ class DifferentialCore(nn.Module):
             eager.weights(q[:, i::2], k[:, i::2], mask, _of_every_second(bias, i)) for i in (0, 1)
         ]
         return torch.stack(maps, dim=2).flatten(1, 2)
+
+    def combine(self, weights: Weights, v: Keys) -> Queries:
+        """The output of these maps, for the weights that `weights` shows."""
+        first, second = weights[:, ::2], weights[:, 1::2]
+        values = shared(_side_by_side(v), first.shape[1])
+        return self._of_difference((first - self.strength.to(first.dtype) * second) @ values)
 
 
 @config
