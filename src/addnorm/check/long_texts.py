@@ -5,7 +5,7 @@ With temporarily lowered limits, texts of some hundred tokens use all of these c
 """
 
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -28,9 +28,6 @@ from addnorm.nn.choices import choices, use_choices
 LENGTHS, SOURCE_LENGTHS = (133, 9), (31, 131)
 """Past 64 and 128, where a table, a block or a rule of length may end, and by odd numbers."""
 
-LONGER, SOURCE_LONGER = (261, 35), (65, 258)
-"""For a custom part by itself, where few cells are tested."""
-
 PAIRS, QUERIES, SCORES = 1024, 16, 128
 """The limit of pairs evaluated whole, the queries per tile, and the scores per block."""
 
@@ -43,15 +40,9 @@ def reads_long_texts(cell: Cell) -> bool:
     return zlib.crc32(cell.id.encode()) % 6 == 0
 
 
-def long_texts(
-    cell: Cell,
-    lengths: Sequence[int] = LENGTHS,
-    source_lengths: Sequence[int] = SOURCE_LENGTHS,
-    *,
-    defined: bool = True,
-) -> Iterator[Comparison]:
+def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
     """Logits and gradients in tiles, with and without a cache, in float64, float32 and bfloat16."""
-    case = Case.of(cell, lengths, source_lengths, defined=defined)
+    case = Case.of(cell, LENGTHS, SOURCE_LENGTHS, defined=defined)
     expected = case.expected()
     with small_limits():
         ours = case.run(case.side())

@@ -18,7 +18,7 @@ from addnorm.check.compare import every_comparison
 from addnorm.check.comparison import CellResult, Comparison, run_comparisons
 from addnorm.check.definition import DEFINITIONS
 from addnorm.check.families import family_name, part_examples
-from addnorm.check.long_texts import LONGER, SOURCE_LONGER, long_texts
+from addnorm.check.long_texts import long_texts
 from addnorm.check.matrix import AROUND_MIXERS, USUAL, Cell, cells
 from addnorm.check.other_families import OTHER_CONTRACTS
 from addnorm.check.run import Report, Watch, compiled
@@ -95,8 +95,7 @@ def _results(
         usual = _usual(family, with_own)
         for cell in usual:
             yield run_comparisons(f"{cell.id}, contract", contract(cell))
-            compared = long_texts(cell, LONGER, SOURCE_LONGER, defined=defined)
-            yield run_comparisons(f"{cell.id}, long texts", compared)
+            yield run_comparisons(f"{cell.id}, long texts", long_texts(cell, defined=defined))
         around = [with_own(cell) for cell in partners(family) if _may_stand(cell, usual)]
         yield from (reason for cell in around if (reason := cell.refusal()))
         chosen = sample(sizes[0], sizes[1], around)
