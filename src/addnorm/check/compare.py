@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from addnorm.check.another_device import another_device, runs_on_another_device
 from addnorm.check.batches import VOCABULARY, flat, padded, row
 from addnorm.check.cached import cached, selected_memory
 from addnorm.check.case import Case, gradients, real, weights_of
@@ -55,6 +56,8 @@ def every_comparison(cell: Cell, *, defined: bool = True) -> Iterator[Comparison
     expected = case.expected()
     yield from comparisons(case, expected)
     yield from narrow_types(case, expected.detach())
+    if runs_on_another_device(cell):
+        yield from another_device(case)
     if reads_long_texts(cell):
         yield from long_texts(cell, defined=defined)
 

@@ -12,6 +12,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
+from addnorm.check.another_device import another_device
 from addnorm.check.axes import ARCHITECTURES, AXES, MIXERS, PARTS, Architecture
 from addnorm.check.case import Case, build, real
 from addnorm.check.compare import every_comparison
@@ -182,6 +183,7 @@ def contract(cell: Cell) -> Iterator[Comparison]:
     yield from _state(case)
     yield from _types(case)
     yield from _gradients(case)
+    yield from another_device(case)
 
 
 def round_trip(part: Any, holder: type, config: Any = None) -> Iterator[Comparison]:

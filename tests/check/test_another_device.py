@@ -1,0 +1,52 @@
+"""On the meta device, which stands in for a GPU, tensors of the CPU and waits are noticed."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from addnorm.check.another_device import NEEDS_VALUES, another_device
+from addnorm.check.case import Case
+from addnorm.check.comparison import CellResult, run_comparisons
+from addnorm.check.matrix import USUAL, Cell
+from addnorm.nn.norms import LayerNorm
+
+
+def result_of(family: str, **parts: str) -> CellResult:
+    cell = Cell(family=family, parts=tuple((USUAL | parts).items()))  # type: ignore[arg-type]
+    return run_comparisons(cell.id, another_device(Case.of(cell)))
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder_decoder"])
+@pytest.mark.parametrize("position", ["rotary", "alibi", "transformer_xl"])
+def test_models_run_there(family: str, position: str) -> None:
+    result = result_of(family, position=position)
+    assert result.failed is None
+    assert result.compared == (2 if family == "encoder" else 5)
+
+
+def test_a_tensor_of_the_cpu_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = LayerNorm.forward
+
+    def shifted(self: LayerNorm, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        return forward(self, x, valid) + torch.arange(x.shape[-1], dtype=x.dtype)
+
+    monkeypatch.setattr(LayerNorm, "forward", shifted)
+    assert "device" in str(result_of("decoder").failed)
+
+
+@pytest.mark.parametrize("wait", [Tensor.item, Tensor.tolist, bool, Tensor.nonzero])
+def test_a_wait_for_a_value_is_noticed(wait: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = LayerNorm.forward
+    assert callable(wait)
+
+    def waiting(self: LayerNorm, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        wait(x.sum() > 0)
+        return forward(self, x, valid)
+
+    monkeypatch.setattr(LayerNorm, "forward", waiting)
+    assert result_of("decoder").failed is not None
+
+
+def test_what_needs_values_has_a_reason() -> None:
+    assert result_of("decoder", feedforward="moe").compared == 0
+    assert all(NEEDS_VALUES.values())
