@@ -99,7 +99,7 @@ def test_a_part_of_ones_own(addnorm: Command, folder: Path) -> None:
     assert (code, err) == (0, "")
     first, second, *_ = out.splitlines()
     assert first.startswith("feedforward strangers_parts:SineConfig: contract, gradients, ")
-    assert second.startswith("5 combinations checked in")
+    assert second.startswith("8 combinations checked in")
     assert ", 0 failed" in second
 
 
