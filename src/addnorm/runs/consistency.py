@@ -93,7 +93,6 @@ def check_input(
     for wrong, path, message in rules:
         if wrong:
             raise InputError(f"{place(path.split('.'))}: {message}")
-    check_crf(model, train, place)
     if isinstance(data, ChatConfig) and not isinstance(batching, TokensConfig):
         raise InputError(
             f"{place(['train', 'batching', 'kind'])}: train.batching.kind = {kind_of(batching)!r} "
@@ -162,10 +161,15 @@ BATCHED: dict[Medium, type | tuple[type, ...]] = {
 """The kinds of batching of each medium."""
 
 
-def check_metric(
+def check_training(
     model: ModelConfig, train: TrainConfig, settings: EvalConfig, place: Place
 ) -> None:
-    """Raise `InputError` if the model has no task, or batches or metric are of another."""
+    """The rules of training, whatever the data and the command.
+
+    Raise `InputError` if the model has no task, if batches, metric, loss or targets are of another,
+    and where the tags of a CRF are to be learnt one by one.
+    """
+    check_crf(model, train, place)
     try:
         task = task_of_training(model, train.batching)
     except InputError as error:
@@ -179,6 +183,7 @@ def check_metric(
             f"{place(['train', 'logit_adjustment'])}: train.logit_adjustment is for classes and "
             f"tags, and this model is for {task.replace('_', ' ')}: leave it out"
         )
+    check_targets(train, task)
     metric = settings.metric
     if metric is not None and metric not in MEASURED[task]:
         raise InputError(

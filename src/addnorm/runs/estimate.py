@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
+from addnorm.runs.checked_trainer import checked_trainer
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.training import Prepared, count
 from addnorm.train.activation_checkpointing import checkpointed_activations
 from addnorm.train.average import weights_of
 from addnorm.train.optim import optimizer_tensors
-from addnorm.train.trainer import Trainer
 
 SECONDS = 10.0
 """The maximum total time of the measured steps."""
@@ -49,14 +49,18 @@ def estimate(prepared: Prepared, n_timed: int = 8) -> Estimate:
     """
     recipe = prepared.recipe
     blocks = checkpointed_activations(prepared.model, recipe.train.activation_checkpointing)
-    with TemporaryDirectory() as folder, blocks:
-        trainer = Trainer(
+    with (
+        TemporaryDirectory() as folder,
+        blocks,
+        checked_trainer(
+            recipe,
             prepared.model,
             prepared.loaders.train,
-            recipe.train,
             Path(folder),
+            teacher=prepared.teacher,
             validation=prepared.validation(),
-        )
+        ) as trainer,
+    ):
         trainer.update(trainer.next_group())
         seconds, tokens = 0.0, 0
         timed = 0

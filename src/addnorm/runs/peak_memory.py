@@ -25,6 +25,7 @@ from addnorm.memory import (
     total_memory,
 )
 from addnorm.nn.choices import choices
+from addnorm.runs.checked_trainer import checked_trainer
 from addnorm.runs.training import Prepared
 from addnorm.train.activation_checkpointing import checkpointed_activations
 from addnorm.train.allocations import Allocations
@@ -125,8 +126,15 @@ def _make_steps(prepared: Prepared, batches: Sequence[Batch]) -> None:
     """Make two steps with each batch."""
     config = prepared.recipe.train
     blocks = checkpointed_activations(prepared.model, config.activation_checkpointing)
-    with TemporaryDirectory() as folder, blocks:
-        trainer = Trainer(prepared.model, prepared.loaders.train, _plain(config), Path(folder))
+    recipe = replace(prepared.recipe, train=_plain(config))
+    teacher = prepared.teacher
+    with (
+        TemporaryDirectory() as folder,
+        blocks,
+        checked_trainer(
+            recipe, prepared.model, prepared.loaders.train, Path(folder), teacher=teacher
+        ) as trainer,
+    ):
         for batch in [*batches, *batches]:
             trainer.update([batch] * config.accumulate)
 
@@ -191,7 +199,8 @@ def _count(
     as_tensor: Callable[[Tensor], Tensor],
 ) -> _Counted:
     """Make a step of each batch, twice, and count what is allocated."""
-    config = replace(_plain(prepared.recipe.train), compile=False)
+    # A teacher is not counted: the steps that are made measure what it takes.
+    config = replace(_plain(prepared.recipe.train), compile=False, distillation=None)
     blocks = checkpointed_activations(model, config.activation_checkpointing)
     allocations = Allocations()
     with TemporaryDirectory() as folder, blocks:

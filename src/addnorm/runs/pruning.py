@@ -20,9 +20,10 @@ from addnorm.runs.build import build_model
 from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.lock import locked
 from addnorm.runs.quantized import check_finite, check_float
+from addnorm.runs.recovery import RecoveryOptions, recovering, train_further
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run, write_validation
-from addnorm.runs.swap import check_empty, measured, recovery, train_further
+from addnorm.runs.swap import check_empty, measured
 from addnorm.runs.writing_speed import writing_speeds
 from addnorm.train.loss import labels_loss_sum
 from addnorm.train.precision import resolve_device
@@ -87,13 +88,16 @@ def prune_run(
         run, new = replace(run, model=run.model.eval()), _smaller(run, pruning)
         new.model.to(device)
         models = {"before": run.model, "pruned": new.model}
+        recipe, teacher = new.recipe, None
+        if options.recover:
+            how = RecoveryOptions(options.recover, False, fields)
+            recipe, teacher = recovering(run, new.recipe, new.model, how, console)
         scores = measured(data, models, console)
         with atomic_directory(out, index="config.json") as partial:
             if options.recover:
                 assert data is not None
-                train = recovery(new.recipe.train, options.recover, fields)
-                new = replace(new, recipe=replace(new.recipe, train=train))
-                train_further(new.model, train, data, partial, None, console)
+                new = replace(new, recipe=recipe)
+                train_further(new.model, recipe, data, partial, teacher, console)
                 scores |= measured(data, {"recovered": new.model}, console)
             speeds = writing_speeds(run, models)
             write_run(partial, new)

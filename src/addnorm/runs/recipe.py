@@ -21,7 +21,7 @@ from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.parts import FROM_FILE, family_of, kind_of
 from addnorm.runs.chat_template import chat_template
-from addnorm.runs.consistency import Place, check_input, check_metric
+from addnorm.runs.consistency import Place, check_input, check_training
 from addnorm.runs.imports import check_imports, import_named
 from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, written_path
 from addnorm.runs.settings import EvalConfig
@@ -125,7 +125,7 @@ def read_recipe(
     tree = with_current_names(tree)
     _write_start(tree, place)
     recipe = check_recipe(tree, place, from_file=not import_parts)
-    check_metric(recipe.model, recipe.train, recipe.eval, place)
+    check_training(recipe.model, recipe.train, recipe.eval, place)
     return recipe
 
 

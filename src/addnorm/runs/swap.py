@@ -1,7 +1,6 @@
 """Swap parts of a trained model: transfer its weights to the new parts and measure the cost."""
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from addnorm.convert.transfer.model import (
     layer_counts,
     transfer_weights,
 )
-from addnorm.errors import InputError, Interrupted
+from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.runs.build import build_model
 from addnorm.runs.changes import changed, with_depth
@@ -29,13 +28,10 @@ from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.lock import LOCK, locked
 from addnorm.runs.quantized import check_float
 from addnorm.runs.recipe import Recipe
+from addnorm.runs.recovery import RecoveryOptions, recovering, train_further
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run
 from addnorm.train.precision import resolve_device
-from addnorm.train.progress import ProgressBar
-from addnorm.train.schedule import LinearConfig
-from addnorm.train.settings import TrainConfig
-from addnorm.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +135,10 @@ def _swap(
     new = _built(run, recipe)
     report = transfer_weights(run.model, run.recipe.model, new, config, layers)
     _check_teacher(options, report)
+    teacher = None
+    if options.recover:
+        how = RecoveryOptions(options.recover, options.distill, fields)
+        recipe, teacher = recovering(run, recipe, new, how, console)
     data, unmeasured = _data(run, options, given=any(name.startswith("data.") for name in fields))
     if data is not None:
         device = resolve_device(recipe.train.device)
@@ -148,10 +148,7 @@ def _swap(
     with atomic_directory(out, index="config.json") as partial:
         if options.recover:
             assert data is not None
-            recipe = replace(recipe, train=recovery(recipe.train, options.recover, fields))
-            train_further(
-                new, recipe.train, data, partial, run.model if options.distill else None, console
-            )
+            train_further(new, recipe, data, partial, teacher, console)
             figures |= measured(data, {"recovered": new}, console)
         swapped = replace(run, recipe=recipe, model=new.eval())
         write_run(partial, swapped)
@@ -161,26 +158,6 @@ def _swap(
         added=tuple(f"{name} = {_written(now)}" for name, (_, now) in added.items()),
         figures=figures,
         unmeasured=unmeasured,
-    )
-
-
-def recovery(train: TrainConfig, steps: int, fields: Mapping[str, str]) -> TrainConfig:
-    """The recovery training: a tenth of the run's learning rate with linear decay, unless given."""
-    lr = train.lr if "train.lr" in fields else train.lr / 10
-    has_schedule = any(f"{name}.".startswith("train.schedule.") for name in fields)
-    return replace(
-        train,
-        steps=steps,
-        epochs=None,
-        lr=lr,
-        schedule=train.schedule if has_schedule else LinearConfig(warmup=steps // 20),
-        select="last",
-        average=0,
-        ema=None,
-        patience=None,
-        validate_every=None,
-        save_every=steps,
-        tensorboard=False,
     )
 
 
@@ -287,29 +264,6 @@ def measured(
         line = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
         console.out(f"{name}: {line}", highlight=False)
     return figures
-
-
-def train_further(
-    model: Model,
-    config: TrainConfig,
-    data: EvaluationData,
-    folder: Path,
-    teacher: Model | None,
-    console: Console,
-) -> None:
-    """Train a model that is already trained, by `recovery`, with its checkpoints in `folder`.
-
-    With a `teacher`, on its outputs. Raises `KeyboardInterrupt` if stopped.
-    """
-    with ProgressBar(console) as bar:
-        trainer = Trainer(model, data.loaders.train, config, folder, listener=bar, teacher=teacher)
-        try:
-            trainer.fit()
-        except Interrupted as stopped:
-            console.out("stopped: nothing was written", highlight=False)
-            raise KeyboardInterrupt from stopped  # the temporary folder is discarded
-    shutil.rmtree(folder / "checkpoints")
-    model.eval()
 
 
 def _written(value: Any) -> str:

@@ -39,13 +39,7 @@ def open_teacher(
     """
     run = Run.open(folder)
     where = f"train.distillation.teacher: {folder}"
-    if type(run.model) is not type(student):
-        raise InputError(
-            f"{where} has a model of kind {run.recipe.model.kind}, and the student another: a "
-            "student is of the kind of its teacher"
-        )
-    if isinstance(student, EncoderModel | DecoderModel) and student.exits:
-        raise InputError("train.distillation teaches the last layer alone: leave model.exits out")
+    check_student(run, student)
     if (run.text is None) != (tokenizers is None):
         raise InputError(f"{where} reads {'no text' if run.text is None else 'text'}")
     if run.text is not None and tokenizers is not None:
@@ -60,9 +54,20 @@ def open_teacher(
         if sorted(theirs) != sorted(ours):
             both = (", ".join(side) or "none" for side in (theirs, ours))
             raise InputError(f"{where} has other {what}: {next(both)} there, and {next(both)} here")
-    run = _in_order(run, tuple(labels), tuple(variables))
-    _check_heads(where, run.model.head, student.head)
-    return run
+    return _in_order(run, tuple(labels), tuple(variables))
+
+
+def check_student(teacher: Run, student: Model) -> None:
+    """Raise `InputError` for a student of another kind, with early exits, or with another head."""
+    where = f"train.distillation.teacher: {teacher.name}"
+    if type(teacher.model) is not type(student):
+        raise InputError(
+            f"{where} has a model of kind {teacher.recipe.model.kind}, and the student another: a "
+            "student is of the kind of its teacher"
+        )
+    if isinstance(student, EncoderModel | DecoderModel) and student.exits:
+        raise InputError("train.distillation teaches the last layer alone: leave model.exits out")
+    _check_heads(where, teacher.model.head, student.head)
 
 
 def _in_order(run: Run, labels: tuple[str, ...], variables: tuple[str, ...]) -> Run:

@@ -1,7 +1,7 @@
 """Training a recipe into a run folder."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,8 @@ from addnorm.runs.adapted import (
     write_beside,
 )
 from addnorm.runs.build import build_model, check_memory, count_parameters, save_model
-from addnorm.runs.consistency import check_targets
+from addnorm.runs.checked_trainer import checked_trainer
+from addnorm.runs.consistency import check_training
 from addnorm.runs.data_digests import (
     check_same_data,
     saved_valid_digest,
@@ -59,12 +60,11 @@ from addnorm.runs.variables import variables_of
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
 from addnorm.train.checkpoint import checkpoints_in
-from addnorm.train.intermediate import learned_maps
 from addnorm.train.optim import check_installed
 from addnorm.train.patience import patiently
 from addnorm.train.precision import autocast, resolve_device
 from addnorm.train.progress import ProgressBar
-from addnorm.train.trainer import Trainer, Validation
+from addnorm.train.trainer import Validation
 
 
 class Prepared:
@@ -82,6 +82,7 @@ class Prepared:
         corpus: Corpus | None = None,
         console: Console | None = None,
     ) -> None:
+        check_training(recipe.model, recipe.train, recipe.eval, lambda _: "recipe")
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         check_installed(recipe.train.optimizer)
         check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
@@ -95,7 +96,6 @@ class Prepared:
         self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
         self.learnt = None if saved or recipe.tokenizer is None else self.tokenizers
         self.encoded: EncodedCorpus = self.data.encoded
-        check_targets(recipe.train, self.encoded.task)
         self.loaders: Loaders = build_loaders(
             recipe.train.batching, self.encoded, recipe.train.seed
         )
@@ -160,14 +160,6 @@ class Prepared:
         """The folder whose weights training begins with."""
         train = self.recipe.train
         return train.start or (train.distillation and train.distillation.teacher)
-
-    def learned_maps(self) -> AbstractContextManager[None]:
-        """What a student learns beside itself, as long as it is trained."""
-        told = self.recipe.train.distillation
-        if told is None or self.teacher is None:
-            return nullcontext()
-        widths = self.recipe.model.d_model, self.teacher.recipe.model.d_model
-        return learned_maps(self.model, told.hidden_states, widths)
 
     @property
     def parameters(self) -> str:
@@ -297,17 +289,16 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
     kernels = kernels_of(folder, console) if on_cpu else nullcontext()
     with kernels, ProgressBar(console, target_unit(run.task)) as bar:
-        with prepared.learned_maps():
-            trainer = Trainer(
-                run.model,
-                prepared.loaders.train,
-                recipe.train,
-                folder,
-                validation=prepared.validation(),
-                listener=bar,
-                teacher=None if prepared.teacher is None else prepared.teacher.model,
-                say=bar.say,
-            )
+        with checked_trainer(
+            recipe,
+            run.model,
+            prepared.loaders.train,
+            folder,
+            teacher=prepared.teacher,
+            validation=prepared.validation(),
+            listener=bar,
+            say=bar.say,
+        ) as trainer:
             for problem in trainer.resume():
                 console.out(f"passed over: {problem}", highlight=False)
             trainer.fit(until)

@@ -51,6 +51,14 @@ class Objective:
         adjustment: LogitAdjustment | None = None,
         r_drop: float = 0.0,
     ) -> None:
+        if distillation is not None and teacher is None:
+            raise InputError("train.distillation: the teacher is missing")
+        of_labels = r_drop or adjustment or not isinstance(loss, CrossEntropyConfig)
+        if teacher is not None and of_labels:
+            raise InputError(
+                "a teacher is learnt from by cross_entropy alone: leave train.loss, train.r_drop "
+                "and train.logit_adjustment out"
+            )
         self.kind = kind_of(loss)
         self.label_smoothing = label_smoothing
         self.teacher = teacher

@@ -124,6 +124,11 @@ class Trainer:
                 "statistics of micro-batches, not of the batch: use accumulate = 1 and larger "
                 "batches, or another norm"
             )
+        if config.r_drop and any(one.capacity_factor for one in mixtures_of(model).values()):
+            raise InputError(
+                f"train.r_drop = {config.r_drop} with capacity_factor: experts that are full would "
+                "leave out more of the second pass than of the first: leave one of the two out"
+            )
         self.config = config
         self.device = resolve_device(config.device)
         if self.device.type == "cpu" and choices().keep_pages:
