@@ -1,5 +1,6 @@
 """Digests: files that data name are part of them, in folders too; names that are none are not."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,36 @@ def test_contents_count_not_times(tmp_path: Path) -> None:
     fifth = cell_digest(recipe, 1, KernelChoices(), [str(mine)])
     assert len({before, second, third, fourth, fifth}) == 5
     assert code_digest() == code_digest()
+
+
+def test_the_base_of_an_adapter_counts_with_all_that_is_read_of_it(tmp_path: Path) -> None:
+    base, inner, outer = (tmp_path / name for name in ("base", "inner", "outer"))
+    for folder, under in ((base, None), (inner, base), (outer, inner)):
+        folder.mkdir()
+        name = "adapter_model" if under else "model"
+        (folder / f"{name}.safetensors").write_bytes(b"weights")
+        (folder / "labels.json").write_text('["a", "b"]')
+        if under is not None:
+            settings = {"base_model_name_or_path": str(under)}
+            (folder / "adapter_config.json").write_text(json.dumps(settings))
+
+    def digest_of(key: str) -> str:
+        where = {"distillation": {"teacher": str(outer)}} if key == "teacher" else {key: str(outer)}
+        return cell_digest({"train": where}, 1, KernelChoices())
+
+    for key in ("start", "teacher"):
+        before = digest_of(key)
+        for file in (
+            base / "model.safetensors",
+            base / "labels.json",
+            inner / "adapter_model.safetensors",
+            outer / "labels.json",
+        ):
+            was = file.read_bytes()
+            file.write_bytes(was + b" ")
+            assert digest_of(key) != before, file
+            file.write_bytes(was)
+        (base / "metrics.jsonl").write_text("{}")
+        (base / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
+        (base / "checkpoints" / "step-1" / "model.safetensors").write_bytes(b"other")
+        assert digest_of(key) == before

@@ -1,17 +1,21 @@
 """R-Drop: the loss and its gradient by their definition in float64, and what it cannot be with."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.train import tiny
 from torch.testing import assert_close
 
 from addnorm.data.batch import Batch
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig
 from addnorm.nn.choices import DEFAULTS
+from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.train.objective import Objective
 from addnorm.train.settings import TrainConfig
@@ -127,3 +131,15 @@ def test_numbers_and_several_labels_have_none(targets: torch.Tensor) -> None:
     objective = Objective.of(TrainConfig(steps=1, r_drop=1.0), model, [])
     with pytest.raises(InputError, match=r"r_drop = 1\.0 compares probabilities of classes"):
         objective(model, batch.inputs, batch.targets)
+
+
+def test_experts_with_a_capacity_are_refused(tmp_path: Path) -> None:
+    """The second pass stands behind the first, so full experts would leave out more of it."""
+    for capacity in (None, 1.0):
+        experts = MixtureOfExpertsConfig(expert=FeedForwardConfig(d_ff=5), capacity_factor=capacity)
+        parts = {"feedforward": experts}
+        if capacity is None:
+            tiny.trainer(tmp_path / "free", "decoder", parts=parts, r_drop=1.0, steps=1).fit()
+            continue
+        with pytest.raises(InputError, match=r"r_drop = 1\.0 with capacity_factor"):
+            tiny.trainer(tmp_path / "full", "decoder", parts=parts, r_drop=1.0)

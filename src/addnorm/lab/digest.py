@@ -15,12 +15,14 @@ import torch
 import xxhash
 from pydantic import TypeAdapter
 
+from addnorm.convert.core.modules import places_of
 from addnorm.data import DataConfig
 from addnorm.data.labelled_files import LabelledFiles
 from addnorm.data.text_files import ROOT, given
 from addnorm.nn.choices import CHOICES, KernelChoices
 from addnorm.processor import processor
 from addnorm.runs.digests import digest
+from addnorm.runs.layout import BASE, OF_TRAINING
 
 
 def cell_digest(
@@ -99,12 +101,28 @@ MOST_LETTERS = 4096
 
 
 def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """The weights that training begins with, and those that it learns from."""
+    """The folders that training begins with and learns from, and the bases of their adapters.
+
+    Names and configuration count as weights do: rows are taken over by name.
+    """
     train = recipe.get("train", {})
     folders = (train.get("start"), (train.get("distillation") or {}).get("teacher"))
     named = [Path(folder) for folder in folders if isinstance(folder, str)]
-    files = [file for folder in named for file in sorted(folder.glob("*.safetensors"))]
-    return {str(file): digest_of_file(file) for file in files}
+    return {str(file): digest_of_file(file) for file in dict.fromkeys(_files_of(named))}
+
+
+def _files_of(folders: Sequence[Path]) -> Iterator[Path]:
+    """What is read of model folders: their weights, settings and tokenizers, and their bases'."""
+    for folder in folders:
+        for place in places_of(folder):
+            files = (file for file in place.rglob("*") if file.is_file())
+            yield from (file for file in sorted(files) if not _is_of_training(file, place))
+
+
+def _is_of_training(file: Path, folder: Path) -> bool:
+    """Whether a file of a model folder is left by its training, and decides nothing."""
+    path = file.relative_to(folder)
+    return any(path.match(pattern) for pattern in OF_TRAINING if pattern != BASE)
 
 
 def digests_of_module(name: str) -> list[str]:

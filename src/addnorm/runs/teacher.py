@@ -39,7 +39,7 @@ def open_teacher(
     """
     run = Run.open(folder)
     where = f"train.distillation.teacher: {folder}"
-    check_student(run, student)
+    _check_kind(run, student)
     if (run.text is None) != (tokenizers is None):
         raise InputError(f"{where} reads {'no text' if run.text is None else 'text'}")
     if run.text is not None and tokenizers is not None:
@@ -54,11 +54,18 @@ def open_teacher(
         if sorted(theirs) != sorted(ours):
             both = (", ".join(side) or "none" for side in (theirs, ours))
             raise InputError(f"{where} has other {what}: {next(both)} there, and {next(both)} here")
+    check_student(run, student)
     return _in_order(run, tuple(labels), tuple(variables))
 
 
 def check_student(teacher: Run, student: Model) -> None:
     """Raise `InputError` for a student of another kind, with early exits, or with another head."""
+    _check_kind(teacher, student)
+    where = f"train.distillation.teacher: {teacher.name}"
+    _check_heads(where, teacher.model.head, student.head)
+
+
+def _check_kind(teacher: Run, student: Model) -> None:
     where = f"train.distillation.teacher: {teacher.name}"
     if type(teacher.model) is not type(student):
         raise InputError(
@@ -67,7 +74,6 @@ def check_student(teacher: Run, student: Model) -> None:
         )
     if isinstance(student, EncoderModel | DecoderModel) and student.exits:
         raise InputError("train.distillation teaches the last layer alone: leave model.exits out")
-    _check_heads(where, teacher.model.head, student.head)
 
 
 def _in_order(run: Run, labels: tuple[str, ...], variables: tuple[str, ...]) -> Run:
@@ -77,7 +83,7 @@ def _in_order(run: Run, labels: tuple[str, ...], variables: tuple[str, ...]) -> 
     check_float(run, "has its labels put in another order")
     model = build_model(run.recipe, run.text, labels)
     take_weights(model, run.recipe.model, (run.text, labels, variables), run)
-    return replace(run, labels=labels, model=model.to(run.device).eval())
+    return replace(run, labels=labels, variables=variables, model=model.to(run.device).eval())
 
 
 def begin_from(teacher: Run, student: Model) -> MatchReport:
