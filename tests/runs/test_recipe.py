@@ -2,6 +2,7 @@
 
 import string
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +218,13 @@ def test_r_drop_is_beside_cross_entropy(tmp_path: Path) -> None:
 def test_what_is_for_classes_is_refused_for_others_before_a_run_begins(
     field: str, task: str, tmp_path: Path
 ) -> None:
-    recipe = read_recipe(write_recipe(tmp_path, task), {f"train.{field}": "0.1"})
-    with pytest.raises(InputError, match=rf"train\.{field} = 0\.1 is for classes: several labels"):
+    plain = read_recipe(file := write_recipe(tmp_path, task))
+    recipe = replace(plain, train=replace(plain.train, **{field: 0.1}))
+    for_classes = rf"train\.{field} = 0\.1 is for classes: several labels"
+    with pytest.raises(InputError, match=for_classes):
         train_run(recipe, tmp_path / "run", resume=False, console=quiet())
+    with pytest.raises(InputError, match=for_classes):
+        read_recipe(file, {f"train.{field}": "0.1"})
     assert not (tmp_path / "run").exists()
 
 

@@ -115,13 +115,13 @@ def check_input(
             )
 
 
-def check_targets(train: TrainConfig, task: Task) -> None:
+def check_targets(train: TrainConfig, task: Task, place: Place) -> None:
     """Raise `InputError` for a setting about classes where numbers or several labels are learnt."""
     for name in ("r_drop", "label_smoothing"):
         if (value := getattr(train, name)) and task in ("multi_label", "regression", "forecasting"):
             raise InputError(
-                f"train.{name} = {value} is for classes: several labels and numbers have none, so "
-                "leave it out"
+                f"{place(['train', name])}: train.{name} = {value} is for classes: several labels "
+                "and numbers have none, so leave it out"
             )
 
 
@@ -183,7 +183,7 @@ def check_training(
             f"{place(['train', 'logit_adjustment'])}: train.logit_adjustment is for classes and "
             f"tags, and this model is for {task.replace('_', ' ')}: leave it out"
         )
-    check_targets(train, task)
+    check_targets(train, task, place)
     metric = settings.metric
     if metric is not None and metric not in MEASURED[task]:
         raise InputError(
