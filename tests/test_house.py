@@ -31,6 +31,7 @@ UNMIRRORED = {
     "data/answers.py": "data/test_chat.py",
     "cli/fill.py": "runs/test_fill.py",
     "runs/consistency.py": "runs/test_recipe.py",
+    "runs/checked_trainer.py": "runs/test_recovery.py",
     "nn/attention/cores.py": "nn/attention/test_core.py",
     "nn/attention/heads.py": "nn/attention/test_multihead.py",
     "__main__.py": "test_house.py",
