@@ -1,5 +1,6 @@
 """Distillation: the loss that is said, teachers that fit, and sequences that are written once."""
 
+import json
 import os
 import signal
 import subprocess
@@ -332,3 +333,22 @@ def test_a_run_goes_on_with_the_same_teacher_alone(root: Path) -> None:
     (root / "other").rename(root / "teacher")
     with pytest.raises(InputError, match=r"distillation\.teacher has other weights"):
         train_text(root, "parts", steady)
+
+
+@pytest.mark.long
+def test_sequences_are_of_the_source_as_it_is(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_recipes(root)
+    assert status([*COMMAND]) == 0
+    facts = json.loads((root / "out" / "sequences.json").read_text())
+    (root / "out" / "sequences.json").write_text(json.dumps(facts | {"text of the source": "x"}))
+    capsys.readouterr()
+    assert status([*COMMAND]) == 2
+    assert "holds the sequences of another text of the source" in capsys.readouterr().err
+    for field, value, message in (
+        ("encoding", "latin-1", "`sequences` writes UTF-8"),
+        ("valid_fraction", "0.5", "hold out the teacher's translations"),
+    ):
+        assert status([*COMMAND, f"--data.{field}", value]) == 2
+        assert message in capsys.readouterr().err.replace("--sequences", "`sequences`")

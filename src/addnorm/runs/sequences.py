@@ -1,9 +1,12 @@
 """Sequence-level distillation: a teacher's translations of the training sources, as new targets."""
 
 import json
+from codecs import lookup
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from xxhash import xxh3_128_hexdigest
 
 from addnorm.atomic import atomic_write
 from addnorm.data import ParallelConfig
@@ -33,9 +36,10 @@ def written_sequences(
         raise InputError("`sequences` needs data.kind = 'parallel', a file of lines to translate")
     if teacher.task != "translation":
         raise InputError(f"{teacher.name}: a {teacher.task} model: `sequences` needs a translator")
+    _check_readable(data)
     sources = [line for _, line in data.lines(data.train[0])]  # which the teacher reads in its way
     folder.mkdir(parents=True, exist_ok=True)
-    _check_same(folder / FACTS, _facts(teacher, recipe))
+    _check_same(folder / FACTS, _facts(teacher, recipe, sources))
     whole, partial = folder / WHOLE, folder / PARTIAL
     if whole.is_file():
         return data.train[0], whole.absolute()
@@ -66,7 +70,21 @@ def _finished_lines(file: Path) -> int:
     return content.count(b"\n")
 
 
-def _facts(teacher: Run, recipe: Recipe) -> dict[str, str]:
+def _check_readable(data: ParallelConfig) -> None:
+    """Raise `InputError` where the student would read what is written otherwise than it is."""
+    if lookup(data.encoding).name != "utf-8":
+        raise InputError(
+            f"`sequences` writes UTF-8, and data.encoding = {data.encoding!r}: convert the data's "
+            "files to UTF-8"
+        )
+    if data.valid_fraction:
+        raise InputError(
+            f"data.valid_fraction = {data.valid_fraction}: with `sequences` it would hold out the "
+            "teacher's translations, and no references: name the files in data.valid"
+        )
+
+
+def _facts(teacher: Run, recipe: Recipe, sources: Sequence[str]) -> dict[str, str]:
     assert isinstance(recipe.data, ParallelConfig)
     assert teacher.folder is not None
     weights = [*teacher.folder.glob("*.safetensors")]
@@ -74,6 +92,7 @@ def _facts(teacher: Run, recipe: Recipe) -> dict[str, str]:
         "teacher": " ".join(digest(file) for file in sorted(weights)),
         "decoding": str(teacher.recipe.eval.decoding),
         "source": str(recipe.data.train[0]),
+        "text of the source": xxh3_128_hexdigest("\n".join(sources).encode()),
     }
 
 
@@ -85,6 +104,7 @@ def _check_same(file: Path, facts: dict[str, str]) -> None:
         before = json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise InputError(f"{file}: damaged: {error}") from error
+    before = {"text of the source": facts["text of the source"]} | before  # earlier ones lack it
     changed = [name for name, value in facts.items() if before.get(name) != value]
     if changed:
         raise InputError(
