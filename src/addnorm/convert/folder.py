@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from addnorm.convert.tokenizers.files import (
     save_tokenizer,
     special_ids,
 )
+from addnorm.convert.weights.dtypes import check_readable, one_dtype
 from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.convert.weights.peft import is_adapter
 from addnorm.data.encoding import Tokenizers
@@ -109,8 +111,9 @@ def load(
 ) -> LoadedModel:
     """Load the model of a Hugging Face folder, in evaluation mode.
 
-    Its weights stay in the type of the file unless `dtype` says another. They are mapped, not
-    copied: nothing is read before it is used. `pickled` allows a `pytorch_model.bin`. `model` is
+    Its weights stay in the type of the file unless `dtype` says another; if they are of several,
+    in that of `config.json`, or else in the widest. They are mapped, not copied: nothing is read
+    before it is used. `pickled` allows a `pytorch_model.bin`. `model` is
     its own configuration with what may differ, such as a rate of dropout. Of a folder of
     sentence-transformers it is the module `Transformer`, wherever that is.
 
@@ -119,13 +122,12 @@ def load(
     folder = places_of(folder)[-1]
     family, spec, text = describe_folder(folder, pickled=pickled)
     weights = Weights.open(folder, pickled=pickled)
-    tensors = _read_tensors(_matched(family, spec, weights, folder), weights, folder)
+    matched = _matched(family, spec, weights, folder)
+    tensors = _read_tensors(matched, weights, folder, dtype)
     with without_values():
         new = build_untrained(spec if model is None else replace(spec, model=model))
     _check_shapes(new, tensors, folder)
-    set_parameters(
-        new, {name: one if dtype is None else one.to(dtype) for name, one in tensors.items()}
-    )
+    set_parameters(new, tensors)
     return LoadedModel(spec, new.eval(), text)
 
 
@@ -172,7 +174,8 @@ def save(
         spec = replace(spec, pad_id=pad_id)
     family, config = _choose_family(spec, model_type)
     tensors = _write_tensors(family, spec, model)
-    dtype = next(iter(tensors.values())).dtype
+    dtype = reduce(torch.promote_types, {one.dtype for one in tensors.values()})
+    tensors = {name: one.to(dtype) for name, one in tensors.items()}
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
     ids = dict(ids or {}) if text is None else special_ids(text, config["model_type"])
     check_expressible(family, spec, config | ids)
@@ -289,34 +292,47 @@ def _drop_tied(
         tied, same = (one.removeprefix(names.strip) for one in (name, other))
         is_stored = tied in names.actual
         if name not in expected_names and is_stored:
-            one = weights[names.actual.pop(tied)]
-            if same in names.actual and not torch.equal(one, weights[names.actual[same]]):
+            one = names.actual.pop(tied)
+            if same in names.actual and not _equal(weights, one, names.actual[same], folder):
                 raise InputError(
                     f"{folder}: config.json ties {tied} to {same}, and they differ: "
                     "it should say tie_word_embeddings = false"
                 )
 
 
+def _equal(weights: Weights, one: str, other: str, folder: Path) -> bool:
+    """Whether two tensors are the same, in the narrower of their types."""
+    for name in (one, other):
+        check_readable(folder, name, weights.dtype(name))
+    narrow = min(weights.dtype(one), weights.dtype(other), key=lambda dtype: dtype.itemsize)
+    return torch.equal(weights[one].to(narrow), weights[other].to(narrow))
+
+
 def _read_tensors(
-    matched: Sequence[tuple[TensorMap, Sequence[str]]], weights: Weights, folder: Path
+    matched: Sequence[tuple[TensorMap, Sequence[str]]],
+    weights: Weights,
+    folder: Path,
+    dtype: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
+    """The weights of our model, all in one type: `dtype`, or by `one_dtype`."""
+    stored = {name: weights.dtype(name) for _, names in matched for name in names}
+    for name, kind in stored.items():
+        check_readable(folder, name, kind)
+    if dtype is None:
+        tree = Settings.of(folder).tree
+        dtype = one_dtype(folder, stored, tree.get("dtype") or tree.get("torch_dtype"))
     found: dict[str, Tensor] = {}
     for one, names in matched:
-        found |= _read(one, names, weights, folder)
+        found |= _read(one, names, weights, folder, dtype)
     return found
 
 
 def _read(
-    one: TensorMap, names: Sequence[str], weights: Weights, folder: Path
+    one: TensorMap, names: Sequence[str], weights: Weights, folder: Path, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    for name in names:
-        if not weights.dtype(name).is_floating_point:
-            raise InputError(f"{folder}: {name} holds {weights.dtype(name)}, not weights")
     try:
-        read = one.read([weights[name] for name in names])
-        if not names:  # same dtype as the others
-            read = [new.to(weights.dtype(next(iter(weights)))) for new in read]
-        return dict(zip(one.ours, read, strict=True))
+        read = one.read([weights[name].to(dtype) for name in names])
+        return {name: new.to(dtype) for name, new in zip(one.ours, read, strict=True)}
     except (ValueError, RuntimeError) as error:
         raise InputError(f"{folder}: {', '.join(names)} {error}") from error
 

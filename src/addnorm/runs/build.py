@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from addnorm.convert.weights.dtypes import check_readable, name_of, one_dtype
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
@@ -101,8 +102,8 @@ def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int
     return configured or known
 
 
-def load_into(model: nn.Module, file: Path) -> torch.dtype:
-    """Load a safetensors file into `model`; return the dtype of the stored weights.
+def load_into(model: nn.Module, file: Path, dtype: torch.dtype | None = None) -> torch.dtype:
+    """Load a safetensors file into `model`; return `dtype`, or else that of the stored weights.
 
     Raises `InputError` naming tensors that are missing, unexpected or of a different shape.
     """
@@ -110,9 +111,32 @@ def load_into(model: nn.Module, file: Path) -> torch.dtype:
     found = load_weights(file)
     if problems := _differences(found, weights_of(model)):
         raise InputError(f"{file}: does not fit this model {problems}")
+    stored = _stored_dtypes(model, found, file)
+    chosen = one_dtype(file, stored) if dtype is None else dtype
+    if chosen == torch.float64:
+        model.to(chosen)
     with torch.no_grad():
         copy_into(model, found)
-    return next((w.dtype for w in found.values() if w.is_floating_point()), torch.float32)
+    return chosen
+
+
+def _stored_dtypes(model: nn.Module, found: Weights, file: Path) -> dict[str, torch.dtype]:
+    """The types of stored weights; a single one if all are those that the model has already.
+
+    Raises `InputError` for one that is not read as weights.
+    """
+    floats: dict[str, torch.dtype] = {}
+    for name, weight in weights_of(model).items():
+        dtype = found[name].dtype
+        if weight.is_floating_point():
+            check_readable(file, name, dtype)
+            floats[name] = dtype
+        elif dtype != weight.dtype:
+            expected = name_of(weight.dtype)
+            raise InputError(f"{file}: {name} holds {name_of(dtype)}, expected {expected}")
+    expected = {name: weight.dtype for name, weight in weights_of(model).items()}
+    same = all(expected[name] == dtype for name, dtype in floats.items())
+    return dict([*floats.items()][:1]) if same else floats
 
 
 def check_model(

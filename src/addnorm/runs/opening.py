@@ -48,7 +48,7 @@ def open_run(
         raise InputError(f"{folder}: training has not finished: go on with `{command}`")
     quantization = read_quantization(folder)
     model = laid_out_as(build_model(*saved), quantization, folder)
-    stored = load_into(model, folder / WEIGHTS)
+    stored = load_into(model, folder / WEIGHTS, dtype)
     run = Run(
         folder,
         *saved,
@@ -57,7 +57,7 @@ def open_run(
         scaling=read_scaling(folder, saved.recipe),
         variables=read_variables(folder),
     )
-    return run if quantization and not dtype else run.to(dtype=dtype or stored)
+    return run if quantization and not dtype else run.to(dtype=stored)
 
 
 def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:

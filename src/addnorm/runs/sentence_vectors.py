@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from addnorm.convert.core.modules import FILE, find_file, modules_of
 from addnorm.convert.core.settings import Settings
+from addnorm.convert.weights.dtypes import check_readable
 from addnorm.convert.weights.files import Weights
 from addnorm.errors import InputError, choices
 
@@ -343,6 +344,7 @@ def _dense(folder: Path) -> Callable[[Vectors], Vectors]:
     for tensor in ("linear.weight", *(("linear.bias",) if settings.get("bias", True) else ())):
         if tensor not in weights:
             raise InputError(f"{folder}: {tensor} is missing")
+        check_readable(folder, tensor, weights.dtype(tensor))
     weight = weights["linear.weight"]
     bias = weights["linear.bias"] if settings.get("bias", True) else None
     if weight.shape[0] != settings.required_int("out_features"):

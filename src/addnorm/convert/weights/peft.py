@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from addnorm.atomic import atomic_file, atomic_write, write_tensors
+from addnorm.convert.weights.dtypes import check_readable
 from addnorm.errors import InputError
 from addnorm.files import download_hint, read_file
 from addnorm.nn.low_rank import LowRank
@@ -93,6 +94,7 @@ def read_peft(folder: Path) -> PeftAdapter:
     parts: dict[str, dict[str, Tensor]] = {}
     saved: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
+        check_readable(file, key, tensor.dtype)
         name = key.removeprefix(PREFIX)
         module, mark, part = name.partition(".lora_")
         if not mark:

@@ -1,0 +1,60 @@
+"""Which types of stored weights are read, and the one type for weights of several."""
+
+from collections.abc import Mapping
+from functools import reduce
+from warnings import warn
+
+import torch
+
+from addnorm.errors import InputError, NotFollowed
+
+READABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""The types of weights. What is stored in fewer bits has scales or a layout of its own."""
+
+SHOWN = 3
+"""How many weights of a type that is not the usual one are named."""
+
+
+def check_readable(where: object, name: str, dtype: torch.dtype) -> None:
+    """Raise `InputError` for a weight that is stored in a type that no weights are read from."""
+    if dtype not in READABLE:
+        known = ", ".join(map(name_of, READABLE))
+        raise InputError(
+            f"{where}: {name} holds {name_of(dtype)}, which is not read as weights: store it in "
+            f"one of {known}"
+        )
+
+
+def one_dtype(
+    where: object, stored: Mapping[str, torch.dtype], named: object = None
+) -> torch.dtype:
+    """The type that weights of these types are read in.
+
+    That of all; of several types the one that the configuration has `named`, as in transformers,
+    or else the widest, which rounds nothing. Where there are several, it is told in a warning.
+    """
+    kinds = dict.fromkeys(stored.values())
+    if len(kinds) < 2:
+        return next(iter(kinds), torch.float32)
+    wanted = next((dtype for dtype in READABLE if name_of(dtype) == named), None)
+    chosen = reduce(torch.promote_types, kinds) if wanted is None else wanted
+    why = "the widest" if wanted is None else "the dtype of its config.json"
+    kept = ", ".join(_told(stored, dtype) for dtype in kinds)
+    warn(
+        f"{where}: weights of several types ({kept}): all are read in {name_of(chosen)}, {why}; "
+        "another dtype may be given",
+        NotFollowed,
+        stacklevel=2,
+    )
+    return chosen
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The name of a type, such as `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _told(stored: Mapping[str, torch.dtype], dtype: torch.dtype) -> str:
+    names = [name for name, one in stored.items() if one == dtype]
+    few = f": {', '.join(names)}" if len(names) <= SHOWN else ""
+    return f"{len(names)} in {name_of(dtype)}{few}"
