@@ -155,6 +155,14 @@ def test_settings_that_are_not_followed_are_refused(
         preprocessing_of([tmp_path / "none"], model)
 
 
+def test_data_that_are_scaled_otherwise_are_refused(vit: Path, addnorm: Command) -> None:
+    data = ["--data.kind", "image_files", "--data.train", vit / "*.png", "--data.image_size"]
+    batching = ["--train.batching", "{ kind = 'examples' }"]
+    code, out, err = addnorm("evaluate", vit, *data, "[24, 24]", *batching)
+    assert (code, out) == (2, "")
+    assert "pixels are scaled by image_mean = [0.485, 0.456, 0.406]" in err
+
+
 def test_grey_pictures(tmp_path: Path) -> None:
     pixels = np.arange(48, dtype=np.uint8).reshape(6, 8)
     pillow.fromarray(pixels).save(tmp_path / "grey.png")

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.convert.core.modules import places_of
-from addnorm.convert.preprocessing import preprocessing_of
+from addnorm.convert.core.modules import find_file, places_of
+from addnorm.convert.folder import is_hf_folder
+from addnorm.convert.preprocessing import FILE, NESTED, Pictures, preprocessing_of
 from addnorm.data import (
     AudioConfig,
     DatasetConfig,
@@ -115,6 +116,27 @@ def _prompt(run: Run) -> SpeechPrompt:
         return SpeechPrompt()
     assert run.folder is not None
     return speech_prompt(places_of(run.folder))
+
+
+def check_pictures(run: Run) -> None:
+    """Raise `InputError` for data of pictures whose pixels a Hugging Face folder scales otherwise.
+
+    Data of ours are scaled to [-1, 1]: a mean and a deviation of 0.5.
+    """
+    folder = run.folder
+    if run.recipe.data is None or run.medium != "images" or folder is None:
+        return
+    if not is_hf_folder(folder) or find_file([folder], FILE, NESTED) is None:
+        return
+    theirs = preprocessing_of([folder], run.recipe.model)
+    assert isinstance(theirs, Pictures)
+    half = (0.5,) * theirs.channels
+    if (theirs.mean, theirs.std) != (half, half) or abs(theirs.factor * 255 - 1) > 1e-6:
+        raise InputError(
+            f"{folder / FILE}: pixels are scaled by image_mean = {list(theirs.mean)} and image_std "
+            f"= {list(theirs.std)}, and data of pictures by 0.5 and 0.5: this model cannot be "
+            "measured on them; `addnorm classify` reads files as the folder says"
+        )
 
 
 def _is_foreign(run: Run) -> bool:
