@@ -116,7 +116,7 @@ def test_images_have_no_tokenizer() -> None:
     assert run.evaluate(Corpus(images))["examples"] == 2
     with pytest.raises(InputError, match="images have no tokenizer"):
         train(config, Corpus(images), tokenizer="char", steps=1, progress=False)
-    with pytest.raises(InputError, match="no tokenizer"):
+    with pytest.raises(InputError, match="this model reads images, not text"):
         run.classify("a")
 
 
