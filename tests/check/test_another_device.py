@@ -7,7 +7,7 @@ from torch import Tensor
 from addnorm.check.another_device import NEEDS_VALUES, another_device
 from addnorm.check.case import Case
 from addnorm.check.comparison import CellResult, run_comparisons
-from addnorm.check.matrix import USUAL, Cell
+from addnorm.check.matrix import AROUND_MIXERS, USUAL, Cell
 from addnorm.nn.norms import LayerNorm
 
 
@@ -20,6 +20,15 @@ def result_of(family: str, **parts: str) -> CellResult:
 @pytest.mark.parametrize("position", ["rotary", "alibi", "transformer_xl"])
 def test_models_run_there(family: str, position: str) -> None:
     result = result_of(family, position=position)
+    assert result.failed is None
+    assert result.compared == (2 if family == "encoder" else 5)
+
+
+@pytest.mark.parametrize("mixer", ["rnn", "lstm", "gru", "convolutions"])
+@pytest.mark.parametrize("family", ["decoder", "encoder"])
+def test_mixers_run_there(family: str, mixer: str) -> None:
+    cell = Cell(family=family, parts=tuple((a, USUAL[a]) for a in AROUND_MIXERS), mixer=mixer)  # type: ignore[arg-type]
+    result = run_comparisons(cell.id, another_device(Case.of(cell)))
     assert result.failed is None
     assert result.compared == (2 if family == "encoder" else 5)
 

@@ -1,6 +1,7 @@
 """Comparisons fail for any deliberate error in models or definitions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from addnorm.check import compare
 from addnorm.check.compare import compare_cell
 from addnorm.check.definition import positions as defined_positions
 from addnorm.check.matrix import USUAL, Cell
-from addnorm.nn import context, norms, recurrent
+from addnorm.nn import context, norms
 from addnorm.nn.attention import differential, kernels, outputs, tiles
 from addnorm.nn.cache import KVCache, SegmentMemory, SelfCache
 from addnorm.nn.feedforward import FeedForward
@@ -20,6 +21,7 @@ from addnorm.nn.masks import Blocks, Causal, Padding, Prefix, Segments, Window
 from addnorm.nn.moe import MixtureOfExperts
 from addnorm.nn.norms import LayerNorm
 from addnorm.nn.positions import YaRNScaling, alibi, kerple, rotary
+from addnorm.nn.recurrent import Recurrent
 from addnorm.nn.residuals import PreNorm
 
 Patch = pytest.MonkeyPatch
@@ -122,7 +124,12 @@ def _gates_not_shared_out(patch: Patch) -> None:
 
 
 def _state_crosses_texts(patch: Patch) -> None:
-    patch.setattr(recurrent, "unbroken", lambda ctx: True)
+    forward = Recurrent.forward
+    patch.setattr(
+        Recurrent,
+        "forward",
+        lambda self, x, ctx, cache=None: forward(self, x, replace(ctx, several=False), cache),
+    )
 
 
 def _slopes_upside_down(patch: Patch) -> None:
@@ -296,7 +303,7 @@ MUTATIONS: list[tuple[Callable[[Patch], None], str, str]] = [
         "decoder/none/layernorm/post/scaled_dot/mha/full/default_core/plain_output/moe",
         "logits",
     ),
-    (_state_crosses_texts, "decoder/none/layernorm/post/lstm/mlp", "left padding"),
+    (_state_crosses_texts, "decoder/none/layernorm/post/lstm/mlp", "documents"),
     (
         _slopes_upside_down,
         "encoder/alibi/layernorm/post/scaled_dot/mha/full/default_core/plain_output/gated",

@@ -27,7 +27,8 @@ EACH = pytest.mark.parametrize("config", RECORDS, ids=NAMES)
 PADDING, TOKEN, BEGIN = 0, 1, 2
 """What a slot holds: nothing, a token of the text before it, or the first token of a text."""
 ROW = st.lists(st.integers(PADDING, BEGIN), min_size=7, max_size=7)
-SLOTS = st.lists(ROW, min_size=1, max_size=3)
+ROW_OF_ONE = st.lists(st.integers(PADDING, TOKEN), min_size=7, max_size=7)
+SLOTS = st.one_of(st.lists(row, min_size=1, max_size=3) for row in (ROW, ROW_OF_ONE))
 FEW = settings(max_examples=12)
 
 
@@ -38,7 +39,7 @@ def build(config: ConvolutionConfig, *, causal: bool) -> Convolution:
 def passing(slots: Tensor, start: int = 0, end: int | None = None) -> Context:
     """The pass over the slots from `start` to `end`, those before them being cached."""
     seen = slots[:, :end]
-    valid, segments = seen != PADDING, (seen == BEGIN).cumsum(1)
+    valid, segments = seen != PADDING, (seen == BEGIN).cumsum(1) if (slots == BEGIN).any() else None
     return context(len(seen), seen.shape[1] - start, valid=valid, segments=segments, past=start)
 
 

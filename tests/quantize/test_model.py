@@ -1,11 +1,12 @@
 """Whole models: every scheme near the model, loaded again to the bit, and plain again."""
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model
@@ -179,3 +180,16 @@ def test_which_schemes_are_calibrated() -> None:
 )
 def test_groups_fill_rows(d_in: int, wanted: int, size: int) -> None:
     assert group_size_for(d_in, wanted) == size
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_quantised_recurrence_continues_after_padding(cell: Literal["lstm", "gru"]) -> None:
+    config = DecoderConfig(d_model=64, n_layers=1, attention=RecurrentConfig(cell=cell))
+    model = quantize(config.build(40).eval(), Int8Config(activations=WeightsOnlyConfig()))
+    tokens = torch.randint(40, (2, 7))
+    valid = torch.tensor([[1, 1, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 0, 1]]).bool()
+    cache = model.new_cache()
+    parts = [model(tokens[:, :4], valid[:, :4], cache=cache)]
+    parts += [model(tokens[:, 4:], valid, cache=cache)]
+    expected = model(tokens, valid)
+    assert_close(torch.cat(parts, 1)[valid], expected[valid])

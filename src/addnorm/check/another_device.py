@@ -19,16 +19,12 @@ from addnorm.check.comparison import Comparison
 from addnorm.check.matrix import Cell
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.attention.flex import FlexCore
-from addnorm.nn.convolution import Convolution
 from addnorm.nn.moe import MixtureOfExperts
-from addnorm.nn.recurrent import Recurrent
 
 ANOTHER = torch.device("meta")
 
 NEEDS_VALUES: Mapping[type, str] = {
     MixtureOfExperts: "sizes of the experts' groups are counted",
-    Recurrent: "lengths of runs are read where rows have padding or several texts",
-    Convolution: "lengths of runs are read where rows have padding or several texts",
     FlexCore: "its kernel is compiled for the device",
 }
 """The modules that cannot run without values, with the reason; models with others have to."""

@@ -32,7 +32,8 @@ class Context:
     Slots are plain indices into the sequence as stored (see `masks`); the new tokens come last.
     `kv_positions` gives the position of each slot as masks and position encodings see it: padding
     is skipped, and every segment restarts at 0. `kv_valid` marks the real tokens; None means all.
-    Where positions were given, `tree` says that the tokens before one may be anywhere.
+    Where positions were given, `tree` says that the tokens before one may be anywhere. `several`
+    says that a row may hold several texts; otherwise its real tokens continue one.
     `statistics` are those by which windows of a series were normalised, for a head to restore.
     """
 
@@ -43,6 +44,7 @@ class Context:
     mask: Mask
     kv_valid: Bool[Tensor, "batch kv_seq"] | None = None
     tree: bool = False
+    several: bool = False
     memory: Memory | None = None
     statistics: WindowStatistics | None = None
 
@@ -103,6 +105,7 @@ class Context:
             mask=mask.at(positions),
             kv_valid=valid,
             tree=tree,
+            several=tree or segments is not None,
         )
 
     def restrict(self, pattern: Mask) -> "Context":

@@ -3,9 +3,10 @@
 from typing import Annotated, Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.context import Context
@@ -13,7 +14,7 @@ from addnorm.nn.feedforward import ACTIVATIONS, Activation
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
-from addnorm.nn.recurrent import Runs, StateCache, before_row, put, unbroken
+from addnorm.nn.recurrent import Compacted, StateCache
 from addnorm.nn.types import Hidden
 
 
@@ -57,42 +58,56 @@ class Convolution(nn.Module):
         if not x.numel():
             return x
         past = self.new_cache().state(x) if cache is None else cache.state(x)
-        if unbroken(ctx):
-            ahead = x.new_zeros(len(x), self.right, x.shape[2])
-            line = torch.cat([before_row(ctx, past), x, ahead], dim=1)
-            y = self.out_proj(self.convolve(line))
-            state = line[:, line.shape[1] - self.left :]
-        else:
-            y, state = self._by_runs(x, Runs.of(ctx), past)
+        rows = Compacted.of(ctx)
+        ahead = x.new_zeros(len(x), self.right, x.shape[2])
+        line = torch.cat([rows.before(past), rows.gather(x), ahead], dim=1)
+        text = self._texts(rows) if ctx.several else None
+        y = rows.scatter(self.out_proj(self.convolve(line, text)))
         if cache is not None:
-            cache.keep(state)
+            cache.keep(rows.after(past, self._kept(line, text, rows)))
         return y
 
     def convolve(
-        self, line: Float[Tensor, "batch line d_model"]
+        self, line: Float[Tensor, "batch line d_model"], text: Int[Tensor, "batch line"] | None
     ) -> Float[Tensor, "batch seq width"]:
-        """`act(concat_k(…))` for all tokens but the first `left` and last `right`."""
-        channels, size = line.mT, line.shape[1]
-        maps = [
-            conv(channels[..., self.left - left : size - self.right + right])
-            for conv, (left, right) in zip(self.conv, self.taps, strict=True)
-        ]
-        return self.activation(torch.cat(maps, dim=1)).mT
+        """`act(concat_k(…))` for all tokens but the first `left` and last `right`.
 
-    def _by_runs(self, x: Hidden, runs: Runs, past: Tensor) -> tuple[Tensor, Tensor]:
-        """Convolve all runs as one sequence, each after its `left` earlier inputs (or zeros)."""
-        before = torch.arange(self.left, device=x.device)
-        gaps = torch.arange(len(runs), device=x.device) * self.left
-        places = torch.arange(len(runs.slot), device=x.device) + gaps[runs.run]
-        size = len(runs.slot) + len(runs) * self.left
-        if not size:
-            return torch.zeros_like(x), past
-        line = put(runs.gather(x), places + self.left, size + self.right)
-        kept = ((runs.start + gaps)[:, None] + before).flatten()
-        line = line.index_copy(0, kept, runs.before(past).flatten(0, 1))
-        y = self.out_proj(self.convolve(line[None])[0].index_select(0, places))
-        ends = line[(runs.start + runs.length + gaps)[:, None] + before]
-        return runs.scatter(y), runs.after(past, ends)
+        Where `text` tells several texts of a row apart, a tap sees zero beyond its own.
+        """
+        size = line.shape[1]
+        maps = list[Tensor]()
+        for conv, (left, right) in zip(self.conv, self.taps, strict=True):
+            assert isinstance(conv, nn.Conv1d)
+            reach = slice(self.left - left, size - self.right + right)
+            if text is None:
+                maps.append(conv(line[:, reach].mT).mT)
+                continue
+            windows, texts = (
+                each[:, reach].unfold(1, left + right + 1, 1) for each in (line, text)
+            )
+            apart = texts != texts[..., left, None]
+            windows = windows.masked_fill(apart[:, :, None], 0.0)
+            maps.append(F.linear(windows.flatten(2), conv.weight.flatten(1), conv.bias))
+        return self.activation(torch.cat(maps, dim=-1))
+
+    def _texts(self, rows: Compacted) -> Int[Tensor, "batch line"]:
+        """The number of each token's text in its row; 0 continues an earlier one."""
+        number = rows.begins.cumsum(1)
+        earlier, last = number.new_zeros(len(number), self.left), number[:, -1:]
+        return torch.cat([earlier, number, last.expand(-1, self.right)], dim=1)
+
+    def _kept(
+        self,
+        line: Float[Tensor, "batch line d_model"],
+        text: Int[Tensor, "batch line"] | None,
+        rows: Compacted,
+    ) -> Float[Tensor, "batch left d_model"]:
+        """The last inputs of each row's last text, with zero before its first."""
+        places = rows.length[:, None] + torch.arange(self.left, device=line.device)
+        kept = line.gather(1, places[..., None].expand(-1, -1, line.shape[2]))
+        if text is None:
+            return kept
+        return kept.masked_fill((text.gather(1, places) != text[:, -1:])[..., None], 0.0)
 
     def new_cache(self) -> StateCache:
         """An empty cache for the inputs that the next token's kernel still covers."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from addnorm.config import config
@@ -48,6 +49,85 @@ class StateCache:
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order; rows may repeat."""
         self._state = None if self._state is None else self._state.index_select(0, rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compacted:
+    """A forward pass with the real tokens of every row first, in their order, and padding last.
+
+    All shapes are those of the batch, so that nothing waits for a value; on the CPU, which never
+    waits, rows that turn out to have no padding are left as they are.
+    """
+
+    order: Int[Tensor, "batch seq"] | None
+    """The slot of each place; None without padding."""
+    length: Int[Tensor, " batch"]
+    """The number of real tokens of each row."""
+    positions: Int[Tensor, "batch seq"]
+
+    @classmethod
+    def of(cls, ctx: Context) -> "Compacted":
+        """The real tokens of a forward pass."""
+        positions = ctx.positions.expand(ctx.batch, -1)
+        valid = ctx.valid
+        if valid is None or (valid.device.type == "cpu" and bool(valid.all())):
+            length = torch.full_like(positions[:, 0], positions.shape[1])
+            return cls(order=None, length=length, positions=positions)
+        order = (~valid).long().argsort(dim=1, stable=True)
+        return cls(order=order, length=valid.sum(1), positions=positions.gather(1, order))
+
+    @property
+    def places(self) -> Int[Tensor, " seq"]:
+        """The places of a row, from 0."""
+        return torch.arange(self.positions.shape[1], device=self.positions.device)
+
+    @property
+    def real(self) -> Bool[Tensor, "batch seq"]:
+        """Which places hold a token."""
+        return self.places < self.length[:, None]
+
+    @property
+    def begins(self) -> Bool[Tensor, "batch seq"]:
+        """Which places hold the first token of a text."""
+        return self.real & (self.positions == 0)
+
+    def gather(self, x: Hidden) -> Hidden:
+        """The tokens in this order, with zero at padding."""
+        if self.order is None:
+            return x
+        return _in_order(x, self.order).masked_fill(~self.real[..., None], 0.0)
+
+    def scatter(self, tokens: Hidden) -> Hidden:
+        """The tokens back in their slots, with zero at padding."""
+        if self.order is None:
+            return tokens
+        tokens = tokens.masked_fill(~self.real[..., None], 0.0)
+        return _in_order(tokens, self.order.argsort(dim=1))
+
+    def turn(self, tokens: Hidden) -> Hidden:
+        """Reverse the real tokens of every row."""
+        if self.order is None:
+            return tokens.flip(1)
+        from_the_end = self.length[:, None] - 1 - self.places
+        return _in_order(tokens, torch.where(self.real, from_the_end, self.places))
+
+    def before(self, state: State) -> State:
+        """The initial state of each row: zero at the start of a text."""
+        return state.masked_fill(self.begins[:, :1, None], 0.0)
+
+    def after(self, state: State, ends: State) -> State:
+        """The state of each row after its last token; unchanged for a row of padding only."""
+        if self.order is None:
+            return ends
+        return torch.where((self.length > 0)[:, None, None], ends.to(state.dtype), state)
+
+
+def _in_order(x: Hidden, order: Int[Tensor, "batch seq"]) -> Hidden:
+    """The tokens of each row in this order."""
+    if x.shape[1] == 1:
+        return x
+    first = torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
+    return x.flatten(0, 1).index_select(0, (first + order).flatten()).unflatten(0, order.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +211,13 @@ def put(
     return tokens.new_zeros(size, tokens.shape[1]).index_copy(0, places, tokens)
 
 
-def unbroken(ctx: Context) -> bool:
-    """Whether every row is a single run without padding, so that the batch needs no rearranging."""
-    padded = ctx.valid is not None and not bool(ctx.valid.all())
-    return not padded and not bool((ctx.positions[:, 1:] == 0).any())
+@runtime_checkable
+class StoredOtherwise(Protocol):
+    """A recurrent layer whose weights are stored in another form, such as with fewer bits."""
 
-
-def before_row(ctx: Context, state: State) -> State:
-    """The initial state of each row of an unbroken batch."""
-    return state.masked_fill((ctx.positions[:, :1] == 0)[..., None], 0.0)
+    def plain(self) -> nn.RNNBase:
+        """The layer with plain weights."""
+        ...
 
 
 class Recurrent(nn.Module):
@@ -185,20 +263,37 @@ class Recurrent(nn.Module):
         if not x.numel():
             return x
         past = None if cache is None else cache.state(x)
-        if unbroken(ctx):
-            begin = None if past is None else before_row(ctx, past)
-            hidden, state = self._hidden(x, lambda k, y: _read(k, y, begin), lambda y: y.flip(1))
-            y = self.out_proj(hidden)
-        elif len(runs := Runs.of(ctx)):
-            tokens = runs.gather(x)
-            hidden, state = self._hidden(tokens, lambda k, y: _scan(k, y, runs, past), runs.turn)
-            y = runs.scatter(self.out_proj(hidden))
-            state = state if past is None else runs.after(past, state)
-        else:
-            return torch.zeros_like(x)
-        if cache is not None:
+        read = self._read_texts if ctx.several else self._read_rows
+        y, state = read(x, ctx, past)
+        if cache is not None and state is not None:
             cache.keep(state)
         return y
+
+    def _read_rows(
+        self, x: Hidden, ctx: Context, past: State | None
+    ) -> tuple[Hidden, State | None]:
+        """The outputs and the final state of rows of one text each; nothing is waited for."""
+        rows = Compacted.of(ctx)
+        tokens, begin = rows.gather(x), None if past is None else rows.before(past)
+        hidden, end = self._hidden(tokens, lambda k, y: _read(k, y, begin), rows.turn)
+        y = rows.scatter(self.out_proj(hidden))
+        if past is None or begin is None:
+            return y, None
+        if rows.order is not None and x.shape[1] > 1:
+            end = _end(self.ahead, tokens, hidden, begin, rows)
+        return y, rows.after(past, end)
+
+    def _read_texts(
+        self, x: Hidden, ctx: Context, past: State | None
+    ) -> tuple[Hidden, State | None]:
+        """The same of rows of several texts, whose lengths are waited for."""
+        runs = Runs.of(ctx)
+        if not len(runs):
+            return torch.zeros_like(x), None
+        tokens = runs.gather(x)
+        hidden, state = self._hidden(tokens, lambda k, y: _scan(k, y, runs, past), runs.turn)
+        y = runs.scatter(self.out_proj(hidden))
+        return y, None if past is None else runs.after(past, state)
 
     def _hidden(
         self,
@@ -271,6 +366,36 @@ def _run(
         hidden, end = kernel(tokens, slots if len(slots) == 1 else slots.split(1))
     hidden = hidden.data if isinstance(hidden, PackedSequence) else hidden
     return hidden, torch.cat(end if isinstance(end, tuple) else [end]).transpose(0, 1)
+
+
+def _end(
+    kernel: nn.Module,
+    tokens: Hidden,
+    hidden: Float[Tensor, "batch seq d_state"],
+    begin: State,
+    rows: Compacted,
+) -> State:
+    """The state after the last real token of each row, where padding follows it.
+
+    `h` is among the hidden states. With all of them known, so are the gates, and an LSTM's
+    `c_n = Σ_t i_t g_t Π_{t<s≤n} f_s` with `c_0` for `i_0 g_0`.
+    """
+    last = (rows.length - 1).clamp(min=0)[:, None]
+    h = hidden.gather(1, last[..., None].expand(-1, -1, hidden.shape[2]))
+    if begin.shape[1] == 1:
+        return h
+    earlier = torch.cat([begin[:, :1].to(hidden.dtype), hidden[:, :-1]], dim=1)
+    plain = kernel.plain() if isinstance(kernel, StoredOtherwise) else kernel
+    named = dict(plain.named_parameters())
+    driven = F.linear(tokens, named["weight_ih_l0"], named.get("bias_ih_l0"))
+    gates = driven + F.linear(earlier, named["weight_hh_l0"], named.get("bias_hh_l0"))
+    i, f, g, _ = gates.to(begin.dtype).chunk(4, dim=-1)
+    real = rows.real[..., None]
+    log_f = torch.where(real, F.logsigmoid(f), 0.0)
+    to_the_end = log_f.flip(1).cumsum(1).flip(1)
+    c = (torch.where(real, i.sigmoid() * g.tanh(), 0.0) * (to_the_end - log_f).exp()).sum(1)
+    c = c + begin[:, 1] * to_the_end[:, 0].exp()
+    return torch.stack([h[:, 0].to(c.dtype), c], dim=1)
 
 
 def _scan(

@@ -63,7 +63,11 @@ class QuantizedRecurrence(nn.Module):
         self._kernel = (copy.deepcopy(kernel).to("meta"),)  # in a tuple, so that it is no child
 
     def forward(self, x: Any, state: Any = None) -> tuple[Any, Any]:
-        return self.with_weights(lambda matrix: nn.Parameter(matrix.dequantized(), False))(x, state)
+        return self.plain()(x, state)
+
+    def plain(self) -> nn.RNNBase:
+        """A plain layer with the numbers that the matrices stand for."""
+        return self.with_weights(lambda matrix: nn.Parameter(matrix.dequantized(), False))
 
     def with_weights(self, weight: Callable[[Matrix], nn.Parameter]) -> nn.RNNBase:
         """A plain layer with these weights in place of the matrices."""
