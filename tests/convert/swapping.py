@@ -67,11 +67,12 @@ def swap(
     vocab: int = VOCAB,
     layers: Mapping[str, Sequence[int]] | None = None,
     old: Model | None = None,
+    dtype: torch.dtype = torch.float64,
     **changes: Any,
 ) -> Swapped:
     old = random(old_config) if old is None else old
     config = config_with_folding(old, old_config, replace(old_config, **changes))
-    new = built(config, vocab)
+    new = built(config, vocab).to(dtype)
     return Swapped(old, new, config, transfer_weights(old, old_config, new, config, layers))
 
 

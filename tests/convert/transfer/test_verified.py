@@ -1,17 +1,19 @@
 """A claim of equality holds: every part, placement and swap, on inputs of our own choosing."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from tests.convert.swapping import KINDS, PARTS, difference, random, said, swap
 from torch import nn
 
+from addnorm.config import config
 from addnorm.convert.transfer.verified import unequal
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
+from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -131,6 +133,21 @@ def test_forecasters(pooling: Any, variables: Any) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
 
 
+class MeanGate(nn.Module):
+    """`heads (1 + mean(x))`: reads the norm without a weight."""
+
+    def forward(self, heads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return heads * (1 + x.mean(-1))[:, None, :, None]
+
+
+@config
+class MeanGateConfig:
+    kind: Literal["mean_gate"] = "mean_gate"
+
+    def build(self, d_model: int, heads: HeadShape, layer: int) -> MeanGate:
+        return MeanGate()
+
+
 class Wrong(nn.Module):
     """A layer whose output is a little off."""
 
@@ -173,3 +190,22 @@ def test_exits_are_compared_and_what_does_not_run_is_not_verified() -> None:
     one = random(forecaster)
     wrong = replace(forecaster, input=replace(series, look_back=30))
     assert "could not be verified: the series makes" in (unequal(one, one, wrong) or "")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("beta", [1e-3, 1.0])
+def test_a_narrow_type_hides_no_lost_beta(dtype: torch.dtype, beta: float) -> None:
+    """A gate that reads the norm through its mean takes β where no weight can take it back."""
+    old = replace(KINDS["decoder"], attention=replace(HEADS, output=MeanGateConfig()))
+    model = random(old)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.bias"):
+                parameter.copy_(beta * torch.ones_like(parameter))
+    swapped = swap(old, old=model.to(dtype), dtype=dtype, norm=RMSNormConfig(eps=1e-5))
+    [reason] = swapped.report.changed
+    assert "not the same function: the outputs differ by up to" in reason
+    plain = random(KINDS["decoder"]).to(dtype)
+    swapped = swap(KINDS["decoder"], old=plain, dtype=dtype, norm=RMSNormConfig(eps=1e-5))
+    assert swapped.report.changed == ()
+    assert {one.dtype for one in swapped.new.parameters()} == {dtype}

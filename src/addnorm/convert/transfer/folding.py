@@ -6,16 +6,16 @@ its variance is its mean square, and the two norms agree except for β. Since `W
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
+from addnorm.convert.transfer.readers import Reader
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
-from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
@@ -32,34 +32,10 @@ from addnorm.parts import kind_of
 
 Weights = dict[str, Tensor]
 
-NORM_READERS = (
-    (
-        r"(.*)\.attention_residual\.norm",
-        r"\1\.attention\.([qkv]_proj\.weight|(ahead|back)\.weight_ih_l0|conv\.\d+\.weight"
-        r"|output\..*)",
-    ),
-    (
-        r"(.*)\.cross_attention_residual\.norm",
-        r"\1\.cross_attention\.(q_proj\.weight|output\..*)",
-    ),
-    (
-        r"(.*)\.feedforward_residual\.norm",
-        r"\1\.feedforward\.(experts\.\d+\.)?(up_proj|gate_proj|router)\.weight",
-    ),
-    (
-        r"(.*blocks\.\d+)\.norm",
-        r"\1\.(attention\.([qkv]_proj\.weight|(ahead|back)\.weight_ih_l0|conv\.\d+\.weight"
-        r"|output\..*)|cross_attention\.(q_proj\.weight|output\..*)"
-        r"|feedforward\.(experts\.\d+\.)?(up_proj|gate_proj|router)\.weight)",
-    ),
-    (r"encoder\.norm", r"decoder\.blocks\.\d+\.cross_attention\.[kv]_proj\.weight"),
-    (r"(?:stack|decoder)\.norm", r"head\.(proj\.|transform\.proj\.)?weight"),
-    (r"(exits\.\d+)\.norm", r"\1\.head\.(proj\.|transform\.proj\.)?weight"),
+NORMS = re.compile(
+    r"(.*blocks\.\d+|exits\.\d+|encoder|decoder|stack)\.((cross_)?(attention|feedforward)_residual\.)?norm"
 )
-"""The norms to fold, and the weights that read the output of each."""
-
-NO_BIAS = re.compile(r".*\.((router|conv\.\d+)\.weight|output\..*)")
-"""Readers that cannot absorb β: routers and gates have no bias, and convolutions pad with zeros."""
+"""The norms to fold."""
 
 WRITERS_ON_LAST_AXIS = re.compile(
     r"(\w+_)?embed\.(tokens\.weight|types\.weight|class_token|positions)"
@@ -140,16 +116,16 @@ def _mixer(mixer: Any) -> Any:
             return mixer if mixer.bias else replace(mixer, bias=True, out_bias=out)
         case RecurrentConfig():
             return replace(mixer, bias=True)
-        case _:
-            assert isinstance(mixer, ConvolutionConfig)
+        case _:  # a convolution, which pads with zeros, or a custom part
             return mixer
 
 
 def _feedforward(layer: Any) -> Any:
     if isinstance(layer, MixtureOfExpertsConfig):
         return replace(layer, expert=_feedforward(layer.expert))
-    assert isinstance(layer, FeedForwardConfig | GatedFeedForwardConfig)
-    return replace(layer, bias=True)
+    if isinstance(layer, FeedForwardConfig | GatedFeedForwardConfig):
+        return replace(layer, bias=True)
+    return layer  # a custom part
 
 
 def _head(head: HeadConfig) -> HeadConfig:
@@ -177,42 +153,42 @@ class FoldingReport:
 
 
 def nonzero_betas(weights: Mapping[str, Tensor]) -> Weights:
-    """The non-zero β of the norms in the model's stacks, by norm name."""
+    """The non-zero β of the norms in the model's stacks and exits, by norm name."""
     named = ((name.removesuffix(".bias"), one) for name, one in weights.items())
     return {
         norm: one
         for norm, one in named
-        if f"{norm}.bias" in weights and _reader_pattern(norm) is not None and bool(one.any())
+        if f"{norm}.bias" in weights and NORMS.fullmatch(norm) and bool(one.any())
     }
 
 
 def fold_layernorm(
-    weights: Weights, beta: Mapping[str, Tensor], model: ModelConfig
+    weights: Weights,
+    beta: Mapping[str, Tensor],
+    model: ModelConfig,
+    read_by: Mapping[str, Sequence[Reader]],
 ) -> FoldingReport:
-    """Centre what writes to the residual stream, and move β into the readers' biases, in place."""
+    """Centre what writes to the residual stream, and move β into the readers' biases, in place.
+
+    `read_by` names the readers of each norm (see `readers`).
+    """
     how: dict[str, str] = {}
     for name in weights:
         axis = _axis(name, model)
         if axis is not None:
-            wide = weights[name].double()
-            weights[name] = (wide - wide.mean(axis, keepdim=True)).to(weights[name].dtype)
+            weights[name] = weights[name] - weights[name].mean(axis, keepdim=True)
             how[name] = "centred"
     dropped: list[str] = []
-    for norm, shift in beta.items():
-        if f"{norm}.weight" not in weights:
-            continue
-        readers = _readers(norm, weights)
-        dropped += [] if readers else [norm]
-        for reader in readers:
-            bias = re.sub(r"weight(?=[^.]*$)", "bias", reader)
-            if bias not in weights or NO_BIAS.fullmatch(reader):
-                dropped.append(reader)
+    for norm, found in read_by.items():
+        dropped += [] if found else [norm]
+        for reader in found:
+            if reader.bias is None:
+                dropped.append(reader.weight)
                 continue
-            patches = weights[reader].shape[1] // len(shift)  # side by side, in a flat head
-            added = weights[reader].double() @ shift.double().repeat(patches)
-            added = added * _scale(reader, model)
-            weights[bias] = (weights[bias].double() + added).to(weights[bias].dtype)
-            how[bias] = "β added"
+            weight = weights[reader.weight]
+            shift = beta[norm].repeat(weight.shape[1] // len(beta[norm]))  # of a flat head
+            weights[reader.bias] = weights[reader.bias] + reader.factor * (weight @ shift)
+            how[reader.bias] = "β added"
     return FoldingReport(how, tuple(dropped))
 
 
@@ -225,26 +201,3 @@ def _axis(name: str, model: ModelConfig) -> int | None:
     if WRITERS_ON_LAST_AXIS.fullmatch(name) or (learned and TABLE.fullmatch(name)):
         return -1
     return 0 if WRITERS_ON_FIRST_AXIS.fullmatch(name) else None
-
-
-def _reader_pattern(norm: str) -> str | None:
-    for pattern, readers in NORM_READERS:
-        if found := re.fullmatch(pattern, norm):
-            inside = re.escape(found[1]) if found.groups() else ""
-            return readers.replace(r"\1", inside)
-    return None
-
-
-def _readers(norm: str, weights: Iterable[str]) -> list[str]:
-    """The weights that read a norm's output; for a head with a transform, only the transform."""
-    pattern = _reader_pattern(norm)
-    found = [name for name in weights if pattern is not None and re.fullmatch(pattern, name)]
-    transforms = [name for name in found if "transform" in name]
-    return transforms or found
-
-
-def _scale(reader: str, model: ModelConfig) -> float:
-    """The factor on a reader's outputs before its bias is added."""
-    head = re.fullmatch(r"(exits\.\d+\.)?head\.weight", reader) is not None
-    scaled = isinstance(model.head, TokenHeadConfig) and model.head.scale == "sqrt"
-    return model.d_model**-0.5 if head and scaled else 1.0

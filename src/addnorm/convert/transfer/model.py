@@ -5,12 +5,13 @@ changing the function), folded (changed so that the function stays the same), de
 old weights, with a different function) or new.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from addnorm.convert.core.family import differences, explicit, explicit_differences
 from addnorm.convert.core.known import required_eps
@@ -22,6 +23,7 @@ from addnorm.convert.transfer.folding import (
     nonzero_betas,
     with_folding_targets,
 )
+from addnorm.convert.transfer.readers import readers
 from addnorm.convert.transfer.rules import Kind, Origin, TransferContext, norm_of, transfer_weight
 from addnorm.convert.transfer.verified import unequal
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
@@ -86,32 +88,47 @@ def transfer_weights(
     """Transfer the weights of `old` to `new`, and report the origin of each.
 
     By default `layers` are evenly spaced. The rules are in `RULES`; LayerNorm is folded last, into
-    the transferred weights. Where nothing should have changed, this is verified on random inputs.
+    the transferred weights. All is computed in float64, and rounded once, to the dtype of `new`.
+    Where nothing should have changed, this is verified on random inputs, before the rounding and
+    after it.
     Raises `InputError` if `old` does not match `old_config`.
     """
-    state = _state(old, old_config)
+    state = {name: _wide(one) for name, one in _state(old, old_config).items()}
     counts = layer_counts(old_config), layer_counts(new_config)
     chosen = {name: evenly_spaced_layers(counts[0][name], n) for name, n in counts[1].items()}
     chosen |= {name: tuple(places) for name, places in (layers or {}).items()}
     source_names = {new_name for name in _named(old) for new_name in _renamed(name, chosen)}
     source = {new_name: one for name, one in state.items() for new_name in _renamed(name, chosen)}
-    targets = _named(new)
+    wide = copy.deepcopy(new).cpu().double()
+    targets = _named(wide)
     context = TransferContext(old_config, new_config, source, targets)
     weights: Weights = {}
     origins: dict[str, Origin] = {}
     for name in targets:
         weights[name], origins[name] = transfer_weight(context, name)
-    changed = _fold(context, weights, origins)
+    changed = _fold(context, weights, origins, wide)
+    rounded = _named(new)
     for name, one in targets.items():
         one.copy_(weights[name])
+        rounded[name].copy_(weights[name])
     unused = tuple(sorted(source_names - context.used))
     changed += _moved(counts[0], chosen) + _resized(context)
     changed += _different(
         _EquivalenceCheck(context, origins, unused), {one.partition(":")[0] for one in changed}
     )
-    if not changed and (why := unequal(old, new, new_config)) is not None:
-        changed = [f"not the same function: {why}"]
+    for model in (wide, new):  # as computed, and as rounded
+        if not changed and (why := unequal(old, model, new_config)) is not None:
+            after = (
+                ""
+                if model is wide
+                else f"rounded to {str(next(new.parameters()).dtype).removeprefix('torch.')}, "
+            )
+            changed = [f"not the same function: {after}{why}"]
     return TransferReport(origins, unused, tuple(dict.fromkeys(changed)))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.cpu().double() if x.is_floating_point() else x.cpu()
 
 
 def _state(old: Model, config: ModelConfig) -> Weights:
@@ -168,7 +185,9 @@ def _renamed(name: str, layers: Layers) -> Iterator[str]:
 # Checks whether the function stays the same.
 
 
-def _fold(context: TransferContext, weights: Weights, origins: dict[str, Origin]) -> list[str]:
+def _fold(
+    context: TransferContext, weights: Weights, origins: dict[str, Origin], new: Model
+) -> list[str]:
     """Fold LayerNorm into RMSNorm if required; return the reasons why it is not exact, if any."""
     if not folds_layernorm(context.old, context.new):
         return []
@@ -176,7 +195,8 @@ def _fold(context: TransferContext, weights: Weights, origins: dict[str, Origin]
     if (why := folding_obstacle(context.old, context.new)) is not None:
         lost = "β dropped, not exact" if beta else "not exact"
         return [f"norm: layernorm → {kind_of(context.new.norm)}: {lost}: {why}"]
-    done = fold_layernorm(weights, beta, context.new)
+    norms = [norm for norm in beta if f"{norm}.weight" in weights]
+    done = fold_layernorm(weights, beta, context.new, readers(new, norms, context.new))
     context.used |= {f"{norm}.bias" for norm in beta}
     for name, origin in origins.items():
         model_norm = norm_of(context.new, name) is context.new.norm
