@@ -1,7 +1,9 @@
 """Pictures and sound for Hugging Face folders, beside `transformers` on tiny random models."""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,20 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.conftest import addnorm as addnorm
+from tests.runs.tiny import quiet
 from torch.testing import assert_close
 
 from addnorm.convert.preprocessing import Pictures, preprocessing_of
+from addnorm.data import ImageFilesConfig
 from addnorm.errors import InputError
 from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.quantize import DynamicConfig, Int8Config
+from addnorm.runs.export import export_run
+from addnorm.runs.media import check_pictures
+from addnorm.runs.quantization import QuantizeOptions, quantize_run
 from addnorm.runs.run import Run
+from addnorm.runs.speech_prompt import speech_prompt
+from addnorm.runs.swap import SwapOptions, swap_run
 
 Command = Callable[..., tuple[int, str, str]]
 transformers: Any = pytest.importorskip("transformers")
@@ -281,3 +291,55 @@ def test_what_whisper_does_not_read(whisper: Path, tmp_path: Path, addnorm: Comm
         assert (code, out) == (2, ""), words
         assert said in err
         assert err.count("\n") == 1
+
+
+# Copies
+
+
+def _quantized(folder: Path, out: Path) -> None:
+    options = QuantizeOptions(scheme=Int8Config(activations=DynamicConfig()))
+    quantize_run(folder, out, options, {}, quiet())
+
+
+WRITERS: dict[str, Callable[[Path, Path], object]] = {
+    "save": lambda folder, out: Run.open(folder).save(out),
+    "swap": lambda folder, out: swap_run(
+        folder, out, SwapOptions(sets=("residual.kind=pre",)), {}, quiet()
+    ),
+    "quantize": _quantized,
+    "hf": lambda folder, out: export_run(Run.open(folder), out, to="hf"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_copy_reads_files_as_the_folder_does(name: str, vit: Path, tmp_path: Path) -> None:
+    WRITERS[name](vit, tmp_path / "out")
+    theirs, ours = (
+        preprocessing_of([folder], Run.open(folder).recipe.model)
+        for folder in (vit, tmp_path / "out")
+    )
+    assert theirs == ours
+    run = Run.open(tmp_path / "out")
+    data = ImageFilesConfig(train="train", image_size=(24, 24))
+    with pytest.raises(InputError, match="pixels are scaled by image_mean"):
+        check_pictures(replace(run, recipe=replace(run.recipe, data=data)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_copy_of_whisper_begins_its_texts_alike(
+    name: str, whisper: Path, tmp_path: Path, addnorm: Command
+) -> None:
+    folder, out = tmp_path / "whisper", tmp_path / "out"
+    shutil.copytree(whisper, folder)
+    file = folder / "generation_config.json"
+    keys = GENERATION["german"] | {"decoder_start_token_id": START, "eos_token_id": END}
+    file.write_text(json.dumps(keys))
+    WRITERS[name](folder, out)
+    assert speech_prompt([out]) == speech_prompt([folder])
+    clip = str(folder / "short.wav")
+    texts = [addnorm("generate", one, clip, "--max-new-tokens", "4") for one in (folder, out)]
+    assert texts[0][0] == texts[1][0] == 0, texts
+    if name != "quantize":
+        assert texts[0] == texts[1]

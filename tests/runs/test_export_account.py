@@ -11,9 +11,13 @@ import transformers
 from tests.runs.test_start import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
+from addnorm.data import AudioConfig, ImageFilesConfig
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 from addnorm.generate import SampleConfig
+from addnorm.models import EncoderConfig
+from addnorm.nn.heads import ClassificationHeadConfig
+from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.export import export_run
 from addnorm.runs.export_account import CARRIES, Form, facts_of, rest_of
 from addnorm.runs.run import Run
@@ -52,6 +56,7 @@ def _hf(out: Path) -> dict[str, Any]:
         "suppressed tokens": settings.bad_words_ids,
         "decoding": (settings.do_sample, settings.temperature, settings.top_k),
         "chat template": tokenizer.chat_template,
+        "maximum length": transformers.AutoConfig.from_pretrained(out).max_position_embeddings,
         "tokenizer": tokenizer.decode(tokenizer("To be", add_special_tokens=False).input_ids),
     }
 
@@ -66,6 +71,7 @@ def _gguf(out: Path) -> dict[str, Any]:
         "end tokens": [fields[name].contents() for name in ids if name in fields],
         "padding token": fields["tokenizer.ggml.padding_token_id"].contents(),
         "chat template": fields["tokenizer.chat_template"].contents(),
+        "maximum length": fields["gpt2.context_length"].contents(),
         "tokenizer": "To be" if "be" in tokens or "e" in tokens else "",
     }
 
@@ -105,7 +111,7 @@ def test_every_fact_is_carried_or_named(form: Form, folder: Path, tmp_path: Path
     facts = facts_of(run)
     assert facts.keys() == {
         *("start token", "end tokens", "padding token", "suppressed tokens"),
-        *("chat template", "decoding", "tokenizer"),
+        *("chat template", "decoding", "tokenizer", "maximum length"),
     }
     expected = facts | {"decoding": (True, 0.5, 3), "tokenizer": "To be"}
     assert facts["end tokens"] == ENDS
@@ -171,5 +177,23 @@ def test_classes_and_scales_are_in_the_account(tmp_path: Path) -> None:
     facts = facts_of(replace(run, scaling=scaling, variables=("load",)))
     assert facts["labels"] == list(run.labels)
     rest = json.loads(json.dumps(rest_of("onnx", facts)))
-    assert rest.keys() == {"labels", "scaling", "variables", "tokenizer"}
+    assert rest.keys() == {"labels", "scaling", "variables", "tokenizer", "maximum length"}
     assert rest_of("hf", facts).keys() == {"scaling", "variables"}
+
+
+def test_how_our_own_data_are_read_is_in_the_account(tmp_path: Path) -> None:
+    """A graph of pictures takes numbers from -1 to 1, and one of sound the features of frames."""
+    plain = Run.open(train_tiny(tmp_path, "classification"))
+    patches = PatchEmbeddingConfig(size=(8, 8), channels=1, patch=4)
+    model = EncoderConfig(d_model=8, n_layers=1, input=patches, head=ClassificationHeadConfig())
+    pictures = ImageFilesConfig(train="train", image_size=(8, 8), channels=1)
+    sound = AudioConfig(train="train", n_mels=20, sample_rate=8000)
+    for data, keys in (
+        (pictures, {"image_size": (8, 8), "channels": 1, "image_mean": 0.5, "image_std": 0.5}),
+        (sound, {"sample_rate": 8000, "n_mels": 20}),
+    ):
+        run = replace(plain, recipe=replace(plain.recipe, data=data, model=model), text=None)
+        facts = facts_of(run)
+        assert keys.items() <= facts["preprocessing of the data"].items()
+        for form in FORMS:
+            assert "preprocessing of the data" in rest_of(form, facts)

@@ -112,6 +112,19 @@ class Sound:
         return log_mel(torch.nn.functional.pad(waveform[0], (0, missing)), rate, self.n_mels)
 
 
+def written_preprocessing(places: Sequence[Path]) -> dict[str, Any]:
+    """What the first file of `places` says of reading pictures and sound; empty without one."""
+    file = find_file(places, NESTED, FILE)
+    return {} if file is None else dict(Settings.of(file.parent, file.name).tree)
+
+
+def copy_preprocessing(places: Sequence[Path], out: Path) -> None:
+    """Write the files of `places` that say how pictures and sound are read to a model's copy."""
+    for name in (FILE, NESTED):
+        if (file := find_file(places, name)) is not None:
+            (out / name).write_bytes(file.read_bytes())
+
+
 def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound:
     """How a folder reads the files of its model.
 

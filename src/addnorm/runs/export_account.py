@@ -9,6 +9,7 @@ from typing import Any, Literal
 from addnorm.atomic import atomic_write
 from addnorm.convert.core.modules import FILE as MODULES
 from addnorm.convert.core.modules import find_file
+from addnorm.convert.preprocessing import written_preprocessing
 from addnorm.convert.tokenizers.files import special_ids
 from addnorm.convert.tokenizers.layouts import generation_file, read_object
 from addnorm.data import ChatConfig
@@ -19,6 +20,7 @@ from addnorm.runs.chat_template import chat_template, template_of
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import SCALES
 from addnorm.runs.sentence_vectors import PROMPTS
+from addnorm.runs.speech_prompt import speech_keys
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 
@@ -41,10 +43,12 @@ CARRIES: dict[Form, set[str]] = {
     "hf": {
         *TOKEN_IDS.values(),
         *("tokenizer", "lower case", "chat template", "decoding", "labels"),
-        *("sentence-transformers modules", "prompts"),
+        *("sentence-transformers modules", "prompts", "maximum length"),
+        *("preprocessing", "language and task"),
     },
     "gguf": {
         *("tokenizer", "start token", "end tokens", "padding token", "chat template"),
+        "maximum length",
     },
     "ctranslate2": {
         *("tokenizer", "lower case", "start token", "start token of the decoder"),
@@ -84,11 +88,36 @@ def facts_of(run: Run) -> dict[str, Any]:
     if run.scaling is not None:
         facts["scaling"] = SCALES.dump_python(run.scaling, mode="json")
     facts |= {"variables": list(run.variables)} if run.variables else {}
+    facts |= {"maximum length": model.max_len} if run.text is not None else {}
+    facts |= _of_files(run)
     if not isinstance(model.head, SimilarityHeadConfig):
         for name, file in (("sentence-transformers modules", MODULES), ("prompts", PROMPTS)):
             if (found := find_file(run.places, file)) is not None:
                 facts[name] = json.loads(found.read_text(encoding="utf-8"))
     return facts
+
+
+def _of_files(run: Run) -> dict[str, Any]:
+    """How pictures or sound become a model's inputs, and what its texts begin with.
+
+    For how our own data are read, Hugging Face's folders have no place.
+    """
+    data = run.recipe.data
+    if run.medium not in ("images", "audio"):
+        return {}
+    if data is None:
+        named = {
+            "preprocessing": written_preprocessing(run.places),
+            "language and task": speech_keys(run.places) if run.medium == "audio" else {},
+        }
+        return {name: value for name, value in named.items() if value}
+    keys = ("image_size", "size_multiple", "channels", "sample_rate", "n_mels", "pool")
+    says: dict[str, Any] = {key: getattr(data, key) for key in keys if hasattr(data, key)}
+    if run.medium == "images":
+        says |= {"image_mean": 0.5, "image_std": 0.5, "rescale_factor": 1 / 255}
+    permuted = getattr(data, "permute_seed", None)
+    says |= {} if permuted is None else {"permute_seed": permuted}
+    return {"preprocessing of the data": says}
 
 
 def exported_template(run: Run) -> str | None:

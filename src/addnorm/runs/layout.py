@@ -20,6 +20,9 @@ AROUND = (
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "tokenizer_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "generation_config.json",
 )
 """What is around the weights: every copy of a run has all of it."""
 

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.convert.core.modules import find_file, places_of
-from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.preprocessing import FILE, NESTED, Pictures, preprocessing_of
 from addnorm.data import (
     AudioConfig,
@@ -126,7 +125,7 @@ def check_pictures(run: Run) -> None:
     folder = run.folder
     if run.recipe.data is None or run.medium != "images" or folder is None:
         return
-    if not is_hf_folder(folder) or find_file([folder], FILE, NESTED) is None:
+    if find_file([folder], FILE, NESTED) is None:
         return
     theirs = preprocessing_of([folder], run.recipe.model)
     assert isinstance(theirs, Pictures)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from addnorm.atomic import atomic_directory
+from addnorm.convert.preprocessing import copy_preprocessing
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError
 from addnorm.nn.similarity import SimilarityHeadConfig
@@ -19,6 +20,7 @@ from addnorm.runs.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import write_scaling
 from addnorm.runs.sentence_vectors import copy_modules
+from addnorm.runs.speech_prompt import copy_speech_keys
 from addnorm.runs.variables import write_variables
 from addnorm.train.journal import Journal
 
@@ -62,12 +64,16 @@ def write_for_use(folder: Path, run: Run) -> None:
     """Write what the folder of a run says of its use: its modules, and its chat template.
 
     A model that compares texts has learnt itself how a text becomes a vector, and one that chats
-    has its template in its recipe.
+    has its template in its recipe. One that came without data reads pictures and sound, and begins
+    what it writes of them, as its folder says.
     """
     if not isinstance(run.recipe.model.head, SimilarityHeadConfig):
         copy_modules(run.places, folder)
     if not isinstance(run.recipe.data, ChatConfig):
         copy_template(run.places, folder)
+    if run.recipe.data is None and run.medium in ("images", "audio"):
+        copy_preprocessing(run.places, folder)
+        copy_speech_keys(run.places, folder)
 
 
 def write_validation(

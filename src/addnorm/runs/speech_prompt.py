@@ -1,5 +1,6 @@
 """What Whisper's texts begin with: the language, the task, and that there are no time stamps."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any, cast
 
 from addnorm.convert.core.modules import generating_place
 from addnorm.convert.core.settings import Settings
-from addnorm.convert.tokenizers.layouts import generation_file
+from addnorm.convert.tokenizers.layouts import GENERATION, generation_file, read_object
 from addnorm.errors import InputError, choices
 
 KEYS = (
@@ -54,6 +55,20 @@ def speech_prompt(places: Sequence[Path]) -> SpeechPrompt:
     if stamps is not None and (not tokens or tokens[-1] != stamps):
         tokens.append(stamps)
     return SpeechPrompt(tuple(tokens), tuple(languages.values()), counted=0)
+
+
+def speech_keys(places: Sequence[Path]) -> dict[str, Any]:
+    """The `KEYS` that are given, with their values."""
+    place = generating_place(places)
+    tree = read_object(place / generation_file(place))
+    return {key: tree[key] for key in KEYS if tree.get(key) is not None}
+
+
+def copy_speech_keys(places: Sequence[Path], out: Path) -> None:
+    """Write the `KEYS` of `places` to the `generation_config.json` of a model's copy."""
+    if keys := speech_keys(places):
+        text = json.dumps(read_object(out / GENERATION) | keys, indent=2)
+        (out / GENERATION).write_text(text + "\n", encoding="utf-8")
 
 
 def _forced(pairs: object) -> list[int | None]:

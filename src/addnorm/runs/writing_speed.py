@@ -24,7 +24,7 @@ def writing_speeds(run: Run, models: Mapping[str, Model]) -> dict[str, dict[int,
     encoders read texts of random tokens. What reads no text has no speed here.
     """
     found: dict[str, dict[int, float]] = {name: {} for name in models}
-    if run.text is None:
+    if run.text is None or run.medium in ("images", "audio", "series"):
         return found
     for n in TEXTS:
         work = {name: _work(run, model, n) for name, model in models.items()}
