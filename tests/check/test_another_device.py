@@ -8,6 +8,7 @@ from addnorm.check.another_device import NEEDS_VALUES, another_device
 from addnorm.check.case import Case
 from addnorm.check.comparison import CellResult, run_comparisons
 from addnorm.check.matrix import AROUND_MIXERS, USUAL, Cell
+from addnorm.nn.moe import MixtureOfExperts
 from addnorm.nn.norms import LayerNorm
 
 
@@ -56,6 +57,18 @@ def test_a_wait_for_a_value_is_noticed(wait: object, monkeypatch: pytest.MonkeyP
     assert result_of("decoder").failed is not None
 
 
-def test_what_needs_values_has_a_reason() -> None:
-    assert result_of("decoder", feedforward="moe").compared == 0
-    assert all(NEEDS_VALUES.values())
+@pytest.mark.parametrize(("part", "compared"), [({"feedforward": "moe"}, 5), ({"core": "flex"}, 0)])
+def test_what_needs_values_is_named(part: dict[str, str], compared: int) -> None:
+    result = result_of("decoder", **part)
+    assert result.failed is None
+    assert result.compared == compared
+    assert result.needs_values
+    assert {*result.needs_values} < {*NEEDS_VALUES.values()}
+
+
+def test_a_mixture_with_a_tensor_of_the_cpu_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = MixtureOfExperts.forward
+    monkeypatch.setattr(
+        MixtureOfExperts, "forward", lambda self, x: forward(self, x) + torch.zeros(x.shape[-1])
+    )
+    assert "a tensor of the CPU" in str(result_of("decoder", feedforward="moe").failed)

@@ -70,11 +70,23 @@ def test_a_report_counts() -> None:
     assert [result.cell for result in report.failed] == ["b"]
 
 
+def test_a_report_names_what_needs_values() -> None:
+    report = Report()
+    assert "values" not in report.text()
+    for reason in ("it counts", "it sorts", "it counts"):
+        report.add(CellResult(cell="a", compared=3, needs_values=(reason,)))
+    assert "on another device, 2 combinations need values: it counts" in report.text()
+    assert "on another device, 1 combination needs values: it sorts" in report.text()
+
+
 def test_what_there_is_to_check() -> None:
     cells_found, others = found("")
     assert len(cells_found) == len(everything())
-    assert {name.partition("/")[0] for name in others} == {"kernel", "decoding"}
-    assert found("decoding/*greedy") == ([], [name for name in others if name.endswith("greedy")])
+    assert {name.partition("/")[0] for name in others} == {"kernel", "decoding", "device"}
+    assert found("decoding/*greedy") == (
+        [],
+        [name for name in others if name.startswith("decoding") and name.endswith("greedy")],
+    )
     assert found("encoder/none/*")[1] == []
     with pytest.raises(InputError, match="Did you mean 'rotary'"):
         found("rotry")

@@ -7,6 +7,7 @@ test of a GPU that every machine can run.
 
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -17,15 +18,14 @@ from addnorm.check.cached import Reader
 from addnorm.check.case import Case
 from addnorm.check.comparison import Comparison
 from addnorm.check.matrix import Cell
-from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.check.stand_in import THERE, moved, stand_in_device
+from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.nn.attention.flex import FlexCore
 from addnorm.nn.moe import MixtureOfExperts
 
-ANOTHER = torch.device("meta")
-
 NEEDS_VALUES: Mapping[type, str] = {
-    MixtureOfExperts: "sizes of the experts' groups are counted",
-    FlexCore: "its kernel is compiled for the device",
+    MixtureOfExperts: "a mixture counts the tokens of each expert; compared with values",
+    FlexCore: "a kernel of flex attention is compiled for its device; left out",
 }
 """The modules that cannot run without values, with the reason; models with others have to."""
 
@@ -36,16 +36,32 @@ def runs_on_another_device(cell: Cell) -> bool:
 
 
 def another_device(case: Case) -> Iterator[Comparison]:
-    """Forward and backward, and reading with a cache, with rows selected on the way."""
-    if any(isinstance(module, tuple(NEEDS_VALUES)) for module in case.model.modules()):
+    """Forward and backward, and reading with a cache, with rows selected on the way.
+
+    A model that needs values runs where tensors have them: only waits are allowed there.
+    """
+    modules = {type(module) for module in case.model.modules()}
+    needs = [kind for kind in NEEDS_VALUES if kind in modules]
+    for kind in needs:
+        yield Comparison("", *_both(True), needs_values=NEEDS_VALUES[kind])
+    if FlexCore in needs:
         return
-    case = replace(case, model=deepcopy(case.model).to(ANOTHER))
-    inputs = [x.to(ANOTHER) for x in case.batch(case.side())[0]]
+    with stand_in_device() if needs else nullcontext():
+        found = [*_everything(replace(case, model=_moved(case.model, needs != [])))]
+    yield from found
+
+
+def _moved(model: Model, with_values: bool) -> Model:
+    return moved(deepcopy(model)) if with_values else deepcopy(model).to(THERE)
+
+
+def _everything(case: Case) -> Iterator[Comparison]:
+    inputs = [x.to(THERE) for x in case.batch(case.side())[0]]
     outputs = case.model(*inputs)
     outputs.sum().backward()
     yield _there("forward", outputs.device)
     where = [p.grad.device for p in case.model.parameters() if p.grad is not None]
-    yield Comparison("backward on another device", *_both(set(where) == {ANOTHER}))
+    yield Comparison("backward on another device", *_both(set(where) == {THERE}))
     if isinstance(case.model, DecoderModel | EncoderDecoderModel) and case.may_cache():
         with torch.no_grad():
             yield from _reading(case.model, inputs)
@@ -62,7 +78,7 @@ def _reading(
     n = tokens.shape[1]
     for a, b in pairwise((0, n // 2, n - 1, n)):
         yield _there("reading with a cache", reader.read(slice(a, b)).device)
-        rows = torch.zeros(len(reader.tokens), dtype=torch.long, device=ANOTHER)
+        rows = torch.zeros(len(reader.tokens), dtype=torch.long, device=THERE)
         reader.select(rows)
 
 
@@ -75,7 +91,7 @@ def _in_order(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _there(what: str, device: torch.device) -> Comparison:
-    return Comparison(f"{what} on another device", *_both(device == ANOTHER))
+    return Comparison(f"{what} on another device", *_both(device == THERE))
 
 
 def _both(holds: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -80,19 +80,23 @@ def decoding_comparisons(name: str) -> Iterator[Comparison]:
     _, model_name, way = name.split("/")
     config = ways()[way]
     draw = random.Random(model_name)
-    model, texts = _model(model_name), [drawn(draw.randrange(1, 6), draw) for _ in range(N_TEXTS)]
+    model, texts = (
+        small_model(model_name),
+        [drawn(draw.randrange(1, 6), draw) for _ in range(N_TEXTS)],
+    )
     for limit in LIMITS:
-        ours = _written(model, texts, config, limit)
+        ours = written(model, texts, config, limit)
         expected = [_defined(_next_log_p(model_name, tuple(text)), config, limit) for text in texts]
         for i, (found, defined) in enumerate(zip(ours, expected, strict=True)):
             where = f"text {i}, at most {limit} tokens"
-            yield Comparison(f"tokens of {where}", _ids(found), _defined_ids(defined))
+            yield Comparison(f"tokens of {where}", token_table(found), _defined_ids(defined))
             scores = torch.tensor([g.score for g in found]), [h.score for h in defined]
             yield Comparison(f"scores of {where}", scores[0], torch.tensor(scores[1]), 1e-4)
 
 
 @cache
-def _model(name: str) -> DecoderModel | EncoderDecoderModel:
+def small_model(name: str) -> DecoderModel | EncoderDecoderModel:
+    """The model of this name, with random weights; all share it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = build(Cell.of(MODELS[name]).config()).eval()
@@ -101,12 +105,13 @@ def _model(name: str) -> DecoderModel | EncoderDecoderModel:
     return model
 
 
-def _written(
+def written(
     model: DecoderModel | EncoderDecoderModel,
     texts: Sequence[Sequence[int]],
     config: DecodingConfig,
     limit: int,
 ) -> list[list[Generated]]:
+    """The continuations or translations of the texts, at most `limit` tokens long."""
     if isinstance(model, DecoderModel):
         return generate(model, texts, config, max_new_tokens=limit, eos_id=ENDS)
     return translate(model, texts, config, max_new_tokens=limit, bos_id=START, eos_id=ENDS)
@@ -138,11 +143,11 @@ def _next_log_p(name: str, text: tuple[int, ...]) -> NextLogP:
 
 @cache
 def _wide(name: str) -> DecoderModel | EncoderDecoderModel:
+    return deepcopy(small_model(name)).double()
 
-    return deepcopy(_model(name)).double()
 
-
-def _ids(found: Sequence[Generated]) -> Tensor:
+def token_table(found: Sequence[Generated]) -> Tensor:
+    """A row for each text: its tokens, padded, and whether it ended."""
     return _table([(g.ids, g.finished == "eos") for g in found])
 
 

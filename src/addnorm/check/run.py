@@ -1,7 +1,7 @@
 """Compare many cells with their definitions, in one or more processes, and collect the results."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -18,10 +18,17 @@ from addnorm.check.comparison import CellResult, Comparison, run_comparisons
 from addnorm.check.decoding import compare_decoding, decoding_cells
 from addnorm.check.kernels import compare_kernel, kernel_cells
 from addnorm.check.matrix import Cell, named
+from addnorm.check.on_the_device import compare_device, device_cells
 from addnorm.errors import InputError
 
 Item = Cell | str
-"""A cell of the matrix, or the name of a kernel or decoding check."""
+"""A cell of the matrix, or the name of a kernel, decoding or device check."""
+
+_OTHERS: Mapping[str, Callable[[str], CellResult]] = {
+    "kernel": compare_kernel,
+    "decoding": compare_decoding,
+    "device": compare_device,
+}
 
 Watch = Callable[[int], object]
 """A callback with the number of completed cells."""
@@ -29,11 +36,15 @@ Watch = Callable[[int], object]
 
 @dataclass(kw_only=True)
 class Report:
-    """The numbers of cells and comparisons, the invalid cells, and the failures."""
+    """The numbers of cells and comparisons, the invalid cells, and the failures.
+
+    `needs_values` counts the cells that were not compared on the meta device, by the reason.
+    """
 
     checked: int = 0
     compared: int = 0
     refused: Counter[str] = field(default_factory=Counter[str])
+    needs_values: Counter[str] = field(default_factory=Counter[str])
     failed: list[CellResult] = field(default_factory=list[CellResult])
 
     def add(self, result: CellResult | str) -> None:
@@ -43,6 +54,7 @@ class Report:
             return
         self.checked += 1
         self.compared += result.compared
+        self.needs_values.update(result.needs_values)
         if result.failed:
             self.failed.append(result)
 
@@ -53,19 +65,24 @@ class Report:
             f"{self.refused.total():,} refused, {len(self.failed):,} failed"
         )
         refused = [f"refused: {n:,} × {reason}" for reason, n in self.refused.most_common()]
+        waiting = [
+            f"on another device, {n:,} {'combination needs' if n == 1 else 'combinations need'} "
+            f"values: {reason}"
+            for reason, n in self.needs_values.most_common()
+        ]
         failed = [f"failed: {v.cell}: {v.failed}, off by {v.error:.1g}" for v in self.failed]
-        return "\n".join([first, *refused, *failed])
+        return "\n".join([first, *refused, *waiting, *failed])
 
 
 def found(only: str) -> tuple[list[Cell], list[str]]:
-    """The cells of the matrix that match `only`, and the matching kernel and decoding checks.
+    """The cells of the matrix that match `only`, and the matching checks of kernels and the like.
 
     Raises `InputError` if there are none, if a part has no definition, or if a model field is
     neither varied nor listed.
     """
     check_definitions()
     check_fields()
-    others = [*kernel_cells(), *decoding_cells()]
+    others = [*kernel_cells(), *decoding_cells(), *device_cells()]
     if only:
         others = [name for name in others if fnmatchcase(name, f"{only}*")]
     try:
@@ -88,8 +105,7 @@ def check(items: Sequence[Item], *, jobs: int = 1, watch: Watch = lambda _: None
 def compare_or_refusal(item: Item) -> CellResult | str:
     """The result of an item, or the reason why it is invalid."""
     if isinstance(item, str):
-        compare = compare_kernel if item.startswith("kernel/") else compare_decoding
-        return compare(item)
+        return _OTHERS[item.partition("/")[0]](item)
     return item.refusal() or compare_cell(item)
 
 

@@ -1,0 +1,158 @@
+"""A device with numbers that stands in for a GPU, on every machine.
+
+Its tensors say that they are on the meta device, while the CPU computes what they hold. So loops
+that read numbers, such as training and writing, run to their end, and their results can be compared
+with those of the CPU; a tensor of the CPU among those of the device is an error, as on a GPU. Only
+a number without dimensions may be combined with them.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+THERE = torch.device("meta")
+
+_MADE_FROM_NUMBERS = (torch.tensor, torch.as_tensor, Tensor.new_tensor)
+_COPIES = (torch.ops.aten.copy_.default,)
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class StandIn(Tensor):
+    """A tensor of the device; `held` has its numbers."""
+
+    held: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+    @staticmethod
+    def __new__(cls: type["StandIn"], held: Tensor) -> "StandIn":
+        with torch.inference_mode(False):
+            made: Any = Tensor._make_wrapper_subclass(  # pyright: ignore
+                cls,
+                held.shape,
+                strides=held.stride(),
+                storage_offset=held.storage_offset(),
+                dtype=held.dtype,
+                device=THERE,
+            )
+        return made
+
+    def __init__(self, held: Tensor) -> None:
+        super().__init__()
+        self.held = held
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return _computed(func, args, kwargs or {})
+
+
+@contextmanager
+def stand_in_device() -> Generator[None]:
+    """Make tensors of the meta device stand-ins with numbers."""
+    with _FromNumbers(), _Operations():
+        yield
+
+
+def moved(model: M) -> M:
+    """Move a model to the device, in place; call it within `stand_in_device`."""
+    done = dict[int, Tensor]()
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):  # pyright: ignore
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    tensors[name] = done.setdefault(id(tensor), _there(tensor))  # pyright: ignore
+    return model
+
+
+def numbers(x: Tensor) -> Tensor:
+    """The numbers of a tensor of the device."""
+    assert isinstance(x, StandIn), "a tensor of the CPU"
+    return x.held.detach()
+
+
+def _there(tensor: Tensor) -> Tensor:
+    copy = StandIn(tensor.detach().clone())
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(copy, requires_grad=tensor.requires_grad)
+    return copy
+
+
+class _FromNumbers(TorchFunctionMode):
+    """Makes tensors of Python's numbers, and the reverse, which torch does without dispatch."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is Tensor.tolist and isinstance(args[0], StandIn):
+            return args[0].held.tolist()
+        if func in _MADE_FROM_NUMBERS:
+            first, device = args[0], kwargs.pop("device", None)
+            if func is Tensor.new_tensor:
+                args, device = args[1:], device or first.device
+                kwargs.setdefault("dtype", first.dtype)
+            made = torch.tensor(*args, **kwargs)
+            return made if device is None else made.to(device)
+        return func(*args, **kwargs)
+
+
+class _Operations(TorchDispatchMode):
+    """Makes new tensors of the device stand-ins."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return _computed(func, args, kwargs or {})
+
+
+def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Compute an operation on the CPU; its results are on the device that it says or finds."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    there = [x for x in tensors if isinstance(x, StandIn)]
+    if there and func not in _COPIES and (apart := [x for x in tensors if _apart(x)]):
+        raise RuntimeError(
+            f"{func}: a tensor of the CPU, {tuple(apart[0].shape)}, among those of the device"
+        )
+    if torch.Tag.inplace_view in func.tags:  # changes shapes and strides of the stand-in itself
+        with no_dispatch():
+            func(*args, **kwargs)
+    args, kwargs = tree_map(lambda x: x.held if isinstance(x, StandIn) else x, (args, kwargs))
+    device = kwargs.get("device")
+    if device is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}
+    out = func(*args, **kwargs)
+    if (device is None and not there) or (device is not None and torch.device(device) != THERE):
+        return out
+    before = {id(x.held): x for x in there}  # what is changed in place stays the same tensor
+
+    def named(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return before[id(x)] if id(x) in before else StandIn(x)
+
+    return tree_map(named, out)
+
+
+def _apart(x: Tensor) -> bool:
+    return not isinstance(x, StandIn) and x.ndim > 0
