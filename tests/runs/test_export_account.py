@@ -1,25 +1,29 @@
 """What is around the weights is carried by an export, or named and written next to it."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 import transformers
 from tests.runs.test_start import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
 from addnorm.data import AudioConfig, ImageFilesConfig
+from addnorm.data.encoding import Tokenizers
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 from addnorm.generate import SampleConfig
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import ClassificationHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.runs.chat_template import naming
 from addnorm.runs.export import export_run
-from addnorm.runs.export_account import CARRIES, Form, facts_of, rest_of
+from addnorm.runs.export_account import CARRIES, Form, exported_template, facts_of, rest_of
 from addnorm.runs.run import Run
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -197,3 +201,53 @@ def test_how_our_own_data_are_read_is_in_the_account(tmp_path: Path) -> None:
         assert keys.items() <= facts["preprocessing of the data"].items()
         for form in FORMS:
             assert "preprocessing of the data" in rest_of(form, facts)
+
+
+NAMING = "{{ bos_token }}{{ messages[0]['content'] }}{{ eos_token }}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("start", ["", "\n", "\n\n", "  "])
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"bos_token": "<bos>", "eos_token": "<eos>"},
+        {"bos_token": "<bos>", "eos_token": 'é"'},
+        {"eos_token": "<|end|>", "pad_token": "<pad>"},
+        {},
+    ],
+)
+def test_a_template_keeps_the_names_of_the_tokenizer(
+    start: str, names: dict[str, str], folder: Path
+) -> None:
+    """A runtime that has only ids of generation renders what the tokenizer's names render."""
+    jinja = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    text = Run.open(folder).tokenizers
+    named = Tokenizers(text.source, text.target.named(names, None))
+    ids = {"bos_token": text.target.bos_id, "eos_token": ENDS[0]}
+    theirs = {key: text.target.codec.name(i) for key, i in ids.items()}
+    told = [{"role": "user", "content": "To be"}]
+    expected = jinja.from_string(start + NAMING).render(messages=told, **names)
+    found = jinja.from_string(naming(start + NAMING, named)).render(messages=told, **theirs)
+    assert found == expected
+    assert naming("{{ messages }}", named) == "{{ messages }}"
+
+
+@pytest.mark.long
+def test_a_template_says_what_transformers_says(folder: Path, tmp_path: Path) -> None:
+    """The end of generation is another token than the tokenizer's."""
+    hf = tmp_path / "hf"
+    shutil.copytree(folder, hf)
+    (hf / "chat_template.jinja").write_text(NAMING)
+    told = [{"role": "user", "content": "To be"}]
+    run = Run.open(hf)
+    theirs = transformers.AutoTokenizer.from_pretrained(hf)
+    found = exported_template(run)
+    assert found is not None
+    name = run.tokenizers.target.codec.name
+    ids = {"bos_token": name(run.tokenizers.target.bos_id), "eos_token": name(ENDS[0])}
+    rendered = jinja2.Template(found).render(messages=told, **ids)
+    assert rendered == theirs.apply_chat_template(told, tokenize=False) == "<bos>To be<eos>"
+    pytest.importorskip("gguf")
+    export_run(run, tmp_path / "out.gguf", to="gguf")
+    assert _gguf(tmp_path / "out.gguf")["chat template"] == found

@@ -1,6 +1,7 @@
 """The chat template of a model folder: reading it, and writing it where transformers looks."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,27 @@ def copy_template(places: Sequence[Path], out: Path) -> None:
         (out / TEMPLATE).write_text(found, encoding="utf-8")
     elif found:
         _change(out, "chat_template", found)
+
+
+def naming(template: str, text: Tokenizers) -> str:
+    """A template that names the special tokens itself, where another library would name others.
+
+    Libraries that know only the ids of generation take `bos_token` and `eos_token` of those; the
+    tokenizer's own names may be others, and it may have some that they do not know.
+    """
+    tokenizer = text.target
+    if tokenizer.names is None:  # learnt here: the same names
+        return template
+    ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+    theirs = {key: "" if i is None else tokenizer.codec.name(i) for key, i in ids.items()}
+    ours = {**dict.fromkeys(ids, ""), **tokenizer.names}
+    said = [
+        f"{{%- set {key} = {json.dumps(name, ensure_ascii=False)} %}}"
+        for key, name in ours.items()
+        if name != theirs.get(key) and re.search(rf"\b{key}\b", template)
+    ]
+    newline = "\n" if said and template.startswith("\n") else ""  # the first after a block is cut
+    return "".join(said) + newline + template
 
 
 def template_of(data: ChatConfig, text: Tokenizers) -> str:

@@ -16,7 +16,7 @@ from addnorm.data import ChatConfig
 from addnorm.generate import BeamConfig
 from addnorm.models import EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
-from addnorm.runs.chat_template import chat_template, template_of
+from addnorm.runs.chat_template import chat_template, naming, template_of
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import SCALES
 from addnorm.runs.sentence_vectors import PROMPTS
@@ -121,10 +121,11 @@ def _of_files(run: Run) -> dict[str, Any]:
 
 
 def exported_template(run: Run) -> str | None:
-    """The chat template of a run, as an export writes it; None without one."""
-    if isinstance(run.recipe.data, ChatConfig):
-        return template_of(run.recipe.data, run.tokenizers)
-    return chat_template(*run.places)
+    """The chat template of a run for a form without a tokenizer's names; None without one."""
+    data = run.recipe.data
+    learnt = isinstance(data, ChatConfig)
+    found = template_of(data, run.tokenizers) if learnt else chat_template(*run.places)
+    return found if found is None or run.text is None else naming(found, run.text)
 
 
 def rest_of(form: Form, facts: Mapping[str, Any]) -> dict[str, Any]:
