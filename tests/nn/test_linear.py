@@ -1,5 +1,7 @@
 """The linear layer equals `F.linear` in values and gradients, for every kernel."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given
@@ -56,6 +58,22 @@ def test_it_takes_what_is_strided_and_empty() -> None:
     torch.testing.assert_close(linear(x, w), F.linear(x, w), rtol=1e-5, atol=1e-5)
     assert linear(torch.randn(0, 6), w).shape == (0, 5)
     assert linear(torch.randn(2, 0, 6), w).shape == (2, 0, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", list(product(range(4), repeat=3)))
+def test_the_smallest_sizes(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    """None in any dimension, and one to three, whatever stands beside them in memory."""
+    rows, d_in, d_out = sizes
+    whole = [torch.full((n + 2, d_in + 2), torch.nan, dtype=dtype) for n in (rows, d_out)]
+    inputs = [x[1:-1, 1:-1].copy_(torch.randn(len(x) - 2, d_in)) for x in whole]
+    inputs.append(torch.randn(d_out, dtype=dtype))
+    wide = gradients(F.linear, *(x.double() for x in inputs))
+    with use_choices(KernelChoices(product="onednn", bias="fused")):
+        got = gradients(linear, *inputs)
+    tolerance = 1e-5 if dtype is torch.float32 else 0.3
+    for ours, expected in zip(got, wide, strict=True):
+        torch.testing.assert_close(ours.double(), expected, rtol=0, atol=tolerance)
 
 
 def test_float32_products_of_several_rows_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

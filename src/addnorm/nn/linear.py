@@ -77,6 +77,7 @@ def _fuses_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and multiplies_bfloat16
         and x.device.type == "cpu"
         and x.numel() > x.shape[-1]
+        and weight.numel() > 0
         and _is_dense(weight)
         and not torch.compiler.is_exporting()
         and bias.shape == weight.shape[:1]
@@ -91,6 +92,7 @@ def _is_for_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and x.device.type == "cpu"
         and _is_dense(weight)
         and x.numel() > x.shape[-1]
+        and weight.numel() > 0
         and not torch.is_autocast_enabled("cpu")
         and (bias is None or bias.shape == weight.shape[:1])
         and not torch.compiler.is_compiling()
