@@ -344,3 +344,22 @@ def test_what_goes_by_name_is_told_in_one_line(root: Path) -> None:
     told = [line for line in said(console).splitlines() if line.startswith("old: ")]
     assert len(told) == 1
     assert "1 of 2 labels taken over by name, new labels: fair, labels left out: bad" in told[0]
+
+
+def test_an_adapter_of_an_earlier_version_is_resumed_with_rows_in_their_order(root: Path) -> None:
+    relabelled(root, "abc")
+    train_text(root, "plain", CLASSIFICATION)
+    adapter = 'adapter = { kind = "lora", rank = 2 }\n'
+    text = further(CLASSIFICATION, start="plain", more=adapter)
+    train_text(root, "new", text)
+    base = root / "new" / "base.json"
+    base.write_text(base.read_text().replace(', "rows": "by name"', ""))
+    (root / "plain" / "labels.json").write_text('["c", "b", "a"]')
+    (root / "plain" / "digests.json").unlink()
+    (root / "new.toml").write_text(text)
+    recipe = read_recipe(root / "new.toml", {"data.root": f'"{root}"', "train.steps": "3"})
+    console = quiet()
+    run = train_run(recipe, root / "new", resume=True, console=console)
+    assert "rows taken over in their order, not by name" in said(console)
+    opened = Run.open(root / "new")
+    assert all(torch.equal(w, run.weights[name]) for name, w in opened.weights.items())

@@ -11,7 +11,8 @@ from addnorm.errors import InputError
 from addnorm.runs.resuming import resume_command, resumed_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
-from addnorm.train.checkpoint import load_checkpoint, save_checkpoint
+from addnorm.train.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
+from addnorm.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +98,30 @@ def test_a_run_of_before_is_assumed_to_be_measured_by_its_recipe(
         console = quiet()
         train_run(resumed_recipe(folder, changes), folder, resume=True, console=console)
         assert ("the best weights so far, of step" in said(console)) == again
+
+
+@pytest.mark.parametrize("moment", ["compare_best", "fit"])
+def test_a_run_of_before_that_ends_before_its_next_save_keeps_what_it_was_measured_by(
+    translator: Path, tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(translator, tmp_path / "run"))
+    for checkpoint in (folder / "checkpoints").iterdir():
+        tensors, facts = load_checkpoint(checkpoint)
+        del facts["best_by"], facts["schedule_steps"]
+        shutil.rmtree(checkpoint)
+        save_checkpoint(checkpoint.parent, facts["standing"]["step"], tensors, facts)
+
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    changes = {"eval.metric": "loss"}
+    whole = getattr(Trainer, moment)
+    monkeypatch.setattr(Trainer, moment, killed)
+    with pytest.raises(SystemExit):
+        train_run(resumed_recipe(folder, changes), folder, resume=True, console=quiet())
+    monkeypatch.setattr(Trainer, moment, whole)
+    assert (resumed_recipe(folder, {}).eval.metric == "loss") == (moment == "fit")
+    run = train_run(resumed_recipe(folder, changes), folder, resume=True, console=quiet())
+    _, facts = load_checkpoint(checkpoints_in(folder / "checkpoints")[-1])
+    assert facts["best_by"].startswith("loss")
+    assert facts["standing"]["best"] == pytest.approx(run.evaluate(split="valid")["loss"])

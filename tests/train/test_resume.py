@@ -1,6 +1,7 @@
 """Resuming after crashes, signals and kills gives bit-identical results."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from tests.train.tiny import (
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig
-from addnorm.train.checkpoint import checkpoints_in
+from addnorm.train.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
 from addnorm.train.optim import AdamW8bitConfig, MuonConfig
 from addnorm.train.schedule import (
     ConstantConfig,
@@ -309,6 +310,23 @@ def test_a_longer_run_says_the_rate_that_follows_or_keeps_the_end_of_its_schedul
     assert "schedule_steps" not in told
     kept.fit()
     assert [line["lr"] for line in journal(tmp_path)[8:]] == [last] * 8
+
+
+def test_the_schedule_of_a_checkpoint_of_an_earlier_version_is_that_of_its_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = tiny.trainer(tmp_path, schedule=CosineConfig(), steps=8)
+    first.fit()
+    newest = checkpoints_in(tmp_path / "checkpoints")[-1]
+    tensors, facts = load_checkpoint(newest)
+    del facts["schedule_steps"]
+    shutil.rmtree(newest)
+    save_checkpoint(newest.parent, 8, tensors, facts)
+    tiny.trainer(tmp_path, schedule=CosineConfig(), steps=16).resume(first.config)
+    told = capsys.readouterr().err
+    assert f"{0.01 * CosineConfig().factor(8, 8):.3g} at step 8" in told
+    assert "train.schedule_steps = 8" in told
+    assert load_checkpoint(newest)[1]["schedule_steps"] == 16
 
 
 def test_the_rest_of_a_run_has_the_rates_that_it_would_have_had(

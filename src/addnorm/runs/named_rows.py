@@ -145,22 +145,28 @@ def _shapes(model: ModelConfig, source: int, target: int, n_labels: int) -> Shap
 
 # Taking over.
 
+IN_ORDER = "rows taken over in their order, not by name, as an earlier version did"
+
 
 def take_weights(
     model: nn.Module,
     config: ModelConfig,
     saved: tuple[Tokenizers | None, Sequence[str], Sequence[str]],
     begun: Run,
+    *,
+    by_name: bool = True,
 ) -> MatchReport:
     """Copy the weights of a run that have a place in `model`, which was built of `config`.
 
     Rows that stand for names are copied by them: those of the model are its tokens, labels and
-    variables. Raises `InputError` if no weight has a place.
+    variables. Without `by_name` they are copied in their order, which is said where it is another.
+    Raises `InputError` if no weight has a place.
     """
     tokenizers, labels, _ = saved
     ours, theirs = Names.of(config, *saved), Names.of_run(begun)
-    if ours == theirs:
-        return transfer_matching_weights(model, begun.weights)
+    if ours == theirs or not by_name:
+        report = transfer_matching_weights(model, begun.weights)
+        return report if ours == theirs else replace(report, names=(IN_ORDER,))
     axes = named_axes(config, *vocabulary_sizes(config, tokenizers), len(labels))
     return transfer_by_name(model, ours, axes, begun.weights, theirs)
 

@@ -24,7 +24,6 @@ from addnorm.runs.quantized import check_float, laid_out_as, read_quantization
 from addnorm.runs.resuming import resume_command
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import read_scaling
-from addnorm.runs.start import transfer_matching_weights
 from addnorm.runs.variables import read_variables
 
 
@@ -67,11 +66,9 @@ def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
     check_float(begun, "is adapted")
     variables = read_variables(folder) or begun.variables
     model = build_model(*saved)
-    if is_run_folder(folder) and goes_by_name(folder):
-        named = (saved.tokenizers, saved.labels, variables)
-        taken = take_weights(model, saved.recipe.model, named, begun)
-    else:  # PEFT's, or of an earlier version, which took rows over in their order
-        taken = transfer_matching_weights(model, begun.weights)
+    named = (saved.tokenizers, saved.labels, variables)
+    by_name = is_run_folder(folder) and goes_by_name(folder)  # PEFT takes rows in their order
+    taken = take_weights(model, saved.recipe.model, named, begun, by_name=by_name)
     check_base(model, taken, folder, base)
     changed = apply_adapter(model, folder, base)
     if lacking := [name for name in taken.fresh if name not in changed]:

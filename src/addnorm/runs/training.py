@@ -20,6 +20,7 @@ from addnorm.models import Model
 from addnorm.nn.choices import check_choices
 from addnorm.runs.adapted import (
     check_beside,
+    goes_by_name,
     save_adapter,
     weights_digest,
     write_beside,
@@ -71,7 +72,8 @@ class Prepared:
     """A recipe's data, tokenizers and model, loaded and built: everything before the first step.
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
-    takes the place of the recipe's data. What takes long is shown on the `console`. Raises
+    takes the place of the recipe's data. What takes long is shown on the `console`. Without
+    `by_name`, rows of the weights that training begins with are taken over in their order. Raises
     `InputError` for whatever is wrong with the recipe or its data.
     """
 
@@ -81,12 +83,14 @@ class Prepared:
         saved: Saved | None = None,
         corpus: Corpus | None = None,
         console: Console | None = None,
+        *,
+        by_name: bool = True,
     ) -> None:
         check_training(recipe.model, recipe.train, recipe.eval, lambda _: "recipe")
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         check_installed(recipe.train.optimizer)
         check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
-        self.recipe = recipe
+        self.recipe, self.saved = recipe, saved
         try:
             self.data = read_data(recipe, saved, corpus, console)
         except InputError as error:
@@ -107,7 +111,9 @@ class Prepared:
         if start is not None:
             begun = Run.open(start)
             check_float(begun, "is trained")
-            self.start_report = take_weights(self.model, recipe.model, names, begun)
+            self.start_report = take_weights(
+                self.model, recipe.model, names, begun, by_name=by_name
+            )
         self.beside: dict[str, str] = {}
         self.teacher: Run | None = None
         if (distillation := recipe.train.distillation) is not None:
@@ -203,10 +209,12 @@ class Prepared:
         write_beside(folder, self.beside)
         write_around(folder, self.run(folder))
 
-    def write_changes(self, folder: Path, saved: Saved) -> None:
-        """Write what is other now than in the saved run."""
+    def write_changes(self, folder: Path) -> None:
+        """Write what is other now than in the saved run, if this resumes one."""
+        if self.saved is None:
+            return
         write_data_digests(folder, self.encoded)
-        if saved.recipe != self.recipe:
+        if self.saved.recipe != self.recipe:
             write_recipe(folder, self.recipe)
 
     def validation(self) -> Validation | None:
@@ -262,7 +270,8 @@ def train_run(
     check_choices()
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
-        prepared = Prepared(recipe, saved, console=console)
+        by_name = saved is None or goes_by_name(folder)
+        prepared = Prepared(recipe, saved, console=console, by_name=by_name)
         if saved is not None:
             prepared.note_earlier_measure(folder, saved)
             for change in check_same_data(folder, prepared.encoded):
@@ -272,8 +281,6 @@ def train_run(
         (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
         if saved is None:
             prepared.write_settings(folder)
-        else:
-            prepared.write_changes(folder, saved)
         console.out(f"{prepared.parameters} · {folder}", highlight=False)
         return fit(prepared, folder, console, until)
 
@@ -299,8 +306,10 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
             listener=bar,
             say=bar.say,
         ) as trainer:
-            for problem in trainer.resume():
+            before = prepared.saved and prepared.saved.recipe.train
+            for problem in trainer.resume(before):
                 console.out(f"passed over: {problem}", highlight=False)
+            prepared.write_changes(folder)  # once the checkpoint has what it was measured by before
             trainer.fit(until)
         if trainer.finished():
             patiently(lambda: prepared.save(folder), "the model", bar.say)

@@ -154,11 +154,15 @@ class Trainer:
         self.journal = Journal(folder, tensorboard=config.tensorboard)
         self.state = TrainState()
         self._stream: Iterator[Batch] | None = None
-        updates_per_epoch = math.ceil(len(batches) / config.accumulate)
-        self.total_steps = config.steps or (config.epochs or 0) * updates_per_epoch
-        self.schedule_steps = config.schedule_steps or self.total_steps
+        self.total_steps, self.schedule_steps = self.steps_of(config)
         compiled = compiler.compile(self.loss, dynamic=True) if config.compile else self.loss
         self.loss_of: Callable[..., Tensor] = compiled
+
+    def steps_of(self, config: TrainConfig) -> tuple[int, int]:
+        """How many steps these settings train, and over how many their schedule runs."""
+        updates_per_epoch = math.ceil(len(self.batches) / config.accumulate)
+        steps = config.steps or (config.epochs or 0) * updates_per_epoch
+        return steps, config.schedule_steps or steps
 
     # The loop.
 
@@ -388,9 +392,11 @@ class Trainer:
         self.saved_step = step
         keep_latest(saved, max(self.config.keep, self.config.average))
 
-    def resume(self) -> list[str]:
+    def resume(self, before: TrainConfig | None = None) -> list[str]:
         """Resume from the newest intact checkpoint, if any; return a message on each damaged one.
 
+        `before` are the settings that it was trained by, by default those of now. A checkpoint of
+        an earlier version, which leaves out what may have changed, is written again with it.
         Raises `InputError` if there are checkpoints but all of them are damaged.
         """
         newest, problems = latest_checkpoint(self.folder / "checkpoints")
@@ -410,8 +416,13 @@ class Trainer:
         self.state, self._stream = TrainState(**facts["standing"]), None
         self.saved_step = self.state.step
         self.journal.cut(self.state.journal_bytes)
-        self.tell_rates(facts.get("schedule_steps", self.schedule_steps))
+        silent = "schedule_steps" not in facts
+        self.tell_rates(
+            self.steps_of(before or self.config)[1] if silent else facts["schedule_steps"]
+        )
         self.compare_best(facts.get("best_by"))
+        if silent:
+            self.save()
         return problems
 
     def tell_rates(self, of: int) -> None:
