@@ -253,8 +253,8 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def first_problem(error: ValidationError) -> str:
-    """The first thing wrong in a file, after the field that it is in."""
+def first_problem(error: ValidationError, whole: str = "the file") -> str:
+    """The first thing wrong in a file, after the field that it is in, or after the `whole`."""
     first = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"])) or "the file"
+    where = ".".join(map(str, first["loc"])) or whole
     return f"{where}: {problem_of(first)}"

@@ -92,7 +92,7 @@ def test_a_file_of_choices_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         ('{"product": "onednm"}', "product = 'onednm' does not exist. Did you mean 'onednn'?"),
         ('{"few_querys": 3}', "few_querys is not a field. Did you mean 'few_queries'?"),
-        ("{", "the file: Invalid JSON"),
+        ("{", "the file: invalid JSON"),
         ("[]", "the file: "),
         ('{"few_queries": -1}', "few_queries = -1: "),
     ],

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.tiny import CLASSIFICATION, LANGUAGE, TRANSLATION, train_text, write_corpora
+from tests.runs.tiny import (
+    CLASSIFICATION,
+    LANGUAGE,
+    TAGGING,
+    TRANSLATION,
+    train_text,
+    write_corpora,
+)
 from torch.nn import functional as F
 
 from addnorm.cli.main import status
@@ -164,6 +171,12 @@ def test_other_tokens_are_named(root: Path) -> None:
     assert "Leave [tokenizer] out" in str(e.value)
     same = train_text(root, "same", TRANSLATION.replace("[train]", TAUGHT))
     assert same.task == "translation"
+
+
+def test_a_crf_is_no_teacher_of_single_tags(root: Path) -> None:
+    train_text(root, "teacher", TAGGING.replace('"tagging"', '"crf"'))
+    with pytest.raises(InputError, match="teacher: a crf head gives the tags of a text together"):
+        train_text(root, "other", student(TAGGING))
 
 
 def test_a_teacher_of_another_kind_is_named(root: Path) -> None:

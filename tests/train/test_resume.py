@@ -298,6 +298,8 @@ def test_a_longer_run_says_the_rate_that_follows_or_keeps_the_end_of_its_schedul
     tiny.trainer(tmp_path, schedule=schedule, steps=8).fit()
     last = journal(tmp_path)[-1]["lr"]
     assert not capsys.readouterr().err
+    tiny.trainer(tmp_path, schedule=schedule, steps=4).resume()
+    assert not capsys.readouterr().err
     longer = tiny.trainer(tmp_path, schedule=schedule, steps=16)
     longer.resume()
     told, then = capsys.readouterr().err, 0.01 * schedule.factor(9, 16)

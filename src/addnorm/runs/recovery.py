@@ -100,7 +100,7 @@ def recovery(
             **_learnt(train, given, teacher),
         )
     except ValidationError as error:
-        raise InputError(f"recovery: {first_problem(error)}") from error
+        raise InputError(f"recovery: {first_problem(error, 'train')}") from error
 
 
 def _learnt(train: TrainConfig, given: set[str], teacher: Path | None) -> dict[str, Any]:

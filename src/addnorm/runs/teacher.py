@@ -10,6 +10,7 @@ from addnorm.data.encoding import Tokenizers
 from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
+from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.build import build_model
@@ -59,7 +60,7 @@ def open_teacher(
 
 
 def check_student(teacher: Run, student: Model) -> None:
-    """Raise `InputError` for a student of another kind, with early exits, or with another head."""
+    """Raise `InputError` for a student of another kind, with exits, or a head of another kind."""
     _check_kind(teacher, student)
     where = f"train.distillation.teacher: {teacher.name}"
     _check_heads(where, teacher.model.head, student.head)
@@ -106,8 +107,13 @@ def begin_from(teacher: Run, student: Model) -> MatchReport:
 
 
 def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
-    """Raise `InputError` for a head of other tokens, or one that reads pairs otherwise."""
+    """Raise `InputError` for a head of other tokens, one that reads pairs otherwise, or a CRF."""
     both = (theirs, ours)
+    if any(isinstance(head, CRFHead) for head in both):
+        raise InputError(
+            f"{where}: a crf head gives the tags of a text together, and a student learns each by "
+            "itself: teacher and student need model.head.kind = 'tagging'"
+        )
     if isinstance(theirs, SimilarityHead) != isinstance(ours, SimilarityHead):
         raise InputError(
             f"{where} and the student read pairs of texts differently: one of them each text by "

@@ -432,7 +432,8 @@ class Trainer:
             peak * self.factor(step, of),
             peak * self.factor(step + 1, self.schedule_steps),
         )
-        if of == self.schedule_steps and self.total_steps <= of:
+        follows = step < self.total_steps
+        if not follows or (of == self.schedule_steps and self.total_steps <= of):
             return
         kept = now == peak * self.factor(step + 1, of)
         hint = "" if kept else f". To keep the schedule's end: train.schedule_steps = {of}"
