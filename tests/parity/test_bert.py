@@ -135,7 +135,7 @@ def test_keys_of_the_first_converted_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"architectures": ["BertForQuestionAnswering"]}, "valid are BertModel, BertForMaskedLM"),
+        ({"architectures": ["BertForQuestionAnswering"]}, "Valid: BertModel, BertForMaskedLM"),
         ({"is_decoder": True}, "is_decoder = True is not supported, only false"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"hidden_act": "gelu_nwe"}, "Did you mean 'gelu_new'"),
