@@ -74,7 +74,7 @@ def test_a_body_with_the_prefix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"architectures": ["DistilBertForMultipleChoice"]}, "valid are DistilBertModel"),
+        ({"architectures": ["DistilBertForMultipleChoice"]}, "Valid: DistilBertModel"),
         ({"activation": "gulu"}, "Did you mean 'gelu'"),
         ({"type_vocab_size": 2}, "type_vocab_size = 2 is not supported"),
         ({"n_heads": 5}, "does not divide into n_heads = 5"),

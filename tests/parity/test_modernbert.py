@@ -114,7 +114,7 @@ def test_a_body_with_the_prefix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"architectures": ["ModernBertForQuestionAnswering"]}, "valid are ModernBertModel"),
+        ({"architectures": ["ModernBertForQuestionAnswering"]}, "Valid: ModernBertModel"),
         ({"classifier_pooling": "max"}, "classifier_pooling = 'max' is not supported"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
         ({"layer_types": ["full_attention"]}, "the model has 3 layers"),

@@ -136,7 +136,7 @@ def test_rows_for_positions(tmp_path: Path) -> None:
     ("changes", "match"),
     [
         ({"pad_token_id": -1}, "pad_token_id = -1 is not supported: positions begin after"),
-        ({"architectures": ["RobertaForCausalLM"]}, "valid are RobertaModel"),
+        ({"architectures": ["RobertaForCausalLM"]}, "Valid: RobertaModel"),
         ({"max_position_embeddings": 2}, "max_len|greater than"),
         ({"is_decoder": True}, "is_decoder = True"),
     ],

@@ -133,7 +133,7 @@ def test_without_a_pooler(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"architectures": ["ViTForMaskedImageModeling"]}, "valid are ViTModel"),
+        ({"architectures": ["ViTForMaskedImageModeling"]}, "Valid: ViTModel"),
         ({"patch_size": [4, 2]}, "patches must be square"),
         ({"image_size": [12]}, "a number, or a list of two"),
         ({"image_size": 13}, "does not divide into patches"),
