@@ -15,12 +15,12 @@ from tests.runs.tiny import quiet
 from torch.testing import assert_close
 
 from addnorm.convert.preprocessing import Pictures, preprocessing_of
-from addnorm.data import ImageFilesConfig
+from addnorm.data.images import ExamplesConfig
 from addnorm.errors import InputError
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.quantize import DynamicConfig, Int8Config
 from addnorm.runs.export import export_run
-from addnorm.runs.media import check_pictures
+from addnorm.runs.media import check_read_alike
 from addnorm.runs.quantization import QuantizeOptions, quantize_run
 from addnorm.runs.run import Run
 from addnorm.runs.speech_prompt import speech_prompt
@@ -320,10 +320,15 @@ def test_a_copy_reads_files_as_the_folder_does(name: str, vit: Path, tmp_path: P
         for folder in (vit, tmp_path / "out")
     )
     assert theirs == ours
-    run = Run.open(tmp_path / "out")
-    data = ImageFilesConfig(train="train", image_size=(24, 24))
-    with pytest.raises(InputError, match="pixels are scaled by image_mean"):
-        check_pictures(replace(run, recipe=replace(run.recipe, data=data)))
+    read = {"data.kind": "image_files", "data.train": "train", "data.image_size": "[24, 24]"}
+    runs = [Run.open(folder, read) for folder in (vit, tmp_path / "out")]
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(vit)}))
+    for run in (*runs, replace(runs[0], folder=adapter)):
+        assert isinstance(run.recipe.train.batching, ExamplesConfig)
+        with pytest.raises(InputError, match="pixels are scaled by image_mean"):
+            check_read_alike(run)
 
 
 @pytest.mark.long
@@ -338,6 +343,11 @@ def test_a_copy_of_whisper_begins_its_texts_alike(
     file.write_text(json.dumps(keys))
     WRITERS[name](folder, out)
     assert speech_prompt([out]) == speech_prompt([folder])
+    read = {"data.kind": "audio", "data.train": str(folder), "data.labels": "text"}
+    read |= {"data.n_mels": "20"}
+    for one in (folder, out):
+        with pytest.raises(InputError, match="its texts begin with a language and a task"):
+            check_read_alike(Run.open(one, read))
     clip = str(folder / "short.wav")
     texts = [addnorm("generate", one, clip, "--max-new-tokens", "4") for one in (folder, out)]
     assert texts[0][0] == texts[1][0] == 0, texts

@@ -13,6 +13,7 @@ from tests.runs.tiny import train_tiny
 import addnorm
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import save
+from addnorm.data.windows import WindowsConfig
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.models import EncoderConfig, presets
@@ -99,6 +100,16 @@ def test_it_scores_what_the_run_scores(run: Path, exported: Path) -> None:
     assert found == pytest.approx(expected, rel=1e-6)
     with pytest.raises(InputError, match="came without data"):
         evaluate_run(Run.open(exported), "valid")
+
+
+def test_a_copy_that_came_without_data_is_measured_on_some(exported: Path, tmp_path: Path) -> None:
+    Run.open(exported).save(tmp_path / "copy")
+    file = str(exported.parent / "play.txt")
+    given = {"data.kind": "text", "data.train": file, "data.test": file}
+    theirs, ours = (Run.open(folder, given) for folder in (exported, tmp_path / "copy"))
+    assert isinstance(ours.recipe.train.batching, WindowsConfig)
+    assert ours.recipe.train.batching == theirs.recipe.train.batching
+    assert evaluate_run(ours, "test") == pytest.approx(evaluate_run(theirs, "test"), rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -349,6 +349,12 @@ def test_set_field_sets_what_toml_would(path: list[str], value: object) -> None:
     assert tree["kept"] == 1
 
 
+def test_set_field_fills_a_table_that_is_null() -> None:
+    tree: dict[str, Any] = {"data": None}
+    set_field(tree, "data.kind", "text")
+    assert tree == {"data": {"kind": "text"}}
+
+
 @given(st.text())
 def test_set_field_takes_any_text(text: str) -> None:
     tree: dict[str, Any] = {}

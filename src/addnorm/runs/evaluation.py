@@ -46,7 +46,7 @@ from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.folder import Saved
 from addnorm.runs.forecast_scores import forecast_errors, naive_scores
 from addnorm.runs.measured_with import lines_of
-from addnorm.runs.media import check_pictures
+from addnorm.runs.media import check_read_alike
 from addnorm.runs.predictions import FEW, answers, filled, numbers_line
 from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
@@ -328,7 +328,7 @@ def evaluation_of(
 
 def data_of(run: Run, corpus: Corpus | None = None, console: Console | None = None) -> EncodedData:
     """The encoded data of a run, or `corpus` encoded as they are."""
-    check_pictures(run)
+    check_read_alike(run)
     saved = Saved(run.recipe, run.text, run.labels)
     return read_data(run.recipe, saved, corpus or run.corpus, console, run.scaling)
 

@@ -19,11 +19,12 @@ from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import TENSORS, base_of, is_adapter
 from addnorm.data import medium_of
 from addnorm.data.encoding import Tokenizers
+from addnorm.data.examples import Medium
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, read_file
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
-from addnorm.runs.consistency import Place
+from addnorm.runs.consistency import MEDIA, Place
 from addnorm.runs.generation_config import Writes, decoding_of
 from addnorm.runs.imports import check_imports, imports_of
 from addnorm.runs.lock import in_use
@@ -103,6 +104,7 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
         case {"format": version, "recipe": dict(stored), **facts} if version == FORMAT:
             check_imports(folder, stored, facts.get("imports"))
             tree = with_current_names(stored)
+            _choose_batching(tree, overrides or {})
             for name, value in (overrides or {}).items():
                 set_field(tree, name, value)
         case _:
@@ -141,14 +143,37 @@ def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
         place = generating_place(places_of(folder))
         decoding = decoding_of(place, writes, vocab_size)
         tree |= {} if decoding is None else {"eval": {"decoding": decoding}}
-    files = overrides.get("data.kind") == "text" and overrides.get("data.unit", "file") == "file"
-    if files and isinstance(shaped.model, DecoderConfig):
-        windows = {"kind": "windows", "batch_size": 4, "seq_len": min(1024, shaped.model.max_len)}
-        tree["train"]["batching"] = windows  # whole files are longer than a model reads at once
+    _choose_batching(tree, overrides)
     for name, value in overrides.items():
         set_field(tree, name, value)
     recipe = check_recipe(tree, _place(folder / "config.json", overrides))
     return Saved(recipe, tokenizers, shaped.labels)
+
+
+def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None:
+    """Set how data are batched that are given to a model that came without any."""
+    kind, unit = overrides.get("data.kind"), overrides.get("data.unit", "file")
+    match tree:
+        case {"model": dict(model), "train": dict(train)} if kind and tree.get("data") is None:
+            reads = model.get("input") or {}
+        case _:
+            return
+    medium = MEDIA.get(reads.get("kind"))
+    if train.get("batching", TOKENS).get("kind") != TOKENS["kind"]:
+        return
+    if medium in OF_MEDIUM:
+        train["batching"] = {"kind": OF_MEDIUM[medium]}
+    elif (kind, unit) == ("text", "file") and model.get("kind") == "decoder":
+        longest = min(1024, model.get("max_len", 1024))
+        # Whole files are longer than a model reads at once.
+        train["batching"] = {"kind": "windows", "batch_size": 4, "seq_len": longest}
+
+
+TOKENS = {"kind": "tokens"}
+"""The batching of a recipe that says nothing of it."""
+
+OF_MEDIUM: dict[Medium | None, str] = {"images": "examples", "audio": "frames"}
+"""The kinds of batching of what is not text."""
 
 
 def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:

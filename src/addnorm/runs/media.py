@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.convert.core.modules import find_file, places_of
+from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.preprocessing import FILE, NESTED, Pictures, preprocessing_of
 from addnorm.data import (
     AudioConfig,
@@ -117,22 +118,29 @@ def _prompt(run: Run) -> SpeechPrompt:
     return speech_prompt(places_of(run.folder))
 
 
-def check_pictures(run: Run) -> None:
-    """Raise `InputError` for data of pictures whose pixels a Hugging Face folder scales otherwise.
+def check_read_alike(run: Run) -> None:
+    """Raise `InputError` for data that are read otherwise than files of a Hugging Face folder.
 
-    Data of ours are scaled to [-1, 1]: a mean and a deviation of 0.5.
+    Data of pictures are scaled to [-1, 1]: a mean and a deviation of 0.5. Those of sound are not
+    padded to the seconds that Whisper hears, and their texts begin with no language and task.
     """
     folder = run.folder
-    if run.recipe.data is None or run.medium != "images" or folder is None:
+    if run.recipe.data is None or run.medium not in ("images", "audio") or folder is None:
         return
-    if find_file([folder], FILE, NESTED) is None:
+    places = places_of(folder) if is_hf_folder(folder) else (folder,)
+    if (file := find_file(places, FILE, NESTED)) is None:
         return
-    theirs = preprocessing_of([folder], run.recipe.model)
-    assert isinstance(theirs, Pictures)
+    theirs = preprocessing_of(places, run.recipe.model)
+    if not isinstance(theirs, Pictures):
+        raise InputError(
+            f"{file}: this model hears {theirs.seconds} s, the rest of a clip as silence, and its "
+            "texts begin with a language and a task; data of sound have neither: this model cannot "
+            "be measured on them; `addnorm generate` reads files as the folder says"
+        )
     half = (0.5,) * theirs.channels
     if (theirs.mean, theirs.std) != (half, half) or abs(theirs.factor * 255 - 1) > 1e-6:
         raise InputError(
-            f"{folder / FILE}: pixels are scaled by image_mean = {list(theirs.mean)} and image_std "
+            f"{file}: pixels are scaled by image_mean = {list(theirs.mean)} and image_std "
             f"= {list(theirs.std)}, and data of pictures by 0.5 and 0.5: this model cannot be "
             "measured on them; `addnorm classify` reads files as the folder says"
         )

@@ -298,12 +298,15 @@ def class_of(annotation: Any, table: Mapping[str, Any]) -> Any:
 def set_field(tree: dict[str, Any], name: str, value: str) -> None:
     """Set the field `a.b.c` to a value written as in TOML; a bare word is a string.
 
+    A table that is null, as `data` in the copy of a model that came without any, counts as empty.
     Raises `InputError` if `a.b` exists and is not a table.
     """
     *tables, last = name.split(".")
     here: Any = tree
     for table in tables:
-        here = here.setdefault(table, {})
+        if here.get(table) is None:
+            here[table] = {}
+        here = here[table]
         if not isinstance(here, dict):
             raise InputError(f"`{name}`: {table} = {here!r} is not a table")
     try:
