@@ -1,6 +1,7 @@
 """How a Hugging Face folder reads pictures and sound: its `preprocessor_config.json`."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,9 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"
 """transformers 5 writes the second for models that read two media, with a table for each."""
+
+BILINEAR, BICUBIC = 2, 3
+"""Pillow's numbers of two ways to resize, as the file has them."""
 
 PICTURE = ("image_processor_type", "feature_extractor_type")
 OF_PICTURES = {f"ViT{name}" for name in ("ImageProcessor", "FeatureExtractor")}
@@ -61,6 +65,14 @@ class Pictures:
             )
         mean, std = (torch.tensor(one).view(-1, 1, 1) for one in (self.mean, self.std))
         return (pixels.float() * self.factor - mean) / std
+
+    @property
+    def keeps_its_size(self) -> bool:
+        """Whether a picture of the model's size keeps its pixels."""
+        height, width = self.size
+        resized = self.resize in (None, self.size)
+        resized = resized or (isinstance(self.resize, int) and self.resize == min(height, width))
+        return resized and self.crop in (None, self.size)
 
     def _resized(self, pixels: UInt8[Tensor, "channels rows columns"]) -> Tensor:
         from PIL import Image as pillow
@@ -118,6 +130,12 @@ def written_preprocessing(places: Sequence[Path]) -> dict[str, Any]:
     return {} if file is None else dict(Settings.of(file.parent, file.name).tree)
 
 
+def write_preprocessing(out: Path, keys: Mapping[str, Any]) -> None:
+    """Write the file to a model's folder; none without `keys`."""
+    if keys:
+        (out / FILE).write_text(json.dumps(keys, indent=2) + "\n", encoding="utf-8")
+
+
 def copy_preprocessing(places: Sequence[Path], out: Path) -> None:
     """Write the files of `places` that say how pictures and sound are read to a model's copy."""
     for name in (FILE, NESTED):
@@ -147,7 +165,7 @@ def _settings(places: Sequence[Path], table: str, classes: set[str]) -> Settings
         if file is None:
             raise InputError(
                 f"{places[0]}: no {FILE}, which says how files become the model's input: take it "
-                "from the folder that the model came from"
+                "from the folder that the model came from, or use the run that was exported"
             )
         settings = Settings.of(file.parent, FILE)
     for key in PICTURE:
@@ -167,7 +185,7 @@ def _pictures(settings: Settings, reads: PatchEmbeddingConfig) -> Pictures:
     scaled = settings.get("do_rescale", True)
     factor = settings.get("rescale_factor", 1 / 255)
     mean, std = (_numbers(settings, key, reads.channels) for key in ("image_mean", "image_std"))
-    resample = settings.get("resample", 2)
+    resample = settings.get("resample", BILINEAR)
     settings.ignore("size", "crop_size")
     settings.expect("do_pad", False)
     settings.check_all_read()

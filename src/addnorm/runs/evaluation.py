@@ -328,7 +328,7 @@ def evaluation_of(
 
 def data_of(run: Run, corpus: Corpus | None = None, console: Console | None = None) -> EncodedData:
     """The encoded data of a run, or `corpus` encoded as they are."""
-    check_read_alike(run)
+    check_read_alike(run, corpus)
     saved = Saved(run.recipe, run.text, run.labels)
     return read_data(run.recipe, saved, corpus or run.corpus, console, run.scaling)
 

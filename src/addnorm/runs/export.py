@@ -11,6 +11,8 @@ import torch
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.gguf import Dtype
 from addnorm.convert.folder import save
+from addnorm.convert.preprocessing import write_preprocessing
+from addnorm.convert.preprocessing_of_data import DataReading, reading_of
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError, choices
 from addnorm.generate import BeamConfig
@@ -26,6 +28,7 @@ from addnorm.quantize.model import scales_of
 from addnorm.runs.bi_encoder import giving_vectors, without_head, write_pooling
 from addnorm.runs.chat_template import write_template
 from addnorm.runs.export_account import (
+    OF_DATA,
     Form,
     exported_template,
     facts_of,
@@ -65,6 +68,8 @@ def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> l
     rest = rest_of(to, facts)
     if to == "hf" and _decoding_keys(run) is None:
         rest["decoding"] = facts["decoding"]
+    if to == "hf" and (reading := _reading(run)).keys:
+        rest[OF_DATA] = reading.left
     return said + write_account(out, to, rest)
 
 
@@ -90,6 +95,11 @@ def _also(run: Run, out: Path) -> None:
     write_pooling(out, run)
     if isinstance(run.recipe.data, ChatConfig):
         write_template(out, run.recipe.data, run.tokenizers)
+    write_preprocessing(out, _reading(run).keys)
+
+
+def _reading(run: Run) -> DataReading:
+    return reading_of(run.recipe.data, run.recipe.model)
 
 
 def _hf(run: Run, out: Path, family: str | None) -> list[str]:

@@ -27,6 +27,9 @@ Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 ACCOUNT = "export_account.json"
 """The file in an exported folder, or after the name of an exported file, that holds the rest."""
 
+OF_DATA = "preprocessing of the data"
+"""How a run's own data are read; of Hugging Face's folders some, which then name what is left."""
+
 TOKEN_IDS = {
     "bos_token_id": "start token",
     "decoder_start_token_id": "start token of the decoder",
@@ -100,7 +103,7 @@ def facts_of(run: Run) -> dict[str, Any]:
 def _of_files(run: Run) -> dict[str, Any]:
     """How pictures or sound become a model's inputs, and what its texts begin with.
 
-    For how our own data are read, Hugging Face's folders have no place.
+    Of how our own data are read, Hugging Face folders say a part (`convert.preprocessing_of_data`).
     """
     data = run.recipe.data
     if run.medium not in ("images", "audio"):
@@ -117,7 +120,7 @@ def _of_files(run: Run) -> dict[str, Any]:
         says |= {"image_mean": 0.5, "image_std": 0.5, "rescale_factor": 1 / 255}
     permuted = getattr(data, "permute_seed", None)
     says |= {} if permuted is None else {"permute_seed": permuted}
-    return {"preprocessing of the data": says}
+    return {OF_DATA: says}
 
 
 def exported_template(run: Run) -> str | None:

@@ -12,8 +12,10 @@ from torch import Tensor
 from addnorm.convert.core.modules import find_file, places_of
 from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.preprocessing import FILE, NESTED, Pictures, preprocessing_of
+from addnorm.convert.preprocessing_of_data import pictures_of
 from addnorm.data import (
     AudioConfig,
+    Corpus,
     DatasetConfig,
     ImageFilesConfig,
     ImagesConfig,
@@ -118,14 +120,15 @@ def _prompt(run: Run) -> SpeechPrompt:
     return speech_prompt(places_of(run.folder))
 
 
-def check_read_alike(run: Run) -> None:
+def check_read_alike(run: Run, corpus: Corpus | None = None) -> None:
     """Raise `InputError` for data that are read otherwise than files of a Hugging Face folder.
 
-    Data of pictures are scaled to [-1, 1]: a mean and a deviation of 0.5. Those of sound are not
-    padded to the seconds that Whisper hears, and their texts begin with no language and task.
+    Data of pictures are scaled to [-1, 1], a mean and a deviation of 0.5, and files of them resized
+    in one way. Those of sound are not padded to the seconds that Whisper hears, and their texts
+    begin with no language and task.
     """
-    folder = run.folder
-    if run.recipe.data is None or run.medium not in ("images", "audio") or folder is None:
+    folder, data = run.folder, corpus or run.corpus or run.recipe.data
+    if data is None or run.medium not in ("images", "audio") or folder is None:
         return
     places = places_of(folder) if is_hf_folder(folder) else (folder,)
     if (file := find_file(places, FILE, NESTED)) is None:
@@ -144,6 +147,20 @@ def check_read_alike(run: Run) -> None:
             f"= {list(theirs.std)}, and data of pictures by 0.5 and 0.5: this model cannot be "
             "measured on them; `addnorm classify` reads files as the folder says"
         )
+    if not _resized_alike(theirs, data):
+        raise InputError(
+            f"{file}: pictures are resized by other settings than data of pictures: this model "
+            "cannot be measured on them; `addnorm classify` reads files as the folder says"
+        )
+
+
+def _resized_alike(theirs: Pictures, data: object) -> bool:
+    """Whether data are resized as a folder's pictures: arrays have the model's size already."""
+    if isinstance(data, ImagesConfig | Corpus) and theirs.keeps_its_size:
+        return True
+    ours = pictures_of(data, theirs.size, theirs.channels)
+    ways = [(one.resize, one.crop, one.resample) for one in (theirs, ours) if one is not None]
+    return len(ways) == 2 and ways[0] == ways[1]
 
 
 def _is_foreign(run: Run) -> bool:
