@@ -249,3 +249,22 @@ def test_a_message_that_spells_a_special_token_is_refused(flags: str, tmp_path: 
             ids_and_answers(ours, conversation([*asked, TALK[2]], CHATML))
     fine = [{"role": "user", "content": "a <|im_en d|> <think> b"}]
     assert json.dumps(prompt_ids(ours, fine, CHATML))
+
+
+LATER = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% else %}never{% endif %}"
+
+
+@pytest.mark.parametrize("date", [LATER, "{{ strftime_now('%d %b %Y') }}"])
+def test_the_date_of_today(tmp_path: Path, date: str) -> None:
+    """In use, as transformers has it; data to learn from have none, so that they stay the same."""
+    ours, theirs = loaded(tmp_path, made("byte level", {}), {"eos_token": "</s>"})
+    template = date + CHATML
+    expected = theirs.apply_chat_template(
+        TALK[:2], chat_template=template, add_generation_prompt=True
+    )
+    assert prompt_ids(ours, TALK[:2], template, dated=True) == expected["input_ids"]
+    if date == LATER:
+        assert ours.decode(prompt_ids(ours, TALK[:2], template)).startswith("never")
+        return
+    with pytest.raises(InputError, match=r"strftime_now.*differ from day to day"):
+        conversation(TALK[:3], template, names=template_names(ours))

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from tests.runs.test_chat import RECIPE, write_talk
 from tests.runs.tiny import PARTS, train_text
+from tokenizers import Tokenizer as Library
+from tokenizers.models import BPE
 
 from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.runs.chat import chat_prompt
-from addnorm.runs.chat_template import TEMPLATE, TOKENIZER, chat_template
+from addnorm.runs.chat_template import TEMPLATE, TOKENIZER, chat_template, copy_template
 from addnorm.runs.run import Run
 
 LLAMA = """
@@ -55,6 +57,31 @@ def test_the_template_of_a_folder_from_hugging_face(tmp_path: Path) -> None:
         chat_template(tmp_path)
 
 
+def test_templates_by_name(tmp_path: Path) -> None:
+    """In an object of the settings, or in files of their own, which come first."""
+    settings = tmp_path / TOKENIZER
+    settings.write_text(json.dumps({"chat_template": {"rag": "A", "default": "B"}}))
+    assert chat_template(tmp_path) == "B"
+    (tmp_path / "out").mkdir()
+    copy_template([tmp_path], tmp_path / "out")
+    assert chat_template(tmp_path / "out") == "B"
+    more = tmp_path / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("C")
+    with pytest.raises(InputError, match="has tool_use, and no default"):
+        chat_template(tmp_path)
+    (tmp_path / TEMPLATE).write_text("D")
+    assert chat_template(tmp_path) == "D"
+    copy_template([tmp_path], tmp_path / "out")
+    written = json.loads((tmp_path / "out" / TOKENIZER).read_text())["chat_template"]
+    assert {one["name"]: one["template"] for one in written} == {"default": "D", "tool_use": "C"}
+    theirs = pytest.importorskip("transformers").PreTrainedTokenizerFast
+    inner = Library(BPE({"a": 0}, []))
+    for folder in (tmp_path, tmp_path / "out"):
+        inner.save(str(folder / "tokenizer.json"))
+        assert theirs.from_pretrained(folder).get_chat_template() == "D"
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
@@ -75,6 +102,11 @@ def test_an_exported_folder_chats_in_transformers_and_here(run: Run, tmp_path: P
     assert again.chat(ASKED, **greedy) == run.chat(ASKED, **greedy)
     saved = again.save(tmp_path / "saved")
     assert chat_prompt(Run.open(tmp_path / "saved"), ASKED) == chat_prompt(saved, ASKED) == asked
+    file = tmp_path / "hf" / TEMPLATE
+    file.write_text(file.read_text() + "{{ strftime_now('%Y') }}")  # today's, as over there
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    found = theirs.apply_chat_template(ASKED, add_generation_prompt=True, return_dict=False)
+    assert chat_prompt(Run.open(tmp_path / "hf"), ASKED) == found != asked
 
 
 def test_several_templates_stay_several(run: Run, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from addnorm.data.chat import PLACEHOLDERS, Message, conversation, prompt_of
+from addnorm.data.chat import PLACEHOLDERS, Message, conversation, prompt_of, with_date
 from addnorm.data.codecs import LibraryCodec
 from addnorm.data.examples import BEGIN, END, Chat, Said
 from addnorm.data.tokenizers import Tokenizer
@@ -31,14 +31,16 @@ def ids_and_answers(tokenizer: Tokenizer, chat: Chat) -> Told:
 
 
 def prompt_ids(
-    tokenizer: Tokenizer, messages: Sequence[Message], template: str | None
+    tokenizer: Tokenizer, messages: Sequence[Message], template: str | None, *, dated: bool = False
 ) -> list[int]:
     """The ids of what a template writes before an answer, as in training.
 
+    A `dated` template may write the date of today, as in transformers; in training none does.
     Raises `InputError` for a message that spells a special token of the template.
     """
     names = template_names(tokenizer)
-    return _encoded(tokenizer, prompt_of(messages, template, names), names)[0]
+    chat = prompt_of(messages, template, with_date(names) if dated else names)
+    return _encoded(tokenizer, chat, names)[0]
 
 
 def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, UndefinedError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -159,7 +160,7 @@ def conversation(
     messages: Sequence[Message],
     template: str | None,
     where: str = "chat",
-    names: Mapping[str, str] = PLACEHOLDERS,
+    names: Mapping[str, Any] = PLACEHOLDERS,
 ) -> Chat:
     """The text of a conversation in parts, each an answer or not.
 
@@ -189,7 +190,7 @@ def conversation(
 
 
 def prompt_of(
-    messages: Sequence[Message], template: str | None, names: Mapping[str, str] = PLACEHOLDERS
+    messages: Sequence[Message], template: str | None, names: Mapping[str, Any] = PLACEHOLDERS
 ) -> Chat:
     """The text after which the assistant answers, in the parts in which a model learnt it."""
     whole = rendered(messages, template, "chat", names, prompt=True)
@@ -207,11 +208,14 @@ def rendered(
     messages: Sequence[Message],
     template: str | None,
     where: str,
-    names: Mapping[str, str] = PLACEHOLDERS,
+    names: Mapping[str, Any] = PLACEHOLDERS,
     *,
     prompt: bool = False,
 ) -> str:
-    """What the template writes, to which the special tokens in `names` are known."""
+    """What the template writes, to which the special tokens in `names` are known.
+
+    The date of today is known too where `names` has it, as `with_date` adds it.
+    """
     try:
         return compiled(PLAIN if template is None else template).render(
             messages=messages,
@@ -223,14 +227,31 @@ def rendered(
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        raise InputError(f"{where}: data.template: {error}") from error
+        why = DATED if isinstance(error, UndefinedError) and DATE in str(error) else ""
+        raise InputError(f"{where}: data.template: {error}{why}") from error
+
+
+DATE = "strftime_now"
+"""The function by which a template of Hugging Face writes the date of today."""
+
+DATED = (
+    ": data would differ from day to day. Give data.template the template with a date written out"
+)
+
+
+def with_date(names: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The names that a template reads, and the date of today as in transformers.
+
+    Data to learn from have no date, so that they are the same when a run is resumed.
+    """
+    return {**names, DATE: lambda form: datetime.now().strftime(form)}
 
 
 @cache
 def compiled(template: str) -> Template:
     """The template, which runs in a sandbox. Raises `ValueError` for one that is none.
 
-    It has what templates have in transformers, but for the date of today: data stay as they are.
+    It has what templates have in transformers, but for the date of today (`with_date`).
     """
     sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]

@@ -38,12 +38,15 @@ def template_of(run: Run) -> str | None:
 def chat_prompt(run: Run, messages: Messages) -> list[int]:
     """The ids after which the assistant answers.
 
-    Raises `InputError` for what is no list of messages, and for a last one of the assistant.
+    A template of Hugging Face may write the date of today; not in a run that learnt to chat here,
+    whose data had none. Raises `InputError` for what is no list of messages, and for a last one of
+    the assistant.
     """
     checked = messages_of(list(messages), "messages")
     if checked[-1]["role"] == "assistant":
         raise InputError("messages: the last one is the assistant's: there is nothing to answer")
-    return prompt_ids(run.tokenizers.source, checked, template_of(run))
+    source = run.tokenizers.source
+    return prompt_ids(source, checked, template_of(run), dated=not chats(run))
 
 
 def conversations(

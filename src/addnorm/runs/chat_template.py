@@ -15,11 +15,14 @@ from addnorm.files import read_file
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 """The files that a template may be in: one of its own, or among the tokenizer's settings."""
 
+ADDITIONAL = "additional_chat_templates"
+"""The folder of further templates, each a file by its name."""
+
 
 def chat_template(*places: Path) -> str | None:
     """The Jinja template with which the model of a folder was taught to chat; None without one.
 
-    It is looked up in each of the `places` in turn: what a run learnt to chat by, then its file,
+    It is looked up in each of the `places` in turn: what a run learnt to chat by, then its files,
     then the settings of the tokenizer. Raises `InputError` for a damaged file, and for several
     templates of which none is the default.
     """
@@ -27,8 +30,7 @@ def chat_template(*places: Path) -> str | None:
         if (learnt := _learnt(place)) is not None:
             return learnt.get("template") or PLAIN
         if (found := _written(place)) is not None:
-            file = place / TOKENIZER
-            return found if isinstance(found, str) else _default(found, file)
+            return found if isinstance(found, str) else _default(found, place)
     return None
 
 
@@ -41,29 +43,34 @@ def _learnt(folder: Path) -> dict[str, Any] | None:
     return own if isinstance(own, dict) and own.get("kind") == "chat" else None
 
 
-def _written(folder: Path) -> Any:
-    """The template in the files of a folder, or several by name."""
+def _written(folder: Path) -> str | dict[str, Any] | None:
+    """The template of a folder, or several by name. As in transformers, files come first."""
     file, settings = folder / TEMPLATE, folder / TOKENIZER
+    files = {"default": file} if file.is_file() else {}
+    files |= {more.stem: more for more in sorted((folder / ADDITIONAL).glob("*.jinja"))}
     try:
-        if file.is_file():
-            return read_file(file).decode()
-        return json.loads(read_file(settings)).get("chat_template") if settings.is_file() else None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        named: Any = {name: read_file(one).decode() for name, one in files.items()}
+        if not named:
+            named = (
+                json.loads(read_file(settings)).get("chat_template") if settings.is_file() else None
+            )
+        if isinstance(named, list):
+            named = {one["name"]: one["template"] for one in named}
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise InputError(f"{folder}: its chat template cannot be read: {error}") from error
+    if not isinstance(named, str | dict | None):
+        raise InputError(f"{settings}: chat_template is neither a text nor a list of them")
+    return named["default"] if isinstance(named, dict) and [*named] == ["default"] else named
 
 
-def _default(found: Any, file: Path) -> str:
-    """The default of several templates, each a name and a text."""
-    try:
-        named = {one["name"]: one["template"] for one in found}
-    except (TypeError, KeyError) as error:
-        raise InputError(f"{file}: chat_template is neither a text nor a list of them") from error
-    if not isinstance(named.get("default"), str):
-        known = ", ".join(map(str, named)) or "none"
+def _default(found: dict[str, Any], place: Path) -> str:
+    """The default of several templates by name."""
+    if not isinstance(found.get("default"), str):
+        known = ", ".join(map(str, found)) or "none"
         raise InputError(
-            f"{file}: chat_template has {known}, and no default: give data.template its text"
+            f"{place}: chat_template has {known}, and no default: give data.template its text"
         )
-    return named["default"]
+    return found["default"]
 
 
 def copy_template(places: Sequence[Path], out: Path) -> None:
@@ -72,7 +79,8 @@ def copy_template(places: Sequence[Path], out: Path) -> None:
     if isinstance(found, str):
         (out / TEMPLATE).write_text(found, encoding="utf-8")
     elif found:
-        _change(out, "chat_template", found)
+        several = [{"name": name, "template": template} for name, template in found.items()]
+        _change(out, "chat_template", several)
 
 
 def naming(template: str, text: Tokenizers) -> str:
