@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from addnorm.data import Corpus, Text
 from addnorm.data.batching import Packed, PackedConfig, Windows, WindowsConfig
+from addnorm.data.compact import Compact
 from addnorm.data.encoding import Encoded, EncodedCorpus, Tokenizers, encode
 from addnorm.data.tokenizers import CharConfig
 from addnorm.errors import InputError
@@ -165,3 +166,36 @@ def test_one_token_that_ends_a_text_and_begins_the_next_stands_once_and_is_learn
     windows = WindowsConfig(batch_size=1, seq_len=8).windows(corpus, texts)
     assert windows.bos_id is None
     assert windows.stream.tolist() == [9, 1, 2, 9, 3, 9]
+
+
+QUESTION = [Encoded(0, [1, 5, 6, 7, 8], [-100, -100, -100, 8, 2]), Encoded(1, [1, 6], [7, -100])]
+"""Two conversations, of which the answers are learnt: 8 and the end, and 7 in the second."""
+
+
+def test_packed_conversations_learn_their_answers_alone() -> None:
+    """Pieces of a long one in which nothing is answered are left out."""
+    corpus = EncodedCorpus("language", bos_id=1, pad_id=0, train=Compact.of(QUESTION))
+    whole = PackedConfig(batch_size=2, seq_len=7).build(corpus).train
+    [batch] = whole.batches()
+    [[*row]] = batch.targets.tolist()
+    assert row in ([-100, -100, -100, 8, 2, 7, -100], [7, -100, -100, -100, -100, 8, 2])
+    cut = PackedConfig(batch_size=2, seq_len=3).build(corpus).train
+    [batch] = cut.batches()
+    assert sorted(batch.targets.tolist()) == [[7, -100, -100], [8, 2, -100]]
+    assert sorted(batch.indices) == [0, 1]
+
+
+def test_windows_of_conversations_are_refused() -> None:
+    """Their stream is learnt token by token, questions among them."""
+    for examples in (QUESTION, Compact.of(QUESTION)):
+        corpus = EncodedCorpus("language", bos_id=1, pad_id=0, train=examples)
+        with pytest.raises(InputError, match='answers alone are learnt: give kind = "tokens"'):
+            WindowsConfig(batch_size=1, seq_len=4).build(corpus)
+
+
+def test_packed_documents_keep_their_place_after_others_were_left_out() -> None:
+    corpus = language("ab", "c", "defg")
+    fits = {"train": [True, False, True], "valid": [], "test": []}
+    packed = PackedConfig(batch_size=4, seq_len=5).build(corpus.keeping(fits, "short", "is short"))
+    [batch] = packed.train.batches()
+    assert sorted(batch.indices) == [0, 2]

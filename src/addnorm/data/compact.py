@@ -172,6 +172,17 @@ class Compact(Sequence[Encoded]):
         targets = Rows(self.targets.ids, self.targets.starts[row] + at, lengths)
         return Compact(tokens, targets, row if self.places is None else self.places[row])
 
+    def with_targets(self, nothing: int) -> "Compact":
+        """The examples of a language model that have a target other than `nothing`."""
+        if self.targets.ids is self.tokens.ids:  # every next token is one
+            return self
+        some = np.flatnonzero(self.targets.count_except(nothing))
+        tokens, targets = (
+            Rows(rows.ids, rows.starts[some], rows.lengths[some])
+            for rows in (self.tokens, self.targets)
+        )
+        return Compact(tokens, targets, some if self.places is None else self.places[some])
+
 
 def narrow(numbers: "array[int]") -> Ids:
     """The numbers in two bytes each, or four where they need them; with a sign if one has it."""

@@ -157,6 +157,7 @@ class WindowsConfig:
         self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
     ) -> Windows:
         """The windows of some documents; in one order and from the start without a seed."""
+        _check_learnt_whole(examples)
         texts = Compact.as_documents(examples)
         ids, starts = texts.tokens.ids, texts.tokens.starts
         ends = starts + texts.tokens.lengths
@@ -181,8 +182,9 @@ class WindowsConfig:
 class Packed(Loader[list[int]]):
     """Rows of `seq_len` with as many whole documents as fit; only a longer one is cut.
 
-    Documents go, longest first, where they leave the least room (best fit). `segments` numbers the
-    documents of a row from 1; padding is 0.
+    Documents go, longest first, where they leave the least room (best fit). A piece of a longer one
+    in which nothing is to be predicted is left out. `segments` numbers the documents of a row from
+    1; padding is 0.
     """
 
     def __init__(
@@ -198,7 +200,8 @@ class Packed(Loader[list[int]]):
         self.seq_len = seq_len
         self.seed = seed
         self.pad_id = pad_id
-        self.pieces = Compact.as_documents(examples).cut(seq_len)
+        compact = examples if isinstance(examples, Compact) else Compact.of(examples)
+        self.pieces = compact.cut(seq_len).with_targets(IGNORE)
 
     def plan(self, epoch: int) -> list[Sequence[list[int]]]:
         """Rows as lists of numbers of pieces."""
@@ -264,6 +267,16 @@ class PackedConfig:
     ) -> Packed:
         """The rows of some documents; in one order without a seed."""
         return Packed(examples, self.batch_size, self.seq_len, seed=seed, pad_id=corpus.pad_id)
+
+
+def _check_learnt_whole(examples: Sequence[Encoded]) -> None:
+    """Raise `InputError` for examples of which not every token is learnt, as of conversations."""
+    plain = isinstance(examples, Compact) and examples.targets.ids is examples.tokens.ids
+    if not plain and any(IGNORE in one.targets for one in examples):
+        raise InputError(
+            'batching kind = "windows" learns every token of a text, and of conversations the '
+            'answers alone are learnt: give kind = "tokens" or "packed"'
+        )
 
 
 def only_language(corpus: EncodedCorpus, kind: str) -> None:
