@@ -158,7 +158,7 @@ def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None
             reads = model.get("input") or {}
         case _:
             return
-    medium = MEDIA.get(reads.get("kind"))
+    medium = MEDIA.get(reads.get("kind", ""))
     if train.get("batching", TOKENS).get("kind") != TOKENS["kind"]:
         return
     if medium in OF_MEDIUM:
