@@ -88,6 +88,24 @@ def test_another_adapter_begins_with_it(root: Path) -> None:
     assert all(name.endswith("_proj.weight") for name in changed)
 
 
+def test_files_of_an_adapter_alone_are_added_to_the_run_that_they_name(root: Path) -> None:
+    """Which itself began elsewhere: its recipe still names where."""
+    train_text(root, "adapted", ADAPTED)
+    Run.open(root / "adapted").save(root / "whole")
+    alone = root / "alone"
+    alone.mkdir()
+    (alone / "adapter_model.safetensors").write_bytes(
+        (root / "adapted" / "adapter_model.safetensors").read_bytes()
+    )
+    settings = json.loads((root / "adapted" / "adapter_config.json").read_text())
+    settings["base_model_name_or_path"] = str(root / "whole")
+    (alone / "adapter_config.json").write_text(json.dumps(settings))
+    base, whole, twice = (Run.open(root / name).weights for name in ("base", "whole", "alone"))
+    for name, weight in twice.items():
+        torch.testing.assert_close(weight - whole[name], whole[name] - base[name])
+    assert any(not torch.equal(twice[name], whole[name]) for name in twice)
+
+
 def test_a_new_head_is_learned_and_kept(root: Path) -> None:
     train_text(root, "good", CLASSIFICATION)
     other = CLASSIFICATION.replace('[tokenizer]\nkind = "word"\n', "").replace(

@@ -61,7 +61,8 @@ def open_run(
 
 def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
     """The base of an adapter, as a plain model with the adapter's changes."""
-    base = base_of(folder) if is_hf_folder(folder) else start_of(folder, saved.recipe)
+    ours = is_run_folder(folder)  # or PEFT's, on a folder that may itself have begun elsewhere
+    base = start_of(folder, saved.recipe) if ours else base_of(folder)
     begun = Run.open(base, pickled=pickled)
     check_float(begun, "is adapted")
     variables = read_variables(folder) or begun.variables
