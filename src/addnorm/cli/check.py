@@ -47,8 +47,8 @@ def check(
     long that they are read in tiles; every kernel by itself, and what beams write. Models, training
     steps, writing and quantised layers also run on a device that stands in for a GPU: it is the GPU
     test that every machine can run. A sample has every part, every variant and every pair of parts
-    in it, from 270 on. Exits with status 1 where anything differs. Example:
-    `addnorm check --sample 50 --jobs 2`.
+    in it, from 270 on. Exits with status 1 where anything differs.
+    Example: `addnorm check --sample 50 --jobs 2`.
 
     `--part my_parts:DyTConfig` checks a part of your own instead, with every part of ours that it
     allows. A definition is a plain function in float64; `weights` are the part's own by name, `x`
