@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.bench import prepared
+from addnorm.bench import NAMES, prepared
 from addnorm.bench.benchmark import Benchmark
 from addnorm.bench.benchmarks import BENCHMARKS, named
 from addnorm.bench.decoding import DecodingSizes
@@ -19,6 +19,11 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig
+
+
+def test_every_name_is_known_before_a_library_is() -> None:
+    assert tuple(benchmark.name for benchmark in BENCHMARKS) == NAMES
+
 
 TRAINING = [benchmark for benchmark in BENCHMARKS if benchmark.name.startswith("train")]
 

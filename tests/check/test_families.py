@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.check import my_parts
 
-from addnorm.check.families import families, family_name, named_object, part_examples
+from addnorm.check.families import families, family_name, part_examples
+from addnorm.check.named_objects import named_object
 from addnorm.errors import InputError
 from addnorm.nn.attention import WindowPatternConfig
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import addnorm
+from addnorm.check import FAMILY_NAMES
 from addnorm.check.parts import FAMILIES, equation, module_names, parts, source
 from addnorm.cli.new import starting_file
 from addnorm.errors import InputError
@@ -15,6 +16,7 @@ from addnorm.runs.imports import import_parts
 def test_every_part_has_an_equation_a_source_and_a_file() -> None:
     found = parts()
     assert {part.family for part in found} == set(FAMILIES)
+    assert tuple(FAMILIES) == FAMILY_NAMES
     assert {part.kind for part in found if not (part.equation and part.source)} == {"hidden"}
     for part in found:
         assert (Path(addnorm.__file__).parent / part.file).is_file()

@@ -62,6 +62,15 @@ def wrong_words() -> Iterator[list[str]]:
     yield ["trian"]
     yield ["lab", "rum"]
     yield ["help", "trian"]
+    yield ["bench", "decod"]
+    yield ["lab", "run", "wamup"]
+    yield ["lab", "run", "all", "wamup"]
+    yield ["lab", "speedrun", "digit", "--data.root", "."]
+    yield ["parts", "nroms"]
+    yield ["demo", "--to", "klingon"]
+    yield ["check", "--part", "Thing"]
+    yield ["check", "--part", "gone:Thing"]
+    yield ["check", "--jobs", "999999"]
     for name, words in PLACES.items():
         yield [*name.split(), *words]
     for name in SURFACE:

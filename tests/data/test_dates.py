@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.data.dates import (
-    LANGUAGES,
     PHRASES,
     DatesConfig,
     draw,
@@ -19,6 +18,7 @@ from addnorm.data.dates import (
 )
 from addnorm.data.examples import Pair
 from addnorm.errors import InputError
+from addnorm.languages import LANGUAGES
 
 EVENING = datetime(2026, 3, 5, 19, 45)
 FULL, MONTH_DAY_TIME = PHRASES[0], PHRASES[9]

@@ -12,11 +12,9 @@ from tests.lab.small import recipe_file
 
 from addnorm.errors import InputError
 from addnorm.lab import speedrun as speedruns
+from addnorm.lab.boards import BOARDS, Board, boards_of
 from addnorm.lab.speedrun import (
-    BOARDS,
-    Board,
     Time,
-    boards_of,
     contenders,
     imported,
     record,

@@ -1,1 +1,26 @@
 """Benchmarks of AddNorm against other libraries, at fixed sizes, measured in one run."""
+
+from collections.abc import Sequence
+
+from addnorm.errors import InputError, choices
+
+NAMES = (
+    "train-characters",
+    "train-decoder",
+    "train-decoder-float32",
+    "train-translator-tiny",
+    "train-translator-base",
+    "decode",
+    "decode-batch",
+    "translate",
+    "long-context",
+    "start-up",
+)
+"""The names of the benchmarks (see `bench.benchmarks`), which need no library to be known."""
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise `InputError` for the first name that no benchmark has, with the nearest."""
+    for name in names:
+        if name not in NAMES:
+            raise InputError(f"no benchmark is called {name!r}.{choices(name, NAMES)}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from addnorm.bench import long_context, start_up
+from addnorm.bench import check_names, long_context, start_up
 from addnorm.bench.benchmark import Benchmark
 from addnorm.bench.generation_benchmarks import alone, decode, together, translations
 from addnorm.bench.training_benchmarks import (
@@ -11,7 +11,6 @@ from addnorm.bench.training_benchmarks import (
     train_translator_base,
     train_translator_tiny,
 )
-from addnorm.errors import InputError, choices
 
 BENCHMARKS = (
     train_characters(),
@@ -31,7 +30,5 @@ BENCHMARKS = (
 def named(names: Sequence[str]) -> list[Benchmark]:
     """The benchmarks of these names, or all. Raises `InputError` with the nearest name."""
     benchmarks = {benchmark.name: benchmark for benchmark in BENCHMARKS}
-    for name in names:
-        if name not in benchmarks:
-            raise InputError(f"no benchmark is called {name!r}.{choices(name, benchmarks)}")
+    check_names(names)
     return [benchmarks[name] for name in names] or list(BENCHMARKS)

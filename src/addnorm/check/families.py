@@ -1,20 +1,17 @@
 """Determining the family of a custom part, and finding its class by name."""
 
 import inspect
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from addnorm.check.axes import PARTS
 from addnorm.check.other_families import OTHER_FAMILIES
-from addnorm.errors import InputError, choices, nearest
+from addnorm.errors import InputError, choices
 from addnorm.nn.masks import Mask
 from addnorm.nn.positions import Position
 from addnorm.parts import Family, examples, family_of, kind_of
-from addnorm.runs.imports import import_parts
 
 D_MODEL = 8
 
@@ -24,27 +21,6 @@ def families() -> dict[str, Family]:
     ours = {name: family_of(axis.union) for name, axis in PARTS.items()}
     found = {name: family for name, family in ours.items() if family is not None}
     return {**found, **OTHER_FAMILIES}
-
-
-def named_object(name: str, option: str) -> Any:
-    """Import the object `module:name`, which the user named explicitly.
-
-    Raises `InputError` if it does not exist.
-    """
-    module, colon, path = name.partition(":")
-    if not colon or not path:
-        raise InputError(
-            f"`{option} = {name}`: give the module and the name, such as my_parts:MyConfig"
-        )
-    if module not in sys.modules:
-        import_parts([f"{module}.py" if Path(f"{module}.py").is_file() else module])
-    found: Any = sys.modules[module]
-    for one in path.split("."):
-        if not hasattr(found, one):
-            hint = nearest(one, [n for n in vars(found) if not n.startswith("_")])
-            raise InputError(f"`{option} = {name}`: {module} has no {path}.{hint}")
-        found = getattr(found, one)
-    return found
 
 
 def part_examples(part: type) -> Mapping[str, Any]:

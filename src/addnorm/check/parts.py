@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import addnorm
+from addnorm.check import check_family_name
 from addnorm.check.families import fitting_families
-from addnorm.errors import InputError, choices
 from addnorm.models import ModelConfig
 from addnorm.models.inputs import InputConfig
 from addnorm.nn.attention import CoreConfig, OutputConfig, PatternConfig, ScoreConfig
@@ -65,8 +65,8 @@ def parts(family: str | None = None, modules: Sequence[str] = ()) -> list[Part]:
     """
     own = [part for module in modules for part in _own(module)]
     known = [*dict.fromkeys([*FAMILIES, *(name for part in own for name in _families_of(part))])]
-    if family is not None and family not in known:
-        raise InputError(f"no family of parts is called {family!r}.{choices(family, known)}")
+    if family is not None:
+        check_family_name(family, known)
     ours = [part for name in FAMILIES for part in _members(name)]
     return [part for part in [*ours, *own] if family in (None, *_families_of(part))]
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.bench import check_names
 from addnorm.cli.arguments import at_least
 
 
@@ -31,7 +32,7 @@ def bench(
     listed
         Say which benchmarks there are, and measure nothing.
     """
-
+    check_names(benchmarks)
     from addnorm.bench import report
     from addnorm.bench.benchmarks import named
     from addnorm.bench.run import bench as run

@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from addnorm.check.named_objects import named_object
 from addnorm.cli.arguments import at_least
 from addnorm.cli.imports import Imports, import_named
+from addnorm.errors import InputError
+from addnorm.processor import cores
 
 if TYPE_CHECKING:
     from addnorm.check.own import PartReport
@@ -83,6 +86,8 @@ def check(
     jobs
         How many processes to use.
     """
+    if jobs > cores():
+        raise InputError(f"--jobs {jobs}: this machine has {cores()} cores, so at most {cores()}")
     import_named(own.imports)
     if own.part or own.definition:
         return _check_part(own, sample, seed)
@@ -114,17 +119,15 @@ def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, e
 
 
 def _check_part(own: OwnPart, sample: int, seed: int) -> int:
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    from addnorm.check.families import named_object
-    from addnorm.check.own import PARTNERS, check_part
-    from addnorm.cli.terminal import console
-    from addnorm.errors import InputError
-
     if not own.part:
         raise InputError("--definition defines a part: name it with --part module:Class")
     found = named_object(own.part, "part")
     defined = named_object(own.definition, "definition") if own.definition else None
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    from addnorm.check.own import PARTNERS, check_part
+    from addnorm.cli.terminal import console
+
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

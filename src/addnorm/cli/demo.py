@@ -15,6 +15,9 @@ def demo(*, to: str = "de", out: Path | None = None) -> None:
     out
         The run folder; by default `runs/demo-` and the language.
     """
+    from addnorm.languages import locale_called
+
+    locale_called(to)
     from addnorm.cli.terminal import console
     from addnorm.demo import demo as run_demo
 

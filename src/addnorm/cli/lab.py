@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from addnorm.errors import InputError
+from addnorm.lab.boards import boards_of
+from addnorm.lab.claims import claims_called
 
 lab = App(name="lab", help="Measure ten claims that tutorials repeat, and say which of them hold.")
 
@@ -73,16 +75,17 @@ def run(
         A folder with `tinyshakespeare/input.txt` or `multi30k/train.de.gz`: six claims are then
         measured on the characters of each as well, which costs as much again each time.
     """
-    from addnorm.cli.terminal import console
-    from addnorm.lab.ablation import Options, workers
-    from addnorm.lab.claim_report import write_claims_report
-    from addnorm.lab.laboratory import jobs_of, run_with_progress
-
     sizes = [size for size, given in (("quick", quick), ("full", full), ("night", night)) if given]
     if len(sizes) > 1:
         raise InputError(f"--{sizes[0]} and --{sizes[1]}: one of them")
     if not claims:
         raise InputError("run what? Claims as `addnorm lab list` names them, or all")
+    claims = claims_called(claims)
+    from addnorm.cli.terminal import console
+    from addnorm.lab.ablation import Options, workers
+    from addnorm.lab.claim_report import write_claims_report
+    from addnorm.lab.laboratory import jobs_of, run_with_progress
+
     size: Literal["quick", "full", "night"] = "full" if full else "night" if night else "quick"
     jobs = jobs_of(claims, size, root)
     run_with_progress(jobs, out, workers(Options(processes=processes), threads=1), console)
@@ -138,12 +141,11 @@ def speedrun(
     root
         The folder with the data.
     """
-
-    from addnorm.cli.terminal import console, output
-    from addnorm.lab.speedrun import boards_of
-    from addnorm.lab.speedrun import speedrun as run_board
-
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: at least one")
-    for name in boards_of(board):
+    boards = boards_of(board)
+    from addnorm.cli.terminal import console, output
+    from addnorm.lab.speedrun import speedrun as run_board
+
+    for name in boards:
         output().print(run_board(name, recipe, seeds, root, out, console))

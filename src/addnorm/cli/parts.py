@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.check import check_family_name
 from addnorm.cli.imports import Imports, import_named
 
 
@@ -26,6 +27,8 @@ def parts(
     as_json
         One JSON array instead of a table.
     """
+    if family is not None and not imports:
+        check_family_name(family)
     import_named(imports)
     from dataclasses import asdict
 

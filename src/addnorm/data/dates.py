@@ -7,15 +7,15 @@ from random import Random
 from re import sub
 from typing import Annotated, Literal
 
-from babel import Locale, UnknownLocaleError
+from babel import Locale
 from babel.dates import DateTimePattern, format_date, format_time
 from babel.numbers import format_decimal
-from num2words import CONVERTER_CLASSES, num2words  # pyright: ignore[reportUnknownVariableType]
+from num2words import num2words  # pyright: ignore[reportUnknownVariableType]
 from pydantic import Field
 
 from addnorm.config import config
 from addnorm.data.examples import Corpus, Pair, Report
-from addnorm.errors import InputError, nearest
+from addnorm.languages import SPOKEN, locale_called
 
 PHRASES = (
     # English                                           the date's form in CLDR ("": no date)
@@ -39,12 +39,6 @@ NUMBER_SHARE = 0.25
 
 FIRST, N_MINUTES = datetime(1900, 1, 1), 200 * 365 * 24 * 60
 """Moments are minutes within the two centuries from 1900."""
-
-# num2words 0.5.14 fails (am) or errs (az) on four digits, writes Serbian in the other script than
-# CLDR, and knows two languages by names that CLDR has not.
-SPOKEN = frozenset[str](CONVERTER_CLASSES) - {"am", "az", "sr", "kz", "tet"}
-LANGUAGES = tuple(sorted({name.split("_")[0] for name in SPOKEN} | {"zh"}))
-"""Languages with both CLDR dates and numbers in words; other CLDR languages get digits."""
 
 
 def english(moment: datetime, phrase: str) -> str:
@@ -105,19 +99,6 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _locale(name: str) -> Locale:
-    try:
-        return Locale.parse(name.replace("-", "_"))
-    except (UnknownLocaleError, ValueError) as error:
-        codes = {str(Locale(code).english_name).lower(): code for code in LANGUAGES}
-        hint = nearest(codes.get(name.lower(), name), LANGUAGES)
-        raise InputError(
-            f"Unknown language to = {name!r}.{hint} "
-            f"Known, with numbers in words: {', '.join(LANGUAGES)}; "
-            "CLDR's other languages work too, with numbers in digits."
-        ) from error
-
-
 @config
 class DatesConfig:
     """Translate English dates, times and numbers into another language.
@@ -144,7 +125,7 @@ class DatesConfig:
 
     def load(self) -> Corpus:
         """Generate the corpus, test sentences first."""
-        locale = _locale(self.to)
+        locale = locale_called(self.to)
         pairs = self._distinct(locale)
         test = [next(pairs) for _ in range(self.n_test)]
         valid = [next(pairs) for _ in range(self.n_valid)]

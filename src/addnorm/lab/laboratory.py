@@ -15,7 +15,7 @@ from rich.console import Console
 from addnorm.errors import InputError, Interrupted
 from addnorm.lab.ablation import progress_bar
 from addnorm.lab.cell import prepare_process
-from addnorm.lab.claims import CLAIMS, claim_called
+from addnorm.lab.claims import CLAIMS, claim_called, claims_called
 from addnorm.lab.claims.claim import SEEDS, Results, Row, Settings, Size
 from addnorm.lab.claims.tasks import MADE
 from addnorm.lab.costs import plan
@@ -48,10 +48,9 @@ def jobs_of(names: Sequence[str], size: Size, root: Path | None = None) -> list[
 
     Raises `InputError` for a claim that does not exist, or where there is no such data.
     """
-    names = CLAIMS if "all" in names else tuple(dict.fromkeys(names))
     files = [] if root is None else natural_files(root)
     found: list[Job] = []
-    for name in names:
+    for name in claims_called(names):
         claim = claim_called(name)
         tasks = [MADE, *(map(str, files) if claim.natural else ())]
         found += [

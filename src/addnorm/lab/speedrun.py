@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -16,34 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from addnorm.atomic import atomic_write
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError
+from addnorm.lab.boards import BOARDS
 from addnorm.lab.digest import sources_of
 from addnorm.processor import file_name, processor
-from addnorm.runs.evaluation import Split, data_of, evaluated
+from addnorm.runs.evaluation import data_of, evaluated
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class Board:
-    """A figure to reach on a split of some data: the first recipe there is the record."""
-
-    split: Split
-    metric: str
-    target: float
-    lower_is_better: bool = False
-
-    def reached(self, figure: float) -> bool:
-        """Whether a figure is as good as the target."""
-        return figure <= self.target if self.lower_is_better else figure >= self.target
-
-
-BOARDS: Mapping[str, Board] = {
-    "shakespeare-1.88": Board(split="valid", metric="loss", target=1.88, lower_is_better=True),
-    "shakespeare-1.58": Board(split="valid", metric="loss", target=1.58, lower_is_better=True),
-    "multi30k-41": Board(split="test", metric="bleu", target=41.0),
-    "digits-99": Board(split="test", metric="accuracy", target=99.0),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +33,6 @@ class Time:
     seed: int
     seconds: float
     figure: float
-
-
-def boards_of(name: str) -> list[str]:
-    """A board, or all of one kind of data, such as `shakespeare`.
-
-    Raises `InputError` with the nearest name if there is none.
-    """
-    found = [board for board in BOARDS if board == name or board.startswith(f"{name}-")]
-    if not found:
-        valid = [*dict.fromkeys(board.partition("-")[0] for board in BOARDS), *BOARDS]
-        raise InputError(f"no board is called {name!r}.{choices(name, valid)}")
-    return found
 
 
 def record(board: str, *, before: bool = False) -> str:

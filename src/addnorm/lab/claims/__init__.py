@@ -1,9 +1,13 @@
 """The ten claims of the tutorials, each in a file of its own."""
 
+from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from addnorm.errors import InputError, choices
-from addnorm.lab.claims.claim import Claim
+
+if TYPE_CHECKING:
+    from addnorm.lab.claims.claim import Claim
 
 CLAIMS = (
     "extrapolation",
@@ -20,8 +24,20 @@ CLAIMS = (
 """The names of the claims, in their order."""
 
 
-def claim_called(name: str) -> Claim:
+def claims_called(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of claims, or of all for "all". Raises `InputError` for the first that is none."""
+    for name in names:
+        if name != "all":
+            _check(name)
+    return CLAIMS if "all" in names else tuple(dict.fromkeys(names))
+
+
+def claim_called(name: str) -> "Claim":
     """The claim of a name. Raises `InputError` with the nearest name if there is none."""
+    _check(name)
+    return import_module(f"{__name__}.{name}").CLAIM
+
+
+def _check(name: str) -> None:
     if name not in CLAIMS:
         raise InputError(f"no claim is called {name!r}.{choices(name, CLAIMS)}")
-    return import_module(f"{__name__}.{name}").CLAIM
