@@ -103,11 +103,26 @@ def test_keys_of_sentence_transformers_and_a_tokenizer_that_leaves_types_out(
     ):
         file = tmp_path / name
         file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    untyped = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    _check_untyped(tmp_path, theirs, tokenizer)
+
+
+def test_a_generic_tokenizer_class_has_no_types(tmp_path: Path) -> None:
+    """Where `model_input_names` is missing, as in transformers."""
+    theirs, tokenizer = made(tmp_path, "bert", num_labels=1)
+    tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    settings = json.loads(file.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.pop("model_input_names", None)
+    file.write_text(json.dumps(settings))
+    _check_untyped(tmp_path, theirs, tokenizer)
+
+
+def _check_untyped(folder: Path, theirs: Any, typed: Any) -> None:
+    untyped = transformers.AutoTokenizer.from_pretrained(folder)
     assert "token_type_ids" not in untyped("a", "b")
-    found = addnorm.load(tmp_path).predict(PAIRS)
+    found = addnorm.load(folder).predict(PAIRS)
     assert_close(found, expected(theirs, untyped), rtol=0, atol=1e-5)
-    assert (found - expected(theirs, tokenizer)).abs().max() > 1e-3
+    assert (found - expected(theirs, typed)).abs().max() > 1e-3
 
 
 def test_an_exported_cross_encoder_reads_pairs_alike(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import transformers
 from tests.contracts import combined
 from tests.convert import vocabularies
+from tokenizers import Tokenizer as Library
 
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
 from addnorm.data.encoding import Tokenizers
@@ -257,3 +258,58 @@ def test_a_class_that_changes_an_exported_tokenizer_is_named(tmp_path: Path, roo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         save_tokenizer(tmp_path / "again", ours, model_type="qwen2", max_len=9)
+
+
+@pytest.mark.parametrize("unknown", [None, "<unk>"])
+def test_an_unknown_token_that_the_vocabulary_lacks(
+    unknown: str | None, tmp_path: Path, root: Path
+) -> None:
+    """The file's own stays, whatever the settings name, and texts are read."""
+    write(tmp_path, root, "bert", "its own", {"unk_token": unknown})
+    config = {"model_type": "bert", "vocab_size": 400}
+    ours = load_tokenizers(tmp_path, "bert", config)
+    assert ours is not None
+    assert ours.source.codec.name(ours.source.unk_id or 0) == "[UNK]"
+    assert ours.source.encode("☃") == [ours.source.unk_id]
+
+
+def test_new_tokens_have_the_ids_of_transformers(tmp_path: Path, root: Path) -> None:
+    """They are added in the order of their roles, wherever the settings name them."""
+    more = {"image_token": "<i>", "sep_token": "<sep>", "pad_token": "<p>", "bos_token": "<b>"}
+    write(tmp_path, root, "llama", "generic", more | {"extra_special_tokens": ["<e>"]})
+    vocabularies.write(tmp_path, config={"model_type": "llama", "vocab_size": 900})
+    ours, theirs = both(tmp_path)
+    names = [*more.values(), "<e>"]
+    assert [ours.source.id_of(n) for n in names] == theirs.convert_tokens_to_ids(names)
+    assert len({ours.source.id_of(n) for n in names}) == 5
+
+
+def test_a_token_that_the_settings_do_not_list_is_named(tmp_path: Path, root: Path) -> None:
+    """Classes that build their tokenizer take added tokens from the settings alone."""
+    listed = {"0": {"content": "<|endoftext|>", "special": True}}
+    write(tmp_path, root, "gpt2", "its own", {"added_tokens_decoder": listed})
+    config = {"model_type": "gpt2"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_tokenizers(tmp_path, "gpt2", config)
+    file = tmp_path / "tokenizer.json"
+    inner = Library.from_file(str(file))
+    inner.add_tokens(["<new>"])
+    inner.save(str(file))
+    with pytest.warns(NotFollowed, match=r"added_tokens_decoder without <new>"):
+        load_tokenizers(tmp_path, "gpt2", config)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_a_sentencepiece_model_alone(kind: str, tmp_path: Path) -> None:
+    """Its names are those of its pieces; that a text begins with one, unlike there, is said."""
+    vocabularies.llama(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    vocabularies.write(tmp_path, config={"model_type": kind})
+    with pytest.warns(NotFollowed, match=r"add_bos_token is missing \(a text begins with <s>"):
+        load_tokenizers(tmp_path, kind, {"model_type": kind})
+    ours, theirs = both(tmp_path)
+    assert dict(ours.source.names or {}) == theirs.special_tokens_map
+    text = "the cat sat"
+    assert ours.source.encode(text) == theirs(text)["input_ids"]
+    assert theirs("a")["input_ids"][0] != 1 == (ours.source.before or (0,))[0]

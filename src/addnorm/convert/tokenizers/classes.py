@@ -118,7 +118,9 @@ def special_names(folder: Folder, kind: TokenizerClass) -> dict[str, str]:
         more = folder.settings.get(key)
         given |= more if isinstance(more, dict) else {}
     given |= {key: value for key, value in folder.settings.items() if key.endswith("_token")}
-    texts = {key: token_name(value) for key, value in ({**kind.names, **given}).items()}
+    # In this order transformers adds those that are new.
+    given = dict.fromkeys(NAMED) | dict(kind.names) | given
+    texts = {key: token_name(value) for key, value in given.items()}
     return {key: text for key, text in texts.items() if text is not None}
 
 
@@ -189,8 +191,10 @@ def _gemma(inner: Inner, folder: Folder) -> None:
 
 def _bert(inner: Inner, folder: Folder) -> None:
     model: Any = inner.model
-    model.unk_token, model.max_input_chars_per_word = folder.names.get("unk_token"), 100
-    model.continuing_subword_prefix = "##"
+    unknown = folder.names.get("unk_token")
+    if unknown is not None and model.token_to_id(unknown) is not None:
+        model.unk_token = unknown
+    model.max_input_chars_per_word, model.continuing_subword_prefix = 100, "##"
     normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=folder.setting("tokenize_chinese_chars", bool, True),

@@ -122,6 +122,7 @@ def _warn_of_others(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
         left.append(f"tokenizer_class = {name} ({JSON} is read as it is)")
     reads = folder.model_type in ENCODERS  # and writes nothing
     chats = folder.has("chat_template.jinja") or settings.get("chat_template") is not None
+    left += _left_of_tokens(folder, kind, tokenizer)
     for key, follows, why in (
         ("truncation_side", "right", "a text is shortened at its end"),
         ("padding_side", "right" if reads else "left", "each text is read as if alone"),
@@ -136,6 +137,27 @@ def _warn_of_others(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
     if left:
         where = folder.path / SETTINGS
         warn(f"{where}: not followed: {', '.join(left)}", NotFollowed, stacklevel=3)
+
+
+def _left_of_tokens(
+    folder: Folder, kind: TokenizerClass | None, tokenizer: Tokenizer
+) -> Iterator[str]:
+    """What transformers does otherwise with the added tokens of a folder."""
+    settings = folder.settings
+    if not folder.has(JSON):
+        starts = {settings.get(f"add_{role}_token") for role in ("bos", "eos")}
+        if folder.has("tokenizer.model") and starts == {None} and tokenizer.before:
+            first = tokenizer.codec.name(tokenizer.before[0])
+            yield f"add_bos_token is missing (a text begins with {first}, as such models learned)"
+        return
+    if "added_tokens_decoder" not in settings or kind is None or kind.rebuild is None:
+        return
+    listed = {token.content for _, token in _added(folder)} | {*folder.names.values()}
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        listed |= {token_name(token) for token in settings.get(key) or ()}
+    added = tokenizer.inner.get_added_tokens_decoder().values()
+    if more := [token.content for token in added if token.content not in listed]:
+        yield f"added_tokens_decoder without {', '.join(more)} ({JSON} has more)"
 
 
 def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max_len: int) -> None:
@@ -213,6 +235,8 @@ def _tokenizer(
 ) -> Tokenizer:
     inner.no_truncation()
     inner.no_padding()
+    if wraps is not None and not kind.names:
+        folder = replace(folder, names={**_names_of_pieces(folder, inner), **folder.names})
     _add_tokens(folder, inner)
     _mark_special(folder, inner, usual=wraps is not None)
     # A folder without tokenizer.json is read as SentencePiece does, which knows more steps.
@@ -235,7 +259,7 @@ def _tokenizer(
     bos = _ids(folder, inner, folder.generation, *starts, "bos_token_id") or bos
     eos = _ids(folder, inner, folder.generation, "eos_token_id")
     # GPT-2 names its end token as the unknown token too, which it never needs.
-    unk = [i for i in unk if i not in (*bos, *eos, *end)]
+    unk = [i for i in _own_unknown(inner) or unk if i not in (*bos, *eos, *end)]
     found = Tokenizer(
         inner,
         pad_id=pad[0] if pad else None,
@@ -247,6 +271,20 @@ def _tokenizer(
         after=after,
     )
     return found.named(folder.names, end[0] if end else None)
+
+
+def _names_of_pieces(folder: Folder, inner: tokenizers.Tokenizer) -> dict[str, str]:
+    """The names of a SentencePiece model's own tokens, which a generic class takes over."""
+    usual = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    own = {key: name for key, name in usual.items() if key not in folder.settings}
+    return {key: name for key, name in own.items() if inner.token_to_id(name) is not None}
+
+
+def _own_unknown(inner: tokenizers.Tokenizer) -> list[int]:
+    """The id that the model gives to what it does not know, if it says."""
+    token = getattr(inner.model, "unk_token", None)
+    i = None if token is None else inner.model.token_to_id(token)
+    return [] if i is None else [i]
 
 
 def _set_around(folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClass) -> None:
