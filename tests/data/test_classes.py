@@ -204,3 +204,42 @@ def test_ids_of_series(tmp_path: Path) -> None:
         file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         with pytest.raises(InputError, match=message):
             LabelledSeriesConfig(train=file, label_column="label").load()
+
+
+def test_cells_of_numpy_are_read_as_those_of_python() -> None:
+    """As rows of a data set in numpy's format hold them."""
+    cells = [np.int64(2), np.int64(1), np.int64(2)]
+    rows = [{"text": np.str_("a"), "label": cell} for cell in cells]
+    assert addnorm.table(rows, text="text", label="label").labels == ("1", "2")
+    lists = [{"text": "a", "labels": np.array(["b", "c"])}, {"text": "b", "labels": np.array([])}]
+    read = addnorm.table(lists, text="text", labels="labels")
+    assert read.labels == ("b", "c")
+    assert len(read.train) == 2
+    numbers = [{"text": "a", "score": np.array([1.5, 2.0])}, {"text": "b", "score": [0.5, 1]}]
+    first = addnorm.table(numbers, text="text", values="score").train[0]
+    assert isinstance(first, Scored)
+    assert first.values == (1.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    "nothing", [np.float32("nan"), Decimal("NaN"), np.datetime64("NaT"), float("nan"), None, " "]
+)
+def test_nothing_of_any_type_is_no_class(nothing: object) -> None:
+    assert is_missing(nothing)
+    rows = [{"text": "a", "label": nothing}, {"text": "b", "label": 1}]
+    read = addnorm.table(rows, text="text", label="label")
+    assert read.labels == ("1",)
+    assert read.reports["train"].used == 1
+
+
+def test_zero_is_one_class_and_a_decimal_number_no_other_number() -> None:
+    zeros = [{"text": "a", "label": 0.0}, {"text": "b", "label": -0.0}]
+    assert addnorm.table(zeros, text="text", label="label").labels == ("0.0",)
+    mixed = [{"text": "a", "label": Decimal("1.0")}, {"text": "b", "label": 1}]
+    with pytest.raises(InputError, match=r"1 is an integer, and 1\.0 at .* is a decimal number"):
+        addnorm.table(mixed, text="text", label="label")
+
+
+def test_a_class_that_is_no_text_is_refused_in_a_list_of_pairs() -> None:
+    with pytest.raises(InputError, match=r"train\[1\]: this row: .* half a surrogate pair"):
+        addnorm.labelled([("a", "b"), ("c", "\ud800")])

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from decimal import Decimal
 from reprlib import repr as short
+from typing import Any
 
 import numpy as np
 
@@ -35,16 +36,29 @@ class FloatingPoint(_Typed):
     __slots__ = ()
 
 
+class DecimalNumber(_Typed):
+    """The name of a decimal number, such as `1.00`."""
+
+    __slots__ = ()
+
+
 TYPES: dict[type[str], str] = {
     Truth: "a truth value",
     Integer: "an integer",
     FloatingPoint: "a floating-point number",
+    DecimalNumber: "a decimal number",
 }
+
+
+def plain(cell: Any) -> object:
+    """A number or an array of numpy as Python's own, and any other cell as it is."""
+    return cell.tolist() if isinstance(cell, np.generic | np.ndarray) else cell
 
 
 def is_missing(cell: object) -> bool:
     """Whether a cell has no class: nothing, NaN or blank text."""
-    if isinstance(cell, float) and math.isnan(cell):
+    cell = plain(cell)
+    if isinstance(cell, float | Decimal) and math.isnan(cell):
         return True
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
@@ -55,8 +69,7 @@ def class_in(cell: object, where: str) -> str:
     A text and a number that are written alike are one class. Raises `InputError` for a list, an
     object or bytes, and for invalid text.
     """
-    value = cell.item() if isinstance(cell, np.generic) else cell
-    match value:
+    match value := plain(cell):
         case str():
             if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
                 raise InputError(f"{where}: a NUL or half a surrogate pair is not text")
@@ -66,8 +79,10 @@ def class_in(cell: object, where: str) -> str:
         case int():
             return Integer(value)
         case float():
-            return FloatingPoint(value)
-        case Decimal() | datetime.date() | datetime.time():
+            return FloatingPoint(value + 0.0)  # -0.0 is 0.0
+        case Decimal():
+            return DecimalNumber(value)
+        case datetime.date() | datetime.time():
             return str(value)
         case _:
             raise InputError(

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
+from addnorm.data.classes import class_in
 from addnorm.data.examples import Corpus, Example, Labelled, Pair, Tagged, Text
 from addnorm.data.rows import Row, assemble
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
@@ -133,7 +134,7 @@ def labelled(
                 )
         if not words.strip() or (second is not None and not second.strip()):
             return "empty text"
-        return Labelled(words, label.strip(), second) if label.strip() else "no label"
+        return Labelled(words, class_in(label, "this row"), second) if label.strip() else "no label"
 
     return _corpus(train, more, example)
 

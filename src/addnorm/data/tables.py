@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from addnorm.config import config
 from addnorm.data.class_names import described_features, renames_of, with_names
-from addnorm.data.classes import class_in
+from addnorm.data.classes import class_in, is_missing, plain
 from addnorm.data.examples import (
     Corpus,
     Example,
@@ -110,7 +110,7 @@ class Columns(ABC):
         Raises `InputError` for a missing column or a cell of the wrong type.
         """
         needed = self.columns()
-        cells = {name: cell_of(record, column, where) for name, column in needed.items()}
+        cells = {name: plain(cell_of(record, column, where)) for name, column in needed.items()}
         empty = [
             name for name, cell in cells.items() if not _filled(cell, may_be_none=name == "labels")
         ]
@@ -137,14 +137,12 @@ def cell_of(record: Record, column: str, where: str) -> object:
 
 def _filled(cell: object, *, may_be_none: bool) -> bool:
     """Whether a cell is non-empty; labels may be empty."""
-    if may_be_none:
-        return _said(cell)
-    return bool(cell.strip()) if isinstance(cell, str) else _said(cell) and cell != []
+    return _said(cell) if may_be_none else not is_missing(cell) and cell != []
 
 
 def _said(cell: object) -> bool:
-    """Whether a cell says anything: pandas writes NaN for nothing."""
-    return cell is not None and not (isinstance(cell, float) and math.isnan(cell))
+    """Whether a cell says anything, be it blank text: pandas writes NaN for nothing."""
+    return isinstance(cell, str) or not is_missing(cell)
 
 
 def _example(cells: Record, where: str) -> Example | str:
