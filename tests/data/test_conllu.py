@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.data import ConllConfig, Tagged
-from addnorm.data.conllu import is_conllu
+from addnorm.data.conllu import conllu_columns
 from addnorm.errors import InputError
 
 UNIVERSAL = """# newdoc id = a
@@ -74,10 +74,63 @@ PLAIN = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_files_of_other_kinds_keep_every_line(name: str, tmp_path: Path) -> None:
     text = PLAIN[name]
-    assert not is_conllu(text.split("\n"))
+    assert conllu_columns(text.split("\n")) is None
     corpus = ConllConfig(train=put(tmp_path, text)).load()
     words = [word for one in corpus.train for word in one.tokens]  # pyright: ignore[reportAttributeAccessIssue]
     lines = [line for line in text.split("\n") if line and not line.startswith("-DOCSTART-")]
     cut = "\t" if "\t" in text else " "
     assert words == [line.split(cut)[0] for line in lines]
     assert not corpus.reports["train"].skipped
+
+
+def with_columns(*columns: int | str, first: str = "") -> str:
+    """The file with other columns: numbers are those of CoNLL-U, texts are cells of all lines."""
+    lines = []
+    for line in UNIVERSAL.splitlines():
+        cells = line.split("\t")
+        found = [cells[c] if isinstance(c, int) else c for c in columns if len(cells) > 1]
+        lines.append("\t".join(found) if found else line)
+    return first + "\n".join(lines) + "\n"
+
+
+KIN = {
+    "cupt": (with_columns(*range(10), "*"), 1, 3),
+    "CoNLL 2009": (with_columns(*range(10), "_", "_", "_", "_"), 1, 3),
+    "three": (with_columns(0, 1, 3), 1, 2),
+    "Plus": (with_columns(0, 1, 3, first="# global.columns = ID FORM UPOS\n"), 1, 2),
+    "Plus, id last": (with_columns(1, 3, 0, first="# global.columns = FORM UPOS ID\n"), 0, 1),
+}
+
+
+@pytest.mark.parametrize("kind", KIN)
+def test_kin_of_conllu_have_the_same_words(tmp_path: Path, kind: str) -> None:
+    """More columns or fewer, in another order that the first line names."""
+    text, token, tag = KIN[kind]
+    read = ConllConfig(train=put(tmp_path, text), token_column=token, tag_column=tag)
+    assert [one.tokens for one in read.load().train if isinstance(one, Tagged)] == [
+        ("#", "vamos", "nos", "5"),
+        ("New York",),
+    ]
+    assert read.load().reports["train"].skipped["ranges of words"] == 1
+    at = 2 if kind.endswith("last") else 0
+    wrong = ConllConfig(train=put(tmp_path, text), token_column=at, tag_column=tag)
+    with pytest.raises(InputError, match="column numbers the words: give data"):
+        wrong.load()
+
+
+def test_columns_without_an_id_have_comments(tmp_path: Path) -> None:
+    """A word may be `#` there, which its columns tell from a comment."""
+    words = UNIVERSAL.replace("2-3\tvámonos\t_\t_\t_\t_\t_\t_\t_\t_\n", "")
+    words = "\n".join(line for line in words.splitlines() if not line.startswith("3.1"))
+    lines = [line.split("\t") for line in words.splitlines()]
+    text = "\n".join("\t".join([c[1], c[3]] if c[1:] else c) for c in lines)
+    file = put(tmp_path, f"# global.columns = FORM UPOS\n{text}\n")
+    corpus = ConllConfig(train=file, token_column=0, tag_column=1).load()
+    assert corpus.train[0] == Tagged(("#", "vamos", "nos", "5"), ("SYM", "VERB", "PRON", "NUM"))
+    assert corpus.reports["train"].skipped == {"comments": 6}
+
+
+def test_numbers_that_count_nothing_are_words(tmp_path: Path) -> None:
+    file = put(tmp_path, "7\tx\tNUM\n4-5\tx\tNUM\n5\tx\tNUM\n")
+    [one] = ConllConfig(train=file, token_column=0, tag_column=2).load().train
+    assert one == Tagged(("7", "4-5", "5"), ("NUM", "NUM", "NUM"))

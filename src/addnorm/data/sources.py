@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
-from addnorm.data.conllu import COLUMNS, is_conllu, is_word, words_alone
+from addnorm.data.conllu import BLANKS, ConlluColumns, columns_of, conllu_columns
 from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
 from addnorm.data.rows import Row, assemble
 from addnorm.data.text_files import Files, given, lines_of
@@ -214,8 +214,9 @@ class ConllConfig(RowFiles):
 
     Columns are separated by tabs where a line has one, else by spaces; negative columns count from
     the end. A sentence with a line that lacks a column, and a `-DOCSTART-`, is left out and
-    reported. Of a CoNLL-U file, which has ten columns with the number of the word in the first,
-    comments, ranges such as `4-5` and empty nodes such as `8.1` are skipped and counted.
+    reported. Of a CoNLL-U file, which has the number of each word in the first of its columns, and
+    of its kin such as CoNLL-U Plus, comments, ranges such as `4-5` and empty nodes such as `8.1`
+    are skipped and counted.
     """
 
     kind: Literal["conll"] = "conll"
@@ -242,23 +243,38 @@ class ConllConfig(RowFiles):
         Raises `InputError` where the words of a CoNLL-U file would be their numbers.
         """
         lines = list(self.lines(path))
-        conllu = is_conllu([line for _, line in lines])
-        if conllu and self.token_column in (0, -COLUMNS):
-            raise InputError(
-                f"{path}: CoNLL-U, whose first column numbers the words: give data.token_column = "
-                "1, and for the universal part-of-speech tags data.tag_column = 3"
-            )
+        conllu = conllu_columns([line for _, line in lines])
+        if conllu is not None:
+            self.check_words(path, conllu)
         for filled, group in groupby(lines, key=lambda row: bool(row[1].strip(BLANKS))):
             if filled:
                 found = list(group)
-                yield self.numbered_sentence(found) if conllu else self.sentence(found)
+                yield self.sentence(found) if conllu is None else self.numbered(found, conllu)
 
-    def numbered_sentence(self, lines: list[tuple[str, str]]) -> Row:
+    def check_words(self, path: Path, columns: ConlluColumns) -> None:
+        """Raise `InputError` where the words of a CoNLL-U file would be their numbers."""
+        if columns.id_at is None or self.token_column % columns.n != columns.id_at:
+            return
+        which = "first" if columns.id_at == 0 else "ID"
+        at = {name: n for n, name in enumerate(columns.names) if n < columns.n}
+        word = f" = {at['FORM']}" if "FORM" in at else ", the column of the word"
+        tags = (
+            ""
+            if "UPOS" not in at
+            else (f", and for the universal part-of-speech tags data.tag_column = {at['UPOS']}")
+        )
+        raise InputError(
+            f"{path}: CoNLL-U, whose {which} column numbers the words: give data.token_column"
+            f"{word}{tags}"
+        )
+
+    def numbered(self, lines: list[tuple[str, str]], columns: ConlluColumns) -> Row:
         """One sentence of a CoNLL-U file."""
-        words, skipped = words_alone(lines)
-        damaged = next((where for where, line in words if not is_word(line)), None)
+        words, skipped = columns.words_alone(lines)
+        damaged = next((where for where, line in words if not columns.is_word(line)), None)
         if damaged is not None:
-            row = Row(damaged, "a line without an id and ten columns")
+            n = "ten" if columns.n == 10 else f"{columns.n}"
+            row = Row(damaged, f"a line without an id and {n} columns")
         else:
             row = self.sentence(words) if words else Row(lines[0][0], "comments without words")
         return replace(row, skipped=skipped)
@@ -280,14 +296,3 @@ class ConllConfig(RowFiles):
         n = len(cells)
         columns = [c + n if c < 0 else c for c in (self.token_column, self.tag_column)]
         return len({*columns}) == 2 and all(0 <= c < n and cells[c] for c in columns)
-
-
-BLANKS = " \t"
-"""The column separators; U+2028 and the like are part of a word."""
-
-
-def columns_of(line: str) -> list[str]:
-    """The stripped cells of a line; cells between tabs may be empty."""
-    if "\t" in line:
-        return [cell.strip(BLANKS) for cell in line.split("\t")]
-    return [cell for cell in line.split(" ") if cell]
