@@ -87,3 +87,14 @@ def test_files_have_the_permissions_of_any_other(run_of: RunOf, tmp_path: Path) 
     for file in run_of("language").rglob("*.*"):
         if file.is_file():
             assert stat.S_IMODE(file.stat().st_mode) == expected, file
+
+
+def test_what_a_tokenizer_writes_itself_and_its_ids_are_listed(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer.ids.json", "tokenizer/pieces/deep", "tokenizer/own"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    write_digests(tmp_path)
+    assert check_digests(tmp_path) == 3
+    (tmp_path / "tokenizer.ids.json").write_text("[]")
+    with pytest.raises(InputError, match=r"tokenizer\.ids\.json: damaged"):
+        check_digests(tmp_path)

@@ -20,6 +20,7 @@ from addnorm.models import EncoderConfig, presets
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.export import Form, export_run
+from addnorm.runs.layout import AROUND, WEIGHTS
 from addnorm.runs.run import Run
 from addnorm.runs.use import write
 
@@ -104,6 +105,8 @@ def test_it_scores_what_the_run_scores(run: Path, exported: Path) -> None:
 
 def test_a_copy_that_came_without_data_is_measured_on_some(exported: Path, tmp_path: Path) -> None:
     Run.open(exported).save(tmp_path / "copy")
+    listed = {file for one in (*AROUND, *WEIGHTS) for file in (tmp_path / "copy").glob(one)}
+    assert {*(tmp_path / "copy").iterdir()} - listed == {tmp_path / "copy" / "digests.json"}
     file = str(exported.parent / "play.txt")
     given = {"data.kind": "text", "data.train": file, "data.test": file}
     theirs, ours = (Run.open(folder, given) for folder in (exported, tmp_path / "copy"))

@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 import pytest
 import transformers
+from tests.runs.every_kind import say_of_use
 from tests.runs.test_start import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
@@ -24,6 +25,7 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.chat_template import naming
 from addnorm.runs.export import export_run
 from addnorm.runs.export_account import CARRIES, Form, exported_template, facts_of, rest_of
+from addnorm.runs.layout import AROUND
 from addnorm.runs.run import Run
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -183,6 +185,45 @@ def test_classes_and_scales_are_in_the_account(tmp_path: Path) -> None:
     rest = json.loads(json.dumps(rest_of("onnx", facts)))
     assert rest.keys() == {"labels", "scaling", "variables", "tokenizer", "maximum length"}
     assert rest_of("hf", facts).keys() == {"scaling", "variables"}
+
+
+FACTS = {
+    "*tokenizer.json": "tokenizer",
+    "*tokenizer.ids.json": "tokenizer",
+    "labels.json": "labels",
+    "scaling.json": "scaling",
+    "variables.json": "variables",
+    "chat_template.jinja": "chat template",
+    "modules.json": "sentence-transformers modules",
+    "sentence_bert_config.json": "reading of sentences",
+    "config_sentence_transformers.json": "prompts",
+    "tokenizer_config.json": "reading of sentences",
+    "preprocessor_config.json": "preprocessing",
+    "processor_config.json": "preprocessing",
+    "generation_config.json": "language and task",
+}
+"""The fact that each file around the weights becomes; of the others, the weights themselves."""
+
+
+def test_every_file_around_the_weights_is_a_fact_of_the_account() -> None:
+    assert FACTS.keys() == {*AROUND} - {"config.json", "quantization.json"}
+
+
+def test_how_texts_become_vectors_is_in_the_account(tmp_path: Path) -> None:
+    """A graph of hidden states: how they are pooled, and where texts are cut, is next to it."""
+    folder = train_tiny(tmp_path, "classification")
+    say_of_use(folder)
+    (folder / "digests.json").unlink()
+    facts = facts_of(Run.open(folder))
+    assert facts["sentence-transformers modules"][1]["config"]["pooling_mode"] == "cls"
+    assert facts["reading of sentences"] == {
+        "model_max_length": 3,
+        "max_seq_length": 3,
+        "do_lower_case": True,
+    }
+    assert facts["prompts"]["prompts"] == {"q": "a day "}
+    assert rest_of("onnx", facts) == facts
+    assert rest_of("hf", facts) == {}
 
 
 def test_how_our_own_data_are_read_is_in_the_account(tmp_path: Path) -> None:

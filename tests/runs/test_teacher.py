@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.runs.tiny import (
     LANGUAGE,
     TAGGING,
     TRANSLATION,
+    quiet,
     train_text,
     write_corpora,
 )
@@ -23,6 +25,7 @@ from torch.nn import functional as F
 from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.runs.run import Run
+from addnorm.runs.sequences import written_sequences
 from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import CrossEntropyConfig
 from addnorm.train.objective import Objective
@@ -359,6 +362,11 @@ def test_sequences_are_of_the_source_as_it_is(
     capsys.readouterr()
     assert status([*COMMAND]) == 2
     assert "holds the sequences of another text of the source" in capsys.readouterr().err
+    teacher, recipe = Run.open(root / "teacher"), Run.open(root / "out").recipe
+    written_sequences(teacher, recipe, root / "new", quiet())
+    adapter = replace(teacher, bases=(root / "out",))  # whose weights are those of its base too
+    with pytest.raises(InputError, match="holds the sequences of another teacher"):
+        written_sequences(adapter, recipe, root / "new", quiet())
     for field, value, message in (
         ("encoding", "latin-1", "`sequences` writes UTF-8"),
         ("valid_fraction", "0.5", "hold out the teacher's translations"),

@@ -21,9 +21,10 @@ DIGESTS = "digests.json"
 
 def write_digests(folder: Path) -> None:
     """Write the digests of a finished run."""
-    files = sorted({file for pattern in OPENED for file in folder.glob(pattern)})
-    found = {file.relative_to(folder).as_posix(): digest(file) for file in files}
-    atomic_write(folder / DIGESTS, json.dumps({"xxh3_128": found}, indent=1))
+    found = {file for pattern in OPENED for file in folder.glob(pattern)}
+    files = sorted(file for file in found if file.is_file())
+    listed = {file.relative_to(folder).as_posix(): digest(file) for file in files}
+    atomic_write(folder / DIGESTS, json.dumps({"xxh3_128": listed}, indent=1))
 
 
 def check_digest(file: Path) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from addnorm.atomic import atomic_write
-from addnorm.convert.core.modules import FILE as MODULES
-from addnorm.convert.core.modules import find_file
 from addnorm.convert.preprocessing import written_preprocessing
 from addnorm.convert.tokenizers.files import special_ids
 from addnorm.convert.tokenizers.layouts import generation_file, read_object
@@ -19,7 +17,7 @@ from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.chat_template import chat_template, naming, template_of
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import SCALES
-from addnorm.runs.sentence_vectors import PROMPTS
+from addnorm.runs.sentence_vectors import facts_of_vectors
 from addnorm.runs.speech_prompt import speech_keys
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
@@ -46,7 +44,7 @@ CARRIES: dict[Form, set[str]] = {
     "hf": {
         *TOKEN_IDS.values(),
         *("tokenizer", "lower case", "chat template", "decoding", "labels"),
-        *("sentence-transformers modules", "prompts", "maximum length"),
+        *("sentence-transformers modules", "reading of sentences", "prompts", "maximum length"),
         *("preprocessing", "language and task"),
     },
     "gguf": {
@@ -94,9 +92,7 @@ def facts_of(run: Run) -> dict[str, Any]:
     facts |= {"maximum length": model.max_len} if run.text is not None else {}
     facts |= _of_files(run)
     if not isinstance(model.head, SimilarityHeadConfig):
-        for name, file in (("sentence-transformers modules", MODULES), ("prompts", PROMPTS)):
-            if (found := find_file(run.places, file)) is not None:
-                facts[name] = json.loads(found.read_text(encoding="utf-8"))
+        facts |= facts_of_vectors(run.places)
     return facts
 
 

@@ -11,6 +11,7 @@ BASE, TEACHER = "base.json", "teacher.json"
 AROUND = (
     "config.json",
     "*tokenizer.json",
+    "*tokenizer.ids.json",
     "labels.json",
     QUANTIZATION,
     SCALING,
@@ -29,9 +30,12 @@ AROUND = (
 MODULES = ("[1-9]*_*/config.json", "[1-9]*_*/*.safetensors")
 """The modules after the model, in folders that `modules.json` names."""
 
+CODEC = ("*tokenizer/*",)
+"""What a tokenizer of someone's own writes itself."""
+
 WEIGHTS = ("model.safetensors", "adapter_model.safetensors", "adapter_config.json")
 
-OPENED = (*AROUND, *MODULES, *WEIGHTS, BASE)
+OPENED = (*AROUND, *CODEC, *MODULES, *WEIGHTS, BASE)
 """What is read when a run is opened or used: its digests are kept."""
 
 OF_TRAINING = (

@@ -285,6 +285,31 @@ def copy_modules(places: Sequence[Path], out: Path) -> None:
         (out / PROMPTS).write_bytes(prompts.read_bytes())
 
 
+def facts_of_vectors(places: Sequence[Path]) -> dict[str, Any]:
+    """What is found in `places` of how a text becomes a vector, by name, as JSON holds it.
+
+    Of a module that has weights, its settings name their size.
+    """
+    if (file := find_file(places, FILE)) is None or not (modules := modules_of(file.parent)):
+        return {}
+    listed = [
+        {"type": module.type} | ({"config": _tree(module.path / "config.json")} if i else {})
+        for i, module in enumerate(modules)
+    ]
+    places = (*places, modules[0].path)
+    text, prompts = find_file(places, *TEXT_FILES), find_file(places, PROMPTS)
+    facts = {
+        "sentence-transformers modules": listed,
+        "reading of sentences": _limits(places) | ({} if text is None else _tree(text)),
+        "prompts": {} if prompts is None else _tree(prompts),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _tree(file: Path) -> dict[str, Any]:
+    return dict(Settings.of(file.parent, file.name).tree) if file.is_file() else {}
+
+
 def _poolings(settings: Settings) -> tuple[str, ...]:
     flagged = [name for key, name in FLAGS.items() if settings.get(key, False)]
     settings.ignore("pooling_mode")

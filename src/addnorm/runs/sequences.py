@@ -86,10 +86,9 @@ def _check_readable(data: ParallelConfig) -> None:
 
 def _facts(teacher: Run, recipe: Recipe, sources: Sequence[str]) -> dict[str, str]:
     assert isinstance(recipe.data, ParallelConfig)
-    assert teacher.folder is not None
-    weights = [*teacher.folder.glob("*.safetensors")]
+    weights = [file for place in teacher.places for file in sorted(place.glob("*.safetensors"))]
     return {
-        "teacher": " ".join(digest(file) for file in sorted(weights)),
+        "teacher": " ".join(map(digest, weights)),
         "decoding": str(teacher.recipe.eval.decoding),
         "source": str(recipe.data.train[0]),
         "text of the source": xxh3_128_hexdigest("\n".join(sources).encode()),
