@@ -58,7 +58,7 @@ def test_flops_are_counted_by_hand(tmp_path: Path) -> None:
     ("field", "message"),
     [
         ("model.d_f", "model has no 'd_f'.*Did you mean 'd_ff'|model has no 'd_f'"),
-        ("model.norm", "is no whole number to adjust"),
+        ("model.norm", "is not an integer"),
         ("modle.d_model", "the recipe has no 'modle'.*Did you mean 'model'"),
         ("model.d_model.x", "model.d_model has no 'x'"),
     ],

@@ -52,7 +52,7 @@ def check_width(recipe: Recipe, field: str) -> None:
         here = getattr(here, name)
         tables.append(name)
     if isinstance(here, bool) or not (here is None or isinstance(here, int)):
-        raise InputError(f"`match_by = {field}`: {short(here)} is no whole number to adjust")
+        raise InputError(f"`match_by = {field}`: {short(here)} is not an integer")
 
 
 def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
