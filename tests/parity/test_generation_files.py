@@ -226,3 +226,41 @@ def _written(run: Any, text: str) -> list[int]:
     else:
         found = translate(run.model, rows, decoding, bos_id=target.bos_id, eos_id=target.eos_ids)
     return list(found[0][0].ids)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("kind", SMALL)
+def test_words_that_are_never_written(
+    kind: str, beams: int, made: Mapping[str, tuple[Path, Any]]
+) -> None:
+    """A language model keeps to `bad_words_ids` as a translator does, from every way to write."""
+    folder, _ = made[kind]
+    usual = {"max_new_tokens": 12, "num_beams": beams, "do_sample": False}
+    starts = {"decoder_start_token_id": 2} if kind == "bart" else {}
+    config = {"model_type": kind, "vocab_size": 400, **SMALL[kind], **IDS[kind]}
+    vocabularies.write(folder, config=config)
+
+    def texts(*never: int) -> tuple[str, str, list[int]]:
+        own = {**usual, **starts, "eos_token_id": 2, "bad_words_ids": [[i] for i in never]}
+        vocabularies.write(folder, generation_config=own)
+        theirs = getattr(transformers, CLASSES[kind]).from_pretrained(folder)
+        run = addnorm.load(folder)
+        ids = run.tokenizers.source.encode("the cat")
+        rows = torch.tensor([[0, *ids, 2] if kind == "bart" else ids])
+        with torch.no_grad():
+            [found] = theirs.generate(rows).tolist()
+        found = found[1 if kind == "bart" else len(ids) :]
+        written = run.generate("the cat")
+        if beams == 1 and kind == "gpt2":
+            assert "".join(run.stream("the cat")) == written
+        return written, run.tokenizers.target.decode(found), found
+
+    written, expected, ids = texts(399)
+    assert written == expected
+    own = {**usual, **starts, "eos_token_id": 2, "bad_words_ids": [[400]]}
+    vocabularies.write(folder, generation_config=own)  # beyond the vocabulary, and so named
+    assert addnorm.load(folder).generate("the cat") == written
+    ban = next(i for i in ids if i > 4)
+    again, expected, ids = texts(ban)
+    assert again == expected != written
+    assert ban not in ids

@@ -57,9 +57,11 @@ class CompiledContinuation(Continuation):
     model with mixers other than attention, or not on a CPU, and if there is no C++ compiler.
     """
 
-    def __init__(self, model: DecoderModel, *, several: bool = False) -> None:
+    def __init__(
+        self, model: DecoderModel, *, several: bool = False, never: Sequence[int] = ()
+    ) -> None:
         _prepare(model, model)
-        super().__init__(model)
+        super().__init__(model, never=never)
         self.several = several
         self.start([[0] * 3] * (2 if several else 1))
         *_, kept = inputs = self._inputs()

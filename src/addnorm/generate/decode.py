@@ -58,7 +58,9 @@ def generate(
     begun = [_begun(i, prompt, start_id) for i, prompt in enumerate(prompts)]
     wanted = [decoding.rules.limit(max_new_tokens, len(row), NEW_TOKENS) for row in begun]
     return decode(
-        Continuation(model) if isinstance(model, DecoderModel) else model,
+        Continuation(model, never=_never(text_decoder))
+        if isinstance(model, DecoderModel)
+        else model,
         begun,
         decoding,
         wanted,
@@ -137,9 +139,12 @@ def _translation(
 ) -> Translation:
     if isinstance(model, CompiledTranslation):
         return model
-    return Translation(
-        model, bos_id, never=() if text_decoder is None else text_decoder.tokenizer.never_ids
-    )
+    return Translation(model, bos_id, never=_never(text_decoder))
+
+
+def _never(text_decoder: TextDecoder | None) -> tuple[int, ...]:
+    """What the folder of a tokenizer never lets a model write."""
+    return () if text_decoder is None else text_decoder.tokenizer.never_ids
 
 
 def decode(
@@ -283,8 +288,8 @@ def _rules(
     config, before = decoding.rules, prompts
     if isinstance(next_token, Translation | Transcription):
         before = [[next_token.bos_id]] * len(prompts)
-        if next_token.never:
-            config = replace(config, suppress_tokens=(*config.suppress_tokens, *next_token.never))
+    if isinstance(next_token, Continuation | Translation | Transcription) and next_token.never:
+        config = replace(config, suppress_tokens=(*config.suppress_tokens, *next_token.never))
     return Rules.over(config, before, limits, _ends(eos_id))
 
 

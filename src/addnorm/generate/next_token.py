@@ -58,14 +58,21 @@ class Continuation:
     """Continue prompts by a decoder-only model, with padding on the left.
 
     With `cached`, every token is processed once; without it, each step processes the whole row
-    again, as a reference for testing the cache. With `early`, tokens leave at early exits.
+    again, as a reference for testing the cache. With `early`, tokens leave at early exits. The
+    tokens in `never` are never generated.
     """
 
     def __init__(
-        self, model: DecoderModel, *, cached: bool = True, early: EarlyExit | None = None
+        self,
+        model: DecoderModel,
+        *,
+        cached: bool = True,
+        early: EarlyExit | None = None,
+        never: Sequence[int] = (),
     ) -> None:
         check_writes(model)
         self.model = model
+        self.never = tuple(never)
         self.cached = cached
         self.early = early
 

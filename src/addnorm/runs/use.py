@@ -100,7 +100,7 @@ def write(
             drops = [drops_space(run, *both) for both in zip(texts, encoded, strict=True)]
             check_lengths(model, encoded, first)
             found = generate(
-                _continuation(model, compiled),
+                _continuation(model, compiled, target.never_ids),
                 encoded,
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -152,7 +152,7 @@ def write_as_it_comes(
     [prompt] = prompts(run, [text])
     target = run.tokenizers.target
     pieces = stream(
-        _continuation(run.model, compiled),
+        _continuation(run.model, compiled, target.never_ids),
         prompt,
         decoding,
         max_new_tokens=max_new_tokens,
@@ -177,7 +177,8 @@ def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
     beams = decoding.beams if decoding.kind == "beam" else 1
     match run.model:
         case DecoderModel() as model:
-            return CompiledContinuation(model, several=several or beams > 1)
+            never = run.tokenizers.target.never_ids
+            return CompiledContinuation(model, several=several or beams > 1, never=never)
         case EncoderDecoderModel() as model:
             target = run.tokenizers.target
             return CompiledTranslation(
@@ -198,14 +199,14 @@ def _translator(
 
 
 def _continuation(
-    model: DecoderModel, compiled: Compiled | None
+    model: DecoderModel, compiled: Compiled | None, never: Sequence[int]
 ) -> Continuation | CompiledContinuation:
     if isinstance(compiled, CompiledContinuation):
         return compiled
     if isinstance(compiled, EarlyExit):
         check_exits_early(model)
-        return Continuation(model, early=compiled)
-    return Continuation(model)
+        return Continuation(model, early=compiled, never=never)
+    return Continuation(model, never=never)
 
 
 def classify(

@@ -312,13 +312,14 @@ def _set_wraps(
 
 
 def _never(folder: Folder) -> tuple[int, ...]:
-    """Tokens that must never be generated (Marian's padding)."""
+    """Tokens that must never be generated (Marian's padding), as far as the model has them."""
     match folder.generation.get("bad_words_ids"):
         case [*words] if all(isinstance(word, list) for word in words):
             found = [word[0] for word in words if len(word) == 1 and type(word[0]) is int]
         case _:
             found = []
-    return tuple(sorted({i for i in found if i >= 0}))
+    size = folder.config.get("decoder_vocab_size") or folder.config.get("vocab_size")
+    return tuple(sorted({i for i in found if i >= 0 and (type(size) is not int or i < size)}))
 
 
 def _add_tokens(folder: Folder, inner: tokenizers.Tokenizer) -> None:
