@@ -27,6 +27,10 @@ class NotFollowed(UserWarning):
     """Settings in a file are ignored; the message names the file and the keys."""
 
 
+class Shortened(UserWarning):
+    """A text is longer than training let texts be; the message names the model and the length."""
+
+
 class NonFiniteError(ArithmeticError):
     """A loss or gradient is not finite; the update was not applied."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.cli import lines
-from addnorm.cli.lines import Lines, Reading, one_line, words_of
+from addnorm.cli.lines import Lines, Reading, one_line
 from addnorm.errors import InputError, TextError
 
 
@@ -50,11 +50,6 @@ def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     with pytest.raises(InputError, match="standard input:1: not UTF-8"):
         lines_from([])
-
-
-def test_words_stand_between_spaces_and_tabs() -> None:
-    assert words_of(" a  b\tc\u00a0d\u2028 ") == ["a", "b", "c\u00a0d\u2028"]
-    assert words_of(" \t") == words_of("") == []
 
 
 def test_a_line_holds_no_line_breaks() -> None:

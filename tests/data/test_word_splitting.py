@@ -8,7 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from addnorm.data.tokenizers import Tokenizer, WordConfig
-from addnorm.data.word_splitting import WordSplitting, word_splitter, words_of
+from addnorm.data.word_splitting import (
+    WordSplitting,
+    word_splitter,
+    words_between_spaces,
+    words_of,
+)
 
 TEXT = "I can't say (yet) it's O'Hara's 'dog', don't we'll; they've .com x-ray café `ok`?!"
 WORDS = "I ca n't say ( yet ) it 's O'Hara 's 'dog' , do n't we 'll they 've com x ray caf `ok` ? !"
@@ -48,3 +53,9 @@ def test_a_tokenizer_keeps_its_rules(
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert again.encode("go, can't stay") == tokenizer.encode("go, can't stay")
     assert again.encode("stay") == [tokenizer.unk_id]
+
+
+def test_words_to_tag_stand_between_spaces_tabs_and_line_breaks() -> None:
+    assert words_between_spaces(" a  b\tc\u00a0d\u2028 ") == ["a", "b", "c\u00a0d\u2028"]
+    assert words_between_spaces("a\nb\r\n") == ["a", "b"]
+    assert words_between_spaces(" \t") == words_between_spaces("") == []

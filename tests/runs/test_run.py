@@ -132,6 +132,7 @@ def test_texts_are_strings_in_any_sequence() -> None:
     assert listed("a") == ["a"]
     assert listed(("a", "b")) == listed(one for one in "ab") == ["a", "b"]
     assert words_of("a b") == words_of([("a", "b")]) == [["a", "b"]]
+    assert words_of("10\u00a0000 b\n") == [["10\u00a0000", "b"]]
     for wrong in (3, None, {"a": 1}, {"a"}, b"a"):
         with pytest.raises(InputError, match=r"texts = .*: give a string or a list of strings"):
             listed(wrong)

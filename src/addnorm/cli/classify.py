@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, pair_of, words_of
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, pair_of
 from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
 
@@ -61,6 +61,7 @@ def classify(
     check_files(files)
     import_named(imports)
     opened = where.open(run)
+    from addnorm.data.word_splitting import words_between_spaces
     from addnorm.runs.media import reads_files
     from addnorm.runs.predictions import numbers_line
     from addnorm.runs.series_files import reads_tables
@@ -79,7 +80,7 @@ def classify(
         if opened.task == "tagging":
             if pairs:
                 raise InputError(f"{run}: a tagging model reads one sentence: leave out --pairs")
-            sentences = [words_of(line) for line in lines]
+            sentences = [words_between_spaces(line) for line in lines]
             both = zip(sentences, tag(opened, sentences, first=first), strict=True)
             return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
         if opened.task == "regression":

@@ -228,11 +228,6 @@ def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
         yield [b"".join(rest)]
 
 
-def words_of(line: str) -> list[str]:
-    """Split a line at spaces and tabs only, as in tagged data."""
-    return [word for word in line.replace("\t", " ").split(" ") if word]
-
-
 def pair_of(line: str, number: int) -> tuple[str, str]:
     """The two texts of a line. Raises `TextError` where it has not one tab between them."""
     one, *others = line.split("\t")

@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from addnorm import __version__
 from addnorm.cli.arguments import check_number
 from addnorm.cli.messages import message_of
-from addnorm.errors import InputError, Interrupted, NonFiniteError, NotFollowed, choices
+from addnorm.errors import InputError, Interrupted, NonFiniteError, NotFollowed, Shortened, choices
 
 app = App(
     name="addnorm",
@@ -89,7 +89,7 @@ def main() -> None:
     told = warnings.showwarning
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
-        if issubclass(category, NotFollowed)
+        if issubclass(category, NotFollowed | Shortened)
         else told(message, category, *place)
     )
     sys.exit(status(sys.argv[1:]))

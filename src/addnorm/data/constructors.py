@@ -15,6 +15,7 @@ from addnorm.data.rows import Row, assemble
 from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.tables import Columns, Record, TableConfig
 from addnorm.data.text_files import given
+from addnorm.data.word_splitting import words_between_spaces
 from addnorm.errors import InputError, choices
 
 T = TypeVar("T")
@@ -266,7 +267,7 @@ def _two_paths(both: Any) -> tuple[Path, Path]:
 
 
 def _words(words: Any) -> tuple[str, ...]:
-    split = words.split() if isinstance(words, str) else words
+    split = words_between_spaces(words) if isinstance(words, str) else words
     if not isinstance(split, list | tuple) or not all(isinstance(one, str) for one in split):
         raise InputError(f"expected words, not {words!r}")
     return tuple(split)

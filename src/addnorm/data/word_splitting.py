@@ -16,6 +16,14 @@ part words and are left out.
 """
 
 
+def words_between_spaces(text: str) -> list[str]:
+    """The words of a sentence to tag: between spaces, tabs and line breaks, and nothing else.
+
+    Other white space, such as a no-break space, is a part of a word, as in files of tagged words.
+    """
+    return [word for word in re.split(r"[ \t\r\n]", text) if word]
+
+
 def words_of(text: str, rules: WordSplitting) -> list[str]:
     """The words of a text, in order."""
     return text.split() if rules == "white_space" else re.findall(KIM, text)

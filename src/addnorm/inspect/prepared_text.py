@@ -10,6 +10,7 @@ from torch import Tensor
 from addnorm.data.as_read import as_read, prompts_as_read, words_as_read
 from addnorm.data.encoding import IGNORE
 from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.word_splitting import words_between_spaces
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.generate.next_token import positions_for
@@ -17,6 +18,7 @@ from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
 from addnorm.runs.run import Run
+from addnorm.runs.shortening import ids_as_shortened
 from addnorm.runs.task import task_of_head
 from addnorm.train.loss import loss_sum
 
@@ -77,15 +79,17 @@ def _ids(run: Run, text: str) -> list[int]:
     if isinstance(run.model, DecoderModel):
         return prompts_as_read(tokenizer, [text])[0]
     if task_of_head(run.recipe.model.head) == "tagging":
-        return words_as_read(tokenizer, text.split())[0]
-    return as_read("classification", tokenizer, [text])[0]
+        [ids] = ids_as_shortened(run, [words_as_read(tokenizer, words_between_spaces(text))[0]])
+        return ids
+    [ids] = ids_as_shortened(run, as_read("classification", tokenizer, [text]))
+    return ids
 
 
 def _prepare_pair(
     run: Run, model: EncoderDecoderModel, text: str, target: str | None
 ) -> PreparedText:
     source, writer = run.tokenizers.source, run.tokenizers.target
-    [ids] = as_read("translation", source, [text])
+    [ids] = ids_as_shortened(run, as_read("translation", source, [text]))
     positions_for(model.source_embed, 1, ids)
     if target is None:
         decoding = run.recipe.eval.decoding

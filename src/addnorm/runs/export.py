@@ -40,6 +40,7 @@ from addnorm.runs.generation_config import keys_of
 from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_for_use
+from addnorm.runs.shortening import write_most_tokens
 
 GGUF: dict[torch.dtype, Dtype] = {
     torch.float32: "f32",
@@ -93,6 +94,7 @@ def _also(run: Run, out: Path) -> None:
     """What a folder for Hugging Face says besides of the use of a model."""
     write_for_use(out, run)
     write_pooling(out, run)
+    write_most_tokens(out, run)
     if isinstance(run.recipe.data, ChatConfig):
         write_template(out, run.recipe.data, run.tokenizers)
     write_preprocessing(out, _reading(run).keys)

@@ -18,6 +18,7 @@ from addnorm.runs.chat_template import chat_template, naming, template_of
 from addnorm.runs.run import Run
 from addnorm.runs.scaling import SCALES
 from addnorm.runs.sentence_vectors import facts_of_vectors
+from addnorm.runs.shortening import most_tokens
 from addnorm.runs.speech_prompt import speech_keys
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
@@ -44,7 +45,8 @@ CARRIES: dict[Form, set[str]] = {
     "hf": {
         *TOKEN_IDS.values(),
         *("tokenizer", "lower case", "chat template", "decoding", "labels"),
-        *("sentence-transformers modules", "reading of sentences", "prompts", "maximum length"),
+        *("sentence-transformers modules", "reading of sentences", "prompts"),
+        *("maximum length", "longest text"),
         *("preprocessing", "language and task"),
     },
     "gguf": {
@@ -85,6 +87,7 @@ def facts_of(run: Run) -> dict[str, Any]:
     if run.text is not None:
         facts["tokenizer"] = "tokenizer.json of the run"
         facts |= {"lower case": True} if run.text.lowercase else {}
+    facts |= {"longest text": most} if (most := most_tokens(run.recipe)) is not None else {}
     facts |= {"labels": list(run.labels)} if run.labels else {}
     if run.scaling is not None:
         facts["scaling"] = SCALES.dump_python(run.scaling, mode="json")

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import Corpus, DataConfig, DataPart
+from addnorm.data.word_splitting import words_between_spaces
 from addnorm.errors import InputError, choices
 from addnorm.generate import DecodingConfig
 
@@ -180,7 +181,7 @@ def one_text(text: object) -> str:
 def words_of(sentences: object) -> list[list[str]]:
     """The words of one or several sentences. Raises `InputError` for anything else."""
     return [
-        one.split() if isinstance(one, str) else listed(one, f"sentences[{i}]")
+        words_between_spaces(one) if isinstance(one, str) else listed(one, f"sentences[{i}]")
         for i, one in enumerate(_items(sentences, "sentences"))
     ]
 

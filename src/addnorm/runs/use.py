@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.as_read import apart_as_read, as_read, prompts_as_read, words_as_read
+from addnorm.data.as_read import apart_as_read, around, as_read, prompts_as_read, words_as_read
 from addnorm.data.examples import Task
-from addnorm.data.sentence_pairs import pairs_as_read
+from addnorm.data.sentence_pairs import Read, pairs_as_read
 from addnorm.data.tables import reads_pairs
 from addnorm.errors import InputError
 from addnorm.generate import (
@@ -37,10 +37,11 @@ from addnorm.runs.chat import Messages, continues, drops_space, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import embedded_files, reads_files, transcribed
 from addnorm.runs.pooled import pooled, wide
-from addnorm.runs.predictions import tags_at
+from addnorm.runs.predictions import filled, tags_at
 from addnorm.runs.restoring import BLANK, restored
 from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
+from addnorm.runs.shortening import as_shortened, ids_as_shortened
 from addnorm.runs.task import command_for
 from addnorm.runs.types import (
     Classified,
@@ -114,7 +115,7 @@ def write(
             ]
         case EncoderDecoderModel() as model:
             filled = [i for i, text in enumerate(told) if text.strip()]
-            encoded = as_read("translation", run.tokenizers.source, told)
+            encoded = ids_as_shortened(run, as_read("translation", run.tokenizers.source, told))
             check_lengths(model, encoded, first)
             some = translate(
                 _translator(model, compiled),
@@ -260,11 +261,13 @@ def _of_texts(
             how = "compares two texts" if apart else "reads two texts together"
             raise InputError(f"{run.name}: this model {how}: give pairs of them")
         if apart:
-            yield batch_logits(run, apart_as_read(tokenizer, pairs), first + start)
+            ids = ids_as_shortened(run, apart_as_read(tokenizer, pairs))
+            yield batch_logits(run, ids, first + start)
             continue
-        read = pairs_as_read(tokenizer, pairs)
-        ids = as_read(run.task, tokenizer, single) + [pair.ids for pair in read]
-        yield batch_logits(run, ids, first + start, [[*pair.types] for pair in read])
+        both = pairs_as_read(tokenizer, pairs)
+        read = as_shortened(run, [*map(Read, as_read(run.task, tokenizer, single)), *both])
+        types = [[*one.types] for one in read if one.types]
+        yield batch_logits(run, [one.ids for one in read], first + start, types)
 
 
 def tag(
@@ -275,13 +278,23 @@ def tag(
     Raises `InputError` if the model is for another task, or a sentence is too long for it.
     """
     check_use(run, "tagging", "does not tag words")
+    tokenizer = run.tokenizers.source
+    n_after = len(around("tagging", tokenizer)[1])
     results: list[list[str]] = []
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
-        read = [words_as_read(run.tokenizers.source, words) for words in some]
-        logits = batch_logits(run, [ids for ids, _ in read], first + start)
-        best = tags_at(run.model.head, logits, [places for _, places in read])
-        results += [[run.labels[tag] for tag in row] for row in best]
+        read = [words_as_read(tokenizer, words) for words in some]
+        ids = ids_as_shortened(run, [ids for ids, _ in read])
+        logits = batch_logits(run, ids, first + start)
+        places = [
+            [i for i in of if i < len(row) - n_after]
+            for row, (_, of) in zip(ids, read, strict=True)
+        ]
+        best = tags_at(run.model.head, logits, places)
+        results += [
+            filled([run.labels[tag] for tag in row], len(words))
+            for row, words in zip(best, some, strict=True)
+        ]
     return results
 
 
@@ -360,9 +373,11 @@ def _hidden(
         ids = prompts_as_read(tokenizer, texts)
     else:
         ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
-    if folder is not None:
-        around = len(tokenizer.before or ()), len(tokenizer.after or ())
-        ids = [folder.shortened(row, *around) for row in ids]
+    if folder is None:
+        ids = ids_as_shortened(run, ids)
+    else:
+        special = len(tokenizer.before or ()), len(tokenizer.after or ())
+        ids = [folder.shortened(row, *special) for row in ids]
     check_lengths(model, ids, first)
     tokens, valid = _batch(run, ids)
     if not isinstance(model, EncoderDecoderModel):
