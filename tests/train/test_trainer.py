@@ -1,6 +1,7 @@
 """The training loop: accumulation, stopping, and non-finite losses."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.train.tiny import (
 )
 from torch import Tensor, nn
 
+from addnorm.data.batching import Batch
 from addnorm.errors import InputError
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import MixtureOfExperts, MixtureOfExpertsConfig, load_balance
@@ -26,6 +28,7 @@ from addnorm.train.checkpoint import checkpoints_in
 from addnorm.train.loss import cross_entropy_sum, record_router_logits
 from addnorm.train.optim import AdamWConfig, MuonConfig
 from addnorm.train.trainer import (
+    Batches,
     NonFiniteError,
     Trainer,
     resolve_device,
@@ -79,6 +82,37 @@ def test_a_batch_with_nothing_to_predict_is_no_disaster(tmp_path: Path) -> None:
     assert all(w.isfinite().all() for w in before.values())
     trainer.update([tiny.all_ignored(first), second])
     assert [line["loss"] > 0 for line in journal(tmp_path)] == [False, True]
+
+
+class Ignored:
+    """The batches of a trainer without targets, but for that of one number in each epoch."""
+
+    def __init__(self, inner: Batches, but: int | None = None) -> None:
+        self.inner = inner
+        self.but = but
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        for i, batch in enumerate(self.inner.batches(epoch, start), start):
+            yield batch if i == self.but else tiny.all_ignored(batch)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 12])
+def test_training_without_any_target_is_refused(tmp_path: Path, steps: int) -> None:
+    """After an epoch, or where training is shorter, and nothing is saved as trained."""
+    trainer = tiny.trainer(tmp_path, steps=steps, save_every=100)
+    trainer.batches = Ignored(trainer.batches)
+    with pytest.raises(InputError, match=f"step {min(steps, 7)}: no batch so far has anything"):
+        trainer.fit()
+    assert not [*checkpoints_in(tmp_path / "checkpoints")]
+
+
+def test_one_batch_with_targets_is_enough(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, steps=7)
+    trainer.batches = Ignored(trainer.batches, but=6)
+    trainer.fit()
 
 
 def test_statistics_of_micro_batches_are_refused(tmp_path: Path) -> None:

@@ -153,6 +153,8 @@ class Trainer:
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
         self.journal = Journal(folder, tensorboard=config.tensorboard)
         self.state = TrainState()
+        self.learnt = False
+        """Whether a batch had a target so far."""
         self._stream: Iterator[Batch] | None = None
         self.total_steps, self.schedule_steps = self.steps_of(config)
         compiled = compiler.compile(self.loss, dynamic=True) if config.compile else self.loss
@@ -177,6 +179,7 @@ class Trainer:
         with stop_requests(self.stopping) as stop, self.saying_what_is_saved(), blocks:
             while not (self.finished() or self.paused(until)):
                 self.update(self.next_group())
+                self.check_learnt()
                 self.validate_if_due()
                 stopping = bool(stop)  # read once: a signal after `save` waits for the next step
                 ending = stopping or self.finished() or self.paused(until)
@@ -186,6 +189,14 @@ class Trainer:
                     raise Interrupted(self.state.step)
         if self.finished():
             self.take_final_weights()
+
+    def check_learnt(self) -> None:
+        """Raise `InputError` where an epoch, or all of training, had nothing to predict."""
+        if not self.learnt and (self.state.position == 0 or self.finished()):
+            raise InputError(
+                f"step {self.state.step}: no batch so far has anything to predict, so nothing is "
+                "learnt: see train.batching and the targets of the data"
+            )
 
     def stopping(self) -> None:
         """Explain what the first Ctrl-C does, and what a second one would do."""
@@ -216,6 +227,7 @@ class Trainer:
         assert group, "an epoch has fewer batches than its length says"
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
+        self.learnt |= n_tokens > 0
         losses = [self.backward(batch.to(self.device), n_tokens) for batch in group]
         loss = sum(torch.stack(losses).tolist())  # the device is waited for once
         norm = self.clip(loss)
@@ -405,6 +417,7 @@ class Trainer:
         if newest is None:
             self.journal.cut(0)
             return problems
+        self.learnt = True  # what was learnt before is not recorded
         tensors, facts = load_checkpoint(newest)
         copy_into(self.model, tensors["model"])
         restore_optimizers(self.optimizers, tensors["optimizer"])
