@@ -72,6 +72,16 @@ def test_what_was_answered_before_a_bad_line_is_not_lost(tmp_path: Path) -> None
             next(answers)
 
 
+def test_a_nul_is_not_text(tmp_path: Path) -> None:
+    """A clip of silence is UTF-8 to the letter; training refuses it as well."""
+    (tmp_path / "a.wav").write_bytes(b"RIFF\0\0WAVE\nb\n")
+    with pytest.raises(
+        InputError, match=r"a\.wav:1: a NUL: this is not text, or its encoding is not"
+    ):
+        lines_from([tmp_path / "a.wav"])
+    assert lines_from([tmp_path / "a.wav"], errors="replace") == ["RIFF\ufffd\ufffdWAVE", "b"]
+
+
 def test_bad_lines_are_skipped_and_counted_or_mended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

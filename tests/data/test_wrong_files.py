@@ -61,6 +61,7 @@ WRONG_CLIPS: Mapping[str, tuple[bytes, str]] = {
     "empty.wav": (b"", "not readable as sound"),
     "text.wav": (b"RIFF or not, these are words and no sound", "not readable as sound"),
     "picture.wav": (picture(), "not readable as sound"),
+    "wide.wav": ("the cat".encode("utf-16"), "not readable as sound: of no known kind"),
     "cut.wav": (sound()[:-50], "truncated: 3,975 samples, 50 bytes are missing"),
     "cut24.wav": (sound(subtype="PCM_24")[:-50], "truncated: .* 50 bytes are missing"),
     "cut.flac": (sound(format="FLAC")[:-500], "not readable as sound|truncated"),

@@ -197,12 +197,18 @@ class Lines:
                 f"{name}:{number}: a line of more than {LONGEST:,} bytes: each line is one text, "
                 "so divide it into lines"
             )
+        encoding = self.reading.encoding.upper()
         how = "replace" if self.reading.errors == "replace" else "strict"
         try:
             text = line.decode(self.reading.encoding, how)
         except UnicodeDecodeError as error:
-            encoding = self.reading.encoding.upper()
             return TextError(f"{name}:{number}: not {encoding} at byte {error.start + 1}")
+        if "\0" in text and how == "replace":
+            text = text.replace("\0", "\ufffd")
+        elif "\0" in text:
+            return TextError(
+                f"{name}:{number}: a NUL: this is not text, or its encoding is not {encoding}"
+            )
         if number == 1:
             text = text.removeprefix("\ufeff")
         return text.removesuffix("\r")

@@ -120,6 +120,8 @@ def read_audio(
             samples = sound.read(n, dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, OSError, RuntimeError, ValueError, MemoryError) as error:
         reason = getattr(error, "error_string", str(error))
+        if "does not exist" in reason:  # libsndfile's words for what only begins like an MP3
+            reason = "of no known kind"
         raise InputError(f"{where} is not readable as sound: {reason}") from error
     missing = _missing_bytes(file)
     if not n or len(samples) != n or missing:
