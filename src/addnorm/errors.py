@@ -5,7 +5,8 @@
 
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, get_args
+from operator import index
+from typing import Any, ParamSpec, SupportsIndex, TypeVar, get_args
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -241,8 +242,12 @@ def _edits(one: str, other: str) -> int:
     return row[-1]
 
 
+COUNTS = frozenset({"batch_size", "max_new_tokens", "horizon", "top_k"})
+"""Keywords that are integers in every function."""
+
+
 def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap `function` to raise `InputError`, with the nearest name, for an unknown keyword."""
+    """Wrap `function` to raise `InputError` for unknown keywords, and counts of another type."""
 
     @wraps(function)
     def call(*args: P.args, **values: P.kwargs) -> T:
@@ -252,9 +257,24 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
                 raise InputError(
                     f"{function.__name__}() has no argument {name}.{choices(name, valid)}"
                 )
+            if name in COUNTS:
+                _check_count(name, values[name])
         return function(*args, **values)
 
     return call
+
+
+def _check_count(name: str, value: object) -> None:
+    """Raise `InputError` for what is no integer, and for batches without a text; None is no count.
+
+    The other functions say themselves how large their counts may be.
+    """
+    if value is None and name != "batch_size":
+        return
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InputError(f"`{name} = {value!r}`: must be an integer")
+    if name == "batch_size" and index(value) < 1:
+        raise InputError(f"`{name} = {value}`: must be at least 1")
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:

@@ -317,3 +317,25 @@ def test_a_number_out_of_range_is_named(
     assert err.startswith(f"addnorm: {said}"), err
     assert err.count("\n") == 1
     assert "Input should" not in err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["quantize", "--to", "int8", "--dynamic"],
+        ["prune", "--heads", "0.5"],
+        ["swap", "--set", "norm=rmsnorm"],
+    ],
+)
+def test_the_split_that_was_scored_is_named(
+    words: list[str], run_of: Callable[[str], Path], tmp_path: Path, addnorm: Command
+) -> None:
+    command, *options = words
+    for split in ("valid", "test"):
+        out = tmp_path / split
+        code, said, err = addnorm(
+            command, run_of("language"), "--out", out, *options, "--split", split
+        )
+        assert code == 0, err
+        assert f"scores of the {split} split:" in said + err

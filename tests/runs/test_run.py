@@ -5,7 +5,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.test_house import write_gpt2
@@ -69,6 +71,30 @@ def test_classes_and_tags(run_of: RunOf) -> None:
     run = Run.open(run_of("tagging"))
     assert run.tag("Anna lives") == tag(run, [["Anna", "lives"]])[0]
     assert run.tag(["Anna lives", ["x", "y z"]]) == tag(run, [["Anna", "lives"], ["x", "y z"]])
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 2.0, "3", [1], True])
+def test_counts_are_integers(value: Any, run_of: RunOf) -> None:
+    language, classes = Run.open(run_of("language")), Run.open(run_of("classification"))
+    for name, call in (
+        ("max_new_tokens", lambda: language.generate("a", max_new_tokens=value)),
+        ("top_k", lambda: language.generate("a", top_k=value)),
+        ("top_k", lambda: classes.fill("a [MASK]", top_k=value)),
+        ("batch_size", lambda: classes.classify(["a"], batch_size=value)),
+        ("batch_size", lambda: classes.embed(["a"], batch_size=value)),
+    ):
+        with pytest.raises(InputError, match=f"`{name} = .*`: must be an integer"):
+            call()
+
+
+@pytest.mark.parametrize("size", [0, -1, np.int64(-3)])
+def test_batches_without_texts_are_refused(size: Any, run_of: RunOf) -> None:
+    """They would leave all texts without an answer."""
+    classes, tags = Run.open(run_of("classification")), Run.open(run_of("tagging"))
+    for call in (classes.classify, classes.predict, classes.embed, tags.tag):
+        with pytest.raises(InputError, match=f"`batch_size = {size}`: must be at least 1"):
+            call(["a text"], batch_size=size)
+    assert len(classes.classify(["a text"], batch_size=np.int64(1))) == 1
 
 
 def test_unknown_options_have_a_nearest_name(run_of: RunOf) -> None:

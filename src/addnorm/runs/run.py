@@ -351,6 +351,7 @@ class Run:
         found = use.embed(self, listed(texts), pooling, batch_size)
         return found[0] if isinstance(texts, str) else found
 
+    @known_keywords
     def fill(self, text: str, *, top_k: int = 5) -> Filled:
         """Fill the masks of a text such as "To be or [MASK] to be": `.text`, and all `.masks`.
 
