@@ -92,6 +92,7 @@ EXAMPLES = {
     "pixels": 200_000,
     "root": "~/data",
     "save_every": 500,
+    "schedule_steps": 1000,
     "season": 24,
     "scaling": {"kind": "yarn", "factor": 4.0, "original_max_len": 4096},
     "size": 256,

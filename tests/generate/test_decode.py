@@ -111,7 +111,7 @@ def test_an_empty_source_is_refused(translator) -> None:
 
 @pytest.mark.parametrize("n", [0, -5])
 def test_a_limit_below_one_is_refused(decoder, n: int) -> None:
-    with pytest.raises(InputError, match=f"at least 1, got {n}"):
+    with pytest.raises(InputError, match=f"max_new_tokens = {n}`: must be at least 1"):
         generate(decoder, [[5]], GreedyConfig(), max_new_tokens=n)
 
 

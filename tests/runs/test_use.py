@@ -125,7 +125,7 @@ def test_runs_of_another_kind(run_of: RunOf) -> None:
 def test_the_depth_of_a_text_is_its_own(decoding: DecodingConfig, tmp_path: Path) -> None:
     """Of different lengths, each is as deep as alone, and all together as deep as the count."""
     folder = train_tiny(tmp_path, "language", **{"model.n_layers": "3", "model.exits": "[1, 2]"})
-    run, early = Run.open(folder), EarlyExit(ConfidenceRule(0.02))
+    run, early = Run.open(folder), EarlyExit(ConfidenceRule(0.025))
     texts = ["b", "To be or not", "", "To be", "no"]
     found = write(run, texts, decoding, max_new_tokens=12, compiled=early)
     depths = [best[0].depth for best in found]

@@ -82,7 +82,9 @@ class DifferentialCore(nn.Module):
         )
         return self._of_difference(first - self.strength.to(first.dtype) * second)
 
-    def _of_difference(self, mixed: Mixed) -> Queries:
+    def _of_difference(
+        self, mixed: Float[Tensor, "batch pairs q_seq both"]
+    ) -> Float[Tensor, "batch heads q_seq d_head"]:
         return _one_after_another(self.norm(mixed) * (1.0 - self.lambda_init))
 
     def weights(self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None) -> Weights:
