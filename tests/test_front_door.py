@@ -264,7 +264,8 @@ MISTAKES = {
     "an.train(an.DecoderConfig(), an.text(['x']), stpes=10)": "Did you mean 'steps'?",
     "an.train(an.DecoderConfig(), an.text(['x']), tokenizer='chra', steps=1)": "'char'?",
     "an.text(['x'], valid_fracton=0.1)": "Did you mean 'valid_fraction'?",
-    "an.load('gtp2')": "gtp2: not a run folder: nothing is there. Did you mean 'gpt2'?",
+    "an.load('gtp2')": "gtp2: no such folder. Did you mean 'gpt2'? Nothing is downloaded: for a "
+    "model of the Hugging Face Hub, run `hf download gtp2 --local-dir gtp2`",
     "an.presets.gpt2_smal()": "no preset is called 'gpt2_smal'. Did you mean 'gpt2_small'?",
     "an.DecoderConfig(norm=an.RMSNormConfig)": "norm: RMSNormConfig is a class: write "
     "RMSNormConfig() for its defaults",

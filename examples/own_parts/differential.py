@@ -12,27 +12,25 @@ from torch import Tensor, nn
 from addnorm.nn.attention import EagerCore
 
 
-class Difference(nn.Module):
+class Difference(EagerCore):
     """`(1 - λ₀) norm((softmax(q₁k₁ᵀ/√d) - λ softmax(q₂k₂ᵀ/√d)) v)` (Ye et al. 2024, §2.1)."""
 
     def __init__(self, score: nn.Module, d_head: int, layer: int) -> None:
-        super().__init__()
-        self.score = score
+        super().__init__(score)
         self.start = 0.8 - 0.6 * math.exp(-0.3 * layer)
         self.vectors = nn.Parameter(0.1 * torch.randn(4, d_head))  # λ_q1, λ_k1, λ_q2, λ_k2
         self.gain = nn.Parameter(torch.ones(2 * d_head))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask, bias=None) -> Tensor:
-        maps, values = self.weights(q, k, mask, bias), torch.cat([v[:, ::2], v[:, 1::2]], -1)
-        q1, k1, q2, k2 = self.vectors
-        strength = ((q1 @ k1).exp() - (q2 @ k2).exp() + self.start).to(q.dtype)
-        mixed = (maps[:, ::2] - strength * maps[:, 1::2]) @ values
-        mixed = nn.functional.rms_norm(mixed, self.gain.shape, self.gain.to(q.dtype), 1e-5)
-        return ((1 - self.start) * mixed).unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
+        return self.combine(self.weights(q, k, mask, bias), v)
 
-    def weights(self, q: Tensor, k: Tensor, mask, bias=None) -> Tensor:
-        """For whoever looks inside: both maps of every pair."""
-        return EagerCore(self.score).weights(q, k, mask, bias)
+    def combine(self, maps: Tensor, v: Tensor) -> Tensor:
+        """The outputs from the shown weights, both maps of every pair, for whoever looks inside."""
+        q1, k1, q2, k2 = self.vectors
+        strength = ((q1 @ k1).exp() - (q2 @ k2).exp() + self.start).to(v.dtype)
+        mixed = (maps[:, ::2] - strength * maps[:, 1::2]) @ torch.cat([v[:, ::2], v[:, 1::2]], -1)
+        mixed = nn.functional.rms_norm(mixed, self.gain.shape, self.gain.to(v.dtype), 1e-5)
+        return ((1 - self.start) * mixed).unflatten(3, (2, -1)).transpose(2, 3).flatten(1, 2)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ def test_the_table_and_a_run_that_every_command_opens(
     words = ["--heads", "0.5", "--feed-forward", "0.5", "--recover", "1", "--out", out]
     code, said, err = addnorm("prune", run_of("language"), *words)
     assert code == 0, err
-    assert said.split()[:3] == ["before", "pruned", "recovered"]
+    scored, heads, *_ = said.splitlines()
+    assert scored.startswith("scores of the ")
+    assert heads.split() == ["before", "pruned", "recovered"]
     for title in (
         "parameters",
         "FLOP a target",

@@ -228,7 +228,7 @@ def _gradients(case: Case) -> Iterator[Comparison]:
     for (name, _), gradient in zip(model.named_parameters(), found, strict=True):
         moved = _reaches(gradient) or name.endswith(BLIND)
         yield _true(f"a gradient reaches {name}", moved)
-    yield _true("gradcheck", _gradcheck(model, inputs, valid))
+    yield _true("gradcheck", _gradcheck(deepcopy(model), inputs, valid))
 
 
 def _reaches(gradient: Tensor | None) -> bool:
@@ -238,6 +238,11 @@ def _reaches(gradient: Tensor | None) -> bool:
 
 
 def _gradcheck(model: nn.Module, inputs: tuple[Tensor, ...], valid: Tensor) -> bool:
+    """The derivatives by all parameters agree with finite differences.
+
+    The model is not usable afterwards: where layers share a module, `functional_call` swaps its
+    parameters once for each of its names, and does not put the first ones back.
+    """
     shapes = {name: p.shape for name, p in model.named_parameters()}
     flat = torch.cat([p.detach().flatten() for p in model.parameters()]).requires_grad_()
 

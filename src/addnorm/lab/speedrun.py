@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
@@ -129,7 +129,8 @@ def times_table(board: str, found: Sequence[Time]) -> Table:
     """Each recipe with its median time, its figures and whether each seed reached the target."""
     goal = BOARDS[board]
     sign = "≤" if goal.lower_is_better else "≥"
-    table = Table("recipe", "seconds", "each", f"{goal.metric} {sign} {goal.target:g}", "reached")
+    names = "seconds", "each", f"{goal.metric} {sign} {goal.target:g}", "reached"
+    table = Table(Column("recipe", overflow="fold"), *names)
     for name in dict.fromkeys(one.recipe for one in found):
         some = [one for one in found if one.recipe == name]
         reached = sum(goal.reached(one.figure) for one in some)

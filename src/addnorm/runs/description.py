@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -181,7 +181,8 @@ def _duration(seconds: float) -> str:
 
 def facts(rows: dict[str, str]) -> Table:
     """A table with two columns, names and values."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    columns = Column(), Column(overflow="fold")  # a path is never cut
+    table = Table(*columns, show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in rows.items():
         table.add_row(Text(name, "dim"), Text(value))
     return table
