@@ -14,6 +14,13 @@ from addnorm.nn import functional
 X = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_at_least_float32_widens_narrow_types_alone(dtype: torch.dtype) -> None:
+    y = functional.at_least_float32(X.to(dtype))
+    assert y.dtype == torch.promote_types(dtype, torch.float32)
+    assert torch.equal(y.double(), X.double())
+
+
 def test_scores_are_products_over_the_root_of_the_width() -> None:
     q, k = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])
     assert_close(functional.scaled_dot_scores(q, k) * math.sqrt(3), torch.tensor([[32.0]]))

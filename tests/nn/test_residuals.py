@@ -18,13 +18,11 @@ from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, RMSNormConfig
 from addnorm.nn.residuals import (
-    Branch,
     DeepNormConfig,
     Depth,
     ParallelConfig,
     PostNormConfig,
     PreNormConfig,
-    Residual,
     ResidualConfig,
     SandwichNormConfig,
     deepnorm_constants,
@@ -114,7 +112,7 @@ def test_gradients_around_each_norm(config: ResidualConfig, norm: NormConfig) ->
 class Sublayer(nn.Module):
     """A feed-forward layer in its residual."""
 
-    def __init__(self, residual: Residual | Branch, feedforward: nn.Module) -> None:
+    def __init__(self, residual: nn.Module, feedforward: nn.Module) -> None:
         super().__init__()
         self.residual = residual
         self.feedforward = feedforward

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Full
-from addnorm.runs.pooled import pooled, wide
+from addnorm.runs.pooled import pooled
 
 X = torch.randn(2, 4, 3, dtype=torch.float64)
 VALID = torch.tensor([[True, True, True, False], [True, False, False, False]])
@@ -30,8 +30,3 @@ def test_padding_is_left_out() -> None:
 def test_without_a_mask_every_position_counts(pooling: str) -> None:
     """Images, and clips of one length."""
     assert_close(vectors(None, pooling), vectors(torch.ones(2, 4, dtype=torch.bool), pooling))
-
-
-def test_half_precision_becomes_float32() -> None:
-    assert wide(X.half()).dtype == torch.float32
-    assert wide(X).dtype == torch.float64

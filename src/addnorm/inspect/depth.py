@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.nn.blocks import Stack
+from addnorm.nn.functional import at_least_float32
 
 SUBLAYERS = ("attention", "cross_attention", "feedforward")
 """The sublayers of a block by name; other mixers take the place of attention."""
@@ -117,16 +118,11 @@ def gradient_norms(
     gradients = iter(torch.autograd.grad(loss, flat, materialize_grads=True))
     found: dict[str, dict[str, list[float]]] = {name: {} for name in states}
     for name, what, tensors in wanted:
-        square = sum(float(wide(next(gradients)).square().sum()) for _ in tensors)
+        square = sum(float(at_least_float32(next(gradients)).square().sum()) for _ in tensors)
         found[name].setdefault(what, []).append(square**0.5)
     return {**found}
 
 
 def rms(x: Tensor) -> float:
     """`√mean(x²)`, in float32 or wider."""
-    return float(wide(x.detach()).square().mean().sqrt())
-
-
-def wide(x: Tensor) -> Tensor:
-    """The same in float32, or in float64 where it is."""
-    return x if x.dtype == torch.float64 else x.float()
+    return float(at_least_float32(x.detach()).square().mean().sqrt())

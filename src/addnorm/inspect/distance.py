@@ -10,11 +10,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from addnorm.inspect.depth import Tower, towers_of, wide
+from addnorm.inspect.depth import Tower, towers_of
 from addnorm.models import Model
 from addnorm.nn.attention.multihead import SelfAttention
 from addnorm.nn.context import Context
 from addnorm.nn.embed import HasTable
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.types import Keys, Queries
 
 
@@ -40,7 +41,7 @@ class ByOffset:
         n = len(next(iter(pairs.values())))
         offsets = [*range(1 - n, 1 if causal else n)]
         lines = {
-            name: [float(wide(matrix).diagonal(offset).mean()) for offset in offsets]
+            name: [float(at_least_float32(matrix).diagonal(offset).mean()) for offset in offsets]
             for name, matrix in pairs.items()
         }
         return cls(stack=stack, what=what, offsets=offsets, lines=lines)
@@ -131,5 +132,5 @@ def cosines(
     one: Float[Tensor, "query width"], other: Float[Tensor, "key width"]
 ) -> Float[Tensor, "query key"]:
     """Pairwise cosine similarity of two sets of vectors; 0 for a zero vector."""
-    one, other = (nn.functional.normalize(wide(x), dim=-1) for x in (one, other))
+    one, other = (nn.functional.normalize(at_least_float32(x), dim=-1) for x in (one, other))
     return one @ other.mT

@@ -17,6 +17,7 @@ from addnorm.nn.attention import SelfAttention
 from addnorm.nn.blocks import AnyBlock, ParallelBlock, ParallelCrossBlock, Stack
 from addnorm.nn.cache import KVCache, LayerCache
 from addnorm.nn.context import Context
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.masks import Causal, Full
 from addnorm.nn.types import Hidden
 
@@ -31,7 +32,7 @@ class EntropyRule:
 
     def leaves(self, logits: Float[Tensor, "*rows outputs"]) -> Bool[Tensor, "*rows"]:
         """Whether the entropy of each row is below the threshold; never at threshold 0."""
-        return torch.special.entr(_wide(logits).softmax(-1)).sum(-1) < self.threshold
+        return torch.special.entr(at_least_float32(logits).softmax(-1)).sum(-1) < self.threshold
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ConfidenceRule:
 
     def leaves(self, logits: Float[Tensor, "*rows outputs"]) -> Bool[Tensor, "*rows"]:
         """Whether the margin of each row is above the threshold; never at threshold 1."""
-        first, second = _wide(logits).softmax(-1).topk(2, dim=-1).values.unbind(-1)
+        first, second = at_least_float32(logits).softmax(-1).topk(2, dim=-1).values.unbind(-1)
         return first - second > self.threshold
 
 
@@ -271,7 +272,3 @@ def _remember(block: AnyBlock, x: Hidden, ctx: Context, cache: LayerCache) -> No
 
     h = block.norm(x, ctx.valid) if isinstance(block, ParallelBlock | ParallelCrossBlock) else x
     block.attention_residual(h, store, ctx.valid)
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Hidden
 
@@ -90,7 +91,7 @@ def _side_by_side(
     """
     longest = max(int(words.sum(1).max()), 1)
     order = (~words).int().argsort(dim=1, stable=True)[:, :longest]
-    wide = scores if scores.element_size() >= 4 else scores.float()
+    wide = at_least_float32(scores)
     of_words = wide.gather(1, order[..., None].expand(-1, -1, scores.shape[2]))
     real = words.gather(1, order)
     # Whatever stands in the padding, NaN included, is kept out of every product.

@@ -1,16 +1,13 @@
-"""Early exits: heads on lower layers; the first confident exit gives the prediction."""
+"""Early exits: heads on lower layers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
-
-ExitLogits = Float[Tensor, "*rows outputs"]
 
 
 class ExitHead(nn.Module):
@@ -66,35 +63,3 @@ def exit_logits(
         if str(layer) in exits:
             yield exits[str(layer)](hidden, ctx)
     yield head(stack.norm(hidden, ctx.valid), ctx)
-
-
-def confidence(logits: ExitLogits) -> Float[Tensor, "*rows"]:
-    """`max_c softmax(logits)_c`, in at least float32 (Schwartz et al. 2020, §3)."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return wide.softmax(-1).amax(-1)
-
-
-def first_confident(
-    outputs: Iterable[ExitLogits], threshold: float, valid: Bool[Tensor, "*rows"] | None = None
-) -> tuple[ExitLogits, Int[Tensor, "*rows"]]:
-    """For each row, the logits of the first confident exit, and the index of that exit.
-
-    A row is anything with its own logits: a text or a token. A row on which no exit is confident
-    gets the last exit's logits. `outputs` is consumed only until every (`valid`) row has its
-    logits, so a lazy iterator never computes the remaining layers. Raises `ValueError` for a
-    threshold outside [0, 1] and for empty `outputs`.
-    """
-    if not 0.0 <= threshold <= 1.0:
-        raise ValueError(f"threshold = {threshold} is no probability: give 0 to 1")
-    rest = iter(outputs)
-    if (answer := next(rest, None)) is None:
-        raise ValueError("no exit has no answer: a model has at least its last")
-    taken = torch.zeros(answer.shape[:-1], dtype=torch.long, device=answer.device)
-    # `~(a >= b)`, not `a < b`, so that NaN counts as not confident.
-    waiting = torch.ones_like(taken, dtype=torch.bool) if valid is None else valid
-    waiting = waiting & ~(confidence(answer) >= threshold)
-    while bool(waiting.any()) and (logits := next(rest, None)) is not None:
-        answer = torch.where(waiting[..., None], logits, answer)
-        taken = taken + waiting
-        waiting = waiting & ~(confidence(logits) >= threshold)
-    return answer, taken

@@ -8,6 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The numbers in float32, or unchanged where they are in float64."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def scaled_dot_scores(
     q: Float[Tensor, "*batch q_seq d_head"], k: Float[Tensor, "*batch kv_seq d_head"]
 ) -> Float[Tensor, "*batch q_seq kv_seq"]:
@@ -24,7 +29,7 @@ def masked_softmax(
     The softmax runs in at least float32. Scores outside `allowed` may have any value, including
     NaN.
     """
-    wide = scores if scores.dtype == torch.float64 else scores.float()
+    wide = at_least_float32(scores)
     if allowed is None:
         return wide.softmax(-1).to(scores.dtype)
     # A finite floor, unlike -inf, keeps the gradient of an empty row at zero instead of NaN.
@@ -40,7 +45,7 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Float[Tensor, "*batch d_model"]:
     """`γ (x - μ) / √(σ² + ε) + β` over the features, biased variance (Ba et al. 2016, eq. 3)."""
-    wide = x if x.dtype == torch.float64 else x.float()
+    wide = at_least_float32(x)
     centred = wide - wide.mean(-1, keepdim=True)
     y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
     y = y if weight is None else y * weight
@@ -53,7 +58,7 @@ def rms_norm(
     eps: float = 1e-6,
 ) -> Float[Tensor, "*batch d_model"]:
     """`γ x / √(mean(x²) + ε)` over the features (Zhang & Sennrich 2019, eq. 4)."""
-    wide = x if x.dtype == torch.float64 else x.float()
+    wide = at_least_float32(x)
     y = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (y if weight is None else y * weight).to(x.dtype)
 
@@ -65,7 +70,7 @@ def moments(
 
     Both are zero if there is no real token. Values at padding have no effect.
     """
-    wide = (x if x.dtype == torch.float64 else x.float()).reshape(-1, x.shape[-1])
+    wide = at_least_float32(x).reshape(-1, x.shape[-1])
     if valid is None:
         mean = wide.mean(0)
         return mean, (wide - mean).square().mean(0)
@@ -87,7 +92,7 @@ def batch_norm(
 
     In training μ and σ² are the batch's `moments`, at inference their running estimates.
     """
-    wide = x if x.dtype == torch.float64 else x.float()
+    wide = at_least_float32(x)
     y = (wide - mean) * torch.rsqrt(variance.to(wide.dtype) + eps)
     y = y if weight is None else y * weight
     return (y if bias is None else y + bias).to(x.dtype)
@@ -97,7 +102,7 @@ def scale_norm(
     x: Float[Tensor, "*batch d_model"], gain: Float[Tensor, ""], eps: float = 1e-5
 ) -> Float[Tensor, "*batch d_model"]:
     """`g x / max(‖x‖, ε)`: every token vector has length g (Nguyen & Salazar 2019, §2.2)."""
-    wide = x if x.dtype == torch.float64 else x.float()
+    wide = at_least_float32(x)
     length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     return (gain * wide / length.clamp(min=eps)).to(x.dtype)
 

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from addnorm.nn.functional import at_least_float32
+
 InstanceNormName = Literal["none", "instance", "instance_last"]
 """Whether a window is normalised, and what is taken from it: its mean, or its last value."""
 
@@ -25,13 +27,13 @@ class WindowStatistics:
         self, series: Float[Tensor, "batch channels time"]
     ) -> Float[Tensor, "batch channels time"]:
         """`(x - mean) / deviation`, in float32 or wider (Kim et al. 2022, eq. 2)."""
-        return ((_wide(series) - self.mean) / self.deviation).to(series.dtype)
+        return ((at_least_float32(series) - self.mean) / self.deviation).to(series.dtype)
 
     def restored(
         self, series: Float[Tensor, "batch channels horizon"]
     ) -> Float[Tensor, "batch channels horizon"]:
         """`y · deviation + mean`, in float32 or wider (Kim et al. 2022, eq. 3)."""
-        return (_wide(series) * self.deviation + self.mean).to(series.dtype)
+        return (at_least_float32(series) * self.deviation + self.mean).to(series.dtype)
 
 
 class InstanceNorm(nn.Module):
@@ -59,7 +61,7 @@ class InstanceNorm(nn.Module):
         valid: Bool[Tensor, "batch 1 time"],
     ) -> tuple[Float[Tensor, "batch channels time"], WindowStatistics]:
         """Normalise; `series` is finite, and zero where it is not `valid`."""
-        found = self.statistics(_wide(series), valid, self.eps)
+        found = self.statistics(at_least_float32(series), valid, self.eps)
         if self.gain is not None and self.bias is not None:
             gain, bias = self.gain[:, None], self.bias[:, None]
             deviation = found.deviation / gain
@@ -93,10 +95,6 @@ def last_statistics(
     last = (valid.sum(-1, keepdim=True) - 1).clamp(min=0).expand(-1, series.shape[1], -1)
     deviation = mean_statistics(series, valid, eps).deviation
     return WindowStatistics(series.gather(-1, last), deviation)
-
-
-def _wide(series: Tensor) -> Tensor:
-    return series if series.dtype == torch.float64 else series.float()
 
 
 STATISTICS = {

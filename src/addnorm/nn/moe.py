@@ -20,6 +20,7 @@ from addnorm.nn.feedforward import (
     GatedFeedForwardConfig,
     build_feedforward,
 )
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.grouped import can_group, grouped_feedforward
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
@@ -200,7 +201,7 @@ def load_balance(
 
 
 def _probabilities(logits: RouterLogits) -> RouterLogits:
-    return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
+    return at_least_float32(logits).softmax(-1)
 
 
 def _refusal(top_k: int, n_experts: int) -> str:

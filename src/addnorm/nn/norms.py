@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.built import built_module
-from addnorm.nn.functional import batch_norm, moments, scale_norm
+from addnorm.nn.functional import at_least_float32, batch_norm, moments, scale_norm
 from addnorm.nn.rms_norm import rms_norm
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
@@ -99,7 +99,7 @@ class OffsetRMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
-        wide = x if x.dtype == torch.float64 else x.float()
+        wide = at_least_float32(x)
         gain = 1.0 + self.weight.to(wide.dtype)
         return rms_norm(wide, gain, self.eps).to(x.dtype)
 

@@ -15,6 +15,7 @@ from addnorm.errors import InputError
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import zero_padding
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.instance_norm import Affine, InstanceNorm, InstanceNormName
 from addnorm.nn.masks import Full
 from addnorm.nn.positions.position import Position
@@ -92,7 +93,7 @@ def interpolated(
         return table
     n_patches = known[0] * known[1]
     first, patches = table.split([len(table) - n_patches, n_patches])
-    wide = patches if patches.dtype == torch.float64 else patches.float()
+    wide = at_least_float32(patches)
     image = wide.T.unflatten(1, known)[None]
     image = F.interpolate(image, size=wanted, mode="bicubic", align_corners=False)
     return torch.cat([first, image[0].flatten(1).T.to(table.dtype)])

@@ -216,10 +216,6 @@ class ParallelConfig:
         return build_norm(norm, d_model)
 
 
-Residual = PostNorm | PreNorm | SandwichNorm | DeepNorm
-"""Any sequential placement module."""
-
-
 @runtime_checkable
 class ResidualPart(Protocol):
     """A configuration of a placement.

@@ -8,6 +8,7 @@ from torch import Tensor
 from addnorm.errors import InputError
 from addnorm.models import EncoderModel
 from addnorm.nn.context import Context
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import ClassificationHead
 from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.run import Run
@@ -20,7 +21,7 @@ def pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor
     Raises `InputError` for `pooling = "head"` where the head gives no vector.
     """
     if isinstance(run.model.head, SimilarityHead) and pooling in (None, "head"):
-        return wide(run.model.head.vectors(x, ctx))
+        return at_least_float32(run.model.head.vectors(x, ctx))
     if pooling == "head":
         vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
         if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
@@ -28,17 +29,12 @@ def pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor
                 f"{run.name}: pooling = 'head' needs a head that gives a vector for a text, as "
                 "'pooler' does: use 'mean', 'first' or 'last'"
             )
-        return wide(vectors)
+        return at_least_float32(vectors)
     if ctx.valid is None:  # images, or clips of one length
         ctx = replace(ctx, kv_valid=torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))
     assert ctx.valid is not None
-    lengths, x = ctx.valid.sum(1), wide(x)
+    lengths, x = ctx.valid.sum(1), at_least_float32(x)
     if pooling in (None, "mean"):
         return torch.where(ctx.valid[..., None], x, 0.0).sum(1) / lengths[:, None]
     places = torch.zeros_like(lengths) if pooling == "first" else lengths - 1
     return x[torch.arange(len(x), device=x.device), places]
-
-
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x if x.dtype == torch.float64 else x.float()

@@ -30,6 +30,7 @@ from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import Transform
 from addnorm.nn.masks import Full
 from addnorm.nn.similarity import SimilarityHead
@@ -342,7 +343,7 @@ def embed(
             found.append(pooled(run, x, ctx, pooling))
         else:
             assert ctx.valid is not None
-            found.append(folder.vectors(wide(x), ctx.valid))
+            found.append(folder.vectors(at_least_float32(x), ctx.valid))
     return torch.cat(found)
 
 
@@ -350,7 +351,7 @@ def embed(
 def hidden_states(run: Run, text: str) -> Float[Tensor, "seq d_model"]:
     """The final hidden states of one text."""
     x, _ = _hidden(run, [text], 0)
-    return wide(x[0])
+    return at_least_float32(x[0])
 
 
 def _hidden(

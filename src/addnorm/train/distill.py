@@ -5,6 +5,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
+from addnorm.nn.functional import at_least_float32
 from addnorm.train.loss import IGNORED, binary_cross_entropy_sum, squared_error_sum
 
 
@@ -27,12 +28,7 @@ def imitation_sum(
         return squared_error_sum(student, teacher.detach())
     counted = targets.flatten() != IGNORED
     student_log_p, teacher_log_p = (
-        (wide(logits.flatten(0, -2)[counted]) / temperature).log_softmax(-1)
+        (at_least_float32(logits.flatten(0, -2)[counted]) / temperature).log_softmax(-1)
         for logits in (student, teacher.detach())
     )
     return F.kl_div(student_log_p, teacher_log_p, reduction="sum", log_target=True) * temperature**2
-
-
-def wide(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The numbers in float32, or in float64 if they are."""
-    return x if x.element_size() >= 4 else x.float()

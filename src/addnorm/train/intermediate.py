@@ -22,10 +22,10 @@ from addnorm.errors import InputError
 from addnorm.nn.attention.core import HasWeights
 from addnorm.nn.attention.multihead import SelfAttention
 from addnorm.nn.blocks import Stack
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Heads
 from addnorm.train.average import Weights
-from addnorm.train.distill import wide
 
 MAPS = "distillation_maps"
 """The name, in a student that is trained, of the maps from its widths to its teacher's."""
@@ -279,14 +279,14 @@ def mean_squares(
     valid: Bool[Tensor, "batch seq"] | None,
 ) -> Float[Tensor, ""]:
     """The mean of `(ours - theirs)²` over real tokens and features."""
-    return _over_real((wide(ours) - wide(theirs)).square().mean(-1), valid)
+    return _over_real((at_least_float32(ours) - at_least_float32(theirs)).square().mean(-1), valid)
 
 
 def mean_divergence(
     theirs: Probabilities, ours: Probabilities, valid: Bool[Tensor, "batch q_seq"] | None
 ) -> Float[Tensor, ""]:
     """The mean of `KL(theirs ‖ ours)` over heads and real queries; 0 where nothing is attended."""
-    ours, theirs = wide(ours), wide(theirs)
+    ours, theirs = at_least_float32(ours), at_least_float32(theirs)
     tiny = torch.finfo(ours.dtype).tiny
     kl = torch.xlogy(theirs, theirs) - theirs * ours.clamp(min=tiny).log()
     return _over_real(kl.sum(-1).mean(1), valid)

@@ -17,6 +17,7 @@ from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHead, log_likelihood
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.parts import Family
@@ -39,7 +40,7 @@ def cross_entropy_sum(
     """
     if torch.compiler.is_compiling():  # which fuses the definition itself
         return F.cross_entropy(
-            _wide(logits).flatten(0, -2),
+            at_least_float32(logits).flatten(0, -2),
             targets.flatten(),
             ignore_index=IGNORED,
             reduction="sum",
@@ -60,7 +61,7 @@ def soft_cross_entropy_sum(
     They are mixed with the uniform distribution by `label_smoothing` (Szegedy et al. 2016, §7).
     Computed in float32 or wider.
     """
-    wide = _wide(logits)
+    wide = at_least_float32(logits)
     return F.cross_entropy(
         wide.flatten(0, -2),
         probabilities.to(wide.dtype).flatten(0, -2),
@@ -76,7 +77,7 @@ def binary_cross_entropy_sum(
 
     `y` may also be a probability. Computed in float32 or wider.
     """
-    wide = _wide(logits)
+    wide = at_least_float32(logits)
     return F.binary_cross_entropy_with_logits(wide, targets.to(wide.dtype), reduction="sum")
 
 
@@ -84,7 +85,7 @@ def squared_error_sum(
     outputs: Float[Tensor, "*batch numbers"], targets: Float[Tensor, "*batch numbers"]
 ) -> Float[Tensor, ""]:
     """`Σ (z - y)²`, in float32 or wider."""
-    wide = _wide(outputs)
+    wide = at_least_float32(outputs)
     return F.mse_loss(wide, targets.to(wide.dtype), reduction="sum")
 
 
@@ -317,7 +318,7 @@ def loss_and_gradient(
     parts = (chunks(t, logits) for t in (logits, chosen, counted, grad))
     for l, at, counts, out in zip(*parts, strict=True):
         largest = l.amax(-1, keepdim=True)
-        wide = l if l.element_size() >= 4 else l.float()
+        wide = at_least_float32(l)
         y = (wide - largest).exp_()
         total = y.sum(-1, keepdim=True)
         loss = largest + total.log() - (1 - smoothing) * wide.gather(1, at)
@@ -329,10 +330,6 @@ def loss_and_gradient(
         y.scatter_add_(1, at, counts * (smoothing - 1))
         out.copy_(y)
     return torch.stack(losses).sum(), grad
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.element_size() >= 4 else x.float()
 
 
 def chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import TokenHead
 from addnorm.train.grouped_loss import in_groups
 from addnorm.train.loss import IGNORED, chunks, loss_sum
@@ -31,7 +32,7 @@ def r_drop_sum(
     """
     check_classes(targets, weight)
     labelled = loss_sum(outputs, targets, label_smoothing, soft_targets)
-    wide = outputs if outputs.element_size() >= 4 else outputs.float()
+    wide = at_least_float32(outputs)
     logp = wide.log_softmax(-1)
     p, q = logp.chunk(2)
     apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)
@@ -92,7 +93,7 @@ def _loss_and_gradient(
     losses, grad = list[Tensor](), torch.empty_like(logits)
     parts = (chunks(t, logits.flatten(1)) for t in (logits, chosen, counted, grad))
     for l, at, counts, out in zip(*parts, strict=True):
-        logp = (l if l.element_size() >= 4 else l.float()).log_softmax(-1)
+        logp = at_least_float32(l).log_softmax(-1)
         labelled = (1 - smoothing) * logp.gather(2, at)[..., 0].sum(1, keepdim=True)
         if smoothing:
             labelled = labelled + smoothing * logp.mean(-1).sum(1, keepdim=True)

@@ -18,6 +18,7 @@ from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.kernels import EVERYTHING, dot_product_attention, shared
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.attention.tiles import Attend, in_tiles, is_tiled
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.norms import RMSNorm
 from addnorm.nn.positions.position import Bias
@@ -60,10 +61,8 @@ class DifferentialCore(nn.Module):
     @property
     def strength(self) -> Float[Tensor, ""]:
         """`λ`, the weight of the second map in the difference, in at least float32."""
-        q1, k1, q2, k2 = (
-            v.to(torch.promote_types(v.dtype, torch.float32))
-            for v in (self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2)
-        )
+        vectors = self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2
+        q1, k1, q2, k2 = map(at_least_float32, vectors)
         return (q1 @ k1).exp() - (q2 @ k2).exp() + self.lambda_init
 
     def forward(

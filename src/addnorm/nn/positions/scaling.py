@@ -161,9 +161,6 @@ class Llama3Scaling:
         return 1.0
 
 
-FixedScaling = LinearScaling | NTKScaling | YaRNScaling | Llama3Scaling
-"""The scalings whose frequencies do not depend on the length."""
-
 ScalingConfig = Annotated[
     LinearScaling | NTKScaling | DynamicScaling | YaRNScaling | Llama3Scaling,
     Field(discriminator="kind"),
