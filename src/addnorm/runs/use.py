@@ -37,7 +37,7 @@ from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.chat import Messages, continues, drops_space, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import embedded_files, reads_files, transcribed
-from addnorm.runs.pooled import pooled, wide
+from addnorm.runs.pooled import pooled
 from addnorm.runs.predictions import filled, tags_at
 from addnorm.runs.restoring import BLANK, restored
 from addnorm.runs.run import Run
