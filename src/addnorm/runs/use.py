@@ -245,7 +245,7 @@ def predict(
     """The numbers of each text or pair; `first` came before. Raises `InputError` as `tag` does."""
     check_use(run, "regression", "gives no numbers")
     none = torch.empty(0, len(run.labels), device=run.device)
-    return torch.cat([none, *map(wide, _of_texts(run, texts, batch_size, first))])
+    return torch.cat([none, *map(at_least_float32, _of_texts(run, texts, batch_size, first))])
 
 
 def _of_texts(
