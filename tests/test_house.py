@@ -87,6 +87,19 @@ UNMIRRORED = {
 }
 """Modules without a test module of their own, and the one through which they are tested."""
 
+CIRCLES = {
+    "addnorm.cli.main",
+    "addnorm.cli.messages",
+    "addnorm.lab.cell",
+    "addnorm.lab.training",
+    "addnorm.nn.attention.blocked",
+    "addnorm.nn.attention.kernels",
+    "addnorm.nn.calibration",
+    "addnorm.nn.choices",
+    "addnorm.nn.linear",
+}
+"""Modules that still import each other in a circle; none is to be added."""
+
 BANNED_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 ALLOWED_CALLS = {"convert/weights/mapped.py": {"torch.load"}}
 """Where a banned call may stand: weights-only, and asked for."""
@@ -119,6 +132,49 @@ def test_tests_mirror_the_sources() -> None:
     unmirrored = {name for name in modules if not (ROOT / "tests" / _mirror(name)).exists()}
     assert unmirrored == set(UNMIRRORED)
     assert all((ROOT / "tests" / test).exists() for test in UNMIRRORED.values())
+
+
+def _imports(path: Path) -> set[str]:
+    """The modules of ours that a file imports anywhere, except where it only names types."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    return {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("addnorm.")
+        for name in (str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names))
+    }
+
+
+def test_imports_have_no_circle() -> None:
+    """Also not through an import inside a function, which only hides one."""
+    modules = {"addnorm." + _name(p).removesuffix(".py").replace("/", "."): p for p in SOURCES}
+    graph = {name: _imports(path) & {*modules} for name, path in modules.items()}
+
+    def reached(name: str) -> set[str]:
+        seen, ahead = set[str](), [name]
+        while ahead:
+            new = graph[ahead.pop()] - seen
+            seen |= new
+            ahead += new
+        return seen
+
+    assert {name for name in graph if name in reached(name)} <= CIRCLES
+
+
+def test_runs_imports_at_the_top() -> None:
+    lazy = {
+        f"{_name(path)}: {node.module}"
+        for path in SOURCES
+        if _name(path).startswith("runs/")
+        for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(scope, ast.FunctionDef)
+        for node in ast.walk(scope)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("addnorm")
+    }
+    assert not lazy
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=_name)

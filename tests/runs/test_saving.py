@@ -16,7 +16,7 @@ RunOf = Callable[[str], Path]
 
 def test_saved_and_opened(run_of: RunOf, tmp_path: Path) -> None:
     run = Run.open(run_of("language"))
-    saved = save_run(run, tmp_path / "new")
+    saved = run.save(tmp_path / "new")
     assert saved.folder == tmp_path / "new"
     opened = Run.open(tmp_path / "new")
     assert opened.recipe == run.recipe

@@ -17,7 +17,7 @@ from addnorm.inspect.distance import ByOffset, position_curves
 from addnorm.inspect.prepared_text import PreparedText, loss_of, prepare_text
 from addnorm.nn.attention.multihead import AttentionConfig, MultiHead
 from addnorm.parts import kind_of
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 
 View = Literal["attention", "positions", "depth", "gradients"]
 VIEWS: tuple[View, ...] = ("attention", "positions", "depth", "gradients")
@@ -83,7 +83,7 @@ class Look:
 
 
 def look(
-    run: Run,
+    run: TrainedModel,
     text: str,
     *,
     target: str | None = None,
@@ -150,7 +150,7 @@ def _check_length(prepared: PreparedText, views: frozenset[View]) -> None:
 
 
 def _watch_attention(
-    run: Run, views: frozenset[View], watching: ExitStack, notes: list[str]
+    run: TrainedModel, views: frozenset[View], watching: ExitStack, notes: list[str]
 ) -> dict[str, Tensor]:
     """Record attention if requested, and add notes on layers without attention."""
     if not views & {"attention", "positions"}:
@@ -178,7 +178,7 @@ def _watch_attention(
         return {}
 
 
-def _asked_layers(run: Run, layers: Sequence[int]) -> dict[str, int]:
+def _asked_layers(run: TrainedModel, layers: Sequence[int]) -> dict[str, int]:
     """For each stack, the first of the layers that were asked for, by default the first of all.
 
     Raises `InputError` for a layer that no stack has, and for a model without layers.
@@ -235,7 +235,7 @@ def _maps(
     return tuple(one for one in found if one.heads)
 
 
-def _distances(run: Run, maps: Sequence[AttentionMap]) -> tuple[ByOffset, ...]:
+def _distances(run: TrainedModel, maps: Sequence[AttentionMap]) -> tuple[ByOffset, ...]:
     """The mean weight over heads by distance, a line for each layer, for each stack."""
     found: list[ByOffset] = []
     for name, tower in towers_of(run.model).items():

@@ -17,9 +17,9 @@ from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
-from addnorm.runs.run import Run
 from addnorm.runs.shortening import ids_as_shortened
 from addnorm.runs.task import task_of_head
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.train.loss import loss_sum
 
 
@@ -48,7 +48,7 @@ class PreparedText:
     targets: Int[Tensor, "1 _"] | None = None
 
 
-def prepare_text(run: Run, text: str, target: str | None = None) -> PreparedText:
+def prepare_text(run: TrainedModel, text: str, target: str | None = None) -> PreparedText:
     """The text as the run's model reads it, with its translation, by default the model's own.
 
     Raises `InputError` for a blank text, for one that is too long for the model, for a target that
@@ -74,7 +74,7 @@ def prepare_text(run: Run, text: str, target: str | None = None) -> PreparedText
     )
 
 
-def _ids(run: Run, text: str) -> list[int]:
+def _ids(run: TrainedModel, text: str) -> list[int]:
     tokenizer = run.tokenizers.source
     if isinstance(run.model, DecoderModel):
         return prompts_as_read(tokenizer, [text])[0]
@@ -86,7 +86,7 @@ def _ids(run: Run, text: str) -> list[int]:
 
 
 def _prepare_pair(
-    run: Run, model: EncoderDecoderModel, text: str, target: str | None
+    run: TrainedModel, model: EncoderDecoderModel, text: str, target: str | None
 ) -> PreparedText:
     source, writer = run.tokenizers.source, run.tokenizers.target
     [ids] = ids_as_shortened(run, as_read("translation", source, [text]))
@@ -122,7 +122,7 @@ def _pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, ...]:
 
 
 def loss_of(
-    run: Run, prepared: PreparedText, outputs: Float[Tensor, "..."]
+    run: TrainedModel, prepared: PreparedText, outputs: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, ""] | None, str]:
     """What the gradient is taken of, and its name; None, and why, where there is nothing.
 

@@ -9,7 +9,7 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderConfig, EncoderModel, Model
 from addnorm.nn.heads import HiddenHead, HiddenHeadConfig
 from addnorm.nn.similarity import SimilarityHead, SimilarityHeadConfig
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 
 MODES = {"mean": "mean", "max": "max", "first": "cls"}
 """sentence-transformers' names of our poolings."""
@@ -22,7 +22,7 @@ def giving_vectors(model: Model) -> Model:
     return EncoderModel(model.embed, model.stack, model.head.vectors)
 
 
-def without_head(run: Run) -> Run:
+def without_head(run: TrainedModel) -> TrainedModel:
     """A bi-encoder as an encoder that gives hidden states; any other run as it is."""
     config, model = run.recipe.model, run.model
     if not isinstance(config, EncoderConfig) or not isinstance(config.head, SimilarityHeadConfig):
@@ -33,7 +33,7 @@ def without_head(run: Run) -> Run:
     return replace(run, recipe=recipe, model=encoder, labels=())
 
 
-def write_pooling(out: Path, run: Run) -> None:
+def write_pooling(out: Path, run: TrainedModel) -> None:
     """Write how a bi-encoder pools hidden states, as sentence-transformers reads it.
 
     Its vectors are compared by their cosine there too. Raises `InputError` for a pooling that it

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Unpack
 
 from addnorm.data import ChatConfig
 from addnorm.data.answers import prompt_ids
@@ -10,19 +9,18 @@ from addnorm.data.as_read import prompts_as_read
 from addnorm.data.chat import Message, conversations_in, messages_of
 from addnorm.errors import InputError
 from addnorm.runs.chat_template import chat_template
-from addnorm.runs.run import Run
-from addnorm.runs.types import DecodingOptions, listed
+from addnorm.runs.trained_model import TrainedModel
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: mappings with `role` and `content`."""
 
 
-def chats(run: Run) -> bool:
+def chats(run: TrainedModel) -> bool:
     """Whether a run learnt to chat, so that each text is a user's message."""
     return isinstance(run.recipe.data, ChatConfig)
 
 
-def template_of(run: Run) -> str | None:
+def template_of(run: TrainedModel) -> str | None:
     """The template of a run; None is the plain one. Raises `InputError` for one without chat."""
     if isinstance(run.recipe.data, ChatConfig):
         return run.recipe.data.template
@@ -35,7 +33,7 @@ def template_of(run: Run) -> str | None:
     return found
 
 
-def chat_prompt(run: Run, messages: Messages) -> list[int]:
+def chat_prompt(run: TrainedModel, messages: Messages) -> list[int]:
     """The ids after which the assistant answers.
 
     A template of Hugging Face may write the date of today; not in a run that learnt to chat here,
@@ -50,7 +48,7 @@ def chat_prompt(run: Run, messages: Messages) -> list[int]:
 
 
 def conversations(
-    run: Run, file: Path, encoding: str = "utf-8"
+    run: TrainedModel, file: Path, encoding: str = "utf-8"
 ) -> Iterator[tuple[str, list[Message] | InputError]]:
     """The conversations of a file with their places, read as training data of chat are.
 
@@ -69,7 +67,7 @@ def conversations(
         yield where, asked or nothing
 
 
-def prompts(run: Run, texts: Sequence[str | Messages]) -> list[list[int]]:
+def prompts(run: TrainedModel, texts: Sequence[str | Messages]) -> list[list[int]]:
     """What a language model continues: texts, or conversations to answer.
 
     Of a model that learnt to chat, a text is a user's message.
@@ -82,32 +80,13 @@ def prompts(run: Run, texts: Sequence[str | Messages]) -> list[list[int]]:
     ]
 
 
-def continues(run: Run, texts: Sequence[str | Messages]) -> bool:
+def continues(run: TrainedModel, texts: Sequence[str | Messages]) -> bool:
     """Whether what is written continues the texts, and is no answer to them."""
     return not chats(run) and all(isinstance(text, str) for text in texts)
 
 
-def drops_space(run: Run, text: str | Messages, prompt: Sequence[int]) -> bool:
+def drops_space(run: TrainedModel, text: str | Messages, prompt: Sequence[int]) -> bool:
     """Whether a text to continue ends in white space that its ids do not have, as words' do not."""
     if not (isinstance(text, str) and text[-1:].isspace() and continues(run, [text])):
         return False
     return not run.tokenizers.source.decode(prompt)[-1:].isspace()
-
-
-def answer(
-    run: Run,
-    messages: Messages,
-    *,
-    max_new_tokens: int | None = None,
-    stop: str | Sequence[str] = (),
-    **options: Unpack[DecodingOptions],
-) -> str:
-    """The assistant's answer to a conversation. Raises `InputError` as `chat_prompt` does."""
-    from addnorm.runs import use
-
-    chat_prompt(run, messages)
-    chosen = use.chosen_decoding(run, None, options)
-    told = use.write(
-        run, [messages], chosen, max_new_tokens=max_new_tokens, stop=listed(stop, "stop")
-    )
-    return told[0][0].text

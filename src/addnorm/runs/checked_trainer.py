@@ -7,14 +7,14 @@ from pathlib import Path
 from addnorm.models import Model
 from addnorm.runs.consistency import check_training
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.run import Run
 from addnorm.runs.teacher import check_student
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.train.intermediate import learned_maps
 from addnorm.train.patience import to_standard_error
 from addnorm.train.trainer import Batches, Listener, Trainer, Validation
 
 
-def check_trainable(recipe: Recipe, model: Model, teacher: Run | None) -> None:
+def check_trainable(recipe: Recipe, model: Model, teacher: TrainedModel | None) -> None:
     """Raise `InputError` where a recipe, a model or its teacher break a rule of training."""
     check_training(recipe.model, recipe.train, recipe.eval, lambda _: "recipe")
     if teacher is not None:
@@ -28,7 +28,7 @@ def checked_trainer(
     batches: Batches,
     folder: Path,
     *,
-    teacher: Run | None = None,
+    teacher: TrainedModel | None = None,
     validation: Validation | None = None,
     listener: Listener | None = None,
     say: Callable[[str], None] = to_standard_error,

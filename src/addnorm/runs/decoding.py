@@ -15,14 +15,14 @@ from addnorm.models import DecoderConfig
 from addnorm.parts import members
 from addnorm.runs.generation_config import HUGGING_FACE_SEARCH
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 
 OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
 """What options call the rules that have another name here."""
 
 
 def decoding_for(
-    run: Run,
+    run: TrainedModel,
     *,
     beams: int | None = None,
     n_best: int = 1,
@@ -69,7 +69,7 @@ def usual_decoding(recipe: Recipe) -> DecodingConfig:
     return SampleConfig() if writes_on and own == BeamConfig() else own
 
 
-def search_of(run: Run) -> BeamConfig:
+def search_of(run: TrainedModel) -> BeamConfig:
     """The usual beam search: for a Hugging Face folder as its library searches."""
     foreign = run.folder is not None and is_hf_folder(run.folder)
     return HUGGING_FACE_SEARCH if foreign else BeamConfig()
@@ -92,7 +92,7 @@ def _check_together(
 
 
 def _rules(
-    run: Run, own: RulesConfig, no_repeat_ngram: int | None, forced_bos: str | int | None
+    run: TrainedModel, own: RulesConfig, no_repeat_ngram: int | None, forced_bos: str | int | None
 ) -> RulesConfig:
     """The rules of the run, with those that were given in their place."""
     if no_repeat_ngram is not None:

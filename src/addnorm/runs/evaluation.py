@@ -48,8 +48,8 @@ from addnorm.runs.forecast_scores import forecast_errors, naive_scores
 from addnorm.runs.measured_with import lines_of
 from addnorm.runs.media import check_read_alike
 from addnorm.runs.predictions import FEW, answers, filled, numbers_line
-from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import check_choice, corpus_of
 from addnorm.runs.written import written_scores
 from addnorm.train.loss import labels_loss_sum
@@ -279,7 +279,7 @@ class Evaluator:
 
 
 def evaluate_on(
-    run: Run, data: Corpus | DataConfig | None = None, split: str | None = None
+    run: TrainedModel, data: Corpus | DataConfig | None = None, split: str | None = None
 ) -> dict[str, float]:
     """The scores for `Run.evaluate`: by default on the test split of the run's own data.
 
@@ -304,14 +304,14 @@ def usual_split(data: EncodedData) -> Split:
 
 
 def evaluate_run(
-    run: Run, split: Split, console: Console | None = None, corpus: Corpus | None = None
+    run: TrainedModel, split: Split, console: Console | None = None, corpus: Corpus | None = None
 ) -> dict[str, float]:
     """The scores of a run on a split of its data or of `corpus` (see `evaluation_of`)."""
     return evaluation_of(run, split, console, corpus).scores
 
 
 def evaluation_of(
-    run: Run,
+    run: TrainedModel,
     split: Split,
     console: Console | None = None,
     corpus: Corpus | None = None,
@@ -326,7 +326,9 @@ def evaluation_of(
     return evaluated(run, split, data_of(run, corpus, console), console, early)
 
 
-def data_of(run: Run, corpus: Corpus | None = None, console: Console | None = None) -> EncodedData:
+def data_of(
+    run: TrainedModel, corpus: Corpus | None = None, console: Console | None = None
+) -> EncodedData:
     """The encoded data of a run, or `corpus` encoded as they are."""
     check_read_alike(run, corpus)
     saved = Saved(run.recipe, run.text, run.labels)
@@ -334,7 +336,7 @@ def data_of(run: Run, corpus: Corpus | None = None, console: Console | None = No
 
 
 def evaluated(
-    run: Run,
+    run: TrainedModel,
     split: Split,
     data: EncodedData,
     console: Console | None = None,
@@ -366,7 +368,7 @@ def evaluated(
     return replace(found, scores=scores, predictions=predictions, measured_with=lines)
 
 
-def check_early(run: Run) -> None:
+def check_early(run: TrainedModel) -> None:
     """Raise `InputError` unless the run's model has exits whose answers are classes or tokens."""
     check_exits_early(run.model)
     if run.task not in ("classification", "tagging", "language"):
@@ -382,7 +384,7 @@ class EvaluationData:
     valid_examples: int
 
     @classmethod
-    def of(cls, run: Run, split: Split) -> "EvaluationData":
+    def of(cls, run: TrainedModel, split: Split) -> "EvaluationData":
         """Read the data of a run; there is no evaluator where they lack the split."""
         recipe, data = run.recipe, data_of(run)
         loaders = build_loaders(recipe.train.batching, data.encoded, recipe.train.seed)

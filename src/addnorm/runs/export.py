@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from addnorm.convert.core.family import ModelSpec
-from addnorm.convert.exporters.gguf import Dtype
+from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
+from addnorm.convert.exporters.gguf import Dtype, export_gguf
+from addnorm.convert.exporters.onnx import export_onnx
 from addnorm.convert.folder import save
 from addnorm.convert.preprocessing import write_preprocessing
 from addnorm.convert.preprocessing_of_data import DataReading, reading_of
@@ -38,9 +40,9 @@ from addnorm.runs.export_account import (
 )
 from addnorm.runs.generation_config import keys_of
 from addnorm.runs.quantized import Quantization, check_float
-from addnorm.runs.run import Run
 from addnorm.runs.saving import write_for_use
 from addnorm.runs.shortening import write_most_tokens
+from addnorm.runs.trained_model import TrainedModel
 
 GGUF: dict[torch.dtype, Dtype] = {
     torch.float32: "f32",
@@ -50,7 +52,7 @@ GGUF: dict[torch.dtype, Dtype] = {
 """GGUF's names of weight dtypes."""
 
 
-def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> list[str]:
+def export_run(run: TrainedModel, out: Path, *, to: Form, family: str | None = None) -> list[str]:
     """Export the model of a run to `out`; return messages for the user.
 
     Raises `InputError` if `out` is the run folder itself, or if the other library lacks a part.
@@ -74,7 +76,7 @@ def export_run(run: Run, out: Path, *, to: Form, family: str | None = None) -> l
     return said + write_account(out, to, rest)
 
 
-def shaped_of(run: Run) -> ModelSpec:
+def shaped_of(run: TrainedModel) -> ModelSpec:
     """The model's configuration, with its vocabulary sizes and labels."""
     model = run.recipe.model
     text = run.text
@@ -90,7 +92,7 @@ def shaped_of(run: Run) -> ModelSpec:
     return ModelSpec(model=plain, vocab_size=own, labels=run.labels)
 
 
-def _also(run: Run, out: Path) -> None:
+def _also(run: TrainedModel, out: Path) -> None:
     """What a folder for Hugging Face says besides of the use of a model."""
     write_for_use(out, run)
     write_pooling(out, run)
@@ -100,11 +102,11 @@ def _also(run: Run, out: Path) -> None:
     write_preprocessing(out, _reading(run).keys)
 
 
-def _reading(run: Run) -> DataReading:
+def _reading(run: TrainedModel) -> DataReading:
     return reading_of(run.recipe.data, run.recipe.model)
 
 
-def _hf(run: Run, out: Path, family: str | None) -> list[str]:
+def _hf(run: TrainedModel, out: Path, family: str | None) -> list[str]:
     check_float(run, "has a form in Hugging Face's folders")
     keys, plain = _decoding_keys(run), without_head(run)
     written = save(
@@ -125,7 +127,7 @@ def _hf(run: Run, out: Path, family: str | None) -> list[str]:
     return said
 
 
-def _decoding_keys(run: Run) -> dict[str, Any] | None:
+def _decoding_keys(run: TrainedModel) -> dict[str, Any] | None:
     """What `generation_config.json` is to say of the decoding; None where it cannot."""
     model, decoding = run.recipe.model, run.recipe.eval.decoding
     if isinstance(model, EncoderConfig) or decoding == BeamConfig():  # as it is without a word
@@ -133,24 +135,20 @@ def _decoding_keys(run: Run) -> dict[str, Any] | None:
     return keys_of(decoding, "language" if isinstance(model, DecoderConfig) else "translation")
 
 
-def _onnx(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.exporters.onnx import export_onnx
-
+def _onnx(run: TrainedModel, out: Path, _: str | None) -> list[str]:
     files = export_onnx(giving_vectors(run.model), run.recipe.model, out)
     said = [f"{file}: for onnxruntime" for file in files]
     return said + _without_lower_case(run, "a graph reads ids")
 
 
-def _without_lower_case(run: Run, why: str) -> list[str]:
+def _without_lower_case(run: TrainedModel, why: str) -> list[str]:
     """What to do about texts in lower case where the other library does not put them in it."""
     if run.text is None or not run.text.lowercase:
         return []
     return [f"the model learnt from texts in lower case, and {why}: put texts in lower case first"]
 
 
-def _ctranslate2(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
-
+def _ctranslate2(run: TrainedModel, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if isinstance(model, EncoderModel) or config.kind == "encoder":
         raise InputError("CTranslate2 is for models that write: this one is an encoder")
@@ -187,9 +185,7 @@ def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
     return ["CTranslate2 has the same whole numbers, and rounds inputs token by token"]
 
 
-def _gguf(run: Run, out: Path, _: str | None) -> list[str]:
-    from addnorm.convert.exporters.gguf import export_gguf
-
+def _gguf(run: TrainedModel, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or config.kind != "decoder":
         raise InputError("GGUF is for llama.cpp, which knows decoders: this model is another kind")
@@ -223,7 +219,7 @@ def _check_as_gguf(quantization: Quantization) -> list[str]:
     return ["GGUF's Q8_0 has the same whole numbers, with scales of half precision"]
 
 
-WRITERS: dict[Form, Callable[[Run, Path, str | None], list[str]]] = {
+WRITERS: dict[Form, Callable[[TrainedModel, Path, str | None], list[str]]] = {
     "hf": _hf,
     "onnx": _onnx,
     "ctranslate2": _ctranslate2,

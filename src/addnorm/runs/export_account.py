@@ -15,11 +15,11 @@ from addnorm.generate import BeamConfig
 from addnorm.models import EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.chat_template import chat_template, naming, template_of
-from addnorm.runs.run import Run
 from addnorm.runs.scaling import SCALES
 from addnorm.runs.sentence_vectors import facts_of_vectors
 from addnorm.runs.shortening import most_tokens
 from addnorm.runs.speech_prompt import speech_keys
+from addnorm.runs.trained_model import TrainedModel
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 
@@ -62,7 +62,7 @@ CARRIES: dict[Form, set[str]] = {
 """The facts that each form has a place for; of end tokens, some only for a few (see `rest_of`)."""
 
 
-def token_ids(run: Run) -> dict[str, Any]:
+def token_ids(run: TrainedModel) -> dict[str, Any]:
     """The ids of generation by their keys: of the tokenizer, or of a folder that has none."""
     model = run.recipe.model
     if run.text is not None:
@@ -75,7 +75,7 @@ def token_ids(run: Run) -> dict[str, Any]:
     return {}
 
 
-def facts_of(run: Run) -> dict[str, Any]:
+def facts_of(run: TrainedModel) -> dict[str, Any]:
     """What a run says around its weights, by name, in a form that JSON holds."""
     model, decoding = run.recipe.model, run.recipe.eval.decoding
     facts: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def facts_of(run: Run) -> dict[str, Any]:
     return facts
 
 
-def _of_files(run: Run) -> dict[str, Any]:
+def _of_files(run: TrainedModel) -> dict[str, Any]:
     """How pictures or sound become a model's inputs, and what its texts begin with.
 
     Of how our own data are read, Hugging Face folders say a part (`convert.preprocessing_of_data`).
@@ -122,7 +122,7 @@ def _of_files(run: Run) -> dict[str, Any]:
     return {OF_DATA: says}
 
 
-def exported_template(run: Run) -> str | None:
+def exported_template(run: TrainedModel) -> str | None:
     """The chat template of a run for a form without a tokenizer's names; None without one."""
     data = run.recipe.data
     learnt = isinstance(data, ChatConfig)

@@ -12,14 +12,14 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError
 from addnorm.runs.decoding import decoding_for
 from addnorm.runs.restoring import before_gap, fill_gaps
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Candidate, Filled
 from addnorm.runs.use import batch_logits
 
 MASKED = re.compile("|".join(map(re.escape, MASKS)))
 
 
-def check_fills(run: Run) -> None:
+def check_fills(run: TrainedModel) -> None:
     """Raise `InputError` for a model of another task, whatever files are to be filled."""
     if run.task not in ("masked_language", "denoising"):
         raise InputError(
@@ -37,7 +37,7 @@ class Gaps:
 
 
 def fill(
-    run: Run, texts: Sequence[str], top_k: int = 5, batch_size: int = 64, first: int = 0
+    run: TrainedModel, texts: Sequence[str], top_k: int = 5, batch_size: int = 64, first: int = 0
 ) -> list[Filled]:
     """Fill the masks of each text (see `Run.fill`); `first` is the number of texts before."""
     if top_k < 1:

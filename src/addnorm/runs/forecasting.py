@@ -16,7 +16,7 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Forecast
 
 MOST_STEPS = 1_000_000
@@ -24,7 +24,7 @@ MOST_STEPS = 1_000_000
 
 
 def forecast(
-    run: Run,
+    run: TrainedModel,
     history: Path,
     *,
     horizon: int | None = None,
@@ -56,7 +56,7 @@ def forecast(
     )
 
 
-def window_of(run: Run) -> tuple[int, int]:
+def window_of(run: TrainedModel) -> tuple[int, int]:
     """The steps that a model reads, and those it forecasts at once.
 
     Raises `InputError` for a model that forecasts nothing.
@@ -70,7 +70,7 @@ def window_of(run: Run) -> tuple[int, int]:
     return model.input.look_back, model.head.horizon
 
 
-def read_like(run: Run, file: Path) -> SeriesTable:
+def read_like(run: TrainedModel, file: Path) -> SeriesTable:
     """Read a table by the names and settings of the data of a run; gaps are looked at later.
 
     Raises `InputError` as `read_series` does, and for one of another interval.
@@ -91,7 +91,7 @@ def read_like(run: Run, file: Path) -> SeriesTable:
 
 @torch.inference_mode()
 def next_steps(
-    run: Run, past: Float[Tensor, "variables look_back"], horizon: int
+    run: TrainedModel, past: Float[Tensor, "variables look_back"], horizon: int
 ) -> Float[Tensor, "variables horizon"]:
     """The steps after the past, both in units."""
     assert run.scaling is not None

@@ -37,19 +37,19 @@ from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig, che
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.decoding import later
 from addnorm.runs.pooled import pooled
-from addnorm.runs.run import Run
 from addnorm.runs.speech_prompt import SpeechPrompt, speech_prompt
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Classified, Pooling, Written
 
 
-def reads_files(run: Run) -> bool:
+def reads_files(run: TrainedModel) -> bool:
     """Whether the model reads images or sound, each in a file of its own, and no lines of text."""
     return run.medium in ("images", "audio")
 
 
 @torch.inference_mode()
 def classify_files(
-    run: Run,
+    run: TrainedModel,
     files: Sequence[Path],
     *,
     errors: Literal["stop", "skip"] = "stop",
@@ -70,7 +70,7 @@ def classify_files(
 
 @torch.inference_mode()
 def transcribe_files(
-    run: Run,
+    run: TrainedModel,
     files: Sequence[Path],
     decoding: DecodingConfig,
     *,
@@ -112,7 +112,7 @@ def transcribe_files(
             yield file, [Written(g.text, g.score, g.finished) for g in best]
 
 
-def _prompt(run: Run) -> SpeechPrompt:
+def _prompt(run: TrainedModel) -> SpeechPrompt:
     """What texts begin with: those of Hugging Face's Whisper with language and task."""
     if not _is_foreign(run) or run.medium != "audio":
         return SpeechPrompt()
@@ -120,7 +120,7 @@ def _prompt(run: Run) -> SpeechPrompt:
     return speech_prompt(places_of(run.folder))
 
 
-def check_read_alike(run: Run, corpus: Corpus | None = None) -> None:
+def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
     """Raise `InputError` for data that are read otherwise than files of a Hugging Face folder.
 
     Data of pictures are scaled to [-1, 1], a mean and a deviation of 0.5, and files of them resized
@@ -163,13 +163,13 @@ def _resized_alike(theirs: Pictures, data: object) -> bool:
     return len(ways) == 2 and ways[0] == ways[1]
 
 
-def _is_foreign(run: Run) -> bool:
+def _is_foreign(run: TrainedModel) -> bool:
     """Whether a model of Hugging Face's came without data: its folder says how files are read."""
     return run.recipe.data is None and run.folder is not None
 
 
 def embed_files(
-    run: Run,
+    run: TrainedModel,
     files: Sequence[Path],
     pooling: Pooling | None = None,
     *,
@@ -188,7 +188,7 @@ def embed_files(
 
 
 def embedded_files(
-    run: Run, files: Sequence[str], pooling: Pooling | None, batch_size: int
+    run: TrainedModel, files: Sequence[str], pooling: Pooling | None, batch_size: int
 ) -> Float[Tensor, "files width"]:
     """The vectors of files, one below the other."""
     paths = [Path(file) for file in files]
@@ -197,7 +197,7 @@ def embedded_files(
 
 
 def transcribed(
-    run: Run,
+    run: TrainedModel,
     files: Sequence[str],
     decoding: DecodingConfig,
     max_new_tokens: int | None,
@@ -235,7 +235,7 @@ def _groups(
             yield some
 
 
-def _reader(run: Run) -> Callable[[Path], Tensor]:
+def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
     """The function that reads a file as the run's data were read."""
     data, model = run.recipe.data, run.recipe.model
     if _is_foreign(run):
@@ -279,7 +279,7 @@ def _there(file: Path) -> Path:
 
 @torch.inference_mode()
 def _vectors(
-    run: Run, signals: Sequence[Tensor], pooling: Pooling | None
+    run: TrainedModel, signals: Sequence[Tensor], pooling: Pooling | None
 ) -> list[Float[Tensor, " width"]]:
     return [
         vector
@@ -299,7 +299,7 @@ def _hidden(
     return model.hidden(inputs, valid)
 
 
-def _inputs(run: Run, signals: Sequence[Tensor]) -> Iterator[dict[str, Tensor]]:
+def _inputs(run: TrainedModel, signals: Sequence[Tensor]) -> Iterator[dict[str, Tensor]]:
     """The model's inputs, in the order of the signals: one batch, or images of several sizes."""
     medium = run.medium
     assert medium is not None
@@ -310,7 +310,7 @@ def _inputs(run: Run, signals: Sequence[Tensor]) -> Iterator[dict[str, Tensor]]:
         yield {name: tensor.to(run.device) for name, tensor in inputs.items()}
 
 
-def _classified(run: Run, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
+def _classified(run: TrainedModel, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
     for inputs in _inputs(run, [signal for _, signal in some]):
         for row in run.model(**inputs).softmax(-1).tolist():
             by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))

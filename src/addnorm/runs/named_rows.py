@@ -20,9 +20,9 @@ from addnorm.models.inputs import TokenInputConfig
 from addnorm.nn.init import without_values
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.build import sized_model, vocabulary_sizes
-from addnorm.runs.run import Run
 from addnorm.runs.start import NOTHING_MATCHES, MatchReport, shown, transfer_matching_weights
 from addnorm.runs.task import task_of_head
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.train.average import Weights, weights_of
 
 Kind = Literal["labels", "variables", "source tokens", "target tokens", "tokens"]
@@ -62,7 +62,7 @@ class Names:
         return cls(tuple(labels), tuple(variables), source, target)
 
     @classmethod
-    def of_run(cls, run: Run) -> "Names":
+    def of_run(cls, run: TrainedModel) -> "Names":
         """The names of a run."""
         return cls.of(run.recipe.model, run.text, run.labels, run.variables)
 
@@ -152,7 +152,7 @@ def take_weights(
     model: nn.Module,
     config: ModelConfig,
     saved: tuple[Tokenizers | None, Sequence[str], Sequence[str]],
-    begun: Run,
+    begun: TrainedModel,
     *,
     by_name: bool = True,
 ) -> MatchReport:

@@ -22,33 +22,35 @@ from addnorm.runs.folder import Saved, read_settings
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.quantized import check_float, laid_out_as, read_quantization
 from addnorm.runs.resuming import resume_command
-from addnorm.runs.run import Run
 from addnorm.runs.scaling import read_scaling
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.variables import read_variables
 
+CPU = torch.device("cpu")
 
-def open_run(
+
+def open_model(
     folder: Path,
-    overrides: Mapping[str, str] | None,
+    overrides: Mapping[str, str] | None = None,
     *,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    pickled: bool,
-) -> Run:
+    device: torch.device = CPU,
+    dtype: torch.dtype | None = None,
+    pickled: bool = False,
+) -> TrainedModel:
     """Load a finished run (see `Run.open`)."""
     saved = read_settings(folder, overrides)
     if is_adapter(folder):
         return _with_adapter(folder, saved, pickled=pickled).to(device, dtype)
     if is_hf_folder(folder):
         model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
-        return Run(folder, *saved, model.to(device))
+        return TrainedModel(folder, *saved, model.to(device))
     if not (folder / WEIGHTS).is_file():
         command = resume_command(folder, saved.recipe)
         raise InputError(f"{folder}: training has not finished: go on with `{command}`")
     quantization = read_quantization(folder)
     model = laid_out_as(build_model(*saved), quantization, folder)
     stored = load_into(model, folder / WEIGHTS, dtype)
-    run = Run(
+    run = TrainedModel(
         folder,
         *saved,
         model.to(device).eval(),
@@ -59,11 +61,11 @@ def open_run(
     return run if quantization and not dtype else run.to(dtype=stored)
 
 
-def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
+def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> TrainedModel:
     """The base of an adapter, as a plain model with the adapter's changes."""
     ours = is_run_folder(folder)  # or PEFT's, on a folder that may itself have begun elsewhere
     base = start_of(folder, saved.recipe) if ours else base_of(folder)
-    begun = Run.open(base, pickled=pickled)
+    begun = open_model(base, pickled=pickled)
     check_float(begun, "is adapted")
     variables = read_variables(folder) or begun.variables
     model = build_model(*saved)
@@ -75,7 +77,7 @@ def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> Run:
     if lacking := [name for name in taken.fresh if name not in changed]:
         raise InputError(f"{folder}: neither the adapter nor {base} has {lacking[0]}")
     recipe = without_adapter(saved.recipe)
-    return Run(
+    return TrainedModel(
         folder,
         recipe,
         saved.tokenizers,

@@ -11,11 +11,11 @@ from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import ClassificationHead
 from addnorm.nn.similarity import SimilarityHead
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Pooling
 
 
-def pooled(run: Run, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
+def pooled(run: TrainedModel, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
     """Pool the hidden states into one vector per input, by default as the model learnt to.
 
     Raises `InputError` for `pooling = "head"` where the head gives no vector.

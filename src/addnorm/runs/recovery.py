@@ -15,8 +15,8 @@ from addnorm.models import Model
 from addnorm.runs.checked_trainer import check_trainable, checked_trainer
 from addnorm.runs.evaluation import EvaluationData
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.run import Run
 from addnorm.runs.teacher import open_teacher
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.train.distillation import DistillationConfig
 from addnorm.train.loss import CrossEntropyConfig
 from addnorm.train.progress import ProgressBar
@@ -44,8 +44,8 @@ class RecoveryOptions:
 
 
 def recovering(
-    run: Run, recipe: Recipe, model: Model, options: RecoveryOptions, console: Console
-) -> tuple[Recipe, Run | None]:
+    run: TrainedModel, recipe: Recipe, model: Model, options: RecoveryOptions, console: Console
+) -> tuple[Recipe, TrainedModel | None]:
     """The recipe by which a rewritten run recovers, and its teacher: with `distill`, the old run.
 
     `recipe` and `model` are the new ones. Without `distill` it learns the labels, or as the
@@ -67,7 +67,7 @@ def recovering(
     return new, teacher
 
 
-def _folder(run: Run) -> Path:
+def _folder(run: TrainedModel) -> Path:
     assert run.folder is not None
     return run.folder
 
@@ -131,7 +131,7 @@ def train_further(
     recipe: Recipe,
     data: EvaluationData,
     folder: Path,
-    teacher: Run | None,
+    teacher: TrainedModel | None,
     console: Console,
 ) -> None:
     """Train a model that is already trained, by `recovering`, with its checkpoints in `folder`.

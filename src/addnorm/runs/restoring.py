@@ -17,7 +17,7 @@ from addnorm.generate import DecodingConfig, Generated, TextDecoder, translate
 from addnorm.generate.next_token import positions_for
 from addnorm.models import EncoderDecoderModel
 from addnorm.runs.decoding import later
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Candidate, Filled, Written
 
 GAP = re.compile("|".join([*map(re.escape, MASKS), r"<extra_id_\d+>"]))
@@ -56,7 +56,7 @@ class Gapped:
         return [i for part, span in zip(self.parts, spans, strict=True) for i in (*part, *span)]
 
 
-def says_spans(run: Run) -> bool:
+def says_spans(run: TrainedModel) -> bool:
     """Whether the decoder says the spans alone (T5), and not the whole text (BART)."""
     batching = run.recipe.train.batching
     return isinstance(batching, DenoisingConfig) and isinstance(
@@ -64,7 +64,7 @@ def says_spans(run: Run) -> bool:
     )
 
 
-def gapped(run: Run, text: str, number: int) -> Gapped:
+def gapped(run: TrainedModel, text: str, number: int) -> Gapped:
     """A text with its gaps, as the encoder reads it.
 
     Raises `TextError` for one without a gap where spans alone are said, or with too many.
@@ -101,7 +101,7 @@ def before_gap(tokenizer: Tokenizer, part: str) -> str:
 
 
 def restored(
-    run: Run,
+    run: TrainedModel,
     texts: Sequence[str],
     decoding: DecodingConfig,
     max_new_tokens: int | None = None,
@@ -127,7 +127,11 @@ def restored(
 
 
 def _said(
-    run: Run, gaps: Sequence[Gapped], decoding: DecodingConfig, most: int | None, first: int
+    run: TrainedModel,
+    gaps: Sequence[Gapped],
+    decoding: DecodingConfig,
+    most: int | None,
+    first: int,
 ) -> list[list[Generated]]:
     model, target = run.model, run.tokenizers.target
     assert isinstance(model, EncoderDecoderModel)
@@ -144,14 +148,14 @@ def _said(
     )
 
 
-def _written(run: Run, gaps: Gapped | None, said: Generated) -> Written:
+def _written(run: TrainedModel, gaps: Gapped | None, said: Generated) -> Written:
     spans = gaps is not None and gaps.sentinels
     text = run.tokenizers.source.decode(gaps.filled(said.ids)) if gaps and spans else said.text
     return Written(text, said.score, said.finished)
 
 
 def fill_gaps(
-    run: Run, texts: Sequence[str], decoding: DecodingConfig, first: int = 0
+    run: TrainedModel, texts: Sequence[str], decoding: DecodingConfig, first: int = 0
 ) -> list[Filled]:
     """Each text with its gaps filled, and what stands in each with its probability.
 
@@ -168,7 +172,7 @@ def fill_gaps(
 
 
 @torch.inference_mode()
-def _candidates(run: Run, gaps: Gapped, said: Generated) -> list[tuple[Candidate, ...]]:
+def _candidates(run: TrainedModel, gaps: Gapped, said: Generated) -> list[tuple[Candidate, ...]]:
     """The span of each gap, with the product of the probabilities of its tokens and of its end.
 
     None for a gap that the decoder left out. What ends a span is the next sentinel, or the end of

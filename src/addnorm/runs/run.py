@@ -1,7 +1,7 @@
 """Run: a trained model with its tokenizers and labels; loading, using and saving it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Unpack, overload
 
@@ -9,18 +9,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.convert.core.modules import inner_places
-from addnorm.data import Corpus, DataConfig, medium_of
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.examples import Medium, Task
-from addnorm.data.scaling import Scaling
+from addnorm.data import Corpus, DataConfig
 from addnorm.errors import InputError, known_keywords
 from addnorm.generate import DecodingConfig
-from addnorm.models import DecoderConfig, Model
-from addnorm.runs.consistency import MEDIA
 from addnorm.runs.devices import device_named, dtype_named
-from addnorm.runs.quantized import Quantization, check_float
-from addnorm.runs.recipe import Recipe, task_of
+from addnorm.runs.evaluation import evaluate_on
+from addnorm.runs.export import export_run
+from addnorm.runs.fill import fill
+from addnorm.runs.forecasting import forecast
+from addnorm.runs.opening import open_model
+from addnorm.runs.saving import save_run
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import (
     ChatOptions,
     Classified,
@@ -40,50 +39,28 @@ from addnorm.runs.types import (
     path_of,
     words_of,
 )
-from addnorm.train.average import weights_of
+from addnorm.runs.use import (
+    answer,
+    check_use,
+    chosen_decoding,
+    classify,
+    embed,
+    hidden_states,
+    predict,
+    tag,
+    write,
+    write_as_it_comes,
+)
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(TrainedModel):
     """A trained model with its tokenizers, labels and recipe.
 
     Methods take one text and return one result, or take a list and return a list in the same order,
     computed in batches. Results do not depend on the other texts in a batch.
 
-    Attributes
-    ----------
-    folder
-        Where it was opened or trained; None for one that is in memory alone.
-    recipe
-        Its model's configuration (`recipe.model`), and how it was trained.
-    text
-        The tokenizers, where the model has to do with text; `tokenizers` insists on them.
-    labels
-        The classes or tags, or the names of numbers, in the order of the model's outputs.
-    model
-        The model itself, an `nn.Module`.
-    corpus
-        The data, where they were given in Python and are in no file.
-    quantization
-        How its model was quantised, if it was.
-    scaling
-        The scaling of the series that it forecasts, by its training part.
-    variables
-        The names of the variables of the series that it reads whole.
-    bases
-        The folders of an adapter's base: they have what the adapter's folder has not.
     """
-
-    folder: Path | None
-    recipe: Recipe
-    text: Tokenizers | None
-    labels: tuple[str, ...]
-    model: Model
-    corpus: Corpus | None = None
-    quantization: Quantization | None = None
-    scaling: Scaling | None = None
-    variables: tuple[str, ...] = ()
-    bases: tuple[Path, ...] = ()
 
     @classmethod
     @known_keywords
@@ -103,78 +80,19 @@ class Run:
         Hugging Face folder. Raises `InputError` if the folder is not a model folder or is
         damaged, or if training is unfinished.
         """
-        folder, device = path_of(folder), device_named(device)
-        dtype = None if dtype is None else dtype_named(dtype)
-        from addnorm.runs.opening import open_run
+        opened = open_model(
+            path_of(folder),
+            overrides,
+            device=device_named(device),
+            dtype=None if dtype is None else dtype_named(dtype),
+            pickled=pickled,
+        )
+        return cls.of(opened)
 
-        return open_run(folder, overrides, device=device, dtype=dtype, pickled=pickled)
-
-    def __repr__(self) -> str:
-        n = sum(weight.numel() for weight in self.weights.values())
-        article = "an" if (kind := self.recipe.model.kind).startswith("encoder") else "a"
-        return f"<Run of {article} {kind}: {n:,} weights, {self.name}>"
-
-    @property
-    def name(self) -> str:
-        """The name for messages: the folder, if there is one."""
-        return "this run" if self.folder is None else str(self.folder)
-
-    @property
-    def places(self) -> tuple[Path, ...]:
-        """Where what is around the weights is looked up: in its folder, then in its base's."""
-        return self.bases if self.folder is None else (*inner_places(self.folder), *self.bases)
-
-    def written_to(self, folder: Path | None) -> "Run":
-        """This run as it is in a folder that has all of it."""
-        return replace(self, folder=folder, bases=())
-
-    @property
-    def task(self) -> Task:
-        """The task of the model, such as "language", "translation" or "classification"."""
-        return task_of(self.recipe)
-
-    @property
-    def medium(self) -> Medium | None:
-        """What the model reads: that of its data, or of its input where it came without any."""
-        data, model = self.recipe.data, self.recipe.model
-        if data is not None or isinstance(model, DecoderConfig):
-            return medium_of(data)
-        return MEDIA.get(model.input.kind, "text")
-
-    @property
-    def tokenizers(self) -> Tokenizers:
-        """The tokenizers. Raises `InputError` if the model has none, such as an image model."""
-        if self.text is None:
-            known = self.medium in ("images", "audio", "series")
-            why = f"reads {self.medium}, not text" if known else "has no tokenizer"
-            raise InputError(f"{self.name}: this model {why}")
-        return self.text
-
-    @property
-    def weights(self) -> dict[str, Tensor]:
-        """All weights of the model by name, tied ones once."""
-        return weights_of(self.model)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return next(self.model.parameters()).device
-
-    @known_keywords
-    def to(
-        self, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
-    ) -> "Run":
-        """Move the model to a device, or convert its weights to another dtype; return this run.
-
-        `run.to("cuda")`, `run.to(dtype="bfloat16")`. Raises `InputError` for an unavailable device
-        or an unknown dtype.
-        """
-        if device is not None:
-            self.model.to(device_named(device))
-        if dtype is not None:
-            check_float(self, "has another dtype")
-            self.model.to(dtype_named(dtype))
-        return self
+    @classmethod
+    def of(cls, model: TrainedModel) -> "Run":
+        """The run of a trained model: the same values, with the methods that use it."""
+        return cls(**{field.name: getattr(model, field.name) for field in fields(model)})
 
     # Using the model.
 
@@ -220,11 +138,9 @@ class Run:
         Raises `InputError` if the model does not generate text, a text is too long for it, or an
         option is unknown or out of range.
         """
-        from addnorm.runs import use
-
         stop = listed(stop, "stop")
-        chosen = use.chosen_decoding(self, decoding, options)
-        found = use.write(self, listed(texts), chosen, max_new_tokens=max_new_tokens, stop=stop)
+        chosen = chosen_decoding(self, decoding, options)
+        found = write(self, listed(texts), chosen, max_new_tokens=max_new_tokens, stop=stop)
         written = [best[0].text for best in found]
         return written[0] if isinstance(texts, str) else written
 
@@ -243,13 +159,11 @@ class Run:
         Joined, the pieces are what `generate` returns for the same options. Raises `InputError` as
         `generate` does, at the call, and for beam search or if this is not a language model.
         """
-        from addnorm.runs import use
-
         stop = listed(stop, "stop")
-        text, chosen = one_text(text), use.chosen_decoding(self, decoding, options)
+        text, chosen = one_text(text), chosen_decoding(self, decoding, options)
         if chosen.kind == "beam":
             raise InputError("beam search ends with all of a text at once: stream without beams")
-        return use.write_as_it_comes(self, text, chosen, max_new_tokens=max_new_tokens, stop=stop)
+        return write_as_it_comes(self, text, chosen, max_new_tokens=max_new_tokens, stop=stop)
 
     @known_keywords
     def chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[ChatOptions]) -> str:
@@ -257,9 +171,7 @@ class Run:
 
         Raises `InputError` as it does, and for a model that has no chat template.
         """
-        from addnorm.runs import chat
-
-        return chat.answer(self, messages, **options)
+        return answer(self, messages, **options)
 
     @overload
     def translate(self, texts: str, **options: Unpack[TranslateOptions]) -> str: ...
@@ -272,9 +184,7 @@ class Run:
         The default is beam search; `beams=1` is greedy search. The translation of a blank text is
         empty. Raises `InputError` if the model is not an encoder–decoder, and as `generate` does.
         """
-        from addnorm.runs import use
-
-        use.check_use(self, "translation", "does not translate")
+        check_use(self, "translation", "does not translate")
         return self.generate(texts, **options)
 
     @overload
@@ -289,9 +199,7 @@ class Run:
 
         A pair is read as one. Raises `InputError` where it does not classify, or one is too long.
         """
-        from addnorm.runs import use
-
-        found = use.classify(self, listed(texts, pairs=True), **options)
+        found = classify(self, listed(texts, pairs=True), **options)
         return found[0] if isinstance(texts, str) else found
 
     @known_keywords
@@ -300,9 +208,7 @@ class Run:
 
         Raises `InputError` as `classify` does.
         """
-        from addnorm.runs import use
-
-        found = use.predict(self, listed(texts, pairs=True), batch_size)
+        found = predict(self, listed(texts, pairs=True), batch_size)
         return found[0] if isinstance(texts, str) else found
 
     @overload
@@ -324,9 +230,7 @@ class Run:
         is several sentences. Raises `InputError` if the model does not tag, or a sentence is too
         long for it.
         """
-        from addnorm.runs import use
-
-        found = use.tag(self, words_of(sentences), batch_size)
+        found = tag(self, words_of(sentences), batch_size)
         return found[0] if isinstance(sentences, str) else found
 
     @known_keywords
@@ -346,9 +250,7 @@ class Run:
         Vectors are float32 (float64 for a float64 model), and normalised if the folder says so.
         Raises `InputError` if there is no such head, or a text is too long.
         """
-        from addnorm.runs import use
-
-        found = use.embed(self, listed(texts), pooling, batch_size)
+        found = embed(self, listed(texts), pooling, batch_size)
         return found[0] if isinstance(texts, str) else found
 
     @known_keywords
@@ -357,22 +259,16 @@ class Run:
 
         Raises `InputError` if no masked language model can fill it, or it has no mask.
         """
-        from addnorm.runs.fill import fill
-
         return fill(self, [one_text(text)], top_k)[0]
 
     @known_keywords
     def forecast(self, history: FileName, **options: Unpack[ForecastOptions]) -> Forecast:
         """The next steps after a table; options and errors are those of `addnorm forecast`."""
-        from addnorm.runs import forecasting
-
-        return forecasting.forecast(self, path_of(history), **options)
+        return forecast(self, path_of(history), **options)
 
     def hidden_states(self, text: str) -> Float[Tensor, "seq d_model"]:
         """The final hidden state of each token of one text, before pooling by `embed`."""
-        from addnorm.runs import use
-
-        return use.hidden_states(self, one_text(text))
+        return hidden_states(self, one_text(text))
 
     @known_keywords
     def evaluate(
@@ -387,8 +283,6 @@ class Run:
         that have neither. Returns `examples`, `loss` (nats per target token) and the metrics of the
         task. Raises `InputError` if the data have no such split, or are for another task.
         """
-        from addnorm.runs.evaluation import evaluate_on
-
         return evaluate_on(self, data, split)
 
     # Exporting and saving.
@@ -408,8 +302,6 @@ class Run:
         for llama.cpp. Raises `InputError`, without writing anything, if the other library lacks a
         part of the model.
         """
-        from addnorm.runs.export import export_run
-
         out = path_of(out)
         export_run(self, out, to=to, family=family)
         return out
@@ -420,6 +312,6 @@ class Run:
         Data passed in Python are not saved. Raises `InputError` if the folder is not empty, or if
         the model no longer matches its configuration.
         """
-        from addnorm.runs.saving import save_run
-
-        return save_run(self, path_of(folder))
+        folder = path_of(folder)
+        save_run(self, folder)
+        return self.written_to(folder)

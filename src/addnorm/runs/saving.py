@@ -17,16 +17,16 @@ from addnorm.runs.layout import AROUND
 from addnorm.runs.measured_with import lines_of
 from addnorm.runs.quantized import write_quantization
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.run import Run
 from addnorm.runs.scaling import write_scaling
 from addnorm.runs.sentence_vectors import copy_modules
 from addnorm.runs.speech_prompt import copy_speech_keys
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.variables import write_variables
 from addnorm.train.journal import Journal
 
 
-def save_run(run: Run, folder: Path) -> Run:
-    """Save a run to a folder (see `Run.save`); return it.
+def save_run(run: TrainedModel, folder: Path) -> None:
+    """Save a run to a folder (see `Run.save`).
 
     Raises `InputError` if the folder is not empty, or if the model no longer matches its
     configuration.
@@ -36,16 +36,15 @@ def save_run(run: Run, folder: Path) -> Run:
     check_model(run.model, run.recipe, run.text, run.labels, run.quantization)
     with atomic_directory(folder, index="config.json") as partial:
         write_run(partial, run)
-    return run.written_to(folder)
 
 
-def write_run(folder: Path, run: Run) -> None:
+def write_run(folder: Path, run: TrainedModel) -> None:
     """Write all of a finished run, with its whole model."""
     write_around(folder, replace(run, recipe=without_adapter(run.recipe)))
     save_model(folder, run.model)
 
 
-def write_around(folder: Path, run: Run) -> None:
+def write_around(folder: Path, run: TrainedModel) -> None:
     """Write all of a run except its weights; `config.json` last, to mark the folder as complete.
 
     What an earlier run left of these files, which was never finished, is removed before.
@@ -60,7 +59,7 @@ def write_around(folder: Path, run: Run) -> None:
     write_settings(folder, run.recipe, run.text, run.labels)
 
 
-def write_for_use(folder: Path, run: Run) -> None:
+def write_for_use(folder: Path, run: TrainedModel) -> None:
     """Write what the folder of a run says of its use: its modules, and its chat template.
 
     A model that compares texts has learnt itself how a text becomes a vector, and one that chats

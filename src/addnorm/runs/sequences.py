@@ -13,7 +13,7 @@ from addnorm.data import ParallelConfig
 from addnorm.errors import InputError
 from addnorm.runs.digests import digest
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.use import write
 from addnorm.train.progress import text_progress
 
@@ -23,7 +23,7 @@ AT_ONCE = 64
 
 
 def written_sequences(
-    teacher: Run, recipe: Recipe, folder: Path, console: Console
+    teacher: TrainedModel, recipe: Recipe, folder: Path, console: Console
 ) -> tuple[Path, Path]:
     """The file of training sources, and that of the teacher's translations, line by line.
 
@@ -84,7 +84,7 @@ def _check_readable(data: ParallelConfig) -> None:
         )
 
 
-def _facts(teacher: Run, recipe: Recipe, sources: Sequence[str]) -> dict[str, str]:
+def _facts(teacher: TrainedModel, recipe: Recipe, sources: Sequence[str]) -> dict[str, str]:
     assert isinstance(recipe.data, ParallelConfig)
     weights = [file for place in teacher.places for file in sorted(place.glob("*.safetensors"))]
     return {

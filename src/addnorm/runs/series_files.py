@@ -15,7 +15,7 @@ from addnorm.data.signals import side_by_side
 from addnorm.data.text_files import find
 from addnorm.errors import InputError
 from addnorm.runs.layout import VARIABLES
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Classified
 
 
@@ -29,14 +29,14 @@ class SeriesAnswer:
     numbers: dict[str, float]
 
 
-def reads_tables(run: Run) -> bool:
+def reads_tables(run: TrainedModel) -> bool:
     """Whether the model reads whole series, each in the rows of a table."""
     return isinstance(run.recipe.data, LabelledSeriesConfig)
 
 
 @torch.inference_mode()
 def answer_series(
-    run: Run,
+    run: TrainedModel,
     files: Sequence[Path],
     *,
     errors: Literal["stop", "skip"] = "stop",
@@ -87,7 +87,7 @@ def _series(
 
 
 def _answered(
-    run: Run, file: Path, some: Sequence[tuple[str, Float[Tensor, "variables time"]]]
+    run: TrainedModel, file: Path, some: Sequence[tuple[str, Float[Tensor, "variables time"]]]
 ) -> Iterator[SeriesAnswer]:
     inputs = side_by_side([values for _, values in some])
     outputs = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})

@@ -13,7 +13,7 @@ from addnorm.data.sentence_pairs import Read
 from addnorm.errors import Shortened
 from addnorm.models import DecoderConfig
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 
 
 def most_tokens(recipe: Recipe) -> int | None:
@@ -27,7 +27,7 @@ def most_tokens(recipe: Recipe) -> int | None:
     return batching.max_len if batching.longer == "shorten" else None
 
 
-def as_shortened(run: Run, read: Sequence[Read]) -> list[Read]:
+def as_shortened(run: TrainedModel, read: Sequence[Read]) -> list[Read]:
     """What a model reads of each text or pair, shortened as in training, with a warning."""
     most = most_tokens(run.recipe)
     if most is None or all(len(one.ids) <= most for one in read):
@@ -41,19 +41,19 @@ def as_shortened(run: Run, read: Sequence[Read]) -> list[Read]:
     return [_cut(run, one, most) for one in read]
 
 
-def ids_as_shortened(run: Run, ids: Sequence[list[int]]) -> list[list[int]]:
+def ids_as_shortened(run: TrainedModel, ids: Sequence[list[int]]) -> list[list[int]]:
     """The ids of each text, shortened as in training."""
     return [one.ids for one in as_shortened(run, [*map(Read, ids)])]
 
 
-def _cut(run: Run, read: Read, most: int) -> Read:
+def _cut(run: TrainedModel, read: Read, most: int) -> Read:
     before, after = around(run.task, run.tokenizers.source)
     example = Encoded(0, read.ids, [], types=read.types, spans=read.spans)
     cut = shortened(run.task, example, most, special=(len(before), len(after)))
     return Read(cut.tokens, cut.types, cut.spans)
 
 
-def write_most_tokens(folder: Path, run: Run) -> None:
+def write_most_tokens(folder: Path, run: TrainedModel) -> None:
     """Say in the `tokenizer_config.json` of a folder to how many tokens texts are shortened."""
     most, file = most_tokens(run.recipe), folder / "tokenizer_config.json"
     if most is None or not file.is_file():

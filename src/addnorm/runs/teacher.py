@@ -15,9 +15,10 @@ from addnorm.nn.heads import TokenHead
 from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.build import build_model
 from addnorm.runs.named_rows import take_weights
+from addnorm.runs.opening import open_model
 from addnorm.runs.quantized import check_float
-from addnorm.runs.run import Run
 from addnorm.runs.start import MatchReport, transfer_matching_weights
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.train.average import weights_of
 from addnorm.train.intermediate import from_teacher
 
@@ -31,14 +32,14 @@ def open_teacher(
     tokenizers: Tokenizers | None,
     labels: Sequence[str],
     variables: Sequence[str] = (),
-) -> Run:
+) -> TrainedModel:
     """The run in a folder, as the teacher of a student with these tokens, labels and variables.
 
     Labels and variables in another order are put in that of the student. Raises `InputError` if its
     task, tokens, labels or variables are others, and for a student whose early exits nothing would
     teach.
     """
-    run = Run.open(folder)
+    run = open_model(folder)
     where = f"train.distillation.teacher: {folder}"
     _check_kind(run, student)
     if (run.text is None) != (tokenizers is None):
@@ -59,14 +60,14 @@ def open_teacher(
     return _in_order(run, tuple(labels), tuple(variables))
 
 
-def check_student(teacher: Run, student: Model) -> None:
+def check_student(teacher: TrainedModel, student: Model) -> None:
     """Raise `InputError` for a student of another kind, with exits, or a head of another kind."""
     _check_kind(teacher, student)
     where = f"train.distillation.teacher: {teacher.name}"
     _check_heads(where, teacher.model.head, student.head)
 
 
-def _check_kind(teacher: Run, student: Model) -> None:
+def _check_kind(teacher: TrainedModel, student: Model) -> None:
     where = f"train.distillation.teacher: {teacher.name}"
     if type(teacher.model) is not type(student):
         raise InputError(
@@ -77,7 +78,9 @@ def _check_kind(teacher: Run, student: Model) -> None:
         raise InputError("train.distillation teaches the last layer alone: leave model.exits out")
 
 
-def _in_order(run: Run, labels: tuple[str, ...], variables: tuple[str, ...]) -> Run:
+def _in_order(
+    run: TrainedModel, labels: tuple[str, ...], variables: tuple[str, ...]
+) -> TrainedModel:
     """The run with its labels and variables in this order. Raises `InputError` if quantised."""
     if run.labels == labels and run.variables == variables:
         return run
@@ -87,7 +90,7 @@ def _in_order(run: Run, labels: tuple[str, ...], variables: tuple[str, ...]) -> 
     return replace(run, labels=labels, variables=variables, model=model.to(run.device).eval())
 
 
-def begin_from(teacher: Run, student: Model) -> MatchReport:
+def begin_from(teacher: TrainedModel, student: Model) -> MatchReport:
     """Copy the teacher's weights that have a place in the student, evenly spaced layers among them.
 
     Raises `InputError` where no layer takes any, and if the teacher is quantised.

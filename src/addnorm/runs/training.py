@@ -49,6 +49,7 @@ from addnorm.runs.lock import locked
 from addnorm.runs.machine import kernels_of
 from addnorm.runs.measured_with import main_metric, measure_of, measured_with
 from addnorm.runs.named_rows import take_weights
+from addnorm.runs.opening import open_model
 from addnorm.runs.quantized import check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
@@ -57,6 +58,7 @@ from addnorm.runs.saving import write_around
 from addnorm.runs.settings import LOWER_IS_BETTER
 from addnorm.runs.task import target_unit
 from addnorm.runs.teacher import begin_from, open_teacher
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.variables import variables_of
 from addnorm.runs.warnings import size_of, warnings_for
 from addnorm.train.adapters import Adapted, adapt
@@ -109,13 +111,13 @@ class Prepared:
         start = recipe.train.start
         self.start_report = None
         if start is not None:
-            begun = Run.open(start)
+            begun = open_model(start)
             check_float(begun, "is trained")
             self.start_report = take_weights(
                 self.model, recipe.model, names, begun, by_name=by_name
             )
         self.beside: dict[str, str] = {}
-        self.teacher: Run | None = None
+        self.teacher: TrainedModel | None = None
         if (distillation := recipe.train.distillation) is not None:
             self.teacher = open_teacher(distillation.teacher, self.model, *names)
             self.beside[TEACHER] = weights_digest(self.teacher.model)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Unpack, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,16 +34,16 @@ from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import Transform
 from addnorm.nn.masks import Full
 from addnorm.nn.similarity import SimilarityHead
-from addnorm.runs.chat import Messages, continues, drops_space, prompts
+from addnorm.runs.chat import Messages, chat_prompt, continues, drops_space, prompts
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import embedded_files, reads_files, transcribed
 from addnorm.runs.pooled import pooled
 from addnorm.runs.predictions import filled, tags_at
 from addnorm.runs.restoring import BLANK, restored
-from addnorm.runs.run import Run
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.shortening import as_shortened, ids_as_shortened
 from addnorm.runs.task import command_for
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import (
     Classified,
     DecodingOptions,
@@ -51,6 +51,7 @@ from addnorm.runs.types import (
     TextPair,
     Written,
     check_choice,
+    listed,
 )
 
 Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
@@ -58,7 +59,7 @@ Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
 
 
 def chosen_decoding(
-    run: Run, decoding: DecodingConfig | None, options: DecodingOptions
+    run: TrainedModel, decoding: DecodingConfig | None, options: DecodingOptions
 ) -> DecodingConfig:
     """The decoding given by a configuration or by options, or the default one.
 
@@ -72,7 +73,7 @@ def chosen_decoding(
 
 
 def write(
-    run: Run,
+    run: TrainedModel,
     texts: Sequence[str | Messages],
     decoding: DecodingConfig,
     *,
@@ -137,7 +138,7 @@ def write(
 
 
 def write_as_it_comes(
-    run: Run,
+    run: TrainedModel,
     text: str | Messages,
     decoding: GreedyConfig | SampleConfig,
     *,
@@ -171,7 +172,22 @@ def _without_space(pieces: Iterator[str]) -> Iterator[str]:
         yield from pieces
 
 
-def compiled(run: Run, decoding: DecodingConfig, *, several: bool) -> Compiled:
+def answer(
+    run: TrainedModel,
+    messages: Messages,
+    *,
+    max_new_tokens: int | None = None,
+    stop: str | Sequence[str] = (),
+    **options: Unpack[DecodingOptions],
+) -> str:
+    """The assistant's answer to a conversation. Raises `InputError` as `chat_prompt` does."""
+    chat_prompt(run, messages)
+    chosen = chosen_decoding(run, None, options)
+    told = write(run, [messages], chosen, max_new_tokens=max_new_tokens, stop=listed(stop, "stop"))
+    return told[0][0].text
+
+
+def compiled(run: TrainedModel, decoding: DecodingConfig, *, several: bool) -> Compiled:
     """Compile the run's model, for one text at a time or for `several`.
 
     Raises `InputError` if that is not possible.
@@ -212,7 +228,7 @@ def _continuation(
 
 
 def classify(
-    run: Run,
+    run: TrainedModel,
     texts: Sequence[str] | Sequence[TextPair],
     batch_size: int = 64,
     first: int = 0,
@@ -240,7 +256,10 @@ def classify(
 
 
 def predict(
-    run: Run, texts: Sequence[str] | Sequence[TextPair], batch_size: int = 64, first: int = 0
+    run: TrainedModel,
+    texts: Sequence[str] | Sequence[TextPair],
+    batch_size: int = 64,
+    first: int = 0,
 ) -> Float[Tensor, "texts outputs"]:
     """The numbers of each text or pair; `first` came before. Raises `InputError` as `tag` does."""
     check_use(run, "regression", "gives no numbers")
@@ -249,7 +268,7 @@ def predict(
 
 
 def _of_texts(
-    run: Run, texts: Sequence[str] | Sequence[TextPair], batch_size: int, first: int
+    run: TrainedModel, texts: Sequence[str] | Sequence[TextPair], batch_size: int, first: int
 ) -> Iterator[Float[Tensor, "batch outputs"]]:
     """The outputs for texts or pairs, in batches and in their order."""
     tokenizer = run.tokenizers.source
@@ -272,7 +291,7 @@ def _of_texts(
 
 
 def tag(
-    run: Run, sentences: Sequence[Sequence[str]], batch_size: int = 64, first: int = 0
+    run: TrainedModel, sentences: Sequence[Sequence[str]], batch_size: int = 64, first: int = 0
 ) -> list[list[str]]:
     """Tag each word of each sentence; `first` is the number of sentences before, for messages.
 
@@ -299,7 +318,7 @@ def tag(
     return results
 
 
-def check_use(run: Run, task: str, cannot: str) -> None:
+def check_use(run: TrainedModel, task: str, cannot: str) -> None:
     """Raise `InputError` unless the run's model is for the task."""
     if run.task != task:
         use = command_for(run.task)
@@ -319,7 +338,7 @@ def check_lengths(
 
 @torch.inference_mode()
 def embed(
-    run: Run,
+    run: TrainedModel,
     texts: Sequence[str],
     pooling: Pooling | None = None,
     batch_size: int = 64,
@@ -348,14 +367,14 @@ def embed(
 
 
 @torch.inference_mode()
-def hidden_states(run: Run, text: str) -> Float[Tensor, "seq d_model"]:
+def hidden_states(run: TrainedModel, text: str) -> Float[Tensor, "seq d_model"]:
     """The final hidden states of one text."""
     x, _ = _hidden(run, [text], 0)
     return at_least_float32(x[0])
 
 
 def _hidden(
-    run: Run, texts: Sequence[str], first: int, folder: SentenceVectors | None = None
+    run: TrainedModel, texts: Sequence[str], first: int, folder: SentenceVectors | None = None
 ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
     """The final hidden states of the texts, and their context."""
     model, tokenizer = run.model, run.tokenizers.source
@@ -397,7 +416,7 @@ def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def batch_logits(
-    run: Run, ids: Sequence[list[int]], first: int, types: Sequence[list[int]] = ()
+    run: TrainedModel, ids: Sequence[list[int]], first: int, types: Sequence[list[int]] = ()
 ) -> Tensor:
     """The outputs for ids, with the `types` of pairs where the model tells two texts apart."""
     check_lengths(run.model, ids, first)
@@ -411,7 +430,7 @@ def batch_logits(
 
 
 def _batch(
-    run: Run, ids: Sequence[list[int]]
+    run: TrainedModel, ids: Sequence[list[int]]
 ) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
     """A batch of ids padded on the right, and its mask, on the model's device."""
     width = max(len(row) for row in ids)

@@ -8,7 +8,7 @@ import torch
 
 from addnorm.generate import GreedyConfig, generate, translate
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
-from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
 
 TEXTS = (1, 16)
 """How many texts at once."""
@@ -17,7 +17,7 @@ LENGTH = 32
 ROUNDS = 5
 
 
-def writing_speeds(run: Run, models: Mapping[str, Model]) -> dict[str, dict[int, float]]:
+def writing_speeds(run: TrainedModel, models: Mapping[str, Model]) -> dict[str, dict[int, float]]:
     """Tokens a second of each model by the number of texts at once; medians of rounds in turn.
 
     Language models continue one token greedily, translators translate a source of random tokens,
@@ -41,12 +41,12 @@ def writing_speeds(run: Run, models: Mapping[str, Model]) -> dict[str, dict[int,
     return found
 
 
-def _length(run: Run) -> int:
+def _length(run: TrainedModel) -> int:
     """The tokens that are written or read; no more than the model has positions."""
     return max(min(LENGTH, run.recipe.model.max_len - 2), 1)
 
 
-def _work(run: Run, model: Model, n: int) -> Callable[[], object]:
+def _work(run: TrainedModel, model: Model, n: int) -> Callable[[], object]:
     length = _length(run)
     assert run.text is not None
     size = run.text.source.vocab_size

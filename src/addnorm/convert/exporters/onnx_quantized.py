@@ -1,11 +1,12 @@
 """Quantised layers in a form that ONNX has: QuantizeLinear and DequantizeLinear around products."""
 
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.ao.quantization.fx import _decomposed  # noqa: F401 # pyright: ignore[reportUnusedImport]
 from torch.nn import functional as F
 
 from addnorm.errors import InputError
@@ -16,19 +17,28 @@ from addnorm.quantize.layers import QuantizedEmbedding, QuantizedLinear, Quantiz
 
 ops = torch.ops.quantized_decomposed
 
+"""torch's operators of quantised tensors, after `define_operators`."""
+
 BLOCKED = 21
 """The first opset that has four bits and a scale for each block of a row."""
 
 
-@torch.library.custom_op("addnorm::dequantize_blocks", mutates_args=())
-def dequantize_blocks(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
+def _dequantize_blocks(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
     """`s_g Q` of whole numbers with a scale for each block of a row: one node of a graph."""
     return values * scale.repeat_interleave(block_size, 1)
 
 
-@dequantize_blocks.register_fake
-def _(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
+def _empty_blocks(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
     return torch.empty_like(values, dtype=scale.dtype)
+
+
+@cache
+def define_operators() -> None:
+    """Define torch's `ops` and our own; not on import, for it takes a third of a second."""
+    import_module("torch.ao.quantization.fx._decomposed")
+    name = "addnorm::dequantize_blocks"
+    torch.library.custom_op(name, _dequantize_blocks, mutates_args=())
+    torch.library.register_fake(name, _empty_blocks)
 
 
 class DequantizedMatrix(nn.Module):
@@ -40,6 +50,7 @@ class DequantizedMatrix(nn.Module):
 
     def __init__(self, matrix: Int8Matrix) -> None:
         super().__init__()
+        define_operators()
         self.register_buffer("values", matrix.values)
         self.register_buffer("scale", matrix.scale)
         self.register_buffer("zeros", torch.zeros_like(matrix.scale, dtype=torch.long))
@@ -70,13 +81,14 @@ class BlockedMatrix(nn.Module):
 
     def __init__(self, matrix: Int4Matrix) -> None:
         super().__init__()
+        define_operators()
         self.d_in, self.block_size = matrix.d_in, matrix.group_size
         self.register_buffer("values", unpacked(matrix.values))
         self.register_buffer("scale", matrix.scale.float())
 
     def dequantized(self) -> Float[Tensor, "d_out d_in"]:
         """The matrix, without what fills up the last block."""
-        whole = dequantize_blocks(self.values, self.scale, self.block_size)
+        whole = torch.ops.addnorm.dequantize_blocks(self.values, self.scale, self.block_size)
         return whole if whole.shape[1] == self.d_in else whole[:, : self.d_in]
 
     def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
@@ -97,6 +109,7 @@ class Product(nn.Module):
 
     def __init__(self, activations: nn.Module) -> None:
         super().__init__()
+        define_operators()
         if not isinstance(activations, Unrounded | RoundedByRow | RoundedByRange):
             raise InputError(f"ONNX cannot hold {type(activations).__name__}")
         static = isinstance(activations, RoundedByRange)

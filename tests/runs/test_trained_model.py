@@ -1,0 +1,37 @@
+"""A trained model is a plain value: every operation takes one, and a run adds methods alone."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+
+from addnorm.generate import GreedyConfig
+from addnorm.runs.opening import open_model
+from addnorm.runs.run import Run
+from addnorm.runs.trained_model import TrainedModel
+from addnorm.runs.use import write
+
+RunOf = Callable[[str], Path]
+
+
+def test_operations_take_a_model_without_a_run(run_of: RunOf) -> None:
+    model = open_model(run_of("language"))
+    assert type(model) is TrainedModel
+    [[greedy]] = write(model, ["To be"], GreedyConfig(), max_new_tokens=12)
+    assert greedy.text == Run.of(model).generate("To be", beams=1, max_new_tokens=12)
+
+
+def test_a_run_holds_what_its_model_holds(run_of: RunOf) -> None:
+    model = open_model(run_of("classification"))
+    run = Run.of(model)
+    assert fields(run) == fields(model)
+    assert all(getattr(run, one.name) is getattr(model, one.name) for one in fields(model))
+    assert repr(model) == repr(run).replace("<Run", "<TrainedModel")
+
+
+def test_moving_returns_the_same_object(run_of: RunOf) -> None:
+    run = Run.open(run_of("classification"))
+    assert run.to(dtype="bfloat16") is run
+    assert {weight.dtype for weight in run.weights.values()} == {torch.bfloat16}
+    assert type(run.written_to(None)) is Run
