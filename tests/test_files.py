@@ -5,13 +5,15 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from tests.cli.conftest import Command, addnorm
 from tests.runs.tiny import write_recipe
 
 from addnorm.errors import InputError
-from addnorm.files import cache_folder, check_regular, read_file
+from addnorm.files import cache_folder, check_regular, read_file, read_json, read_names
 
 __all__ = ["addnorm"]  # a fixture
 GPT2 = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 9}
@@ -38,6 +40,45 @@ def test_a_file_has_at_most_so_many_bytes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at most 8 bytes"):
         read_file(tmp_path / "f", 8)
     check_regular(tmp_path)  # a folder is said to be one by whoever wants a file
+
+
+NUMBERS = TypeAdapter(dict[str, int])
+
+
+def test_json_is_read_as_what_it_is_or_as_a_type(tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    file.write_text('{"a": 1, "b": 2}')
+    assert read_json(file) == read_json(file, NUMBERS) == {"a": 1, "b": 2}
+    file.write_text('["a", "b"]')
+    assert read_names(file) == ("a", "b")
+
+
+@pytest.mark.parametrize("adapter", [None, NUMBERS])
+@pytest.mark.parametrize("text", ["", "{", "\udcff", "[" * 100_000, '{"a": 1'])
+def test_json_that_is_damaged_is_named(
+    text: str, adapter: TypeAdapter[Any] | None, tmp_path: Path
+) -> None:
+    (file := tmp_path / "f.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=r"f\.json: damaged: "):
+        read_json(file, adapter)  # type: ignore[arg-type]
+    file.unlink()
+    with pytest.raises(InputError, match=r"f\.json: missing"):
+        read_json(file, adapter)  # type: ignore[arg-type]
+
+
+def test_json_of_another_type_is_refused_by_the_field(tmp_path: Path) -> None:
+    (file := tmp_path / "f.json").write_text('{"a": "x"}')
+    with pytest.raises(InputError, match=r"f\.json: damaged: a: must be an integer"):
+        read_json(file, NUMBERS)
+    with pytest.raises(InputError, match=r"at most 3 bytes"):
+        read_json(file, most=3)
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "[1]", '["a", 1]', "null"])
+def test_a_list_of_names_has_names_alone(text: str, tmp_path: Path) -> None:
+    (file := tmp_path / "f.json").write_text(text)
+    with pytest.raises(InputError, match=r"f\.json: damaged: not a list of names"):
+        read_names(file)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])

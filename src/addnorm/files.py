@@ -1,12 +1,19 @@
 """Files and folders: reading up to a size limit, what is missing, encodings, the caches' place."""
 
+import json
 import os
 import re
 import stat
 from encodings.aliases import aliases
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from addnorm.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
 
 SETTINGS = 2**26
 """The size limit of recipes, configurations and tokenizers: 64 MiB."""
@@ -32,6 +39,43 @@ def read_file(file: Path, most: int = SETTINGS) -> bytes:
     if long or len(data) > most:
         raise InputError(f"{file}: too large: what it is for has at most {most:,} bytes")
     return data
+
+
+@overload
+def read_json(file: Path, *, most: int = SETTINGS) -> Any: ...
+@overload
+def read_json(file: Path, adapter: "TypeAdapter[T]", *, most: int = SETTINGS) -> T: ...
+def read_json(
+    file: Path, adapter: "TypeAdapter[Any] | None" = None, *, most: int = SETTINGS
+) -> Any:
+    """Read a JSON file, with an `adapter` as a value of its type.
+
+    Raises `InputError` if it is missing, too large, no JSON, or JSON of something else.
+    """
+    try:
+        text = read_file(file, most)
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: missing: the folder is damaged") from error
+    try:
+        return json.loads(text) if adapter is None else adapter.validate_json(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: damaged: {_problem(error)}") from error
+
+
+def _problem(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    from addnorm.config import first_problem
+
+    return first_problem(error) if isinstance(error, ValidationError) else str(error)
+
+
+def read_names(file: Path) -> tuple[str, ...]:
+    """Read a JSON list of one or more names. Raises `InputError` for anything else."""
+    names = read_json(file)
+    if not (isinstance(names, list) and names and all(isinstance(name, str) for name in names)):
+        raise InputError(f"{file}: damaged: not a list of names")
+    return tuple(names)
 
 
 MODEL_FILES = ("config.json", "adapter_config.json", "modules.json")

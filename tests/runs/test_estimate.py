@@ -4,10 +4,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import torch
 from tests.runs.tiny import write_recipe
 
-from addnorm.runs.estimate import estimate, size
+from addnorm.runs.estimate import estimate
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.training import Prepared, count
 
@@ -50,7 +49,3 @@ def test_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     before = sorted(tmp_path.rglob("*"))
     estimate(Prepared(read_recipe(file)), n_timed=1)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_the_bytes_of_tensors() -> None:
-    assert size({"a": torch.zeros(3), "b": torch.zeros(2, dtype=torch.int64)}) == 28

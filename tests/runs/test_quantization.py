@@ -31,12 +31,12 @@ from addnorm.runs.quantization import (
     calibration_examples,
     quantize_run,
     sensitivities,
-    size_of_weights,
     sweep_run,
 )
 from addnorm.runs.run import Run
 from addnorm.runs.swap import SwapOptions, swap_run
 from addnorm.runs.training import train_run
+from addnorm.train.average import n_bytes, weights_of
 
 RunOf = Callable[[str], Path]
 CONSOLE = Console(file=io.StringIO())
@@ -61,7 +61,8 @@ def test_a_folder_that_opens_as_it_was_written(
     assert evaluate_run(opened, "valid")["loss"] == pytest.approx(measured.scores["loss"], rel=1e-6)
     before = evaluate_run(Run.open(run_of(task)), "valid")
     assert report.models[FLOAT].scores["loss"] == pytest.approx(before["loss"], rel=1e-6)
-    assert measured.n_bytes == size_of_weights(opened.model) < report.models[FLOAT].n_bytes
+    size = n_bytes(weights_of(opened.model).values())
+    assert measured.n_bytes == size < report.models[FLOAT].n_bytes
     assert set(measured.speeds) == {1, 16}
     assert all(speed > 0 for speed in measured.speeds.values())
     assert check_digests(tmp_path / "out") >= 4

@@ -27,7 +27,7 @@ def test_it_is_read_as_it_was(interval: Interval | None, tmp_path: Path) -> None
 
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     recipe = read_recipe(write(tmp_path))
-    with pytest.raises(InputError, match=r"scaling.json: missing: the run is damaged"):
+    with pytest.raises(InputError, match=r"scaling.json: missing: the folder is damaged"):
         read_scaling(tmp_path, recipe)
     for text in ("{}", "[", '{"mean": [1], "deviation": ["x"]}'):
         (tmp_path / "scaling.json").write_text(text)

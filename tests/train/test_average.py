@@ -6,13 +6,17 @@ from tests.train import tiny
 from torch import nn
 
 from addnorm.nn.norms import BatchNorm
-from addnorm.train.average import MovingAverage, copy_into, mean, swapped, weights_of
+from addnorm.train.average import MovingAverage, copy_into, mean, n_bytes, swapped, weights_of
 
 
 def random_walk(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter))
+
+
+def test_the_bytes_of_tensors() -> None:
+    assert n_bytes([torch.zeros(3), torch.zeros(2, dtype=torch.int64)]) == 28
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.999])

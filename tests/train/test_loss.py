@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from addnorm.data.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.heads import TokenHeadConfig, TransformConfig
 from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.train import loss as loss_module
 from addnorm.train.loss import (
-    IGNORED,
     balance_loss,
     cross_entropy_sum,
     exits_cross_entropy_sum,
@@ -41,7 +41,7 @@ TOLERANCE = {
 def some(rows: int, vocab: int, dtype: torch.dtype, ignored: float = 0.3) -> tuple[Tensor, Tensor]:
     logits = (torch.randn(rows, vocab) * 3).to(dtype)
     targets = torch.randint(vocab, (rows,))
-    return logits, targets.masked_fill(torch.rand(rows) < ignored, IGNORED)
+    return logits, targets.masked_fill(torch.rand(rows) < ignored, IGNORE)
 
 
 def check(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> None:
@@ -78,7 +78,7 @@ def test_as_torch(dtype: torch.dtype, smoothing: float) -> None:
 def test_any_shape_even_an_empty_one(shape: list[int], vocab: int, smoothing: float) -> None:
     logits = torch.randn(*shape, vocab, dtype=torch.float64)
     targets = torch.randint(-1, vocab, shape)
-    check(logits, targets.where(targets >= 0, IGNORED), smoothing)
+    check(logits, targets.where(targets >= 0, IGNORE), smoothing)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 7, 8, 14, 15])
@@ -107,7 +107,7 @@ def test_a_vocabulary_wider_than_a_chunk() -> None:
 
 def test_targets_that_are_all_ignored_cost_nothing_and_teach_nothing() -> None:
     logits = torch.randn(3, 4, 5, requires_grad=True)
-    loss = cross_entropy_sum(logits, torch.full((3, 4), IGNORED), 0.1)
+    loss = cross_entropy_sum(logits, torch.full((3, 4), IGNORE), 0.1)
     loss.backward()
     assert loss.item() == 0.0
     assert logits.grad is not None
@@ -123,7 +123,7 @@ def test_huge_logits_do_not_overflow(size: float) -> None:
 
 def test_what_stands_at_an_ignored_target_does_not_matter() -> None:
     logits, targets = some(6, 5, torch.float32)
-    targets[2] = IGNORED
+    targets[2] = IGNORE
     wild = logits.clone()
     wild[2] = float("nan")
     assert torch.equal(cross_entropy_sum(logits, targets), cross_entropy_sum(wild, targets))
@@ -332,7 +332,7 @@ def test_what_is_frozen_gets_no_gradient() -> None:
     head = TokenHeadConfig(tied=False).build(3, 4).requires_grad_(False)
     nn.init.normal_(head.weight)
     x = torch.randn(1, 5, 3, requires_grad=True)
-    targets = torch.tensor([[0, 3, IGNORED, 1, 2]])
+    targets = torch.tensor([[0, 3, IGNORE, 1, 2]])
     with use_choices(KernelChoices(logits_at_once=8)):
         head_cross_entropy_sum(head, x, context(1, 5), targets).backward()
     assert head.weight.grad is None

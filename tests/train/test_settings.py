@@ -21,6 +21,13 @@ def test_round_trip(config: TrainConfig) -> None:
     check_config(config, TrainConfig)
 
 
+def test_the_last_update_of_an_epoch_may_have_fewer_batches() -> None:
+    config = TrainConfig(epochs=2, accumulate=3)
+    assert [config.steps_per_epoch(n) for n in (0, 1, 3, 4)] == [0, 1, 1, 2]
+    assert config.total_steps(4) == 4
+    assert TrainConfig(steps=7, accumulate=3).total_steps(4) == 7
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -14,6 +14,7 @@ from addnorm.check.comparison import CellResult, Comparison, run_comparisons
 from addnorm.check.decoding import MODELS, small_model, token_table, written
 from addnorm.check.stand_in import THERE, moved, numbers, stand_in_device
 from addnorm.data.batch import Batch
+from addnorm.data.encoding import IGNORE
 from addnorm.generate.beam import BeamConfig
 from addnorm.generate.decode import DecodingConfig
 from addnorm.generate.rules import RulesConfig
@@ -91,7 +92,7 @@ def _batch(model: Writer, draw: random.Random) -> Batch:
     """A batch with padding."""
     texts = [drawn(n, draw) for n in LENGTHS]
     tokens, valid = padded(texts, "right", draw)
-    targets = torch.where(valid, tokens, -100)
+    targets = torch.where(valid, tokens, IGNORE)
     inputs = {"tokens": tokens, "valid": valid}
     if isinstance(model, EncoderDecoderModel):
         source, source_valid = padded(texts[::-1], "right", draw)

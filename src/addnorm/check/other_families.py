@@ -18,14 +18,14 @@ from addnorm.check.comparison import Comparison
 from addnorm.data import DataConfig
 from addnorm.data.batch import Batch
 from addnorm.data.batching import BatchingConfig, Loaders, build_loaders
-from addnorm.data.encoding import Encoded, EncodedCorpus
+from addnorm.data.encoding import IGNORE, Encoded, EncodedCorpus
 from addnorm.data.examples import Report, Task
 from addnorm.data.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.parts import Family, family_of
-from addnorm.train.loss import IGNORED, LossConfig
+from addnorm.train.loss import LossConfig
 from addnorm.train.optim import OptimizerConfig
 from addnorm.train.schedule import ScheduleConfig
 
@@ -53,21 +53,21 @@ def loss(config: Any) -> Iterator[Comparison]:
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 5, N_CLASSES, generator=draw, dtype=torch.float64)
     targets = torch.randint(N_CLASSES, (2, 5), generator=draw)
-    targets[0, 3:] = IGNORED
+    targets[0, 3:] = IGNORE
     whole = module(logits, targets)
     yield _true("the loss is one number", whole.shape == ())
     rows = torch.stack([module(logits[i : i + 1], targets[i : i + 1]) for i in (0, 1)])
     yield Comparison("the loss of a batch is the sum of its rows'", whole, rows.sum())
-    other = torch.where((targets == IGNORED)[..., None], logits + 1, logits)
+    other = torch.where((targets == IGNORE)[..., None], logits + 1, logits)
     yield Comparison("padding has no part in the loss", module(other, targets), whole)
     logits.requires_grad_()
     [gradient] = torch.autograd.grad(module(logits, targets), logits)
-    ignored = gradient[targets == IGNORED]
+    ignored = gradient[targets == IGNORE]
     yield Comparison("padding has no gradient", ignored, torch.zeros_like(ignored))
-    yield _true("the targets that count have one", bool(gradient[targets != IGNORED].any()))
+    yield _true("the targets that count have one", bool(gradient[targets != IGNORE].any()))
     held = torch.autograd.gradcheck(lambda x: module(x, targets), (logits,), fast_mode=True)
     yield _true("gradcheck", held)
-    nothing = module(logits, torch.full_like(targets, IGNORED))
+    nothing = module(logits, torch.full_like(targets, IGNORE))
     yield _true("the loss of nothing is finite", bool(nothing.isfinite()))
     for dtype in (torch.float32, torch.bfloat16):
         narrow = module(logits.detach().to(dtype), targets)

@@ -27,7 +27,7 @@ from addnorm.data.codecs import (
 from addnorm.data.lower_case import lower_case
 from addnorm.data.word_splitting import WordSplitting, word_splitter, words_of
 from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import read_file, read_json
 from addnorm.parts import FROM_FILE, Family, dump
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
@@ -239,7 +239,7 @@ class Tokenizer:
         inner = read_inner(path)
         ids = path.with_suffix(".ids.json")
         if ids.exists():
-            facts = asdict(_foreign_ids(ids))
+            facts = asdict(read_json(ids, TypeAdapter(ForeignIds)))
             names, end_id = facts.pop("names"), facts.pop("end_id")
             lowercase = facts.pop("lowercase")
             plain = without_lower_case(inner) if lowercase else inner
@@ -296,13 +296,6 @@ def read_inner(path: Path) -> tokenizers.Tokenizer:
         raise
     except BaseException as error:  # nothing more precise is raised; some damage makes it panic
         raise InputError(f"{path} is not a tokenizer: {error}") from error
-
-
-def _foreign_ids(path: Path) -> ForeignIds:
-    try:
-        return TypeAdapter(ForeignIds).validate_json(read_file(path))
-    except (OSError, ValidationError) as error:
-        raise InputError(f"{path} does not say what the ids mean: {error}") from error
 
 
 OWN, LOWERCASE = "own_tokenizer", "lowercase"

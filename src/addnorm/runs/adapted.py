@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 import xxhash
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_write
+from addnorm.config import config
 from addnorm.convert.adapters import TheirNames, changed_weights, in_their_names
 from addnorm.convert.weights.peft import (
     TENSORS,
@@ -19,13 +21,24 @@ from addnorm.convert.weights.peft import (
     write_peft,
 )
 from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import read_json
 from addnorm.runs.digests import check_digest, write_digests
 from addnorm.runs.layout import BASE, TEACHER
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.start import MatchReport
 from addnorm.train.adapters import Adapted
 from addnorm.train.average import Weights, weights_of
+
+
+@config
+class WeightsDigest:
+    """The digest of a model's weights, and how the rows of its embedding were taken over."""
+
+    xxh3_128: str
+    rows: str = "in order"
+
+
+DIGEST = TypeAdapter(WeightsDigest)
 
 
 def weights_digest(model: nn.Module, names: Iterable[str] | None = None) -> str:
@@ -57,21 +70,13 @@ def check_beside(folder: Path, digests: Mapping[str, str]) -> None:
 
 def read_beside(file: Path) -> str | None:
     """A digest; None where there is no file. Raises `InputError` for a damaged one."""
-    return _read_beside(file)["xxh3_128"] if file.is_file() else None
-
-
-def _read_beside(file: Path) -> dict[str, str]:
-    try:
-        facts = json.loads(read_file(file))
-        return {"xxh3_128": str(facts["xxh3_128"]), "rows": str(facts.get("rows", "in order"))}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{file}: damaged: {error}") from error
+    return read_json(file, DIGEST).xxh3_128 if file.is_file() else None
 
 
 def goes_by_name(folder: Path) -> bool:
     """Whether the rows of the base were taken over by name, as they are unless a file says less."""
     file = folder / BASE
-    return not file.is_file() or _read_beside(file).get("rows") == "by name"
+    return not file.is_file() or read_json(file, DIGEST).rows == "by name"
 
 
 def save_adapter(folder: Path, adapted: Adapted, start: Path) -> None:

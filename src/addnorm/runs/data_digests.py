@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 import xxhash
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from addnorm.atomic import atomic_write
-from addnorm.config import first_problem
 from addnorm.data.compact import Compact, Encoded, Rows
 from addnorm.data.encoding import EncodedCorpus
 from addnorm.data.forecast_windows import ForecastWindows
 from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import read_json
 
 DATA = "data.json"
 
@@ -50,7 +49,7 @@ def check_same_data(folder: Path, encoded: EncodedCorpus) -> Iterator[str]:
     if not (folder / DATA).is_file():
         yield f"{folder}: no {DATA}, so nobody knows whether its data are those that it began with"
         return
-    before, now = _read(folder / DATA), data_digests(encoded)
+    before, now = read_json(folder / DATA, DIGESTS), data_digests(encoded)
     if change := _change(before, now, "train"):
         raise InputError(
             f"{folder}: its training data have changed: {change}. Put back those that the run "
@@ -73,7 +72,7 @@ def saved_valid_digest(folder: Path) -> str | None:
     """That of a run when it was last trained; None for one of earlier versions, without digests."""
     if not (folder / DATA).is_file():
         return None
-    valid = _read(folder / DATA).get("valid")
+    valid = read_json(folder / DATA, DIGESTS).get("valid")
     return "" if valid is None else valid.xxh3_128
 
 
@@ -123,10 +122,3 @@ def _add_rows(state: "xxhash.xxh3_128", rows: Rows) -> None:
     """The ids of all rows, and the lengths that part them."""
     state.update(rows.ids.data)
     state.update(rows.lengths.data)
-
-
-def _read(file: Path) -> Splits:
-    try:
-        return DIGESTS.validate_json(read_file(file))
-    except ValidationError as error:
-        raise InputError(f"{file}: damaged: {first_problem(error)}") from error

@@ -7,16 +7,25 @@ change its digest.
 
 import json
 import mmap
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
+from pydantic import TypeAdapter
 
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import read_json
 from addnorm.runs.layout import OPENED
 
 DIGESTS = "digests.json"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The digest of each file of a run by its name."""
+
+    xxh3_128: dict[str, str]
 
 
 def write_digests(folder: Path) -> None:
@@ -73,10 +82,4 @@ def digest(file: Path) -> str:
 
 def _digests(folder: Path) -> dict[str, str]:
     file = folder / DIGESTS
-    if not file.is_file():
-        return {}
-    try:
-        found = json.loads(read_file(file))["xxh3_128"]
-        return {str(name): str(value) for name, value in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{file}: damaged: {error}") from error
+    return read_json(file, TypeAdapter(Listed)).xxh3_128 if file.is_file() else {}

@@ -7,13 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from torch import Tensor
 
 from addnorm.runs.checked_trainer import checked_trainer
-from addnorm.runs.recipe import Recipe
 from addnorm.runs.training import Prepared, count
 from addnorm.train.activation_checkpointing import checkpointed_activations
-from addnorm.train.average import weights_of
+from addnorm.train.average import n_bytes, weights_of
 from addnorm.train.optim import optimizer_tensors
 
 SECONDS = 10.0
@@ -76,24 +74,16 @@ def estimate(prepared: Prepared, n_timed: int = 8) -> Estimate:
     return Estimate(
         parameters=count(prepared.model),
         steps=trainer.total_steps,
-        steps_per_epoch=steps_per_epoch(recipe, len(prepared.loaders.train)),
+        steps_per_epoch=recipe.train.steps_per_epoch(len(prepared.loaders.train)),
         tokens_per_step=tokens / timed,
-        state_bytes=2 * size(weights) + size(average) + size(optimizer_tensors(trainer.optimizers)),
+        state_bytes=2 * n_bytes(weights.values())
+        + n_bytes(average.values())
+        + n_bytes(optimizer_tensors(trainer.optimizers).values()),
         peak_bytes=peak(trainer.device),
         seconds_per_step=seconds / timed,
         device=trainer.device,
         timed=timed,
     )
-
-
-def steps_per_epoch(recipe: Recipe, n_batches: int) -> int:
-    """The number of updates in an epoch; the last may have fewer batches than `accumulate`."""
-    return -(-n_batches // recipe.train.accumulate)
-
-
-def size(tensors: dict[str, Tensor]) -> int:
-    """The total size of some tensors in bytes."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
 def peak(device: torch.device) -> int | None:

@@ -391,6 +391,23 @@ class EvaluationData:
         evaluator = Evaluator.of(split, data, loaders, recipe.eval)
         return cls(loaders, evaluator, recipe.eval.valid_examples)
 
+    @classmethod
+    def if_any(
+        cls, run: Run, split: Split, *, needed: bool
+    ) -> tuple["EvaluationData | None", str | None]:
+        """The data of a run, and why a model cannot be scored on them, if it cannot.
+
+        Raises `InputError` if data that are `needed` cannot be read.
+        """
+        try:
+            data = cls.of(run, split)
+        except InputError as error:
+            if needed:
+                raise
+            return None, str(error)
+        lacks = f"the data have no {split} split: data.{split} is not given"
+        return data, lacks if data.evaluator is None else None
+
     def scores(self, model: Model) -> dict[str, float]:
         """The scores on the split, as in validation."""
         assert self.evaluator is not None

@@ -12,6 +12,7 @@ from addnorm.data.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError
 from addnorm.runs.decoding import decoding_for
 from addnorm.runs.restoring import before_gap, fill_gaps
+from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Candidate, Filled
 from addnorm.runs.use import batch_logits
@@ -22,10 +23,7 @@ MASKED = re.compile("|".join(map(re.escape, MASKS)))
 def check_fills(run: TrainedModel) -> None:
     """Raise `InputError` for a model of another task, whatever files are to be filled."""
     if run.task not in ("masked_language", "denoising"):
-        raise InputError(
-            f"{run.name}: a {run.task} model fills no masks: that does a model that was trained on "
-            "batches of kind 'masked' or 'denoising'"
-        )
+        raise wrong_task(run, "fills no masks: train one on batches of kind masked or denoising")
 
 
 @dataclass(frozen=True)

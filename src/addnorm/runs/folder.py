@@ -21,7 +21,7 @@ from addnorm.data import medium_of
 from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Medium
 from addnorm.errors import InputError
-from addnorm.files import check_model_folder, read_file
+from addnorm.files import check_model_folder, read_json, read_names
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.runs.consistency import MEDIA, Place
@@ -100,7 +100,7 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
             )
         check_model_folder(folder)
         raise InputError(f"{folder}: not a run folder: no config.json")
-    match _read_json(file):
+    match read_json(file):
         case {"format": version, "recipe": dict(stored), **facts} if version == FORMAT:
             check_imports(folder, stored, facts.get("imports"))
             tree = with_current_names(stored)
@@ -195,17 +195,4 @@ def _place(file: Path, overrides: Mapping[str, str]) -> Place:
 def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
     if not has_labels(recipe.model):
         return ()
-    file = folder / "labels.json"
-    labels = _read_json(file)
-    if not (isinstance(labels, list) and labels and all(isinstance(one, str) for one in labels)):
-        raise InputError(f"{file}: damaged: not a list of names")
-    return tuple(labels)
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(read_file(file))
-    except FileNotFoundError as error:
-        raise InputError(f"{file}: missing: the run is damaged") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: damaged: {error}") from error
+    return read_names(folder / "labels.json")

@@ -16,6 +16,7 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
+from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Forecast
 
@@ -63,7 +64,7 @@ def window_of(run: TrainedModel) -> tuple[int, int]:
     """
     model = run.recipe.model
     if run.task != "forecasting" or not isinstance(model, EncoderConfig):
-        raise InputError(f"{run.name}: a {run.task} model does not forecast")
+        raise wrong_task(run, "does not forecast")
     assert isinstance(model.input, SeriesEmbeddingConfig)
     assert isinstance(model.head, ForecastHeadConfig)
     assert model.input.look_back is not None

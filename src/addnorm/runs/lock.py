@@ -62,6 +62,13 @@ def in_use(folder: Path) -> str | None:
         return None
 
 
+def check_empty(out: Path) -> None:
+    """Raise `InputError` if anything but a lock, or what a crash left, is in the folder `out`."""
+    ours = {LOCK, ".partial"}
+    if out.exists() and (not out.is_dir() or {file.name for file in out.iterdir()} - ours):
+        raise InputError(f"{out}: something is there already: choose another `out`")
+
+
 def _holder(file: Path) -> str:
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))

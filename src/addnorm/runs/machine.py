@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
 from addnorm.atomic import atomic_write
-from addnorm.config import config, first_problem
-from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.config import config
+from addnorm.files import read_json
 from addnorm.nn.calibration import Calibration, Machine, this_machine
 from addnorm.nn.choices import VARIABLE, KernelChoices, choices, use_choices
 from addnorm.train.checkpoint import checkpoints_in, latest_checkpoint
@@ -70,7 +69,7 @@ def _went_on(folder: Path, console: Console) -> TrainedOn:
         began = TrainedOn(machine=here, kernels=EARLIER)
         _write(folder, began)
         return began
-    began = _read(file)
+    began = read_json(file, TRAINED_ON, most=2**24)
     last = began.moves[-1].machine if began.moves else began.machine
     if last != here:
         for change in _changes(last, here):
@@ -91,13 +90,6 @@ def _step(checkpoints: Path) -> int:
 
 def _write(folder: Path, found: TrainedOn) -> None:
     atomic_write(folder / FILE, json.dumps(TRAINED_ON.dump_python(found, mode="json"), indent=1))
-
-
-def _read(file: Path) -> TrainedOn:
-    try:
-        return TRAINED_ON.validate_json(read_file(file, 2**24))
-    except ValidationError as error:
-        raise InputError(f"{file}: {first_problem(error)}") from error
 
 
 def _changes(before: Machine, now: Machine) -> Generator[str]:

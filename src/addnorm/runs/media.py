@@ -38,6 +38,7 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.decoding import later
 from addnorm.runs.pooled import pooled
 from addnorm.runs.speech_prompt import SpeechPrompt, speech_prompt
+from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Classified, Pooling, Written
 
@@ -62,7 +63,7 @@ def classify_files(
     `skipped`.
     """
     if run.task != "classification":
-        raise InputError(f"{run.name}: a {run.task} model has no classes: use `addnorm generate`")
+        raise wrong_task(run, "has no classes")
     read = _reader(run)
     for some in _groups(read, files, batch_size, errors, skipped):
         yield from zip([file for file, _ in some], _classified(run, some), strict=True)
@@ -85,7 +86,7 @@ def transcribe_files(
     """
     model = run.model
     if not isinstance(model, EncoderDecoderModel):
-        raise InputError(f"{run.name}: a {run.task} model writes no text: use `addnorm classify`")
+        raise wrong_task(run, "writes no text")
     target = run.tokenizers.target
     read, medium = _reader(run), run.medium
     assert medium is not None
@@ -313,6 +314,4 @@ def _inputs(run: TrainedModel, signals: Sequence[Tensor]) -> Iterator[dict[str, 
 def _classified(run: TrainedModel, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
     for inputs in _inputs(run, [signal for _, signal in some]):
         for row in run.model(**inputs).softmax(-1).tolist():
-            by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
-            best = max(by_label, key=by_label.__getitem__)
-            yield Classified(best, (best,), by_label)
+            yield Classified.of(run.labels, row)

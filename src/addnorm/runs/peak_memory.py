@@ -29,6 +29,7 @@ from addnorm.runs.checked_trainer import checked_trainer
 from addnorm.runs.training import Prepared
 from addnorm.train.activation_checkpointing import checkpointed_activations
 from addnorm.train.allocations import Allocations
+from addnorm.train.average import n_bytes
 from addnorm.train.precision import resolve_device
 from addnorm.train.settings import TrainConfig
 from addnorm.train.trainer import Trainer
@@ -214,7 +215,7 @@ def _count(
                 _update(trainer, _mapped(batch, as_tensor), states)
             return _Counted(
                 weights=weights,
-                optimizer=_bytes([*_states(trainer.optimizers), *states]),
+                optimizer=n_bytes([*_states(trainer.optimizers), *states]),
                 average=average,
                 peak=allocations.peak,
             )
@@ -224,10 +225,6 @@ def _states(optimizers: Sequence[torch.optim.Optimizer]) -> Generator[Tensor]:
     for optimizer in optimizers:
         for state in optimizer.state.values():
             yield from (entry for entry in state.values() if isinstance(entry, Tensor))
-
-
-def _bytes(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:

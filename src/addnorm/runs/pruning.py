@@ -18,12 +18,12 @@ from addnorm.prune.smaller import Pruning, keep_weights, smaller_config
 from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
 from addnorm.runs.build import build_model
 from addnorm.runs.evaluation import EvaluationData, Split
-from addnorm.runs.lock import locked
+from addnorm.runs.lock import check_empty, locked
 from addnorm.runs.quantized import check_finite, check_float
 from addnorm.runs.recovery import RecoveryOptions, recovering, train_further
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run, write_validation
-from addnorm.runs.swap import check_empty, measured
+from addnorm.runs.swap import measured
 from addnorm.runs.writing_speed import writing_speeds
 from addnorm.train.loss import labels_loss_sum
 from addnorm.train.precision import resolve_device
@@ -143,20 +143,15 @@ def _data(
 ) -> tuple[EvaluationData | None, str | None]:
     """The data of the run, or why there are none where none are needed."""
     ranked = options.heads is not None or options.feedforward is not None
-    try:
-        data = EvaluationData.of(run, options.split)
-    except InputError as error:
-        if ranked or options.recover or any(name.startswith("data.") for name in fields):
-            raise
-        return None, str(error)
-    if ranked and data.loaders.valid is None:
+    given = any(name.startswith("data.") for name in fields)
+    needed = bool(ranked or options.recover or given)
+    data, unmeasured = EvaluationData.if_any(run, options.split, needed=needed)
+    if ranked and data is not None and data.loaders.valid is None:
         raise InputError(
             "importance is measured on validation data, and data.valid is not given: give it, or "
             "remove layers alone"
         )
-    if data.evaluator is None:
-        return data, f"the data have no {options.split} split: data.{options.split} is not given"
-    return data, None
+    return data, unmeasured
 
 
 def _pruning(

@@ -36,13 +36,13 @@ from addnorm.quantize.places import (
     with_tied,
 )
 from addnorm.runs.evaluation import EvaluationData, Split
-from addnorm.runs.lock import LOCK, locked
+from addnorm.runs.lock import check_empty, locked
 from addnorm.runs.quantized import Quantization, check_finite, check_float
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run, write_validation
 from addnorm.runs.swap import part_of
 from addnorm.runs.writing_speed import writing_speeds
-from addnorm.train.average import weights_of
+from addnorm.train.average import n_bytes, weights_of
 from addnorm.train.loss import labels_loss_sum
 
 FLOAT = "float32"
@@ -123,9 +123,9 @@ def quantize_run(
     nothing, where something is in `out`, for a model that is quantised already or has a part that
     cannot be, and where the scheme is calibrated and the run has no data.
     """
-    _check_empty(out)
+    check_empty(out)
     with locked(out):
-        _check_empty(out)
+        check_empty(out)
         run = _opened(folder, fields)
         data, unmeasured = _data(run, options, fields)
         examples = calibration_examples(data, options)
@@ -252,15 +252,8 @@ def _data(
 ) -> tuple[EvaluationData | None, str | None]:
     """The run's data, or why there are none, where the scheme needs none."""
     given = any(name.startswith("data.") for name in fields)
-    try:
-        data = EvaluationData.of(run, options.split)
-    except InputError as error:
-        if given or is_calibrated(options.scheme) or options.keep_worst:
-            raise
-        return None, str(error)
-    if data.evaluator is None:
-        return data, f"the data have no {options.split} split: data.{options.split} is not given"
-    return data, None
+    needed = given or is_calibrated(options.scheme) or bool(options.keep_worst)
+    return EvaluationData.if_any(run, options.split, needed=needed)
 
 
 def calibration_examples(data: EvaluationData | None, options: QuantizeOptions) -> list[Batch]:
@@ -294,7 +287,9 @@ def measure(
         speeds = writing_speeds(run, models)
     return {
         name: Measured(
-            n_bytes=size_of_weights(model), scores=scores.get(name, {}), speeds=speeds[name]
+            n_bytes=n_bytes(weights_of(model).values()),
+            scores=scores.get(name, {}),
+            speeds=speeds[name],
         )
         for name, model in models.items()
     }
@@ -306,11 +301,6 @@ def left_as_they_were(model: Model) -> dict[str, int]:
     for name, weight in model.named_parameters():
         found[part_of(name.partition(".biases.")[0])] += weight.numel()
     return dict(found.most_common())
-
-
-def size_of_weights(model: Model) -> int:
-    """The bytes of a model's weights, tied ones once."""
-    return sum(weight.nbytes for weight in weights_of(model).values())
 
 
 def sensitivities(
@@ -343,9 +333,3 @@ def _loss(model: Model, examples: Sequence[Batch]) -> float:
         float(labels_loss_sum(model.head, model(**one.inputs), one.targets)) for one in examples
     )  # pyright: ignore[reportArgumentType]
     return total / max(sum(one.n_tokens for one in examples), 1)
-
-
-def _check_empty(out: Path) -> None:
-    ours = {LOCK, ".partial"}  # the second is what a crash leaves
-    if out.exists() and (not out.is_dir() or {one.name for one in out.iterdir()} - ours):
-        raise InputError(f"{out}: something is there already: choose another `out`")

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from addnorm.atomic import atomic_write
-from addnorm.config import config, first_problem
+from addnorm.config import config
 from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import read_json
 from addnorm.models import Model
 from addnorm.quantize import Int8Config, QuantizationConfig
 from addnorm.quantize.model import laid_out
@@ -73,12 +73,7 @@ def write_quantization(folder: Path, quantization: Quantization | None) -> None:
 def read_quantization(folder: Path) -> Quantization | None:
     """Read the file; None where the model is not quantised. Raises `InputError` if damaged."""
     file = folder / QUANTIZATION
-    try:
-        return _FILE.validate_json(read_file(file))
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise InputError(f"{file}: damaged: {first_problem(error)}") from error
+    return read_json(file, _FILE) if file.exists() else None
 
 
 def laid_out_as(model: Model, quantization: Quantization | None, folder: Path) -> Model:

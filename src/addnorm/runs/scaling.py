@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from addnorm.atomic import atomic_write
-from addnorm.config import first_problem
 from addnorm.data.scaling import Scaling
-from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import read_json
 from addnorm.runs.layout import SCALING
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.task import task_of_head
@@ -30,10 +28,4 @@ def read_scaling(folder: Path, recipe: Recipe) -> Scaling | None:
     """
     if task_of_head(recipe.model.head) != "forecasting":
         return None
-    file = folder / SCALING
-    try:
-        return SCALES.validate_json(read_file(file))
-    except FileNotFoundError as error:
-        raise InputError(f"{file}: missing: the run is damaged") from error
-    except ValidationError as error:
-        raise InputError(f"{file}: damaged: {first_problem(error)}") from error
+    return read_json(folder / SCALING, SCALES)

@@ -5,14 +5,17 @@ from codecs import lookup
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from xxhash import xxh3_128_hexdigest
 
 from addnorm.atomic import atomic_write
 from addnorm.data import ParallelConfig
 from addnorm.errors import InputError
+from addnorm.files import read_json
 from addnorm.runs.digests import digest
 from addnorm.runs.recipe import Recipe
+from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.use import write
 from addnorm.train.progress import text_progress
@@ -35,7 +38,7 @@ def written_sequences(
     if not isinstance(data, ParallelConfig):
         raise InputError("`sequences` needs data.kind = 'parallel', a file of lines to translate")
     if teacher.task != "translation":
-        raise InputError(f"{teacher.name}: a {teacher.task} model: `sequences` needs a translator")
+        raise wrong_task(teacher, "does not translate, as `sequences` needs")
     _check_readable(data)
     sources = [line for _, line in data.lines(data.train[0])]  # which the teacher reads in its way
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,11 +102,10 @@ def _check_same(file: Path, facts: dict[str, str]) -> None:
     if not file.is_file():
         atomic_write(file, json.dumps(facts, indent=1))
         return
-    try:
-        before = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file}: damaged: {error}") from error
-    before = {"text of the source": facts["text of the source"]} | before  # earlier ones lack it
+    # Earlier files lack the digest of the text.
+    before = {"text of the source": facts["text of the source"]} | read_json(
+        file, TypeAdapter(dict[str, str])
+    )
     changed = [name for name, value in facts.items() if before.get(name) != value]
     if changed:
         raise InputError(

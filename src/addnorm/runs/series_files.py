@@ -15,6 +15,7 @@ from addnorm.data.signals import side_by_side
 from addnorm.data.text_files import find
 from addnorm.errors import InputError
 from addnorm.runs.layout import VARIABLES
+from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Classified
 
@@ -52,7 +53,7 @@ def answer_series(
     """
     data = run.recipe.data
     if not isinstance(data, LabelledSeriesConfig):
-        raise InputError(f"{run.name}: a {run.task} model reads no tables of series with an answer")
+        raise wrong_task(run, "reads no tables of series with an answer")
     if not run.variables:
         where = run.name if run.folder is None else run.folder / VARIABLES
         raise InputError(f"{where}: missing: the run does not have the names of its variables")
@@ -94,9 +95,7 @@ def _answered(
     classes = run.task == "classification"
     rows = outputs.float().softmax(-1) if classes else outputs.float()
     for (name, _), row in zip(some, rows.tolist(), strict=True):
-        by_name: dict[str, float] = dict(zip(run.labels, row, strict=True))
         if classes:
-            best = max(by_name, key=by_name.__getitem__)
-            yield SeriesAnswer(file, name, Classified(best, (best,), by_name), {})
+            yield SeriesAnswer(file, name, Classified.of(run.labels, row), {})
         else:
-            yield SeriesAnswer(file, name, None, by_name)
+            yield SeriesAnswer(file, name, None, dict(zip(run.labels, row, strict=True)))

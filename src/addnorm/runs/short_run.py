@@ -10,8 +10,7 @@ def settings_without_effect(
     config: TrainConfig, n_batches: int, *, validates: bool
 ) -> Iterator[str]:
     """A sentence on each setting that cannot act in this run, of `n_batches` in an epoch."""
-    per_epoch = ceil(n_batches / config.accumulate)
-    steps = config.steps or (config.epochs or 0) * per_epoch
+    per_epoch, steps = config.steps_per_epoch(n_batches), config.total_steps(n_batches)
     n_saved = _times(config.save_every or per_epoch, steps)
     n_validated = _times(config.validate_every or per_epoch, steps) if validates else 0
     warmup = getattr(config.schedule, "warmup", 0)

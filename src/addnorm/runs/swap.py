@@ -25,7 +25,7 @@ from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.runs.build import build_model
 from addnorm.runs.changes import changed, with_depth
 from addnorm.runs.evaluation import EvaluationData, Split
-from addnorm.runs.lock import LOCK, locked
+from addnorm.runs.lock import check_empty, locked
 from addnorm.runs.quantized import check_float
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.recovery import RecoveryOptions, recovering, train_further
@@ -139,7 +139,9 @@ def _swap(
     if options.recover:
         how = RecoveryOptions(options.recover, options.distill, fields)
         recipe, teacher = recovering(run, recipe, new, how, console)
-    data, unmeasured = _data(run, options, given=any(name.startswith("data.") for name in fields))
+    given = any(name.startswith("data.") for name in fields)
+    needed = bool(options.recover or given)
+    data, unmeasured = EvaluationData.if_any(run, options.split, needed=needed)
     if data is not None:
         device = resolve_device(recipe.train.device)
         for model in (run.model, new):
@@ -177,13 +179,6 @@ def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
         raise InputError(
             "nothing to change: give `sets`, such as `sets = norm=rmsnorm`, or `layers`"
         )
-
-
-def check_empty(out: Path) -> None:
-    """Raise `InputError` if something other than our own leavings is in `out`."""
-    ours = {LOCK, ".partial"}  # the second is what a crash leaves
-    if out.exists() and (not out.is_dir() or {one.name for one in out.iterdir()} - ours):
-        raise InputError(f"{out}: something is there already: choose another `out`")
 
 
 def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layers]:
@@ -235,21 +230,6 @@ def _check_teacher(options: SwapOptions, report: TransferReport) -> None:
     resized = [reason for reason in report.changed if reason.startswith("vocab_size")]
     if options.distill and resized:
         raise InputError(f"`distill` needs one vocabulary, and {resized[0]}: leave it out")
-
-
-def _data(
-    run: Run, options: SwapOptions, *, given: bool
-) -> tuple[EvaluationData | None, str | None]:
-    """The data for evaluation and training, or the reason why there are none, if optional."""
-    try:
-        data = EvaluationData.of(run, options.split)
-    except InputError as error:
-        if options.recover or given:
-            raise
-        return None, str(error)
-    if data.evaluator is None:
-        return data, f"the data have no {options.split} split: data.{options.split} is not given"
-    return data, None
 
 
 def measured(

@@ -1,6 +1,6 @@
 """The task of a model, derived from its architecture and head."""
 
-from typing import Any, get_args
+from typing import Any, Protocol, get_args, runtime_checkable
 
 from addnorm.data.batching import (
     BatchingConfig,
@@ -172,6 +172,22 @@ def target_unit(task: Task) -> str:
             return "values"
         case _:
             return "tokens"
+
+
+@runtime_checkable
+class HasTask(Protocol):
+    """A model with a name and a task."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def task(self) -> Task: ...
+
+
+def wrong_task(model: HasTask, cannot: str) -> InputError:
+    """The error for a model whose task is another; `cannot` says what it does not do."""
+    use = command_for(model.task)
+    return InputError(f"{model.name}: a {model.task} model {cannot}: use `{use}`")
 
 
 def command_for(task: Task) -> str:

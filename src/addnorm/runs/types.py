@@ -113,6 +113,18 @@ class Classified:
     labels: tuple[str, ...]
     probabilities: dict[str, float]
 
+    @classmethod
+    def of(
+        cls, labels: Sequence[str], row: Sequence[float], threshold: float | None = None
+    ) -> "Classified":
+        """From the probability of each label; with a `threshold`, all labels above it are right."""
+        probabilities = dict(zip(labels, row, strict=True))
+        best = max(probabilities, key=probabilities.__getitem__)
+        if threshold is None:
+            return cls(best, (best,), probabilities)
+        above = tuple(label for label, p in probabilities.items() if p > threshold)
+        return cls(best, above, probabilities)
+
 
 @dataclass(frozen=True)
 class Candidate:

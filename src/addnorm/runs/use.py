@@ -42,7 +42,7 @@ from addnorm.runs.predictions import filled, tags_at
 from addnorm.runs.restoring import BLANK, restored
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.shortening import as_shortened, ids_as_shortened
-from addnorm.runs.task import command_for
+from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import (
     Classified,
@@ -131,9 +131,7 @@ def write(
             by_place = dict(zip(filled, some, strict=True))
             found = [by_place.get(i, [BLANK]) for i in range(len(told))]
         case EncoderModel():
-            raise InputError(
-                f"{run.name}: a {run.task} model writes no text: use `{command_for(run.task)}`"
-            )
+            raise wrong_task(run, "writes no text")
     return [[Written(g.text, g.score, g.finished, g.depth) for g in best] for best in found]
 
 
@@ -244,15 +242,9 @@ def classify(
     if not 0.0 <= threshold <= 1.0:
         raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")
     several = run.task == "multi_label"
-    results: list[Classified] = []
-    for logits in _of_texts(run, texts, batch_size, first):
-        rows = logits.sigmoid() if several else logits.softmax(-1)
-        for row in rows.tolist():
-            by_label: dict[str, float] = dict(zip(run.labels, row, strict=True))
-            best = max(by_label, key=by_label.__getitem__)
-            above = tuple(label for label, p in by_label.items() if p > threshold)
-            results.append(Classified(best, above if several else (best,), by_label))
-    return results
+    batches = _of_texts(run, texts, batch_size, first)
+    rows = [row for y in batches for row in (y.sigmoid() if several else y.softmax(-1)).tolist()]
+    return [Classified.of(run.labels, row, threshold if several else None) for row in rows]
 
 
 def predict(
@@ -321,8 +313,7 @@ def tag(
 def check_use(run: TrainedModel, task: str, cannot: str) -> None:
     """Raise `InputError` unless the run's model is for the task."""
     if run.task != task:
-        use = command_for(run.task)
-        raise InputError(f"{run.name}: a {run.task} model {cannot}: use `{use}`")
+        raise wrong_task(run, cannot)
 
 
 def check_lengths(

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from addnorm.atomic import atomic_write
 from addnorm.data import Corpus, LabelledSeries, ScoredSeries
-from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import read_names
 from addnorm.runs.layout import VARIABLES
 
 
@@ -29,12 +28,4 @@ def read_variables(folder: Path) -> tuple[str, ...]:
     Raises `InputError` if it is damaged.
     """
     file = folder / VARIABLES
-    if not file.is_file():
-        return ()
-    try:
-        found = json.loads(read_file(file))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: damaged: {error}") from error
-    if not (isinstance(found, list) and found and all(isinstance(one, str) for one in found)):
-        raise InputError(f"{file}: damaged: not a list of names")
-    return tuple(found)
+    return read_names(file) if file.is_file() else ()

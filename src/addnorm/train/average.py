@@ -18,6 +18,11 @@ def weights_of(model: nn.Module) -> Weights:
     return {name: tensor.detach() for name, tensor in named if name in kept}
 
 
+def n_bytes(tensors: Iterable[Tensor]) -> int:
+    """The size of some tensors in bytes."""
+    return sum(tensor.nbytes for tensor in tensors)
+
+
 class MovingAverage:
     """`θ̄ ← d θ̄ + (1 - d) θ` with `d = min(decay, (1 + n) / (10 + n))` after `n` updates.
 

@@ -8,21 +8,30 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from addnorm.atomic import atomic_directory, atomic_file, remove_partial, write_tensors
 from addnorm.errors import InputError
-from addnorm.files import read_file
+from addnorm.files import read_json
 
 MANIFEST = "manifest.json"
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The SHA-256 of every other file of a checkpoint."""
+
+    sha256: dict[str, str]
 
 
 def save_checkpoint(
@@ -53,18 +62,14 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Tensor]], Json]:
     """
     files = check_checkpoint(folder)
     tensors = {file.stem: load_file(file) for file in files if file.suffix == ".safetensors"}
-    return tensors, json.loads(read_file(folder / "facts.json"))
+    return tensors, read_json(folder / "facts.json")
 
 
 def check_checkpoint(folder: Path) -> list[Path]:
     """Verify a checkpoint; return its files. Raises `InputError` if it is incomplete or damaged."""
-    try:
-        manifest = json.loads(read_file(folder / MANIFEST))
-        hashes: dict[str, str] = dict(manifest["sha256"])
-    except FileNotFoundError as error:
-        raise InputError(f"{folder}: no {MANIFEST}: the checkpoint was never finished") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / MANIFEST}: damaged: {error}") from error
+    if not (folder / MANIFEST).exists():
+        raise InputError(f"{folder}: no {MANIFEST}: the checkpoint was never finished")
+    hashes = read_json(folder / MANIFEST, TypeAdapter(Manifest)).sha256
     for name, expected in hashes.items():
         file = folder / name
         if not file.is_file():

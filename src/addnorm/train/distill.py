@@ -5,8 +5,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
+from addnorm.data.encoding import IGNORE
 from addnorm.nn.functional import at_least_float32
-from addnorm.train.loss import IGNORED, binary_cross_entropy_sum, squared_error_sum
+from addnorm.train.loss import binary_cross_entropy_sum, squared_error_sum
 
 
 def imitation_sum(
@@ -26,7 +27,7 @@ def imitation_sum(
         return binary_cross_entropy_sum(student, teacher.detach().sigmoid())
     if targets.is_floating_point():
         return squared_error_sum(student, teacher.detach())
-    counted = targets.flatten() != IGNORED
+    counted = targets.flatten() != IGNORE
     student_log_p, teacher_log_p = (
         (at_least_float32(logits.flatten(0, -2)[counted]) / temperature).log_softmax(-1)
         for logits in (student, teacher.detach())

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from addnorm.data.batch import Batch
+from addnorm.data.encoding import IGNORE
 from addnorm.errors import InputError
-from addnorm.train.loss import IGNORED
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LogitAdjustment:
                 "numbers have none, so leave it out"
             )
         targets = torch.cat(every)
-        return cls(tau, targets[targets != IGNORED].bincount())
+        return cls(tau, targets[targets != IGNORE].bincount())
 
     def __call__(self, outputs: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch classes"]:
         """The adjusted outputs."""

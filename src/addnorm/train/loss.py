@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
 from addnorm.config import config
+from addnorm.data.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
@@ -22,9 +23,6 @@ from addnorm.nn.heads import TokenHead
 from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.parts import Family
 from addnorm.train.grouped_loss import in_groups
-
-IGNORED = -100
-"""The target id of tokens without a prediction target."""
 
 
 def cross_entropy_sum(
@@ -42,7 +40,7 @@ def cross_entropy_sum(
         return F.cross_entropy(
             at_least_float32(logits).flatten(0, -2),
             targets.flatten(),
-            ignore_index=IGNORED,
+            ignore_index=IGNORE,
             reduction="sum",
             label_smoothing=label_smoothing,
         )
@@ -123,7 +121,7 @@ def labels_loss_sum(
     """`loss_sum` of the outputs of a head, or `-log p` of all tags of each text by a CRF."""
     if not isinstance(head, CRFHead):
         return loss_sum(outputs, targets, label_smoothing, soft_targets)
-    return -_tags_log_likelihood(head.chain, outputs, targets, targets != IGNORED).sum()
+    return -_tags_log_likelihood(head.chain, outputs, targets, targets != IGNORE).sum()
 
 
 # A loop over words: a compiled model leaves its graph here.
@@ -312,8 +310,8 @@ def loss_and_gradient(
     few rows at a time keeps them in the CPU cache, computes each exponential once, and allocates no
     tensor as large as the logits except the gradient (`benchmarks/results/parts.json`).
     """
-    chosen = targets.where(targets != IGNORED, 0)[:, None]  # other negative ones are refused
-    counted = (targets != IGNORED)[:, None]
+    chosen = targets.where(targets != IGNORE, 0)[:, None]  # other negative ones are refused
+    counted = (targets != IGNORE)[:, None]
     losses, grad = list[Tensor](), torch.empty_like(logits)
     parts = (chunks(t, logits) for t in (logits, chosen, counted, grad))
     for l, at, counts, out in zip(*parts, strict=True):

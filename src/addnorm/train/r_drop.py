@@ -8,13 +8,14 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from addnorm.data.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import TokenHead
 from addnorm.train.grouped_loss import in_groups
-from addnorm.train.loss import IGNORED, chunks, loss_sum
+from addnorm.train.loss import chunks, loss_sum
 
 
 def r_drop_sum(
@@ -36,7 +37,7 @@ def r_drop_sum(
     logp = wide.log_softmax(-1)
     p, q = logp.chunk(2)
     apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-    return labelled / 2 + weight / 4 * apart.where(targets.chunk(2)[0] != IGNORED, 0.0).sum()
+    return labelled / 2 + weight / 4 * apart.where(targets.chunk(2)[0] != IGNORE, 0.0).sum()
 
 
 def head_r_drop_sum(
@@ -88,8 +89,8 @@ def _loss_and_gradient(
     and that of the cross-entropy `p - y`.
     """
     share = weight / 4
-    chosen = targets.where(targets != IGNORED, 0)[:, None, None].expand(-1, 2, 1)
-    counted = (targets != IGNORED).to(torch.float32)[:, None]
+    chosen = targets.where(targets != IGNORE, 0)[:, None, None].expand(-1, 2, 1)
+    counted = (targets != IGNORE).to(torch.float32)[:, None]
     losses, grad = list[Tensor](), torch.empty_like(logits)
     parts = (chunks(t, logits.flatten(1)) for t in (logits, chosen, counted, grad))
     for l, at, counts, out in zip(*parts, strict=True):

@@ -1,5 +1,6 @@
 """TrainConfig: the `[train]` table of a recipe."""
 
+from math import ceil
 from pathlib import Path
 from typing import Literal
 
@@ -102,6 +103,14 @@ class TrainConfig:
     def has_tokens(self) -> bool:
         """Whether the tokens are those of a folder that training begins with or learns from."""
         return self.start is not None or self.distillation is not None
+
+    def steps_per_epoch(self, n_batches: int) -> int:
+        """The updates of an epoch of so many batches; the last may have fewer than the others."""
+        return ceil(n_batches / self.accumulate)
+
+    def total_steps(self, n_batches: int) -> int:
+        """The updates of a whole training with so many batches in an epoch."""
+        return self.steps or (self.epochs or 0) * self.steps_per_epoch(n_batches)
 
     def __post_init__(self) -> None:
         both = ", and not both" if self.steps else ": there is neither"

@@ -162,8 +162,7 @@ class Trainer:
 
     def steps_of(self, config: TrainConfig) -> tuple[int, int]:
         """How many steps these settings train, and over how many their schedule runs."""
-        updates_per_epoch = math.ceil(len(self.batches) / config.accumulate)
-        steps = config.steps or (config.epochs or 0) * updates_per_epoch
+        steps = config.total_steps(len(self.batches))
         return steps, config.schedule_steps or steps
 
     # The loop.
