@@ -393,7 +393,7 @@ class EvaluationData:
 
     @classmethod
     def if_any(
-        cls, run: Run, split: Split, *, needed: bool
+        cls, run: TrainedModel, split: Split, *, needed: bool
     ) -> tuple["EvaluationData | None", str | None]:
         """The data of a run, and why a model cannot be scored on them, if it cannot.
 
