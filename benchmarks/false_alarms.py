@@ -14,9 +14,11 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from addnorm.lab.ablation import Options, run_study, workers
+from addnorm.lab.executor import workers
 from addnorm.lab.statistics import differences, effect_size, power_of
-from addnorm.lab.studies import Design, study_of
+from addnorm.lab.studies.ablation import run_study
+from addnorm.lab.studies.options import StudyOptions
+from addnorm.lab.studies.study import study_of
 
 RECIPE = """
 [data]
@@ -46,9 +48,9 @@ def main() -> None:
     with TemporaryDirectory() as made:
         file = Path(made) / "small.toml"
         file.write_text(RECIPE.format(text=text), encoding="utf-8")
-        design = Design(vary={"train.lr": list(RATES)}, seeds=POOL)
-        study = study_of(file, Path(made) / "study", design)
-        summary = run_study(study, Options(), workers(Options(), 1), Console(stderr=True))
+        options = StudyOptions(seeds=POOL)
+        study = study_of(file, Path(made) / "study", {"train.lr": list(RATES)}, options)
+        summary = run_study(study, options, workers(None), Console(stderr=True))
     same, planted = (row.values for row in summary.rows)
     chance = random.Random(0)
     effect = effect_size([planted[seed] - same[seed] for seed in same])

@@ -31,7 +31,7 @@ UNMIRRORED = {
     "data/answers.py": "data/test_chat.py",
     "cli/fill.py": "runs/test_fill.py",
     "check/named_objects.py": "check/test_families.py",
-    "lab/boards.py": "lab/test_speedrun.py",
+    "lab/studies/options.py": "lab/studies/test_study.py",
     "languages.py": "data/test_dates.py",
     "runs/consistency.py": "runs/test_recipe.py",
     "runs/checked_trainer.py": "runs/test_recovery.py",

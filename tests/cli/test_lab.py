@@ -53,7 +53,7 @@ def test_a_claim_is_measured_and_reported(tmp_path: Path, addnorm: Command) -> N
     code, out, err = addnorm(*words)
     assert (code, out) == (0, ""), err
     kept = (tmp_path / "distance.jsonl").read_bytes()
-    assert "## Made data" in (tmp_path / "distance.md").read_text("utf-8")
+    assert "## Generated data" in (tmp_path / "distance.md").read_text("utf-8")
     assert addnorm(*words)[0] == 0
     assert (tmp_path / "distance.jsonl").read_bytes() == kept
     assert "supported" in addnorm("lab", "list", "--out", tmp_path)[1]

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from addnorm.lab.studies import Design, Study, study_of
+from addnorm.lab.studies.options import StudyOptions
+from addnorm.lab.studies.study import Study, study_of
 
 RECIPE = """
 [data]
@@ -36,8 +37,12 @@ def recipe_file(folder: Path, steps: int = 8) -> Path:
     return file
 
 
-def small_study(folder: Path, *values: str, seeds: int = 2, steps: int = 8, **design) -> Study:
+def small_study(
+    folder: Path, *values: str, seeds: int = 2, steps: int = 8, question: str = "", **parts
+) -> Study:
     """A study of two norms, or of other values of it."""
     vary = {"model.norm": list(values or ("layernorm", "rmsnorm"))}
     file = recipe_file(folder, steps)
-    return study_of(file, folder / "study", Design(vary=vary, seeds=seeds, **design))
+    return study_of(
+        file, folder / "study", vary, StudyOptions(seeds=seeds, question=question), **parts
+    )

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from addnorm.errors import InputError
-from addnorm.lab.executor import TRIES, outcomes, processes
+from addnorm.errors import InputError, Interrupted
+from addnorm.lab.executor import TRIES, outcomes, processes, progress_bar, workers
+from addnorm.processor import cores
 
 
 def doubled(n: int) -> int:
@@ -189,3 +192,35 @@ def test_a_mistake_within_a_job_has_its_name() -> None:
         list(outcomes(Here, refuses, [1, 2, 3], 1, names=["norm=a", "norm=b, seed 2", "c"]))
     with pytest.raises(InputError, match=r"^two is refused$"):
         list(outcomes(Here, refuses, [1, 2, 3], 1))
+
+
+def test_never_more_threads_than_cores() -> None:
+    n_cores = cores()
+    assert workers(None) == n_cores
+    assert workers(1, n_cores) == 1
+    for processes_, threads in ((n_cores + 1, 1), (None, n_cores + 1)):
+        with pytest.raises(InputError, match=f"this machine has {n_cores} cores"):
+            workers(processes_, threads)
+    for processes_, threads in ((0, 1), (None, 0)):
+        with pytest.raises(InputError, match="must be at least 1"):
+            workers(processes_, threads)
+    assert workers(None, 999, "tcp://host:8786") == 64
+    assert workers(3, 999, "tcp://host:8786") == 3
+
+
+def test_a_stopped_bar_says_how_to_resume() -> None:
+    text = StringIO()
+    console = Console(file=text, width=120)
+    with pytest.raises(KeyboardInterrupt), progress_bar(console, 2):
+        raise Interrupted(3)
+    assert "everything so far is saved, and the same command resumes it" in text.getvalue()
+
+
+def threads_of_libraries(_: int) -> tuple[str | None, bool]:
+    return os.environ.get("OMP_NUM_THREADS"), "torch" in sys.modules
+
+
+@pytest.mark.long
+def test_threads_are_set_before_torch_is_imported() -> None:
+    with processes(1, threads=3) as make:
+        assert dict(outcomes(make, threads_of_libraries, [0], at_once=1)) == {0: ("3", False)}

@@ -11,9 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from tests.lab.small import small_study
-from tests.lab.test_report import ROWS, SUMMARY
+from tests.lab.studies.test_report import ROWS, SUMMARY
 
-from addnorm.lab.ablation import Cost, cost_table
 from addnorm.lab.comparison import (
     Comparison,
     Facts,
@@ -22,8 +21,9 @@ from addnorm.lab.comparison import (
     write_comparison,
 )
 from addnorm.lab.markup import code, finite, plain
-from addnorm.lab.report import markdown, page
-from addnorm.lab.studies import Study
+from addnorm.lab.studies.ablation import Cost, cost_table
+from addnorm.lab.studies.report import markdown, page
+from addnorm.lab.studies.study import Study
 
 RENDER = MarkdownIt("commonmark", {"html": True}).enable("table")
 """As a page of GitHub does, where what looks like HTML is HTML."""

@@ -12,16 +12,19 @@ from tests.lab.small import recipe_file
 
 from addnorm.errors import InputError
 from addnorm.lab import speedrun as speedruns
-from addnorm.lab.boards import BOARDS, Board, boards_of
+from addnorm.lab.records import BOARDS, Board, boards_of, record_file
 from addnorm.lab.speedrun import (
     Time,
     contenders,
     imported,
-    record,
     speedrun,
     times_table,
 )
 from addnorm.runs.recipe import read_recipe
+
+
+def record(board: str) -> str:
+    return record_file(board).read_text("utf-8")
 
 
 @pytest.mark.parametrize("board", BOARDS)
@@ -87,7 +90,7 @@ def test_a_speed_run_begins_from_nothing(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     text = record("digits-99").replace("[train]", f'[train]\nstart = "{trained}"')
     mine.write_text(text, "utf-8")
-    with pytest.raises(InputError, match="begins from nothing"):
+    with pytest.raises(InputError, match="starts without trained weights"):
         contenders("digits-99", mine, tmp_path / "out")
 
 

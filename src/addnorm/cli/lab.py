@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from addnorm.errors import InputError
-from addnorm.lab.boards import boards_of
 from addnorm.lab.claims import claims_called
+from addnorm.lab.records import boards_of
 
 lab = App(name="lab", help="Measure ten claims that tutorials repeat, and say which of them hold.")
 
@@ -29,10 +29,10 @@ def list_claims(*, out: Path = FOLDER) -> None:
     from rich.table import Table
 
     from addnorm.cli.terminal import output
-    from addnorm.lab.claim_report import findings_of
     from addnorm.lab.claims import CLAIMS, claim_called
     from addnorm.lab.claims.claim import verdict
-    from addnorm.lab.laboratory import measured
+    from addnorm.lab.claims.laboratory import measured
+    from addnorm.lab.claims.report import findings_of
 
     table = Table("claim", "what it is about", "data", "verdict")
     for name in CLAIMS:
@@ -82,13 +82,13 @@ def run(
         raise InputError("run what? Claims as `addnorm lab list` names them, or all")
     claims = claims_called(claims)
     from addnorm.cli.terminal import console
-    from addnorm.lab.ablation import Options, workers
-    from addnorm.lab.claim_report import write_claims_report
-    from addnorm.lab.laboratory import jobs_of, run_with_progress
+    from addnorm.lab.claims.laboratory import jobs_of, run_with_progress
+    from addnorm.lab.claims.report import write_claims_report
+    from addnorm.lab.executor import workers
 
     size: Literal["quick", "full", "night"] = "full" if full else "night" if night else "quick"
     jobs = jobs_of(claims, size, root)
-    run_with_progress(jobs, out, workers(Options(processes=processes), threads=1), console)
+    run_with_progress(jobs, out, workers(processes), console)
     for file in write_claims_report(out):
         console.out(str(file), highlight=False)
 
@@ -105,8 +105,8 @@ def report(*, out: Path = FOLDER) -> None:
         The folder of figures and report.
     """
     from addnorm.cli.terminal import console
-    from addnorm.lab.claim_report import write_claims_report
-    from addnorm.lab.laboratory import has_figures
+    from addnorm.lab.claims.laboratory import has_figures
+    from addnorm.lab.claims.report import write_claims_report
 
     if not has_figures(out):
         raise InputError(f"{out}: no figures of claims; addnorm lab run all --quick makes them")

@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their recipes, what they cost, and what they reached."""
+"""Runs side by side: the fields in which their recipes differ, their cost, and their scores."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.inspect.curves import Curves, distinct_names, training_picture
 from addnorm.lab.markup import finite, plain
-from addnorm.lab.matching import flops_per_token
-from addnorm.lab.training import stretches
+from addnorm.lab.studies.matching import flops_per_token
+from addnorm.lab.studies.worker import training_times
 from addnorm.runs.build import count_parameters
 from addnorm.runs.differences import differences
 from addnorm.runs.folder import is_run, read_settings
@@ -30,13 +30,14 @@ PICTURES = ("curves.png", "curves.svg")
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a run. `seconds` is recorded for a cell of a study, without breaks; of any
-    other run it is from its first file to its last step, breaks included,
-    and that of copying for a copy; `weights` says how they are quantised.
+    """The facts of a run that a comparison shows.
 
-    `damaged` is how many lines of its log could not be read: the other figures are without them.
-    `flops` is that of a forward pass for each token, None where the data are not at hand; `best`
-    and `last` are validation scores by name, `best` of the metric that selects the weights.
+    `seconds` is recorded for a cell of a study, without breaks; for any other run it is the time
+    from its first file to its last step, breaks included, or that of copying for a copy. `weights`
+    is how they are quantised. `damaged` is the number of lines of its log that could not be read;
+    the other figures leave them out. `flops` is that of a forward pass per token, None if the data
+    are not available. `best` and `last` are validation scores by name, `best` of the metric that
+    selects the weights.
     """
 
     name: str
@@ -52,7 +53,8 @@ class Facts:
     best_step: int | None
     last: Mapping[str, float] = field(default_factory=dict[str, float])
     measured_with: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What the last validation was measured with, by metric; `best` is among those like it."""
+    """How the last validation was measured, by metric; `best` is of those measured in the same way.
+    """
     weights: str = "float32"
     damaged: int = 0
 
@@ -66,9 +68,9 @@ class Comparison:
 
 
 def compare(folders: Sequence[Path]) -> Comparison:
-    """Compare runs, finished or not. Raises `InputError` for a folder that is none.
+    """Compare runs, finished or not.
 
-    Runs of different tasks are not comparable, and refused.
+    Raises `InputError` for a folder that is not a run, and for runs of different tasks.
     """
     unique = list({folder.resolve(): folder for folder in folders}.values())
     for folder in unique:
@@ -77,23 +79,23 @@ def compare(folders: Sequence[Path]) -> Comparison:
             raise InputError(f"{folder}: not a run folder: {lacks}")
     if len(unique) < 2:
         raise InputError("compare needs two runs or more: `addnorm compare runs/a runs/b`")
-    saved = [read_settings(folder) for folder in unique]
-    tasks = {task_of(one.recipe): folder for one, folder in zip(saved, unique, strict=True)}
+    recipes = [read_settings(folder).recipe for folder in unique]
+    tasks = {task_of(recipe): folder for recipe, folder in zip(recipes, unique, strict=True)}
     if len(tasks) > 1:
-        (one, here), (other, there), *_ = tasks.items()
-        raise InputError(f"{here} is for {one}, {there} for {other}: nothing to compare")
+        (task, folder), (other_task, other), *_ = tasks.items()
+        raise InputError(f"{folder} is for {task}, {other} for {other_task}: nothing to compare")
     names = distinct_names(unique)
     facts = [_facts(folder, name) for folder, name in zip(unique, names, strict=True)]
-    return Comparison(runs=facts, fields=_fields([one.recipe for one in saved]))
+    return Comparison(runs=facts, fields=_fields(recipes))
 
 
 def _fields(recipes: Sequence[Recipe]) -> dict[str, list[Any]]:
     """The fields in which any recipe differs from the first, with the value of each."""
-    first, found = recipes[0], dict[str, list[Any]]()
+    first, fields = recipes[0], dict[str, list[Any]]()
     for index, recipe in enumerate(recipes):
         for name, (old, new) in differences(first, recipe).items():
-            found.setdefault(name, [old] * len(recipes))[index] = new
-    return found
+            fields.setdefault(name, [old] * len(recipes))[index] = new
+    return fields
 
 
 def _facts(folder: Path, name: str) -> Facts:
@@ -142,8 +144,8 @@ def _flops(recipe: Recipe) -> float | None:
 
 
 def _seconds(folder: Path) -> float | None:
-    """From the first file of a run to its last step; of a cell of a study, without breaks."""
-    if times := stretches(folder):
+    """The time from the first file of a run to its last step; of a study's cell, without breaks."""
+    if times := training_times(folder):
         return sum(times)
     first, last = folder / "machine.json", folder / "metrics.jsonl"
     if not (first.is_file() and last.is_file()):
@@ -151,12 +153,12 @@ def _seconds(folder: Path) -> float | None:
     return max(0.0, last.stat().st_mtime - first.stat().st_mtime)
 
 
-def rows(found: Comparison) -> list[tuple[str, list[str]]]:
-    """The table: what a row is about, and a cell for each run."""
-    runs = found.runs
+def rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
+    """The rows of the table: a name, and a cell for each run."""
+    runs = comparison.runs
     metric = runs[0].metric if len({run.metric for run in runs}) == 1 else ""
     facts: list[tuple[str, list[str]]] = [
-        *((name, [_value(one) for one in values]) for name, values in found.fields.items()),
+        *((name, list(map(_value, values))) for name, values in comparison.fields.items()),
         ("parameters", [f"{run.parameters:,}" for run in runs]),
         ("FLOP per token", [_number(run.flops) for run in runs]),
         ("steps", [f"{run.steps:,}" for run in runs]),
@@ -166,7 +168,7 @@ def rows(found: Comparison) -> list[tuple[str, list[str]]]:
         (f"best {metric}" if metric else "best", [_best(run, named=not metric) for run in runs]),
     ]
     if len({run.weights for run in runs}) > 1:
-        facts.insert(len(found.fields), ("weights", [run.weights for run in runs]))
+        facts.insert(len(comparison.fields), ("weights", [run.weights for run in runs]))
     if any(run.damaged for run in runs):
         facts.append(("lines of the log left out, damaged", [f"{run.damaged:,}" for run in runs]))
     names = dict.fromkeys(name for run in runs for name in run.last)
@@ -205,36 +207,38 @@ def _duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def comparison_table(found: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
     """The table for a terminal."""
-    names = ["", *(escape(run.name) for run in found.runs)]
+    names = ["", *(escape(run.name) for run in comparison.runs)]
     table = Table(*(Column(name, overflow="fold") for name in names))
-    for index, (name, cells) in enumerate(rows(found)):
-        table.add_row(escape(name), *map(escape, cells), end_section=index + 1 == len(found.fields))
+    for number, (name, cells) in enumerate(rows(comparison), 1):
+        last = number == len(comparison.fields)
+        table.add_row(escape(name), *map(escape, cells), end_section=last)
     return table
 
 
-def comparison_markdown(found: Comparison) -> str:
+def comparison_markdown(comparison: Comparison) -> str:
     """The table as Markdown."""
-    lines = [["", *(plain(run.name) for run in found.runs)], ["---", *("---:" for _ in found.runs)]]
-    lines += [[plain(name), *map(plain, cells)] for name, cells in rows(found)]
+    runs = comparison.runs
+    lines = [["", *(plain(run.name) for run in runs)], ["---", *("---:" for _ in runs)]]
+    lines += [[plain(name), *map(plain, cells)] for name, cells in rows(comparison)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def write_comparison(found: Comparison, out: Path) -> list[Path]:
+def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
     """Write the table as Markdown and JSON, and the learning curves as PNG and SVG.
 
-    Returns the paths; there are no pictures where a run has no steps, and earlier ones are deleted.
+    Returns the paths. If a run has no steps there are no pictures, and earlier ones are deleted.
     """
     out.mkdir(parents=True, exist_ok=True)
     for name in PICTURES:
         (out / name).unlink(missing_ok=True)
-    atomic_write(out / TEXTS[0], comparison_markdown(found))
-    tree = json.dumps(finite(asdict(found)), indent=1, ensure_ascii=False, default=str)
+    atomic_write(out / TEXTS[0], comparison_markdown(comparison))
+    tree = json.dumps(finite(asdict(comparison)), indent=1, ensure_ascii=False, default=str)
     atomic_write(out / TEXTS[1], tree)
     written = [out / name for name in TEXTS]
     try:
-        curves = [Curves.of(Path(run.folder), run.name) for run in found.runs]
+        curves = [Curves.of(Path(run.folder), run.name) for run in comparison.runs]
     except InputError:
         return written
     for name in PICTURES:

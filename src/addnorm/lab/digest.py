@@ -157,8 +157,8 @@ def code_digest() -> str:
     for file in sorted(here.parent.rglob("*.py")):
         part = file.relative_to(here.parent).parts[0]
         if part not in ("bench", "cli", "demo", "lab") or file in (
-            here / "training.py",
-            here / "cell.py",
+            here / "studies" / "cell.py",
+            here / "studies" / "worker.py",
         ):
             total.update(file.read_bytes())
     return f"{version('addnorm')} {total.hexdigest()}"

@@ -1,4 +1,7 @@
-"""Where the cells of a study run: processes of this machine, or workers of a Dask cluster."""
+"""Where cells run, and how far they are: processes of this machine, or a Dask cluster.
+
+Pools import this file before their threads are set, so it imports no torch.
+"""
 
 import multiprocessing
 import os
@@ -10,10 +13,61 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from addnorm.errors import InputError, Interrupted
+from addnorm.processor import cores
 
 TRIES = 3
 """How often a cell may lose its process before it is given up."""
+
+AT_ONCE = 64
+"""The number of cells that a cluster gets at once, which hands them out to its workers."""
+
+Watch = Callable[[int, int, str], None]
+"""Called with the number of finished cells, the number of all, and the name of the last one."""
+
+
+def workers(processes: int | None, threads: int = 1, scheduler: str | None = None) -> int:
+    """How many cells are trained at once, with this many threads each.
+
+    Raises `InputError` for more threads than there are cores.
+    """
+    for name, n in (("threads", threads), ("processes", processes)):
+        if n is not None and n < 1:
+            raise InputError(f"`{name} = {n}`: must be at least 1")
+    if scheduler is not None:
+        return processes or AT_ONCE
+    n_cores = cores()
+    most = max(1, n_cores // threads)
+    if threads > n_cores:
+        raise InputError(f"`threads = {threads}`: this machine has {n_cores} cores")
+    if processes is not None and processes > most:
+        each = f" of {threads} threads each" if threads > 1 else ""
+        raise InputError(
+            f"`processes = {processes}`{each}: this machine has {n_cores} cores, so at most {most}"
+        )
+    return processes or most
+
+
+@contextmanager
+def progress_bar(console: Console, total: int) -> Generator[Watch]:
+    """Show a bar of the finished cells while they run, and the time that is left.
+
+    Where Ctrl-C stops them, prints how to resume and raises `KeyboardInterrupt`.
+    """
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    task = bar.add_task("starting", total=total)
+    try:
+        with bar:
+            yield lambda done, total, name: bar.update(
+                task, completed=done, total=total, description=name
+            )
+    except (KeyboardInterrupt, Interrupted):
+        console.out("stopped: everything so far is saved, and the same command resumes it")
+        raise KeyboardInterrupt from None
 
 
 @runtime_checkable
@@ -24,34 +78,34 @@ class Executor(Protocol):
 
 
 @contextmanager
-def processes(n: int) -> Generator[Callable[[], Executor]]:
-    """A maker of pools of `n` processes of this machine; all end with the block.
+def processes(n: int, threads: int = 1) -> Generator[Callable[[], Executor]]:
+    """A maker of pools of `n` processes with `threads` threads each, which end with the block.
 
-    When one of a pool is killed, for want of memory or by hand, the pool is of no use any more, and
-    the maker gives another.
+    When a process is killed, because memory is short or by hand, its pool can no longer be used,
+    and the maker gives another.
     """
     context = multiprocessing.get_context("spawn")
-    made: list[ProcessPoolExecutor] = []
+    pools: list[ProcessPoolExecutor] = []
 
     def make() -> Executor:
-        for broken in made:
+        for broken in pools:
             broken.shutdown(wait=False, cancel_futures=True)
-        pool = _Pool(n, mp_context=context, initializer=_end_with_parent)
-        made[:] = [pool]
+        pool = _Pool(n, mp_context=context, initializer=_begin, initargs=(threads,))
+        pools[:] = [pool]
         return pool
 
     try:
         yield make
     finally:
-        for pool in made:
+        for pool in pools:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Pool(ProcessPoolExecutor):
-    """Processes that Ctrl-C ends while they work, as it does the one that waits for them.
+    """Processes that Ctrl-C ends while they work, like the process that waits for them.
 
-    One that were interrupted while it starts would show a traceback: a process starts with the
-    signal blocked, which is delivered when its first job begins.
+    A process interrupted while it starts would show a traceback, so each starts with the signal
+    blocked; it is delivered when the first job begins.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
@@ -66,7 +120,7 @@ _interrupted: list[BaseException] = []
 
 
 def _interruptible(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Call a function that Ctrl-C ends, in a process that begins no other after one."""
+    """Call a function that Ctrl-C ends, after which this process starts no other."""
     if _interrupted:
         raise _interrupted[0]
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -80,8 +134,10 @@ def _interruptible(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it ends, for any reason."""
+def _begin(threads: int) -> None:
+    """Set the threads of libraries that are imported later; end this process with its parent."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -96,8 +152,8 @@ def _end_with_parent() -> None:
 def cluster(address: str) -> Generator[Callable[[], Executor]]:
     """A maker of executors on the Dask scheduler at an address such as `tcp://host:8786`.
 
-    The cells of a lost worker are done again by another. Raises `InputError` where nobody answers,
-    or dask is not installed.
+    Another worker repeats the cells of a lost one. Raises `InputError` if no scheduler answers, or
+    dask is not installed.
     """
     try:
         from distributed import Client  # pyright: ignore[reportMissingImports]
@@ -120,11 +176,11 @@ def outcomes(
     at_once: int,
     names: Sequence[str] = (),
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each job and its result, as soon as it is there.
+    """Yield the number of each job with its result, in the order in which they finish.
 
-    At most `at_once` are handed out at a time, in the order of the jobs. A job whose process was
-    killed is done again, `TRIES` times in all; the message for one that is given up has its name.
-    Raises what a job raises, after which no more begin.
+    At most `at_once` run at a time, and they start in the order of the jobs. A job whose process
+    was killed is repeated, `TRIES` times in all; the message about one that is given up has its
+    name. Raises what a job raises, after which no other starts.
     """
     waiting, tries = list(enumerate(jobs))[::-1], [0] * len(jobs)
     running: dict[Future[Any], int] = {}
@@ -153,9 +209,9 @@ def outcomes(
 
 
 def _result(future: Future[Any], index: int, names: Sequence[str]) -> Any:
-    """What a job gave; a person's mistake has the name of the job.
+    """The result of a job; the message about wrong input has the name of the job.
 
-    Dask has tried again by itself when it says that a worker was killed.
+    When Dask reports a killed worker, it has already repeated the job.
     """
     error = future.exception()
     if type(error).__name__ == "KilledWorker":
@@ -168,6 +224,6 @@ def _result(future: Future[Any], index: int, names: Sequence[str]) -> Any:
 def _given_up(index: int, names: Sequence[str]) -> InputError:
     name = names[index] if names else f"cell {index + 1}"
     return InputError(
-        f"{name}: lost its process {TRIES} times, perhaps for want of memory: fewer processes take "
-        "less. A script that calls this from Python does so below `if __name__ == '__main__':`"
+        f"{name}: lost its process {TRIES} times, perhaps because memory is short: fewer processes "
+        "take less. A script that calls this from Python does so below `if __name__ == '__main__':`"
     )

@@ -1,4 +1,4 @@
-"""Speed runs: how long a recipe takes from nothing to a stated figure, beside the record."""
+"""Speed runs: the time in which a recipe trains to a given figure, compared with the record."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import as_file, files
+from importlib.resources import as_file
 from pathlib import Path
 from statistics import fmean, median
 
@@ -17,8 +17,8 @@ from rich.table import Column, Table
 
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
-from addnorm.lab.boards import BOARDS
 from addnorm.lab.digest import sources_of
+from addnorm.lab.records import BOARDS, record_file
 from addnorm.processor import file_name, processor
 from addnorm.runs.evaluation import data_of, evaluated
 from addnorm.runs.recipe import read_recipe
@@ -35,50 +35,43 @@ class Time:
     figure: float
 
 
-def record(board: str, *, before: bool = False) -> str:
-    """The recipe that holds a record, or held it before."""
-    file = files("addnorm.lab") / "records" / f"{board}{'-before' if before else ''}.toml"
-    return file.read_text("utf-8")
-
-
 def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]:
     """The recipes to time: the record and the one before, or a new one and the record.
 
-    All are written into `folder`, beside the times, with the files that a recipe imports. Raises
+    All are written into `folder`, next to the times, with the files that a recipe imports. Raises
     `InputError` for a recipe that breaks the rules.
     """
-    texts = {"record": record(board)}
+    texts = {"record": record_file(board).read_text("utf-8")}
     if recipe is None:
-        texts["the record before"] = record(board, before=True)
+        texts["the record before"] = record_file(board, before=True).read_text("utf-8")
     else:
         check_rules(board, recipe)
         texts = {f"{recipe.stem} (yours)": recipe.read_text("utf-8"), **texts}
     folder.mkdir(parents=True, exist_ok=True)
     for file in imported(recipe) if recipe is not None else ():
         atomic_write(folder / file.name, file.read_text("utf-8"))
-    found: dict[str, Path] = {}
-    for name, text in texts.items():
-        found[name] = folder / f"{file_name(name)}.toml"
-        atomic_write(found[name], text)
-    return found
+    recipes = {name: folder / f"{file_name(name)}.toml" for name in texts}
+    for name, file in recipes.items():
+        atomic_write(file, texts[name])
+    return recipes
 
 
 def imported(recipe: Path) -> list[Path]:
-    """The files that a recipe imports, and what these import from their own folder."""
+    """The files that a recipe imports, and those that they import from their folder."""
     names = tomllib.loads(recipe.read_text("utf-8")).get("import", [])
     files = [recipe.parent / name for name in names if name.endswith(".py")]
     return [source for file in files for source in sources_of(file)]
 
 
 def check_rules(board: str, recipe: Path) -> None:
-    """Raise `InputError` for other data or another tokenizer than the record's, or a head start.
+    """Raise `InputError` for other data or another tokenizer than the record's, or trained weights.
 
-    The loss of another tokenizer is that of other tokens.
+    Losses of different tokenizers are of different tokens, and cannot be compared.
     """
     theirs = read_recipe(recipe, {}, import_parts=True)
     if theirs.train.start is not None:
-        raise InputError(f"{recipe}: train.start: a speed run begins from nothing")
-    with as_file(files("addnorm.lab") / "records" / f"{board}.toml") as file:
+        raise InputError(f"{recipe}: train.start: a speed run starts without trained weights")
+    with as_file(record_file(board)) as file:
         ours = read_recipe(file, {})
     for table in ("data", "tokenizer"):
         if getattr(theirs, table) != getattr(ours, table):
@@ -88,9 +81,9 @@ def check_rules(board: str, recipe: Path) -> None:
 def time_recipe(
     board: str, name: str, recipe: Path, seed: int, root: Path, console: Console
 ) -> Time:
-    """Train a recipe in a process of its own, then measure it; only the first is timed.
+    """Train a recipe in its own process, which is timed, and then measure it.
 
-    What an earlier run left is deleted: a time is from nothing to the end.
+    The files of an earlier run are deleted, so that the time is that of a whole training.
     """
     run = recipe.with_suffix("") / f"seed-{seed}"
     shutil.rmtree(run, ignore_errors=True)
@@ -115,30 +108,30 @@ def speedrun(
         raise InputError(f"`root = {root}`: no such folder")
     folder = out / f"{board}-{file_name(processor())}"
     recipes = contenders(board, recipe, folder)
-    found: list[Time] = []
+    times: list[Time] = []
     console.out(f"{board}: {len(recipes)} recipes in turn, each with {seeds} seeds")
     for seed in range(1, seeds + 1):
         for name, file in recipes.items():
-            found.append(time_recipe(board, name, file, seed, root, console))
-            kept = {"board": asdict(BOARDS[board]), "runs": [asdict(one) for one in found]}
-            atomic_write(folder / "times.json", json.dumps({"on": processor(), **kept}, indent=1))
-    return times_table(board, found)
+            times.append(time_recipe(board, name, file, seed, root, console))
+            facts = {"board": asdict(BOARDS[board]), "runs": [asdict(run) for run in times]}
+            atomic_write(folder / "times.json", json.dumps({"on": processor(), **facts}, indent=1))
+    return times_table(board, times)
 
 
-def times_table(board: str, found: Sequence[Time]) -> Table:
+def times_table(board: str, times: Sequence[Time]) -> Table:
     """Each recipe with its median time, its figures and whether each seed reached the target."""
     goal = BOARDS[board]
     sign = "≤" if goal.lower_is_better else "≥"
     names = "seconds", "each", f"{goal.metric} {sign} {goal.target:g}", "reached"
     table = Table(Column("recipe", overflow="fold"), *names)
-    for name in dict.fromkeys(one.recipe for one in found):
-        some = [one for one in found if one.recipe == name]
-        reached = sum(goal.reached(one.figure) for one in some)
+    for name in dict.fromkeys(run.recipe for run in times):
+        runs = [run for run in times if run.recipe == name]
+        reached = sum(goal.reached(run.figure) for run in runs)
         table.add_row(
             name,
-            f"{median(one.seconds for one in some):,.1f}",
-            " ".join(f"{one.seconds:,.1f}" for one in some),
-            f"{fmean(one.figure for one in some):.4g}",
-            f"{reached} of {len(some)}",
+            f"{median(run.seconds for run in runs):,.1f}",
+            " ".join(f"{run.seconds:,.1f}" for run in runs),
+            f"{fmean(run.figure for run in runs):.4g}",
+            f"{reached} of {len(runs)}",
         )
     return table

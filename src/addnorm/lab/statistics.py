@@ -136,6 +136,23 @@ def p_value(p: float) -> str:
     return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
 
 
+def signed(value: float) -> str:
+    """A number with its sign and four digits."""
+    return f"{value:+.4g}".replace("-", "−")
+
+
+def with_reach(interval: Interval) -> str:
+    """A mean with half the width of its interval: `1.62 ± 0.03`."""
+    reach = interval.high - interval.mean
+    return f"{interval.mean:.5g}" + (f" ± {reach:.2g}" if math.isfinite(reach) else "")
+
+
+def bounds(interval: Interval) -> str:
+    """The ends of an interval; a dash for an infinite one."""
+    low, high = interval.low, interval.high
+    return "–" if math.isinf(low) else f"{signed(low)} … {signed(high)}"
+
+
 def effect_size(values: Sequence[float]) -> float:
     """The mean in units of the standard deviation; not a number for fewer than two values."""
     if len(values) < 2:

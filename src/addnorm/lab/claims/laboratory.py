@@ -1,0 +1,313 @@
+"""Running the claims: each cell with each seed, in processes, saved in a line when it ends."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from os import SEEK_END
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from rich.console import Console
+
+from addnorm.errors import InputError
+from addnorm.lab.claims import CLAIMS, claim_called, claims_called
+from addnorm.lab.claims.claim import SEEDS, Results, Row, Settings, Size
+from addnorm.lab.claims.tasks import MADE
+from addnorm.lab.digest import code_digest, digest_of_file
+from addnorm.lab.executor import Watch, outcomes, processes, progress_bar
+from addnorm.processor import processor
+
+NATURAL = ("tinyshakespeare/input.txt", "multi30k/train.de.gz")
+"""Texts of natural language below the root of the data: plays, and German image captions."""
+
+ALONE = "alone"
+"""The mark of a cell that measures time, while which nothing else may run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A cell of a claim with one seed."""
+
+    claim: str
+    size: Size
+    task: str
+    settings: Settings
+    seed: int
+
+
+def jobs_of(names: Sequence[str], size: Size, root: Path | None = None) -> list[Job]:
+    """All cells of some claims, seed by seed; with data below `root`, on natural language as well.
+
+    Raises `InputError` for a claim that does not exist, or if `root` has none of the data.
+    """
+    files = [] if root is None else natural_files(root)
+    jobs: list[Job] = []
+    for name in claims_called(names):
+        claim = claim_called(name)
+        tasks = [MADE, *(map(str, files) if claim.natural else ())]
+        jobs += [
+            Job(claim=name, size=size, task=task_name(task), settings=settings, seed=seed)
+            for task in tasks
+            for seed in range(1, SEEDS[size] + 1)
+            for settings in claim.cells(size, task)
+        ]
+    return jobs
+
+
+def natural_files(root: Path) -> list[Path]:
+    """The files of natural language below `root`. Raises `InputError` if there are none."""
+    files = [root / name for name in NATURAL]
+    if not any(file.is_file() for file in files):
+        raise InputError(f"`root`: neither {files[0]} nor {files[1]} is there")
+    return [file for file in files if file.is_file()]
+
+
+def task_name(task: str) -> str:
+    """The name of a task in result files: the folder of its text, without the rest of the path."""
+    return task if task == MADE else Path(task).parent.name
+
+
+def run_job(job: Job) -> list[Row]:
+    """Measure a cell, in a process with one thread."""
+    torch.set_num_threads(1)
+    return list(claim_called(job.claim).measure(job.settings, job.seed))
+
+
+def timed_job(job: Job) -> tuple[list[Row], float]:
+    """Measure a cell; also return the seconds that it took."""
+    begun = time.perf_counter()
+    rows = run_job(job)
+    return rows, time.perf_counter() - begun
+
+
+def left_of(jobs: Sequence[Job], folder: Path) -> list[Job]:
+    """The cells without figures in `folder`."""
+    digests = {name: {line["digest"] for line in lines_of(folder, name)} for name in CLAIMS}
+    return [job for job in jobs if digest_of(job) not in digests[job.claim]]
+
+
+def run_claims(jobs: Sequence[Job], folder: Path, at_once: int, watch: Watch) -> None:
+    """Measure the cells without figures in `folder`; those that measure time last, one by one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    left = left_of(jobs, folder)
+    together = [job for job in left if not job.settings.get(ALONE)]
+    alone = [job for job in left if job.settings.get(ALONE)]
+    done = len(jobs) - len(left)
+    for some, n in ((together, at_once), (alone, 1)):
+        with processes(n) as make:
+            for index, (rows, seconds) in outcomes(make, timed_job, some, n) if some else ():
+                _keep(folder, some[index], rows, seconds)
+                done += 1
+                watch(done, len(jobs), some[index].claim)
+
+
+def run_with_progress(jobs: Sequence[Job], folder: Path, at_once: int, console: Console) -> None:
+    """Run claims with a plan and a bar on a console. Raises `KeyboardInterrupt` when stopped."""
+    cells, left = (
+        [(job.claim, job.task) for job in some] for some in (jobs, left_of(jobs, folder))
+    )
+    console.out(plan(jobs[0].size, cells, left, at_once))
+    with progress_bar(console, len(jobs)) as watch:
+        run_claims(jobs, folder, at_once, watch)
+
+
+def has_figures(folder: Path) -> bool:
+    """Whether a folder has figures of any claim."""
+    return any(lines_of(folder, name) for name in CLAIMS)
+
+
+def _keep(folder: Path, job: Job, rows: Iterable[Row], seconds: float | None = None) -> None:
+    line: Mapping[str, Any] = {
+        "digest": digest_of(job),
+        "size": job.size,
+        "task": job.task,
+        "seed": job.seed,
+        "machine": machine(),
+        "settings": {**job.settings, **({"task": job.task} if "task" in job.settings else {})},
+        "rows": list(rows),
+        "seconds": None if seconds is None else round(seconds, 2),
+    }
+    with (folder / f"{job.claim}.jsonl").open("ab+") as file:
+        cut = file.tell() and file.seek(-1, SEEK_END) and file.read() != b"\n"
+        file.write((b"\n" if cut else b"") + json.dumps(line).encode() + b"\n")
+
+
+def digest_of(job: Job) -> str:
+    """The digest of everything that a cell's result depends on, with its data and the code."""
+    task = job.settings.get("task", MADE)
+    facts = {
+        "settings": {**job.settings, "task": job.task},
+        "data": "" if task == MADE else digest_of_file(Path(task)),
+        "seed": job.seed,
+        "size": job.size,
+        "code": [code_digest(), claim_digest(job.claim)],
+        "machine": machine(),
+    }
+    return xxhash.xxh3_64(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def machine() -> str:
+    """The processor and the version of torch, on which the last bits depend."""
+    return f"{processor()}; torch {torch.__version__}"
+
+
+@cache
+def claim_digest(name: str) -> str:
+    """The digest of a claim's module and of the modules that all claims share."""
+    here = Path(__file__).parent
+    total = xxhash.xxh3_64()
+    for module in ("claim", "tasks", "learning", name):
+        total.update((here / f"{module}.py").read_bytes())
+    return total.hexdigest()
+
+
+KEYS = {"digest", "size", "task", "seed", "machine", "settings", "rows"}
+"""The fields of a line; old lines lack `seconds`, the time that the cell took."""
+
+SIZES: Sequence[Size] = ("quick", "full", "night")
+
+
+def lines_of(folder: Path, claim: str) -> list[Mapping[str, Any]]:
+    """The lines of a claim's figures; damaged lines are skipped."""
+    file = folder / f"{claim}.jsonl"
+    lines: list[Mapping[str, Any]] = []
+    for text in file.read_bytes().splitlines() if file.is_file() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and line.keys() >= KEYS and _are_rows(line["rows"]):
+            lines.append(line)
+    return lines
+
+
+def _are_rows(rows: Any) -> bool:
+    """Whether these are rows of panel, series, place and number."""
+    kinds = (str, str, int | float | str, int | float)
+    return isinstance(rows, list) and all(
+        isinstance(row, list) and len(row) == len(kinds) and all(map(isinstance, row, kinds))
+        for row in rows
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The figures of a claim at one size and on one task."""
+
+    size: Size
+    task: str
+    results: Results
+    n_seeds: int
+    left: int
+    """The number of cells that are not measured yet."""
+    machines: Sequence[str]
+
+
+def measured(folder: Path, claim: str) -> list[Measured]:
+    """The figures of a claim by task: of the largest complete size, or else of the largest."""
+    lines = lines_of(folder, claim)
+    by_task: list[Measured] = []
+    for task in dict.fromkeys(line["task"] for line in lines):
+        sizes = [
+            _measured(claim, size, task, some)
+            for size in reversed(SIZES)
+            if (some := [line for line in lines if (line["size"], line["task"]) == (size, task)])
+        ]
+        sizes = [size for size in sizes if size.n_seeds]
+        by_task += [*(size for size in sizes if not size.left), *sizes][:1]
+    return by_task
+
+
+def _measured(claim: str, size: Size, task: str, lines: Sequence[Mapping[str, Any]]) -> Measured:
+    """The figures in the lines of one size and task; of a cell, the latest line counts."""
+    cells = {json.dumps([line["settings"], line["seed"]], sort_keys=True): line for line in lines}
+    keys = [
+        json.dumps([settings, seed], sort_keys=True)
+        for settings in claim_called(claim).cells(size, task)
+        for seed in range(1, SEEDS[size] + 1)
+    ]
+    here = [cells[key] for key in keys if key in cells]
+    return Measured(
+        size=size,
+        task=task,
+        results=Results((line["seed"], Row(*row)) for line in here for row in line["rows"]),
+        n_seeds=len({line["seed"] for line in here}),
+        left=len(keys) - len(here),
+        machines=sorted({line["machine"] for line in here}),
+    )
+
+
+HOURS: Mapping[Size, Mapping[str, float]] = {
+    "quick": {
+        "extrapolation": 0.03,
+        "word_order": 0.02,
+        "warmup": 0.08,
+        "norms": 0.06,
+        "score_scale": 0.02,
+        "heads": 0.03,
+        "distance": 0.04,
+        "residuals": 0.02,
+        "rmsnorm": 0.01,
+        "cache": 0.01,
+    },
+    "full": {
+        "extrapolation": 0.42,
+        "word_order": 0.12,
+        "warmup": 1.06,
+        "norms": 0.49,
+        "score_scale": 0.36,
+        "heads": 0.32,
+        "distance": 1.25,
+        "residuals": 0.22,
+        "rmsnorm": 0.14,
+        "cache": 0.35,
+    },
+    "night": {
+        "extrapolation": 0.83,
+        "word_order": 0.41,
+        "warmup": 6.32,
+        "norms": 0.88,
+        "score_scale": 1.23,
+        "heads": 0.63,
+        "distance": 2.85,
+        "residuals": 1.11,
+        "rmsnorm": 0.30,
+        "cache": 0.37,
+    },
+}
+"""The hours of one core that all seeds of a claim take on one kind of data.
+
+For `full`, a few steps of every cell were timed, and the sum was scaled to the time that the claims
+took; `quick` and `night` follow from these by steps, layers and lengths.
+"""
+
+
+def plan(
+    size: Size, cells: Sequence[tuple[str, str]], left: Sequence[tuple[str, str]], n: int
+) -> str:
+    """The number of cells that are left to measure, and the estimated time with `n` processes.
+
+    `cells` has the claim and the data of each cell.
+    """
+    done = len(cells) - len(left)
+    number = f"{len(cells):,} cell{'s' if len(cells) > 1 else ''}"
+    number += f", {done:,} of them measured already" if done else ""
+    if not left:
+        return f"{number}: nothing is left to measure"
+    of_all, of_left = Counter(cells), Counter(left)
+    hours = sum(HOURS[size][key[0]] * of_left[key] / of_all[key] for key in of_left)
+    busy = f", {_time(hours)} of one core" if n > 1 else ""
+    return f"{number}: about {_time(hours / n)} with {n} at once{busy}"
+
+
+def _time(hours: float) -> str:
+    minutes = max(1, round(60 * hours))
+    if hours >= 1.5:
+        return f"{hours:.1f} hours"
+    return f"{minutes} minute{'s' if minutes > 1 else ''}"

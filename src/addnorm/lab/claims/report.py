@@ -1,0 +1,307 @@
+"""The report of the claims: for each, a page in two languages with verdict, tables and picture."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+
+from addnorm.atomic import atomic_write
+from addnorm.inspect.curves import COLORS
+from addnorm.inspect.pictures import FAINT, INK, Axes, Lettering, blank_figure, finished, log_scale
+from addnorm.lab.claims import CLAIMS, claim_called
+from addnorm.lab.claims.claim import Both, Claim, Finding, Panel, Results, Word, verdict
+from addnorm.lab.claims.laboratory import Measured, measured
+from addnorm.lab.claims.tasks import MADE
+from addnorm.lab.markup import Language, page, plain
+from addnorm.lab.statistics import Interval, with_reach
+
+LINKS = re.compile(r"\[([^]]*)\]\([^)]*\.md\)")
+"""Links to the pages of single claims, which the HTML page includes."""
+
+MOST_TICKS = 8
+"""The most places of which each has a tick on the axis."""
+
+MOST_COLUMNS, FEW_COLUMNS = 13, 9
+"""The most columns of a table; of more places, it has a few."""
+
+LETTERS = 40
+"""The length of a line of an axis label; longer labels are wrapped."""
+
+SUFFIX: Mapping[Language, str] = {"en": ".md", "zh": ".zh-CN.md"}
+
+
+def write_claims_report(folder: Path) -> list[Path]:
+    """Write a page for each claim that has figures, in both languages, and a page of all of them.
+
+    Returns the files.
+    """
+    claims = {name: figures for name in CLAIMS if (figures := measured(folder, name))}
+    for name, figures in claims.items():
+        for of_task in figures:
+            picture = folder / picture_name(name, of_task.task)
+            claim_picture(claim_called(name), of_task.results, picture)
+    files: dict[Path, str] = {}
+    whole: dict[Language, str] = {}
+    for language, suffix in SUFFIX.items():
+        first = overview(claims, language)
+        pages = {name: claim_page(name, claims[name], language) for name in claims}
+        files |= {folder / f"{name}{suffix}": text for name, text in pages.items()}
+        files[folder / f"README{suffix}"] = first
+        whole[language] = "\n".join([LINKS.sub(r"\1", first), *pages.values()])
+    files[folder / "report.html"] = page(WORDS["en"]["title"], whole, folder)
+    for file, text in files.items():
+        atomic_write(file, text)
+    return list(files)
+
+
+def picture_name(name: str, task: str) -> str:
+    """The file name of a claim's picture, without its suffix."""
+    return name if task == MADE else f"{name}-{task}"
+
+
+HEAD_RULE = "|---:|---|---|---|---:|---|"
+
+
+def overview(claims: Mapping[str, Sequence[Measured]], language: Language) -> str:
+    """A table of all claims, with the verdict on each kind of data."""
+    words = WORDS[language]
+    lines = [f"# {words['title']}", "", words["intro"], "", words["head"], HEAD_RULE]
+    for number, name in enumerate(CLAIMS, 1):
+        claim = claim_called(name)
+        title = _of(claim.title, language)
+        if name not in claims:
+            lines.append(f"| {number} | {title} | – | – | – | {words['none']} |")
+            continue
+        for of_task in claims[name]:
+            findings = findings_of(claim, of_task)
+            link = f"[{title}]({name}{SUFFIX[language]})"
+            n = sum(finding.word == "supported" for finding in findings)
+            parts = words["parts"].format(n=n, of=len(findings))
+            word = words[verdict(findings)]
+            data, size = data_name(of_task, words), words[of_task.size]
+            cells = (link, data, size, str(of_task.n_seeds))
+            lines.append(f"| {number} | {' | '.join(cells)} | **{word}** ({parts}) |")
+    machines = _machines(of_task for figures in claims.values() for of_task in figures)
+    return "\n".join([*lines, "", machines, ""])
+
+
+def data_name(figures: Measured, words: Mapping[str, str]) -> str:
+    """The name of the data that the models learned."""
+    return words["made"] if figures.task == MADE else plain(figures.task)
+
+
+def findings_of(claim: Claim, figures: Measured) -> Sequence[Finding]:
+    """The parts of the verdict; a single one, undecided, while cells are missing."""
+    if figures.left:
+        left = Both(*(WORDS[language]["left"].format(n=figures.left) for language in SUFFIX))
+        return [Finding("undecided", left)]
+    return claim.judge(figures.results)
+
+
+def claim_page(name: str, by_task: Sequence[Measured], language: Language) -> str:
+    """The page of one claim."""
+    words, claim = WORDS[language], claim_called(name)
+    lines = [
+        f"# {_of(claim.title, language)}",
+        "",
+        f"**{words['said']}** {_of(claim.said, language)}",
+        "",
+        f"**{words['literature']}** {_of(claim.literature, language)}",
+        "",
+        f"**{words['predicted']}** {_of(claim.predicted, language)}",
+        "",
+        f"**{words['rule']}** {_of(claim.rule, language)}",
+        "",
+    ]
+    for figures in by_task:
+        findings, data = findings_of(claim, figures), data_name(figures, words)
+        lines += [
+            words["section"].format(data=data, verdict=words[verdict(findings)]),
+            "",
+            *(f"- **{words[part.word]}** {_of(part.text, language)}" for part in findings),
+            "",
+            agreement(claim.literature_finds, verdict(findings), words),
+            "",
+            f"![{_of(claim.title, language)}]({picture_name(name, figures.task)}.svg)",
+            "",
+        ]
+        for key, panel in claim.panels.items():
+            if figures.results.series(key):
+                lines += [*table(figures.results, key, panel, language), ""]
+        lines += [words["seeds"].format(n=figures.n_seeds, size=words[figures.size]), ""]
+    return "\n".join([*lines, f"`addnorm lab run {name}` · {_machines(by_task)}", ""])
+
+
+def agreement(literature: Word, here: Word, words: Mapping[str, str]) -> str:
+    """A sentence that compares the verdict with the one that follows from the literature."""
+    if literature == "undecided":
+        return words["open"]
+    form = words["same" if literature == here else "other"]
+    return form.format(literature=words[literature], here=words[here])
+
+
+def _machines(figures: Iterable[Measured]) -> str:
+    machines = dict.fromkeys(machine for of_task in figures for machine in of_task.machines)
+    return " · ".join(map(plain, machines))
+
+
+def _columns(xs: Sequence[float | str]) -> Sequence[float | str]:
+    """The places that have a column: all, or a few if the table would be too wide."""
+    if len(xs) <= MOST_COLUMNS:
+        return xs
+    last = len(xs) - 1
+    return [xs[round(i * last / (FEW_COLUMNS - 1))] for i in range(FEW_COLUMNS)]
+
+
+def table(results: Results, key: str, panel: Panel, language: Language) -> list[str]:
+    """A panel as a table: series down, places across; mean and half the 95 % interval."""
+    xs = _columns(results.xs(key))
+    lines = [
+        f"*{_of(panel.y, language)}*",
+        "",
+        f"| {_of(panel.x, language)} | {' | '.join(_place(x) for x in xs)} |",
+        "|---|" + "---:|" * len(xs),
+    ]
+    for series in results.series(key):
+        here = results.xs(key, series)
+        values = [with_reach(results.mean(key, series, x)) if x in here else "–" for x in xs]
+        lines.append(f"| {plain(series)} | {' | '.join(values)} |")
+    return lines
+
+
+def _place(x: float | str) -> str:
+    return plain(x) if isinstance(x, str) else f"{x:,.4g}" if x >= 0.01 or not x else f"{x:.2g}"
+
+
+def _of(both: Both, language: Language) -> str:
+    return getattr(both, language)
+
+
+def claim_picture(claim: Claim, results: Results, file: Path) -> None:
+    """Draw all panels of a claim as SVG and PNG; bands and whiskers are 95 % intervals."""
+    panels = {key: panel for key, panel in claim.panels.items() if results.series(key)}
+    rows = math.ceil(len(panels) / 2)
+    width = 5.2 * min(2, len(panels)) + 0.6
+    figure = blank_figure(width, 3.6 * max(1, rows))
+    named = dict.fromkeys(series for key in panels for series in results.series(key))
+    colors = dict(zip(named, COLORS * 8, strict=False))
+    for index, (key, panel) in enumerate(panels.items(), 1):
+        ax = figure.add_subplot(max(1, rows), min(2, len(panels)), index)
+        if any(isinstance(x, str) for x in results.xs(key)):
+            _bars(ax, results, key)
+            ax.set_xlabel(panel.y.en, color=INK, fontsize=9)
+        else:
+            _lines(ax, results, key, panel, colors)
+            ax.set_xlabel(panel.x.en, color=INK, fontsize=9)
+            ax.set_ylabel(fill(panel.y.en, LETTERS), color=INK, fontsize=9)
+        ax.tick_params(colors=FAINT, labelsize=8, length=2)
+        ax.spines[["top", "right"]].set_visible(False)
+    lettering = Lettering.of([claim.title.en])
+    for suffix in (".svg", ".png"):
+        finished(figure, claim.title.en, lettering, file.with_name(file.name + suffix))
+
+
+def _lines(ax: Axes, results: Results, key: str, panel: Panel, colors: Mapping[str, str]) -> None:
+    for series in results.series(key):
+        color = colors[series]
+        xs = [float(x) for x in results.xs(key, series)]
+        means = [results.mean(key, series, x) for x in xs]
+        ax.plot(xs, [m.mean for m in means], "o-", color=color, lw=1.4, ms=3.5, label=series)
+        if all(math.isfinite(mean.low) for mean in means):
+            _draw_intervals(ax, xs, means, color)
+    if panel.log_x:
+        ax.set_xscale("log", base=2)
+        ax.minorticks_off()
+    if len(ticks := results.xs(key)) <= MOST_TICKS:
+        ax.set_xticks([float(x) for x in ticks], [_place(x) for x in ticks])
+    means = [results.mean(key, *point) for point in _points(results, key)]
+    if panel.log_y and min(mean.mean for mean in means) > 0:
+        log_scale(ax)
+    ends = [y for mean in means for y in (mean.mean, mean.low, mean.high) if math.isfinite(y)]
+    low, high = min(ends), max(ends)
+    if not panel.log_y and high > low:
+        ax.set_ylim(low - 0.12 * (high - low), high + 0.12 * (high - low))
+    ax.grid(color="#e4e9ee", lw=0.6)
+    if len(results.series(key)) > 1:
+        ax.legend(frameon=False, fontsize=7)
+
+
+def _draw_intervals(ax: Axes, xs: Sequence[float], means: Sequence[Interval], color: str) -> None:
+    """Draw a band; or a whisker at a single place, where a band would have no width."""
+    low, high = [mean.low for mean in means], [mean.high for mean in means]
+    if len(xs) > 1:
+        ax.fill_between(xs, low, high, color=color, alpha=0.13, lw=0)
+    else:
+        ax.errorbar(xs, means[0].mean, high[0] - means[0].mean, color=color, capsize=3, alpha=0.6)
+
+
+def _points(results: Results, key: str) -> list[tuple[str, float | str]]:
+    return [(series, x) for series in results.series(key) for x in results.xs(key, series)]
+
+
+def _bars(ax: Axes, results: Results, key: str) -> None:
+    [series] = results.series(key)
+    xs = results.xs(key)
+    means = [results.mean(key, series, x) for x in xs]
+    reach = [mean.high - mean.mean if math.isfinite(mean.high) else 0.0 for mean in means]
+    ax.barh(range(len(xs)), [mean.mean for mean in means], xerr=reach, color=COLORS[0], alpha=0.85)
+    ax.set_yticks(range(len(xs)), [str(x) for x in xs])
+    ax.invert_yaxis()
+    for y, mean in enumerate(means):
+        ax.text(0, y, f" {mean.mean:.4g}", va="center", color="white", fontsize=8)
+
+
+WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "title": "Ten claims of the tutorials, measured",
+        "intro": "Each claim was written down with a prediction and a rule for its verdict before "
+        "it was measured, and every result is shown. A claim is refuted if one of its parts is, "
+        "and undecided if the 95 % interval over seeds contains the limit.",
+        "head": "| | claim | data | size | seeds | verdict |",
+        "none": "not measured",
+        "parts": "{n} of {of} parts hold",
+        "made": "Generated data",
+        "section": "## {data}: {verdict}",
+        "said": "Claim.",
+        "literature": "Literature.",
+        "same": "By the literature the claim is {literature}: the verdict here is the same.",
+        "other": "By the literature the claim is {literature}; here, at this size, it is {here}.",
+        "open": "The literature does not settle the claim by this rule.",
+        "predicted": "Our prediction.",
+        "rule": "Rule.",
+        "supported": "supported",
+        "refuted": "refuted",
+        "undecided": "undecided",
+        "left": "{n} cells are not measured yet.",
+        "quick": "quick",
+        "full": "full",
+        "night": "night",
+        "seeds": "{n} seeds ({size}); a mean with half of its 95 % interval over them.",
+    },
+    "zh": {
+        "title": "教程中的十个论断，以实验衡量",
+        "intro": "每个论断在测量之前就写下了预测与裁决规则；结果如何，便如何展示。"
+        "任何一部分被否定，论断即被否定；若种子间的 95 % 区间包含界限，则为未定。",
+        "head": "| | 论断 | 数据 | 规模 | 种子 | 裁决 |",
+        "none": "尚未测量",
+        "parts": "{of} 部分中 {n} 部分成立",
+        "made": "生成的数据",
+        "section": "## {data}：{verdict}",
+        "said": "教程的说法。",
+        "literature": "文献的说法。",
+        "same": "按文献，此论断{literature}：与这里的裁决相同。",
+        "other": "按文献，此论断{literature}；而在这里的规模下为{here}。",
+        "open": "对于这里所裁决的论断，文献没有定论。",
+        "predicted": "我们的预测。",
+        "rule": "如何裁决。",
+        "supported": "成立",
+        "refuted": "被否定",
+        "undecided": "未定",
+        "left": "还有 {n} 个格子尚未测量。",
+        "quick": "快速",
+        "full": "完整",
+        "night": "整夜",
+        "seeds": "{n} 个种子（{size}）；平均值及其种子间 95 % 区间的一半。",
+    },
+}

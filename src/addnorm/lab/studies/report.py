@@ -1,0 +1,264 @@
+"""The report of a study: Markdown in two languages, one page of HTML, JSON, and pictures."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from addnorm.atomic import atomic_write
+from addnorm.lab.markup import Language, code, finite, page, plain
+from addnorm.lab.statistics import Interval, bounds, p_value, signed, with_reach
+from addnorm.lab.studies.pictures import curves_picture, forest_picture
+from addnorm.lab.studies.study import Study
+from addnorm.lab.studies.summary import Row, Summary
+from addnorm.lab.studies.variants import short_names
+
+MARKDOWN: Mapping[Language, str] = {"en": "report.md", "zh": "report.zh-CN.md"}
+HTML = "report.html"
+JSON = "report.json"
+
+
+def write_report(study: Study, summary: Summary) -> list[Path]:
+    """Write all files of the report into the study's folder; return their paths."""
+    folder = study.folder
+    pictures = [forest_picture(summary, folder), curves_picture(study, folder)]
+    drawn = [picture for picture in pictures if picture]
+    texts: dict[Language, str] = {
+        language: markdown(study, summary, language, drawn) for language in MARKDOWN
+    }
+    for language, name in MARKDOWN.items():
+        atomic_write(folder / name, texts[language])
+    atomic_write(folder / HTML, page(title_of(study, "en"), texts, folder))
+    atomic_write(folder / JSON, json.dumps(finite(asdict(summary)), indent=1, ensure_ascii=False))
+    return [folder / name for name in (MARKDOWN["en"], MARKDOWN["zh"], HTML, JSON)]
+
+
+def title_of(study: Study, language: Language) -> str:
+    """The question of a study; by default, which of the values is best."""
+    words = WORDS[language]
+    fields = words["and"].join(short_names(list(study.settings.vary)))
+    return study.settings.question or words["question"].format(fields=fields)
+
+
+def markdown(study: Study, summary: Summary, language: Language, pictures: Sequence[str]) -> str:
+    """The report as Markdown: design, verdicts, table, pictures, and how to read the table."""
+    words = WORDS[language]
+    rows = summary.rows
+    lines = [
+        f"# {plain(title_of(study, language))}",
+        "",
+        words["design"].format(
+            variants=sum(not row.refused for row in rows),
+            seeds=_seeds(summary.n_seeds, words),
+            recipe=code(study.settings.recipe),
+            metric=summary.metric,
+            split=words["and"].join(words[split] for split in summary.splits),
+            better=words["lower" if summary.lower_is_better else "higher"],
+            first=plain(rows[0].name),
+        ),
+        "",
+        f"## {words['verdicts']}",
+        "",
+        *(f"- {line}" for row in rows for line in verdict_lines(row, summary, language)),
+        *(f"- {line}" for line in unequal_lines(study, summary, language)),
+        "",
+        f"## {words['figures']}",
+        "",
+        words["head"].format(metric=summary.metric),
+        "|---|" + "---:|" * 9,
+        *(table_line(row) for row in rows if not row.refused),
+        "",
+    ]
+    if pictures:
+        titles = (words["forest"].format(first=plain(rows[0].name)), words["curves"])
+        lines += [f"## {words['pictures']}", ""]
+        lines += [f"![{titles['curves' in picture]}]({picture})\n" for picture in pictures]
+    return "\n".join([*lines, f"## {words['reading']}", "", words["notes"], ""])
+
+
+def verdict_lines(row: Row, summary: Summary, language: Language) -> list[str]:
+    """The sentences about a variant: its verdict, and which of its cells are left out and why."""
+    words, name = WORDS[language], plain(row.name)
+    if row.refused:
+        return [words["refused_is"].format(name=name, reason=plain(row.refused))]
+    lines: list[str] = []
+    if row.dropped:
+        lines.append(words["dropped_is"].format(name=name, reason=plain(row.dropped)))
+    elif row is not summary.rows[0]:
+        lines.append(_verdict(row, summary, words))
+    if row.adjusted:
+        fields = ", ".join(code(f"{field} = {value}") for field, value in row.adjusted.items())
+        lines.append(f"**{name}** · {words['adjusted'].format(fields=fields)}")
+    for kind, n in (("diverged", row.diverged), ("missing", row.missing)):
+        if n and not row.dropped:
+            line = words[f"{kind}_is"].format(name=name, n=n, seeds=_seeds(summary.n_seeds, words))
+            lines.append(line)
+    return lines
+
+
+def unequal_lines(study: Study, summary: Summary, language: Language) -> list[str]:
+    """The warnings about differences between variants that were not to be compared."""
+    words, lines = WORDS[language], list[str]()
+    if fields := [name for name in study.settings.vary if name.startswith("data.")]:
+        named = words["and"].join(code(name) for name in fields)
+        lines.append(words["data_differ"].format(fields=named))
+    tokens = [row.tokens for row in summary.rows if row.values]
+    if tokens and min(tokens) < 0.99 * max(tokens):
+        least, most = f"{min(tokens):,}", f"{max(tokens):,}"
+        lines.append(words["tokens_differ"].format(least=least, most=most))
+    return lines
+
+
+def _verdict(row: Row, summary: Summary, words: Mapping[str, str]) -> str:
+    difference, name = row.difference, plain(row.name)
+    if difference is None:
+        first = summary.rows[0]
+        kind = "none_is" if first.values or not row.values else "first_none_is"
+        return words[kind].format(name=name, first=plain(first.name))
+    if difference.verdict == "equal":
+        return words["equal_is"].format(name=name)
+    better = summary.better(row)
+    kind = "undecided" if better is None else "better" if better else "worse"
+    needed = words["needed"].format(needed=f"{difference.needed:,}") if difference.needed else ""
+    line = words[f"{kind}_is"].format(
+        name=name,
+        metric=summary.metric,
+        difference=signed(difference.interval.mean),
+        interval=_interval_words(difference.interval, words),
+        n=_seeds(difference.interval.n, words),
+        needed=needed,
+    )
+    return line + ("" if row.bleu_p is None else words["bleu"].format(p=f"{row.bleu_p:.3f}"))
+
+
+def _seeds(n: int, words: Mapping[str, str]) -> str:
+    return words["seed" if n == 1 else "seeds"].format(n=n)
+
+
+def _interval_words(interval: Interval, words: Mapping[str, str]) -> str:
+    if math.isinf(interval.low):
+        return words["one_seed"]
+    return words["interval"].format(low=signed(interval.low), high=signed(interval.high))
+
+
+def table_line(row: Row) -> str:
+    """A line of the table, with a dash for missing values."""
+    difference = row.difference
+    cells = [
+        plain(row.name),
+        "–" if row.mean is None else with_reach(row.mean),
+        "–" if difference is None else signed(difference.interval.mean),
+        "–" if difference is None else bounds(difference.interval),
+        "–" if row.examples is None else bounds(row.examples),
+        "–" if difference is None or math.isnan(difference.effect) else _effect(difference.effect),
+        "–" if difference is None or difference.interval.n < 2 else _p(difference.adjusted),
+        f"{row.parameters:,}",
+        f"{row.tokens:,}",
+        f"{row.seconds:,.1f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _effect(effect: float) -> str:
+    return signed(round(effect, 2))
+
+
+def _p(p: float) -> str:
+    """A p-value in a table: `0.012`, or `< 0.001`."""
+    return plain(p_value(p).removeprefix("= "))
+
+
+WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "question": "Which {fields} is best?",
+        "and": " and ",
+        "valid": "validation",
+        "test": "test",
+        "design": "{variants} variants with {seeds} each, of {recipe}; the score is "
+        "{metric} on the {split} split, {better} is better. All are compared with the first, "
+        "**{first}**, seed by seed.",
+        "higher": "higher",
+        "lower": "lower",
+        "verdicts": "Results",
+        "better_is": "**{name}** is better: {metric} {difference} on average, {interval}.",
+        "worse_is": "**{name}** is worse: {metric} {difference} on average, {interval}.",
+        "equal_is": "**{name}** is equal with every seed.",
+        "undecided_is": "**{name}** is undecided at {n}: {metric} {difference} on average, "
+        "{interval}.{needed}",
+        "needed": " If that is the true difference, {needed} seeds would decide it in 80 of 100 "
+        "studies.",
+        "interval": "95 % interval {low} to {high}",
+        "one_seed": "no interval with a single seed",
+        "none_is": "**{name}** has no figure to compare.",
+        "first_none_is": "**{name}** cannot be compared: **{first}**, the first, has no figure.",
+        "tokens_differ": "The variants did not see the same number of tokens: {least} to {most}. "
+        "That may be the cause of a difference.",
+        "data_differ": "{fields} changes the data: figures of different examples are compared.",
+        "refused_is": "**{name}** was refused before anything ran: {reason}",
+        "dropped_is": "**{name}** was dropped early: {reason}.",
+        "diverged_is": "**{name}** met NaN or an infinite number with {n} of {seeds}; only the "
+        "others are compared.",
+        "missing_is": "**{name}** is not finished with {n} of {seeds}.",
+        "seed": "1 seed",
+        "seeds": "{n} seeds",
+        "figures": "Figures",
+        "head": "| variant | {metric} | difference | 95 % interval | over examples | effect | p | "
+        "parameters | tokens | seconds |",
+        "pictures": "Pictures",
+        "forest": "Difference to {first}",
+        "curves": "Learning curves",
+        "reading": "How to read this",
+        "notes": "The difference is the mean over seeds of a variant minus the first; the interval "
+        "is that of Student's t. *Over examples* is the interval when test examples (batches for a "
+        "loss, stretches of windows for a forecast) are drawn again (bootstrap): how sure the "
+        "difference is for these weights on other data. The effect is the mean difference in units "
+        "of its standard deviation. p is that of the paired t-test, corrected by Holm for all "
+        "variants of this study; below 0.05 the variant is called better or worse. Seconds are "
+        "those of training one cell (median). Where a score counts examples, such as accuracy, "
+        "p and the interval take it to vary by one example at least.",
+        "bleu": " For BLEU, sacrebleu's paired bootstrap of the first seed gives p = {p}.",
+        "adjusted": "Made equal in cost: {fields}.",
+    },
+    "zh": {
+        "question": "哪种 {fields} 最好？",
+        "and": " 和 ",
+        "valid": "验证",
+        "test": "测试",
+        "design": "{recipe} 的 {variants} 个变体，每个 {seeds}；指标是 {split} "
+        "数据上的 {metric}，越{better}越好。全部按种子逐一与第一个变体 **{first}** 比较。",
+        "higher": "高",
+        "lower": "低",
+        "verdicts": "结论",
+        "better_is": "**{name}** 更好：{metric} 平均 {difference}，{interval}。",
+        "worse_is": "**{name}** 更差：{metric} 平均 {difference}，{interval}。",
+        "equal_is": "**{name}** 在每个种子下都相等。",
+        "undecided_is": "**{name}** 在 {n}下未定：{metric} 平均 {difference}，{interval}。{needed}",
+        "needed": "若真实差异如此，{needed} 个种子在 100 次研究中可有 80 次得出结论。",
+        "interval": "95 % 区间 {low} 至 {high}",
+        "one_seed": "只有一个种子，没有区间",
+        "none_is": "**{name}** 没有可比较的数字。",
+        "first_none_is": "**{name}** 无法比较：第一个变体 **{first}** 没有数字。",
+        "tokens_differ": "各变体看到的词元数不同：{least} 至 {most}。差异可能来自所见数据的多少。",
+        "data_differ": "{fields} 改变了数据：所比较的数字来自不同的样本。",
+        "refused_is": "**{name}** 在开始之前被拒绝：{reason}",
+        "dropped_is": "**{name}** 被提前淘汰：{reason}。",
+        "diverged_is": "**{name}** 有 {n} 个种子（共 {seeds}）出现了非有限数；只比较其余的。",
+        "missing_is": "**{name}** 有 {n} 个种子（共 {seeds}）尚未完成。",
+        "seed": "1 个种子",
+        "seeds": "{n} 个种子",
+        "figures": "数字",
+        "head": "| 变体 | {metric} | 差异 | 95 % 区间 | 按样本 | 效应 | p | 参数 | 词元 | 秒 |",
+        "pictures": "图",
+        "forest": "与 {first} 的差异",
+        "curves": "学习曲线",
+        "reading": "如何阅读",
+        "notes": "差异是各种子下变体减去第一个变体的平均值；区间来自学生 t 分布。“按样本”是重新抽取"
+        "测试样本（对损失则是批，对预测则是连续的若干窗口）的自助法区间：就这些权重而言，换一批数据时差异有多可靠。效应是平均差异"
+        "除以其标准差。p 来自配对 t 检验，并按 Holm 方法对本研究的全部变体校正；小于 0.05 时称为"
+        "更好或更差。秒数是训练一个格子所用时间的中位数。对于数样本的指标（如准确率），"
+        "p 与区间假定其至少有一个样本的波动。",
+        "bleu": "对 BLEU，sacrebleu 对第一个种子的配对自助法给出 p = {p}。",
+        "adjusted": "为使代价相等而调整：{fields}。",
+    },
+}
