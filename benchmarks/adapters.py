@@ -16,9 +16,9 @@ from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.processor import processor
-from addnorm.train.adapters import DoRAConfig, LoRAConfig, adapt
-from addnorm.train.loss import loss_sum
-from addnorm.train.optim import AdamWConfig, build_optimizers
+from addnorm.training.adapters import DoRAConfig, LoRAConfig, adapt
+from addnorm.training.loss import loss_sum
+from addnorm.training.optim import AdamWConfig, build_optimizers
 
 RESULTS = Path(__file__).parent / "results" / "adapters.json"
 ROWS, LENGTH, VOCABULARY, ROUNDS = 8, 256, 8192, 7

@@ -19,11 +19,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from addnorm.bench.ours import Repeated, decoder_config
 from addnorm.bench.sizes import CHARACTERS, DECODER, DecoderSizes
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.nn.choices import choices
 from addnorm.processor import cores, processor
-from addnorm.train.settings import TrainConfig
-from addnorm.train.trainer import Trainer
+from addnorm.training.settings import TrainConfig
+from addnorm.training.trainer import Trainer
 
 WAYS = ("plain", "blocks", "whole")
 WORK: dict[str, tuple[DecoderSizes, Literal["float32", "bfloat16"]]] = {

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from addnorm.data.as_read import as_read
 from addnorm.data.examples import source_text
+from addnorm.data.ids.framing import as_read
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, translate
 from addnorm.models import EncoderDecoderModel
 from addnorm.runs.export import export_run

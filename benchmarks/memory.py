@@ -28,7 +28,7 @@ from addnorm.bench.sizes import CHARACTERS, DECODER, TINY, DecoderSizes, Transla
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.attention import SDPACore, blocked, kernels
 from addnorm.nn.masks import Causal
-from addnorm.train import trainer
+from addnorm.training import trainer
 
 Sizes = DecoderSizes | TranslatorSizes
 

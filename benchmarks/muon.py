@@ -16,8 +16,8 @@ from torch import nn
 
 from addnorm.nn.linear import multiplies_bfloat16
 from addnorm.processor import processor
-from addnorm.train.muon import Muon
-from addnorm.train.precision import PrecisionName, autocast
+from addnorm.training.muon import Muon
+from addnorm.training.precision import PrecisionName, autocast
 
 SHAPES = {
     "decoder 4 × 128": [(128, 128)] * 16 + [(512, 128)] * 4 + [(128, 512)] * 4,

@@ -42,11 +42,11 @@ from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_repla
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/addnorm")
-SCOPE = ("nn", "generate", "quantize", "train/loss.py", "train/optim.py")
+SCOPE = ("nn", "generate", "quantize", "training/loss.py", "training/optim.py")
 MODELS = (
     "tests/models/test_encoder.py",
     "tests/models/test_encoder_decoder.py",
-    "tests/check/test_compare.py",
+    "tests/checking/test_compare.py",
 )
 WIDER = {
     "nn/attention": ("tests/nn/attention/test_multihead.py", *MODELS),
@@ -58,14 +58,14 @@ WIDER = {
     "nn": ("tests/test_parts.py", *MODELS),
     "generate": ("tests/generate",),
     "quantize": ("tests/runs/test_use.py",),
-    "train": ("tests/train/test_trainer.py", "tests/train/test_validation.py"),
+    "training": ("tests/training/test_trainer.py", "tests/training/test_validation.py"),
 }
 """The tests of what is built from a package, which run where the mirror of a file passes."""
 
 WIDEST = {
-    "nn": ("tests/nn", "tests/models", "tests/quantize", "tests/generate", "tests/check"),
-    "generate": ("tests/runs", "tests/cli", "tests/check"),
-    "train": ("tests/train", "tests/runs"),
+    "nn": ("tests/nn", "tests/models", "tests/quantize", "tests/generate", "tests/checking"),
+    "generate": ("tests/runs", "tests/cli", "tests/checking"),
+    "training": ("tests/training", "tests/runs"),
 }
 """With `--wide` also these, which take minutes."""
 

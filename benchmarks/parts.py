@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from addnorm.nn.attention import EagerCore, SDPACore
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Causal
-from addnorm.train.loss import cross_entropy_sum
+from addnorm.training.loss import cross_entropy_sum
 
 ROUNDS = 21
 

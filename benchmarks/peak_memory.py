@@ -18,12 +18,12 @@ from pathlib import Path
 
 import torch
 
-from addnorm.data.batching import Batch
+from addnorm.data.batches.buckets import Batch
 from addnorm.memory import peak_resident_memory
 from addnorm.runs.peak_memory import largest_batches, predict_peak_memory
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.training import Prepared
-from addnorm.train.trainer import Trainer
+from addnorm.training.trainer import Trainer
 
 HERE = Path(__file__).parent
 LARGER = {

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from addnorm.check.batches import SIDES, VOCABULARY, drawn, flat, padded, pieces, row
-from addnorm.check.compare import LENGTHS, distance
-from addnorm.check.matrix import AXES, D_MODEL, MAX_LEN, N_LAYERS, Cell, cells, sample
+from addnorm.checking.batches import SIDES, VOCABULARY, drawn, flat, padded, pieces, row
+from addnorm.checking.compare import LENGTHS, distance
+from addnorm.checking.matrix import AXES, D_MODEL, MAX_LEN, N_LAYERS, Cell, cells, sample
 
 TOLERANCE = 1e-4
 WINDOW = AXES["pattern"]["window"].size

@@ -64,7 +64,7 @@ def child(recipes: list[Path]) -> dict[str, object]:
 
     from addnorm.runs.recipe import read_recipe
     from addnorm.runs.training import Prepared
-    from addnorm.train.trainer import Trainer
+    from addnorm.training.trainer import Trainer
 
     mark("imports")
     memory: list[dict[str, int]] = []

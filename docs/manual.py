@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cyclopts import App
 from cyclopts.argument import Argument
 
-from addnorm.check.parts import FAMILIES, describing
+from addnorm.checking.parts import FAMILIES, describing
 from addnorm.config import meanings
 from addnorm.parts import family_of, kind_of, members
 from addnorm.runs.mistakes import chooses, classes_in, hints_of

@@ -18,22 +18,22 @@ from series_pictures import forecast, patches
 from torch import Tensor
 
 import addnorm
-from addnorm.data.audio import log_mel
-from addnorm.data.augmentation import (
+from addnorm.data.batches.augmentation import (
     Augmentation,
     CropConfig,
     ErasingConfig,
     Examples,
     FlipConfig,
 )
-from addnorm.data.batching import TokensConfig
-from addnorm.data.dates import DatesConfig
+from addnorm.data.batches.buckets import TokensConfig
+from addnorm.data.batches.frames import SpecAugmentConfig
+from addnorm.data.batches.mixing import CutMixConfig, MixupConfig
+from addnorm.data.batches.randaugment import RandAugmentConfig
 from addnorm.data.examples import Clip, Transcribed
-from addnorm.data.frames import SpecAugmentConfig
-from addnorm.data.mixing import CutMixConfig, MixupConfig
-from addnorm.data.randaugment import RandAugmentConfig
-from addnorm.data.strings import StringsConfig
-from addnorm.data.tokenizers import BPEConfig
+from addnorm.data.readers.audio import log_mel
+from addnorm.data.readers.dates import DatesConfig
+from addnorm.data.readers.strings import StringsConfig
+from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.inspect.curves import Curves, training_picture
 from addnorm.inspect.look import look
 from addnorm.inspect.overview import overview
@@ -57,7 +57,7 @@ from addnorm.nn.residuals import (
     ResidualConfig,
     SandwichNormConfig,
 )
-from addnorm.train.optim import MuonConfig
+from addnorm.training.optim import MuonConfig
 
 LENGTH = 48
 HEADS = 8

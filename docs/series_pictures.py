@@ -10,8 +10,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import addnorm
-from addnorm.data.batching import SeriesBatchesConfig
-from addnorm.data.series import SeriesConfig
+from addnorm.data.batches.buckets import SeriesBatchesConfig
+from addnorm.data.readers.series import SeriesConfig
 from addnorm.inspect.forecasts import forecast_picture
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig

@@ -11,8 +11,8 @@ import pytest
 
 import addnorm as an
 from addnorm.data import DataConfig
-from addnorm.data.batching import BatchingConfig
-from addnorm.data.tokenizers import TokenizerConfig
+from addnorm.data.batches.buckets import BatchingConfig
+from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.generate import DecodingConfig
 from addnorm.models import ModelConfig
 from addnorm.models.inputs import InputConfig
@@ -24,9 +24,9 @@ from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import PositionConfig, ScalingConfig
 from addnorm.nn.residuals import ResidualConfig
 from addnorm.parts import members
-from addnorm.train.loss import LossConfig
-from addnorm.train.optim import OptimizerConfig
-from addnorm.train.schedule import ScheduleConfig
+from addnorm.training.loss import LossConfig
+from addnorm.training.optim import OptimizerConfig
+from addnorm.training.schedule import ScheduleConfig
 
 NAMES = [
     "ALiBiConfig",
@@ -228,29 +228,6 @@ def test_type_checkers_see_what_is_there() -> None:
     }
     table = {name: f"{module}.{name}" for name, module in an._NAMES.items()}
     assert seen == table | an._ALIASES
-
-
-@pytest.mark.long
-def test_functions_with_the_name_of_a_package_are_both(tmp_path: Path) -> None:
-    script = """
-import inspect, sys
-import addnorm as an
-assert "torch" not in sys.modules
-assert {"train", "check", "DecoderConfig", "Run"} <= set(dir(an))
-before = an.train
-import addnorm.train.trainer as trainer
-import addnorm.check.run
-assert an.train is before is sys.modules["addnorm.train"] and an.train.trainer is trainer
-from addnorm import train, check
-from addnorm.runs.in_memory import train as function
-assert list(inspect.signature(train).parameters) == list(inspect.signature(function).parameters)
-assert train.__doc__ == function.__doc__
-assert callable(check) and an.check.run is addnorm.check.run
-report = an.check("decoder/rotary/*", sample=1)
-assert not report.failed and "combinations" in report.text()
-"""
-    done = python(script, tmp_path)
-    assert done.returncode == 0, done.stderr
 
 
 MISTAKES = {

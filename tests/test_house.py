@@ -16,8 +16,8 @@ from tests.commands import run_all
 
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import build_untrained, save
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import BPEConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig
 
@@ -28,11 +28,13 @@ BIN = Path(sys.executable).parent
 UNMIRRORED = {
     "runs/predictions.py": "runs/test_evaluation.py",
     "runs/written.py": "runs/test_evaluation.py",
-    "data/answers.py": "data/test_chat.py",
+    "data/ids/answers.py": "data/readers/test_chat.py",
+    "data/tokenizing/sides.py": "data/batches/test_buckets.py",
+    "data/readers/npz_images.py": "data/batches/test_images.py",
     "cli/fill.py": "runs/test_fill.py",
-    "check/named_objects.py": "check/test_families.py",
+    "checking/named_objects.py": "checking/test_families.py",
     "lab/studies/options.py": "lab/studies/test_study.py",
-    "languages.py": "data/test_dates.py",
+    "languages.py": "data/readers/test_dates.py",
     "runs/consistency.py": "runs/test_recipe.py",
     "runs/checked_trainer.py": "runs/test_recovery.py",
     "nn/attention/cores.py": "nn/attention/test_core.py",
@@ -53,15 +55,15 @@ UNMIRRORED = {
     "bench/training_benchmarks.py": "bench/test_benchmarks.py",
     "bench/benchmark.py": "bench/test_benchmarks.py",
     "bench/generation_benchmarks.py": "bench/test_benchmarks.py",
-    "data/batch.py": "data/test_batching.py",
+    "data/batches/batch.py": "data/batches/test_buckets.py",
     "convert/adapters.py": "parity/test_peft.py",
     "convert/weights/peft.py": "parity/test_peft.py",
-    "nn/low_rank.py": "train/test_adapters.py",
+    "nn/low_rank.py": "training/test_adapters.py",
     "runs/opening.py": "runs/test_adapted.py",
     "cli/merge.py": "runs/test_adapted.py",
     "cli/distill.py": "runs/test_teacher.py",
     "runs/sequences.py": "runs/test_teacher.py",
-    "train/distillation.py": "runs/test_teacher.py",
+    "training/distillation.py": "runs/test_teacher.py",
     "convert/core/activations.py": "parity/test_gpt2.py",
     "convert/families/fairseq.py": "parity/test_marian.py",
     "convert/families/table.py": "convert/test_folder.py",
@@ -70,9 +72,9 @@ UNMIRRORED = {
     "convert/core/rotary.py": "parity/test_llama.py",
     "convert/core/tasks.py": "parity/test_bert.py",
     "convert/core/windows.py": "parity/test_qwen.py",
-    "data/encoding.py": "data/test_batching.py",
-    "data/examples.py": "data/test_sources.py",
-    "data/rows.py": "data/test_sources.py",
+    "data/ids/encoding.py": "data/batches/test_buckets.py",
+    "data/examples.py": "data/readers/test_plain_text.py",
+    "data/readers/rows.py": "data/readers/test_plain_text.py",
     "lab/claims/cache.py": "lab/claims/test_claims.py",
     "lab/claims/distance.py": "lab/claims/test_claims.py",
     "lab/claims/extrapolation.py": "lab/claims/test_claims.py",

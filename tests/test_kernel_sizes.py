@@ -35,8 +35,8 @@ from addnorm.quantize.activations import RoundedByRange, RoundedByRow
 from addnorm.quantize.int4 import Int4Matrix
 from addnorm.quantize.int8 import LARGEST, Int8Matrix, int8_matmul, int8_product, rounded
 from addnorm.quantize.rounding import round_gptq, round_hqq, round_nearest
-from addnorm.train.loss import loss_and_gradient
-from addnorm.train.muon import orthogonal
+from addnorm.training.loss import loss_and_gradient
+from addnorm.training.muon import orthogonal
 
 F32, F64, BF16, INT8 = torch.float32, torch.float64, torch.bfloat16, torch.int8
 TOLERANCES = {F32: 2e-5, F64: 1e-10, BF16: 2e-2, torch.int32: 0.0}

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from addnorm import parts
 from addnorm.config import config
 from addnorm.data import DataConfig
-from addnorm.data.batching import BatchingConfig
-from addnorm.data.tokenizers import TokenizerConfig
+from addnorm.data.batches.buckets import BatchingConfig
+from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.models.transformer import LayerPositionConfig
@@ -41,9 +41,9 @@ from addnorm.parts import (
     members,
 )
 from addnorm.runs.imports import import_parts, needed_imports
-from addnorm.train.loss import LossConfig
-from addnorm.train.optim import OptimizerConfig
-from addnorm.train.schedule import ScheduleConfig
+from addnorm.training.loss import LossConfig
+from addnorm.training.optim import OptimizerConfig
+from addnorm.training.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True)

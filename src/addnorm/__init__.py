@@ -12,11 +12,10 @@
 A user's mistake raises `InputError`, a `ValueError`, in one sentence with the nearest valid name.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from addnorm import moved
 from addnorm.errors import known_keywords
 
 if TYPE_CHECKING:
@@ -24,46 +23,46 @@ if TYPE_CHECKING:
 
     import torch
 
-    from addnorm.check.quick import check as check
-    from addnorm.data.audio import AudioConfig as AudioConfig
-    from addnorm.data.augmentation import CropConfig as CropConfig
-    from addnorm.data.augmentation import ErasingConfig as ErasingConfig
-    from addnorm.data.augmentation import FlipConfig as FlipConfig
-    from addnorm.data.batching import TokensConfig as TokensConfig
-    from addnorm.data.chat import ChatConfig as ChatConfig
-    from addnorm.data.constructors import labelled as labelled
-    from addnorm.data.constructors import pairs as pairs
-    from addnorm.data.constructors import table as table
-    from addnorm.data.constructors import tagged as tagged
-    from addnorm.data.constructors import text as text
-    from addnorm.data.dates import DatesConfig as DatesConfig
-    from addnorm.data.denoising import DenoisingConfig as DenoisingConfig
-    from addnorm.data.denoising import InfillingConfig as InfillingConfig
-    from addnorm.data.denoising import SpanCorruptionConfig as SpanCorruptionConfig
+    from addnorm.checking.quick import check as check
+    from addnorm.data.batches.augmentation import CropConfig as CropConfig
+    from addnorm.data.batches.augmentation import ErasingConfig as ErasingConfig
+    from addnorm.data.batches.augmentation import FlipConfig as FlipConfig
+    from addnorm.data.batches.buckets import TokensConfig as TokensConfig
+    from addnorm.data.batches.denoising import DenoisingConfig as DenoisingConfig
+    from addnorm.data.batches.denoising import InfillingConfig as InfillingConfig
+    from addnorm.data.batches.denoising import SpanCorruptionConfig as SpanCorruptionConfig
+    from addnorm.data.batches.frames import FramesConfig as FramesConfig
+    from addnorm.data.batches.frames import SpecAugmentConfig as SpecAugmentConfig
+    from addnorm.data.batches.images import ExamplesConfig as ExamplesConfig
+    from addnorm.data.batches.mask_units import SpanUnitsConfig as SpanUnitsConfig
+    from addnorm.data.batches.mask_units import TokenUnitsConfig as TokenUnitsConfig
+    from addnorm.data.batches.mask_units import WordUnitsConfig as WordUnitsConfig
+    from addnorm.data.batches.masked import MaskedConfig as MaskedConfig
+    from addnorm.data.batches.mixing import CutMixConfig as CutMixConfig
+    from addnorm.data.batches.mixing import MixupConfig as MixupConfig
+    from addnorm.data.batches.randaugment import RandAugmentConfig as RandAugmentConfig
+    from addnorm.data.batches.series_batches import SeriesBatchesConfig as SeriesBatchesConfig
+    from addnorm.data.batches.windows import PackedConfig as PackedConfig
+    from addnorm.data.batches.windows import WindowsConfig as WindowsConfig
     from addnorm.data.examples import Corpus as Corpus
-    from addnorm.data.frames import FramesConfig as FramesConfig
-    from addnorm.data.frames import SpecAugmentConfig as SpecAugmentConfig
-    from addnorm.data.hub import DatasetConfig as DatasetConfig
-    from addnorm.data.image_files import ImageFilesConfig as ImageFilesConfig
-    from addnorm.data.images import ExamplesConfig as ExamplesConfig
-    from addnorm.data.images import ImagesConfig as ImagesConfig
-    from addnorm.data.labelled_series import LabelledSeriesConfig as LabelledSeriesConfig
-    from addnorm.data.mask_units import SpanUnitsConfig as SpanUnitsConfig
-    from addnorm.data.mask_units import TokenUnitsConfig as TokenUnitsConfig
-    from addnorm.data.mask_units import WordUnitsConfig as WordUnitsConfig
-    from addnorm.data.masked import MaskedConfig as MaskedConfig
-    from addnorm.data.mixing import CutMixConfig as CutMixConfig
-    from addnorm.data.mixing import MixupConfig as MixupConfig
-    from addnorm.data.randaugment import RandAugmentConfig as RandAugmentConfig
-    from addnorm.data.series import SeriesConfig as SeriesConfig
-    from addnorm.data.series_batches import SeriesBatchesConfig as SeriesBatchesConfig
-    from addnorm.data.strings import StringsConfig as StringsConfig
-    from addnorm.data.tokenizers import BPEConfig as BPEConfig
-    from addnorm.data.tokenizers import CharConfig as CharConfig
-    from addnorm.data.tokenizers import Tokenizer as Tokenizer
-    from addnorm.data.tokenizers import WordConfig as WordConfig
-    from addnorm.data.windows import PackedConfig as PackedConfig
-    from addnorm.data.windows import WindowsConfig as WindowsConfig
+    from addnorm.data.readers.audio import AudioConfig as AudioConfig
+    from addnorm.data.readers.chat import ChatConfig as ChatConfig
+    from addnorm.data.readers.constructors import labelled as labelled
+    from addnorm.data.readers.constructors import pairs as pairs
+    from addnorm.data.readers.constructors import table as table
+    from addnorm.data.readers.constructors import tagged as tagged
+    from addnorm.data.readers.constructors import text as text
+    from addnorm.data.readers.dates import DatesConfig as DatesConfig
+    from addnorm.data.readers.hub import DatasetConfig as DatasetConfig
+    from addnorm.data.readers.image_files import ImageFilesConfig as ImageFilesConfig
+    from addnorm.data.readers.labelled_series import LabelledSeriesConfig as LabelledSeriesConfig
+    from addnorm.data.readers.npz_images import ImagesConfig as ImagesConfig
+    from addnorm.data.readers.series import SeriesConfig as SeriesConfig
+    from addnorm.data.readers.strings import StringsConfig as StringsConfig
+    from addnorm.data.tokenizing.tokenizers import BPEConfig as BPEConfig
+    from addnorm.data.tokenizing.tokenizers import CharConfig as CharConfig
+    from addnorm.data.tokenizing.tokenizers import Tokenizer as Tokenizer
+    from addnorm.data.tokenizing.tokenizers import WordConfig as WordConfig
     from addnorm.errors import InputError as InputError
     from addnorm.errors import Interrupted as Interrupted
     from addnorm.errors import NonFiniteError as NonFiniteError
@@ -140,45 +139,46 @@ if TYPE_CHECKING:
     from addnorm.runs.recipe import Recipe as Recipe
     from addnorm.runs.run import Run as Run
     from addnorm.runs.settings import EvalConfig as EvalConfig
-    from addnorm.train.constraint import MaxNormConfig as MaxNormConfig
-    from addnorm.train.loss import CrossEntropyConfig as CrossEntropyConfig
-    from addnorm.train.optim import AdadeltaConfig as AdadeltaConfig
-    from addnorm.train.optim import AdamW8bitConfig as AdamW8bitConfig
-    from addnorm.train.optim import AdamWConfig as AdamWConfig
-    from addnorm.train.optim import MuonConfig as MuonConfig
-    from addnorm.train.schedule import ConstantConfig as ConstantConfig
-    from addnorm.train.schedule import CosineConfig as CosineConfig
-    from addnorm.train.schedule import InverseSquareRootConfig as InverseSquareRootConfig
-    from addnorm.train.schedule import LinearConfig as LinearConfig
-    from addnorm.train.schedule import WarmupStableDecayConfig as WarmupStableDecayConfig
-    from addnorm.train.settings import TrainConfig as TrainConfig
+    from addnorm.training.constraint import MaxNormConfig as MaxNormConfig
+    from addnorm.training.loss import CrossEntropyConfig as CrossEntropyConfig
+    from addnorm.training.optim import AdadeltaConfig as AdadeltaConfig
+    from addnorm.training.optim import AdamW8bitConfig as AdamW8bitConfig
+    from addnorm.training.optim import AdamWConfig as AdamWConfig
+    from addnorm.training.optim import MuonConfig as MuonConfig
+    from addnorm.training.schedule import ConstantConfig as ConstantConfig
+    from addnorm.training.schedule import CosineConfig as CosineConfig
+    from addnorm.training.schedule import InverseSquareRootConfig as InverseSquareRootConfig
+    from addnorm.training.schedule import LinearConfig as LinearConfig
+    from addnorm.training.schedule import WarmupStableDecayConfig as WarmupStableDecayConfig
+    from addnorm.training.settings import TrainConfig as TrainConfig
 
 __version__ = "0.1.0.dev0"
 
 _MODULES = {
-    "addnorm.check.quick": "check",
-    "addnorm.data.audio": "AudioConfig",
-    "addnorm.data.augmentation": "CropConfig ErasingConfig FlipConfig",
-    "addnorm.data.batching": "TokensConfig",
-    "addnorm.data.chat": "ChatConfig",
-    "addnorm.data.constructors": "labelled pairs table tagged text",
-    "addnorm.data.dates": "DatesConfig",
-    "addnorm.data.denoising": "DenoisingConfig InfillingConfig SpanCorruptionConfig",
+    "addnorm.checking.quick": "check",
+    "addnorm.data.readers.audio": "AudioConfig",
+    "addnorm.data.batches.augmentation": "CropConfig ErasingConfig FlipConfig",
+    "addnorm.data.batches.buckets": "TokensConfig",
+    "addnorm.data.readers.chat": "ChatConfig",
+    "addnorm.data.readers.constructors": "labelled pairs table tagged text",
+    "addnorm.data.readers.dates": "DatesConfig",
+    "addnorm.data.batches.denoising": "DenoisingConfig InfillingConfig SpanCorruptionConfig",
     "addnorm.data.examples": "Corpus",
-    "addnorm.data.frames": "FramesConfig SpecAugmentConfig",
-    "addnorm.data.hub": "DatasetConfig",
-    "addnorm.data.strings": "StringsConfig",
-    "addnorm.data.image_files": "ImageFilesConfig",
-    "addnorm.data.images": "ExamplesConfig ImagesConfig",
-    "addnorm.data.mixing": "CutMixConfig MixupConfig",
-    "addnorm.data.randaugment": "RandAugmentConfig",
-    "addnorm.data.labelled_series": "LabelledSeriesConfig",
-    "addnorm.data.series": "SeriesConfig",
-    "addnorm.data.series_batches": "SeriesBatchesConfig",
-    "addnorm.data.mask_units": "SpanUnitsConfig TokenUnitsConfig WordUnitsConfig",
-    "addnorm.data.masked": "MaskedConfig",
-    "addnorm.data.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
-    "addnorm.data.windows": "PackedConfig WindowsConfig",
+    "addnorm.data.batches.frames": "FramesConfig SpecAugmentConfig",
+    "addnorm.data.readers.hub": "DatasetConfig",
+    "addnorm.data.readers.strings": "StringsConfig",
+    "addnorm.data.readers.image_files": "ImageFilesConfig",
+    "addnorm.data.batches.images": "ExamplesConfig",
+    "addnorm.data.readers.npz_images": "ImagesConfig",
+    "addnorm.data.batches.mixing": "CutMixConfig MixupConfig",
+    "addnorm.data.batches.randaugment": "RandAugmentConfig",
+    "addnorm.data.readers.labelled_series": "LabelledSeriesConfig",
+    "addnorm.data.readers.series": "SeriesConfig",
+    "addnorm.data.batches.series_batches": "SeriesBatchesConfig",
+    "addnorm.data.batches.mask_units": "SpanUnitsConfig TokenUnitsConfig WordUnitsConfig",
+    "addnorm.data.batches.masked": "MaskedConfig",
+    "addnorm.data.tokenizing.tokenizers": "BPEConfig CharConfig Tokenizer WordConfig",
+    "addnorm.data.batches.windows": "PackedConfig WindowsConfig",
     "addnorm.errors": "InputError Interrupted NonFiniteError",
     "addnorm.generate.beam": "BeamConfig",
     "addnorm.generate.sampling": "GreedyConfig SampleConfig",
@@ -226,13 +226,13 @@ _MODULES = {
     "addnorm.runs.recipe": "Recipe",
     "addnorm.runs.run": "Run",
     "addnorm.runs.settings": "EvalConfig",
-    "addnorm.train.constraint": "MaxNormConfig",
-    "addnorm.train.loss": "CrossEntropyConfig",
-    "addnorm.train.optim": "AdadeltaConfig AdamW8bitConfig AdamWConfig MuonConfig",
-    "addnorm.train.schedule": (
+    "addnorm.training.constraint": "MaxNormConfig",
+    "addnorm.training.loss": "CrossEntropyConfig",
+    "addnorm.training.optim": "AdadeltaConfig AdamW8bitConfig AdamWConfig MuonConfig",
+    "addnorm.training.schedule": (
         "ConstantConfig CosineConfig InverseSquareRootConfig LinearConfig WarmupStableDecayConfig"
     ),
-    "addnorm.train.settings": "TrainConfig",
+    "addnorm.training.settings": "TrainConfig",
 }
 """The names exported from each module, which is imported on first use."""
 
@@ -261,35 +261,6 @@ def load(
     return Run.open(folder, device=device, dtype=dtype, pickled=pickled)
 
 
-class _Called(ModuleType):
-    """A subpackage that shares its name with a function, and can be called as the function.
-
-    `addnorm.train` is a package; this makes `addnorm.train(config, data)` work as well.
-    """
-
-    def __call__(self, *args: Any, **values: Any) -> Any:
-        return _function(self.__name__.rpartition(".")[2])(*args, **values)
-
-    @property
-    def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return _function(self.__name__.rpartition(".")[2]).__doc__
-
-    @property
-    def __signature__(self) -> Any:
-        from inspect import signature
-
-        return signature(_function(self.__name__.rpartition(".")[2]))
-
-
-class _Package(ModuleType):
-    """The type of this package; makes submodules callable that share their name with a function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _NAMES and type(value) is ModuleType:
-            value.__class__ = _Called
-        super().__setattr__(name, value)
-
-
 def _function(name: str) -> Any:
     return getattr(import_module(_NAMES[name]), name)
 
@@ -298,8 +269,6 @@ def __getattr__(name: str) -> Any:
     """Import names lazily, on first use. Raises `AttributeError` with the nearest name."""
     if name in _ALIASES:
         return import_module(_ALIASES[name])
-    if name in ("train", "check"):
-        return import_module(f"{__name__}.{name}")
     if name in _NAMES:
         value = _function(name)
         globals()[name] = value
@@ -314,4 +283,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-sys.modules[__name__].__class__ = _Package
+moved.install()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.check import run
-from addnorm.check.comparison import CellResult
-from addnorm.check.matrix import Cell
+from addnorm.checking import run
+from addnorm.checking.comparison import CellResult
+from addnorm.checking.matrix import Cell
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -79,7 +79,7 @@ def test_mistakes(words: list[str], expected: str, addnorm: Command) -> None:
     assert err.count("\n") == 1
 
 
-PARTS_FILE = Path(__file__).parent.parent / "check" / "my_parts.py"
+PARTS_FILE = Path(__file__).parent.parent / "checking" / "my_parts.py"
 
 
 @pytest.fixture

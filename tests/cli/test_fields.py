@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from addnorm.cli.fields import SETTINGS, TABLES, fields_given, settings_of, unknown_field
 from addnorm.errors import InputError
 from addnorm.runs.settings import EvalConfig
-from addnorm.train.settings import TrainConfig
+from addnorm.training.settings import TrainConfig
 
 
 def test_both_ways_to_write_a_value() -> None:

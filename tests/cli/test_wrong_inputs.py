@@ -12,8 +12,8 @@ from tests.runs.tiny import write_recipe
 
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import build_untrained, save
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import BPEConfig, train_tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BPEConfig, train_tokenizer
 from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import torch
-from tests.check.my_parts import Sine, SineConfig
+from tests.checking.my_parts import Sine, SineConfig
 from tests.convert import own_parts as own
 from torch import nn
 

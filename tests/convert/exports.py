@@ -27,8 +27,8 @@ from addnorm.convert.exporters.gguf_check import GGUFFile
 from addnorm.convert.exporters.onnx import check_exportable, export_onnx, graphs_of
 from addnorm.convert.exporters.onnx_check import Session
 from addnorm.convert.folder import load, save
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import BPEConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 

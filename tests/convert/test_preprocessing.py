@@ -15,7 +15,7 @@ from tests.runs.tiny import quiet
 from torch.testing import assert_close
 
 from addnorm.convert.preprocessing import Pictures, preprocessing_of
-from addnorm.data.images import ExamplesConfig
+from addnorm.data.batches.images import ExamplesConfig
 from addnorm.errors import InputError
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.quantize import DynamicConfig, Int8Config

@@ -15,9 +15,10 @@ from addnorm.data import (
     ParallelConfig,
     TextConfig,
 )
-from addnorm.data.batching import TokensConfig, WindowsConfig
-from addnorm.data.encoding import Tokenizers, encode
-from addnorm.data.tokenizers import BPEConfig, CharConfig
+from addnorm.data.batches.buckets import TokensConfig, WindowsConfig
+from addnorm.data.ids.encoding import encode
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig
 from addnorm.errors import InputError
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from addnorm.data.tokenizers import BPEConfig, Tokenizer, WordConfig
+from addnorm.data.tokenizing.tokenizers import BPEConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
 from addnorm.generate import (
     BeamConfig,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.inspect.flops import forward_flops
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.choices import KernelChoices, use_choices

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError
 from addnorm.generate.next_token import Continuation
 from addnorm.models import DecoderConfig, DecoderModel, EncoderConfig, EncoderModel

@@ -18,7 +18,7 @@ from addnorm.nn.masks import Full
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import LayerNorm
 from addnorm.nn.positions import Position
-from addnorm.train.objective import Objective
+from addnorm.training.objective import Objective
 
 
 @dataclass(frozen=True)

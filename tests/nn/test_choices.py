@@ -23,7 +23,7 @@ from addnorm.nn.choices import (
 )
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.linear import linear
-from addnorm.train.loss import head_cross_entropy_sum
+from addnorm.training.loss import head_cross_entropy_sum
 
 ALL = [
     KernelChoices(),

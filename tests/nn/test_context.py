@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from addnorm.check.long_texts import small_limits
+from addnorm.checking.long_texts import small_limits
 from addnorm.nn.context import Context, positions_of
 from addnorm.nn.masks import Causal, Dense, Full, Window
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import addnorm
 from addnorm.convert.folder import load, save
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig, generate
 from addnorm.models import DecoderModel

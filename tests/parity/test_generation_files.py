@@ -215,7 +215,7 @@ def test_the_same_tokens_are_written(
 
 def _written(run: Any, text: str) -> list[int]:
     """The ids that our folder writes with its own decoding."""
-    from addnorm.data.as_read import as_read
+    from addnorm.data.ids.framing import as_read
     from addnorm.generate import generate, translate
 
     target, decoding = run.tokenizers.target, run.recipe.eval.decoding

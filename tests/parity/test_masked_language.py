@@ -8,8 +8,8 @@ import torch
 import transformers
 from tests.runs.tiny import train_text, write_corpora
 
-from addnorm.data.batching import build_loaders
-from addnorm.data.encoding import IGNORE
+from addnorm.data.batches.buckets import build_loaders
+from addnorm.data.ids.encoding import IGNORE
 from addnorm.runs.evaluation import data_of, evaluation_of
 from addnorm.runs.run import Run
 

@@ -15,8 +15,8 @@ from torch.testing import assert_close
 
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import build_untrained, save
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import BPEConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig

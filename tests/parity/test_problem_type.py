@@ -15,7 +15,7 @@ from addnorm.convert.folder import load, save
 from addnorm.errors import InputError
 from addnorm.nn.heads import ClassificationHeadConfig
 from addnorm.runs.task import task_of_model
-from addnorm.train.loss import loss_sum
+from addnorm.training.loss import loss_sum
 
 pytestmark = pytest.mark.parity
 

@@ -13,8 +13,8 @@ from tests.parity.encoders import check_encoder, check_same
 from tests.parity.families import made, padded, prompts
 
 from addnorm.convert.folder import load, save
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import HiddenHeadConfig, TokenHeadConfig

@@ -8,11 +8,11 @@ from tests.prune.test_smaller import CONFIGS, built, inputs_of
 from torch import Tensor
 from torch.testing import assert_close
 
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.models import EncoderConfig, Model
 from addnorm.prune.importance import gated, importance
 from addnorm.prune.units import feedforward_rows, head_groups
-from addnorm.train.loss import loss_sum
+from addnorm.training.loss import loss_sum
 
 BY_ROW = ["decoder", "grouped", "t5", "classifier", "translator_apart"]
 

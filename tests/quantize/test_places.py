@@ -16,7 +16,7 @@ from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.quantize import Int8Config, StaticConfig, dequantize, quantize
 from addnorm.quantize.model import laid_out
 from addnorm.quantize.places import check_replaceable, includable, names_matching, places_of
-from addnorm.train.average import weights_of
+from addnorm.training.average import weights_of
 
 TOKENS = torch.arange(12)[None]
 

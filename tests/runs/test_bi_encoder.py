@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from addnorm.cli.main import status
-from addnorm.data.batching import TokensConfig
-from addnorm.data.encoding import Tokenizers, encode
+from addnorm.data.batches.buckets import TokensConfig
 from addnorm.data.examples import Corpus, Scored
-from addnorm.data.tokenizers import WordConfig
+from addnorm.data.ids.encoding import encode
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import WordConfig
 from addnorm.errors import InputError
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run

@@ -13,13 +13,13 @@ import torch
 from tests.runs.tiny import train_tiny, write_recipe
 
 import addnorm as an
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.runs.build import WEIGHTS, build_model, check_model, load_into, save_model
 from addnorm.runs.recipe import Recipe, read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import Prepared
-from addnorm.train.average import weights_of
+from addnorm.training.average import weights_of
 
 
 @pytest.fixture

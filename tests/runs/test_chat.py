@@ -134,11 +134,11 @@ def test_batches_that_make_every_token_a_target_are_refused(root: Path) -> None:
 
 def test_rendered_as_transformers_does() -> None:
     transformers = pytest.importorskip("transformers")
-    from tests.data.test_chat import CHATML, TALK
+    from tests.data.readers.test_chat import CHATML, TALK
     from tokenizers import Tokenizer as Library
     from tokenizers.models import BPE
 
-    from addnorm.data.chat import rendered
+    from addnorm.data.readers.chat import rendered
 
     theirs = transformers.PreTrainedTokenizerFast(
         tokenizer_object=Library(BPE({"a": 0}, [])), bos_token="<s>", eos_token="</s>"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.runs.tiny import RECIPES, quiet, said, train_tiny, write_recipe
 
-from addnorm.data.encoding import EncodedCorpus
+from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.errors import InputError
 from addnorm.runs.data_digests import DATA, check_same_data, data_digests, write_data_digests
 from addnorm.runs.digests import DIGESTS
@@ -112,7 +112,7 @@ def encoded(folder: Path, task: str) -> EncodedCorpus:
 def test_text_kept_on_the_disk_has_the_digest_of_text_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from addnorm.data import stored
+    from addnorm.data.ids import cache as stored
 
     in_memory = data_digests(encoded(tmp_path, "language"))
     monkeypatch.setattr(stored, "SMALLEST", 0)
@@ -124,7 +124,7 @@ def test_text_kept_on_the_disk_has_the_digest_of_text_in_memory(
 def test_images(tmp_path: Path) -> None:
     import torch
 
-    from addnorm.data.compact import Encoded
+    from addnorm.data.ids.compact import Encoded
 
     def corpus(pixel: int) -> EncodedCorpus:
         pixels = torch.full((1, 2, 2), pixel, dtype=torch.uint8)

@@ -9,7 +9,7 @@ import pytest
 from tests.test_house import write_gpt2
 
 import addnorm as an
-from addnorm.data.tokenizers import CharConfig
+from addnorm.data.tokenizing.tokenizers import CharConfig
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.runs.decoding import _id_of, decoding_for

@@ -24,7 +24,7 @@ from addnorm.runs.estimate import estimate
 from addnorm.runs.peak_memory import PeakMemory
 from addnorm.runs.recipe import Recipe, read_recipe
 from addnorm.runs.training import Prepared
-from addnorm.train.settings import TrainConfig
+from addnorm.training.settings import TrainConfig
 
 RunOf = Callable[[str], Path]
 

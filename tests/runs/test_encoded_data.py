@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from tests.runs.tiny import quiet, said, train_tiny, write_recipe
 
-from addnorm.data import TextConfig, stored
-from addnorm.data.compact import Compact
+from addnorm.data import TextConfig
+from addnorm.data.ids import cache as stored
+from addnorm.data.ids.compact import Compact
 from addnorm.errors import InputError
 from addnorm.runs.encoded_data import read_data
 from addnorm.runs.evaluation import evaluate_on
@@ -17,7 +18,7 @@ from addnorm.runs.recipe import read_recipe
 from addnorm.runs.resuming import resumed_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
-from addnorm.train.checkpoint import checkpoints_in
+from addnorm.training.checkpoint import checkpoints_in
 
 WAYS = ("windows", "packed", "tokens")
 FILES = ("model.safetensors", "tokenizer.json", "metrics.jsonl")

@@ -10,7 +10,7 @@ import torch
 from tests.runs.tiny import quiet, said
 
 from addnorm.data import Corpus, Labelled, MultiLabelled, Pair, Scored, Tagged
-from addnorm.data.as_read import words_as_read
+from addnorm.data.ids.framing import words_as_read
 from addnorm.errors import InputError
 from addnorm.nn.crf import CRFHead, best_tags, log_likelihood
 from addnorm.runs import metrics

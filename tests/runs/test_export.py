@@ -13,7 +13,7 @@ from tests.runs.tiny import train_tiny
 import addnorm
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import save
-from addnorm.data.windows import WindowsConfig
+from addnorm.data.batches.windows import WindowsConfig
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.models import EncoderConfig, presets

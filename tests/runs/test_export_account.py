@@ -15,8 +15,8 @@ from tests.runs.test_start import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
 from addnorm.data import AudioConfig, ImageFilesConfig
-from addnorm.data.encoding import Tokenizers
 from addnorm.data.scaling import Scaling
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.generate import SampleConfig
 from addnorm.models import EncoderConfig

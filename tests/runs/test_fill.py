@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from tests.runs.tiny import LANGUAGE, quiet, train_text, write_corpora
 
 from addnorm.cli.main import status
-from addnorm.data.batching import build_loaders
-from addnorm.data.encoding import IGNORE
+from addnorm.data.batches.buckets import build_loaders
+from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.runs.evaluation import data_of, evaluation_of

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.runs.tiny import RECIPES, write_recipe
 
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import WindowPatternConfig

@@ -10,8 +10,8 @@ from tests.runs.tiny import RECIPES, quiet, write_recipe
 
 from addnorm.config import ConfigError
 from addnorm.data import Corpus, Image
-from addnorm.data.batching import TokensConfig, WindowsConfig
-from addnorm.data.constructors import labelled, pairs, text
+from addnorm.data.batches.buckets import TokensConfig, WindowsConfig
+from addnorm.data.readers.constructors import labelled, pairs, text
 from addnorm.errors import InputError, Interrupted
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.models.inputs import PatchEmbeddingConfig
@@ -23,7 +23,7 @@ from addnorm.runs.in_memory import TrainOptions, train
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
-from addnorm.train.settings import TrainConfig
+from addnorm.training.settings import TrainConfig
 
 SMALL: dict[str, Any] = {"d_model": 16, "n_layers": 1, "attention": AttentionConfig(n_heads=2)}
 PLAY = "To be, or not to be, that is the question. " * 20

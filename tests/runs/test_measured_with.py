@@ -19,7 +19,7 @@ from addnorm.runs.measured_with import measured_with
 from addnorm.runs.metrics import translation_scores
 from addnorm.runs.recipe import Recipe, read_recipe
 from addnorm.runs.settings import MEASURED
-from addnorm.train.journal import read_journal
+from addnorm.training.journal import read_journal
 
 
 def recipe_of(task: str, folder: Path) -> Recipe:

@@ -16,7 +16,7 @@ from tests.runs.test_images import write as write_arrays
 from tests.runs.tiny import quiet
 
 from addnorm.cli.main import status
-from addnorm.data.images import mixes
+from addnorm.data.batches.images import mixes
 from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig
 from addnorm.runs.evaluation import evaluation_of

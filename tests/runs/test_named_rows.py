@@ -25,7 +25,7 @@ from addnorm.runs.named_rows import Names, named_axes, transfer_by_name
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
-from addnorm.train.average import weights_of
+from addnorm.training.average import weights_of
 
 
 class OwnHead(nn.Module):

@@ -13,11 +13,12 @@ from torch.testing import assert_close
 
 import addnorm
 from addnorm.cli.main import status
-from addnorm.data.batching import TokensConfig
-from addnorm.data.encoding import Tokenizers, encode
+from addnorm.data.batches.buckets import TokensConfig
 from addnorm.data.examples import Labelled
-from addnorm.data.tables import TableConfig
-from addnorm.data.tokenizers import Tokenizer, WordConfig
+from addnorm.data.ids.encoding import encode
+from addnorm.data.readers.tables import TableConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer, WordConfig
 from addnorm.errors import InputError
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import addnorm
 from addnorm.cli.main import status
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError
 from addnorm.prune.importance import gated, importance
 from addnorm.prune.units import feedforward_rows, head_groups
@@ -22,7 +22,7 @@ from addnorm.runs.pruning import PruneOptions, PruneReport, calibration_batches,
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
-from addnorm.train.loss import loss_sum
+from addnorm.training.loss import loss_sum
 
 RunOf = Callable[[str], Path]
 CONSOLE = Console(file=io.StringIO())

@@ -36,7 +36,7 @@ from addnorm.runs.quantization import (
 from addnorm.runs.run import Run
 from addnorm.runs.swap import SwapOptions, swap_run
 from addnorm.runs.training import train_run
-from addnorm.train.average import n_bytes, weights_of
+from addnorm.training.average import n_bytes, weights_of
 
 RunOf = Callable[[str], Path]
 CONSOLE = Console(file=io.StringIO())

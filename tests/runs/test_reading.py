@@ -11,7 +11,7 @@ from tests.runs.test_start import GPT2_PARTS
 from tests.runs.tiny import RECIPES, train_text
 
 import addnorm
-from addnorm.data.batching import build_loaders
+from addnorm.data.batches.buckets import build_loaders
 from addnorm.inspect.prepared_text import prepare_text
 from addnorm.runs.chat import prompts
 from addnorm.runs.evaluation import data_of

@@ -29,7 +29,7 @@ from addnorm.runs.recipe import (
 )
 from addnorm.runs.task import check_corpus
 from addnorm.runs.training import train_run
-from addnorm.train.settings import TrainConfig
+from addnorm.training.settings import TrainConfig
 
 CLASSES = ClassificationHeadConfig()
 REPOSITORY = Path(__file__).parents[2]

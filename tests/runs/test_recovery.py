@@ -10,7 +10,7 @@ from tests.runs.tiny import CLASSIFICATION, TAGGING, quiet, said, train_text, wr
 import addnorm
 from addnorm.cli.main import status
 from addnorm.data import Corpus
-from addnorm.data.batching import TokensConfig
+from addnorm.data.batches.buckets import TokensConfig
 from addnorm.data.examples import Tagged
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
@@ -19,9 +19,9 @@ from addnorm.runs.pruning import PruneOptions, prune_run
 from addnorm.runs.recovery import recovery
 from addnorm.runs.run import Run
 from addnorm.runs.swap import SwapOptions, swap_run
-from addnorm.train.distillation import DistillationConfig
-from addnorm.train.journal import read_journal
-from addnorm.train.settings import TrainConfig
+from addnorm.training.distillation import DistillationConfig
+from addnorm.training.journal import read_journal
+from addnorm.training.settings import TrainConfig
 
 STUDENT = """distillation = { teacher = "teacher", temperature = 3.0, weight = 0.5,
                 hidden_states = {}, attention_transfer = "weights" }"""

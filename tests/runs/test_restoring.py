@@ -12,8 +12,8 @@ from tests.runs.test_fill import DENOISING
 from tests.runs.tiny import train_text, write_corpora
 
 from addnorm.cli.main import status
-from addnorm.data.denoising import SpanCorruption
-from addnorm.data.special_tokens import mask_id_of, sentinel_ids_of
+from addnorm.data.batches.denoising import SpanCorruption
+from addnorm.data.tokenizing.special_tokens import mask_id_of, sentinel_ids_of
 from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig
 from addnorm.runs.restoring import Gapped, gapped, restored

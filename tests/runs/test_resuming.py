@@ -11,8 +11,8 @@ from addnorm.errors import InputError
 from addnorm.runs.resuming import resume_command, resumed_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
-from addnorm.train.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
-from addnorm.train.trainer import Trainer
+from addnorm.training.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
+from addnorm.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

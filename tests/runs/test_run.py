@@ -13,8 +13,8 @@ import torch
 from tests.test_house import write_gpt2
 
 from addnorm.data import Labelled
-from addnorm.data.as_read import as_read
-from addnorm.data.constructors import labelled, text
+from addnorm.data.ids.framing import as_read
+from addnorm.data.readers.constructors import labelled, text
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
 from addnorm.models import EncoderModel

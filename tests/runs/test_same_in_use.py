@@ -341,7 +341,7 @@ def test_masks_stay_masks(language: dict[str, Run], name: str, mask: str) -> Non
 @pytest.mark.long
 def test_large_files_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A corpus that is kept on the disk is in lower case too, and under a name of its own."""
-    monkeypatch.setattr("addnorm.data.stored.SMALLEST", 1)
+    monkeypatch.setattr("addnorm.data.ids.cache.SMALLEST", 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "play.txt").write_text("\n".join(TEXTS * 3), encoding="utf-8")
     losses: list[float] = []

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from addnorm.runs.short_run import settings_without_effect
-from addnorm.train.schedule import ConstantConfig, CosineConfig, InverseSquareRootConfig
-from addnorm.train.settings import TrainConfig
+from addnorm.training.schedule import ConstantConfig, CosineConfig, InverseSquareRootConfig
+from addnorm.training.settings import TrainConfig
 
 QUIET: list[dict[str, Any]] = [
     {"steps": 100},

@@ -31,7 +31,7 @@ from addnorm.runs.lock import LOCK
 from addnorm.runs.run import Run
 from addnorm.runs.swap import SwapOptions, SwapReport, part_of, swap_run
 from addnorm.runs.use import write
-from addnorm.train.progress import ProgressBar
+from addnorm.training.progress import ProgressBar
 
 RunOf = Callable[[str], Path]
 GPT = {

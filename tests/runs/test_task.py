@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from torch import nn
 
-from addnorm.data.batching import DenoisingConfig, MaskedConfig, TokensConfig, WindowsConfig
+from addnorm.data.batches.buckets import DenoisingConfig, MaskedConfig, TokensConfig, WindowsConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.heads import ClassificationHeadConfig, PoolerHeadConfig, TaggingHeadConfig

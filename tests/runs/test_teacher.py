@@ -26,10 +26,10 @@ from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.runs.run import Run
 from addnorm.runs.sequences import written_sequences
-from addnorm.train.distillation import DistillationConfig
-from addnorm.train.loss import CrossEntropyConfig
-from addnorm.train.objective import Objective
-from addnorm.train.settings import TrainConfig
+from addnorm.training.distillation import DistillationConfig
+from addnorm.training.loss import CrossEntropyConfig
+from addnorm.training.objective import Objective
+from addnorm.training.settings import TrainConfig
 
 TAUGHT = '[train]\ndistillation = { teacher = "teacher", temperature = 2.0, weight = 0.7 }'
 

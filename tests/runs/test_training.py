@@ -8,14 +8,14 @@ from safetensors.torch import load_file
 from tests.disks import fill
 from tests.runs.tiny import quiet, said, train_tiny, write_recipe
 
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.runs import training
 from addnorm.runs.folder import read_settings
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.training import Prepared, train_run
-from addnorm.train import patience
-from addnorm.train.patience import ExhaustedError
+from addnorm.training import patience
+from addnorm.training.patience import ExhaustedError
 
 RunOf = Callable[[str], Path]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.runs.tiny import train_tiny
 
-from addnorm.data.as_read import as_read
+from addnorm.data.ids.framing import as_read
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, SampleConfig
 from addnorm.models.early_exit import ConfidenceRule, EarlyExit

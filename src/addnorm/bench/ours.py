@@ -13,8 +13,8 @@ from addnorm.bench.fresh import started
 from addnorm.bench.implementation import Run, timed
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.bench.training import Precision
-from addnorm.data.batching import Batch
-from addnorm.data.tokenizers import BOS_ID, EOS_ID
+from addnorm.data.batches.buckets import Batch
+from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID
 from addnorm.generate import (
     BeamConfig,
     CompiledContinuation,
@@ -37,8 +37,8 @@ from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
 from addnorm.processor import cores
 from addnorm.quantize import with_weights
-from addnorm.train.settings import TrainConfig
-from addnorm.train.trainer import Trainer
+from addnorm.training.settings import TrainConfig
+from addnorm.training.trainer import Trainer
 
 FIRST_TOKEN = """
 import addnorm

@@ -15,8 +15,8 @@ from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
 from addnorm.convert.exporters.gguf import export_gguf
 from addnorm.convert.folder import save
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import BPEConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small
 

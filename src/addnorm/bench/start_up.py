@@ -13,7 +13,7 @@ def benchmark() -> Benchmark:
     statements = {
         TORCH: "import torch",
         OURS: "import addnorm",
-        WHOLE: "import addnorm, addnorm.train.trainer, addnorm.generate",
+        WHOLE: "import addnorm, addnorm.training.trainer, addnorm.generate",
     }
     no_slower = Goal(must=1.10, at_most=True)
     return Benchmark(

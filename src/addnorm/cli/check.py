@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from addnorm.check.named_objects import named_object
+from addnorm.checking.named_objects import named_object
 from addnorm.cli.arguments import at_least
 from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.processor import cores
 
 if TYPE_CHECKING:
-    from addnorm.check.own import PartReport
+    from addnorm.checking.own import PartReport
 
 Count = Annotated[int, Parameter(validator=at_least(0))]
 
@@ -97,9 +97,9 @@ def check(
 def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, every: bool) -> int:
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from addnorm.check.run import check as check_cells
-    from addnorm.check.run import compiled, found
-    from addnorm.check.sampling import sample
+    from addnorm.checking.run import check as check_cells
+    from addnorm.checking.run import compiled, found
+    from addnorm.checking.sampling import sample
     from addnorm.cli.terminal import console
 
     cells, others = found(only)
@@ -125,7 +125,7 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
     defined = named_object(own.definition, "definition") if own.definition else None
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from addnorm.check.own import PARTNERS, check_part
+    from addnorm.checking.own import PARTNERS, check_part
     from addnorm.cli.terminal import console
 
     with Progress(

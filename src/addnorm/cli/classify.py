@@ -61,7 +61,7 @@ def classify(
     check_files(files)
     import_named(imports)
     opened = where.open(run)
-    from addnorm.data.word_splitting import words_between_spaces
+    from addnorm.data.tokenizing.word_splitting import words_between_spaces
     from addnorm.runs.media import reads_files
     from addnorm.runs.predictions import numbers_line
     from addnorm.runs.series_files import reads_tables

@@ -12,7 +12,7 @@ TABLES = ("data", "tokenizer", "model", "train", "eval")
 PARTS = ("data", "tokenizer")
 """Tables that are a single part, for which a bare word is allowed: `--tokenizer char`."""
 SETTINGS = {
-    "train": ("addnorm.train.settings", "TrainConfig"),
+    "train": ("addnorm.training.settings", "TrainConfig"),
     "eval": ("addnorm.runs.settings", "EvalConfig"),
 }
 """The tables whose fields do not depend on a kind, and the classes that list them."""

@@ -255,7 +255,7 @@ def _check_plain(run: Path, asked: Asked, end: End, speed: Speed) -> None:
 
 def _conversations(opened: "Run", asked: Asked, reading: Reading) -> "Rows | None":
     """How files of conversations are read, by a model that is to chat."""
-    from addnorm.data.chat import holds_conversations
+    from addnorm.data.readers.chat import holds_conversations
     from addnorm.runs.chat import chats, conversations
 
     if not (asked.chat or chats(opened)):

@@ -43,7 +43,7 @@ def info(
     from addnorm.runs.description import describe
     from addnorm.runs.digests import check_digests
     from addnorm.runs.machine import given_table, machine_table
-    from addnorm.train.checkpoint import check_checkpoint, checkpoints_in
+    from addnorm.training.checkpoint import check_checkpoint, checkpoints_in
 
     console = output()
     if machine:

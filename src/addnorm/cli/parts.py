@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from addnorm.check import check_family_name
+from addnorm.checking import check_family_name
 from addnorm.cli.imports import Imports, import_named
 
 
@@ -34,8 +34,8 @@ def parts(
 
     from rich.table import Table
 
-    from addnorm.check.parts import module_names
-    from addnorm.check.parts import parts as parts_of
+    from addnorm.checking.parts import module_names
+    from addnorm.checking.parts import parts as parts_of
     from addnorm.cli.terminal import output
 
     found = parts_of(family, module_names(imports))

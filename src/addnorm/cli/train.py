@@ -64,7 +64,7 @@ def train(
     from addnorm.runs.recipe import read_recipe
     from addnorm.runs.resuming import resume_command, resumed_recipe
     from addnorm.runs.training import train_run
-    from addnorm.train.patience import ExhaustedError
+    from addnorm.training.patience import ExhaustedError
 
     if recipe.is_dir():
         if not resume:

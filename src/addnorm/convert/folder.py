@@ -36,7 +36,7 @@ from addnorm.convert.tokenizers.files import (
 from addnorm.convert.weights.dtypes import check_readable, one_dtype
 from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.convert.weights.peft import is_adapter
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, choices
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built

@@ -5,9 +5,6 @@
 
 from typing import Annotated, Protocol, runtime_checkable
 
-from addnorm.data.audio import AudioConfig
-from addnorm.data.chat import ChatConfig
-from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import (
     Captioned,
     Chat,
@@ -28,14 +25,17 @@ from addnorm.data.examples import (
     Text,
     Transcribed,
 )
-from addnorm.data.hub import DatasetConfig
-from addnorm.data.image_files import ImageFilesConfig
-from addnorm.data.images import ImagesConfig
-from addnorm.data.labelled_series import LabelledSeriesConfig
-from addnorm.data.series import SeriesConfig
-from addnorm.data.sources import ConllConfig, LinesConfig, ParallelConfig, TextConfig
-from addnorm.data.tables import TableConfig
-from addnorm.data.text_files import Files
+from addnorm.data.readers.audio import AudioConfig
+from addnorm.data.readers.chat import ChatConfig
+from addnorm.data.readers.dates import DatesConfig
+from addnorm.data.readers.hub import DatasetConfig
+from addnorm.data.readers.image_files import ImageFilesConfig
+from addnorm.data.readers.labelled_series import LabelledSeriesConfig
+from addnorm.data.readers.npz_images import ImagesConfig
+from addnorm.data.readers.plain_text import ConllConfig, LinesConfig, ParallelConfig, TextConfig
+from addnorm.data.readers.series import SeriesConfig
+from addnorm.data.readers.tables import TableConfig
+from addnorm.data.readers.text_files import Files
 from addnorm.parts import Family, members
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from addnorm.data.dates import DatesConfig
 from addnorm.data.examples import Pair
+from addnorm.data.readers.dates import DatesConfig
 from addnorm.demo.words import words_looked_at
 from addnorm.errors import InputError
 from addnorm.inspect.pictures import Lettering, attention_picture, position_picture

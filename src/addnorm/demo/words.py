@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.data.as_read import as_read
+from addnorm.data.ids.framing import as_read
 from addnorm.generate import translate
 from addnorm.inspect.capture import attention_weights
 from addnorm.inspect.pictures import Panel

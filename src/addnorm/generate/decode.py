@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from addnorm.config import WORD
-from addnorm.data.tokenizers import BOS_ID, EOS_ID
+from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID
 from addnorm.errors import InputError
 from addnorm.generate.beam import BeamConfig, beam_search
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation

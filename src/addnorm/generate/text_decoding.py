@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 Finished = Literal["eos", "stop", "length"]

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from addnorm.data.batches.signals import inputs_of
 from addnorm.data.examples import Medium
-from addnorm.data.signals import inputs_of
 from addnorm.generate.next_token import Ids, Logits, Translation, device_of, maximum_length
 
 

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.nn.choices import KernelChoices, use_choices
 
 

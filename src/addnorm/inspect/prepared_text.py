@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from addnorm.data.as_read import as_read, prompts_as_read, words_as_read
-from addnorm.data.encoding import IGNORE
-from addnorm.data.tokenizers import Tokenizer
-from addnorm.data.word_splitting import words_between_spaces
+from addnorm.data.ids.encoding import IGNORE
+from addnorm.data.ids.framing import as_read, prompts_as_read, words_as_read
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.generate.next_token import positions_for
@@ -20,7 +20,7 @@ from addnorm.nn.heads import TokenHead
 from addnorm.runs.shortening import ids_as_shortened
 from addnorm.runs.task import task_of_head
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.train.loss import loss_sum
+from addnorm.training.loss import loss_sum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from addnorm.runs.quantized import read_quantization
 from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.training import Prepared
-from addnorm.train.journal import read_journal
+from addnorm.training.journal import read_journal
 
 TEXTS = ("comparison.md", "comparison.json")
 PICTURES = ("curves.png", "curves.svg")

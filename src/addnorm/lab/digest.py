@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from addnorm.convert.core.modules import places_of
 from addnorm.data import DataConfig
-from addnorm.data.labelled_files import LabelledFiles
-from addnorm.data.text_files import ROOT, given
+from addnorm.data.readers.labelled_files import LabelledFiles
+from addnorm.data.readers.text_files import ROOT, given
 from addnorm.nn.choices import CHOICES, KernelChoices
 from addnorm.processor import processor
 from addnorm.runs.digests import digest

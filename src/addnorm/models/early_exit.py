@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError
 from addnorm.models.decoder import DecoderModel
 from addnorm.models.encoder import EncoderModel

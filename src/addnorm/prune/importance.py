@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.models import Model
 from addnorm.prune.units import Units
 

@@ -26,8 +26,8 @@ from addnorm.runs.digests import check_digest, write_digests
 from addnorm.runs.layout import BASE, TEACHER
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.start import MatchReport
-from addnorm.train.adapters import Adapted
-from addnorm.train.average import Weights, weights_of
+from addnorm.training.adapters import Adapted
+from addnorm.training.average import Weights, weights_of
 
 
 @config

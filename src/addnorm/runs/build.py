@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from addnorm.convert.weights.dtypes import check_readable, name_of, one_dtype
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.memory import total_memory
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
@@ -18,8 +18,8 @@ from addnorm.quantize.model import laid_out
 from addnorm.runs.digests import check_digest, write_digests
 from addnorm.runs.quantized import Quantization
 from addnorm.runs.recipe import Recipe
-from addnorm.train.average import Weights, copy_into, weights_of
-from addnorm.train.checkpoint import load_weights, save_weights
+from addnorm.training.average import Weights, copy_into, weights_of
+from addnorm.training.checkpoint import load_weights, save_weights
 
 WEIGHTS = "model.safetensors"
 """The weights file in a run folder."""

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from addnorm.data import ChatConfig
-from addnorm.data.answers import prompt_ids
-from addnorm.data.as_read import prompts_as_read
-from addnorm.data.chat import Message, conversations_in, messages_of
+from addnorm.data.ids.answers import prompt_ids
+from addnorm.data.ids.framing import prompts_as_read
+from addnorm.data.readers.chat import Message, conversations_in, messages_of
 from addnorm.errors import InputError
 from addnorm.runs.chat_template import chat_template
 from addnorm.runs.trained_model import TrainedModel

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.convert.core.settings import Settings
-from addnorm.data.chat import PLAIN, ChatConfig
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.readers.chat import PLAIN, ChatConfig
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.files import read_file
 

@@ -9,9 +9,9 @@ from addnorm.runs.consistency import check_training
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.teacher import check_student
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.train.intermediate import learned_maps
-from addnorm.train.patience import to_standard_error
-from addnorm.train.trainer import Batches, Listener, Trainer, Validation
+from addnorm.training.intermediate import learned_maps
+from addnorm.training.patience import to_standard_error
+from addnorm.training.trainer import Batches, Listener, Trainer, Validation
 
 
 def check_trainable(recipe: Recipe, model: Model, teacher: TrainedModel | None) -> None:

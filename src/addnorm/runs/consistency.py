@@ -10,8 +10,8 @@ from addnorm.data import (
     Medium,
     medium_of,
 )
-from addnorm.data.batch import BATCHING
-from addnorm.data.batching import (
+from addnorm.data.batches.batch import BATCHING
+from addnorm.data.batches.buckets import (
     DenoisingConfig,
     ExamplesConfig,
     FramesConfig,
@@ -22,7 +22,7 @@ from addnorm.data.batching import (
     WindowsConfig,
 )
 from addnorm.data.examples import Task
-from addnorm.data.tokenizers import TokenizerConfig
+from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, choices
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.crf import CRFHeadConfig
@@ -30,8 +30,8 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.runs.settings import MEASURED, EvalConfig
 from addnorm.runs.task import check_batching, task_of_training
-from addnorm.train.loss import CrossEntropyConfig
-from addnorm.train.settings import TrainConfig
+from addnorm.training.loss import CrossEntropyConfig
+from addnorm.training.settings import TrainConfig
 
 Place = Callable[[list[str]], str]
 """A function that gives the source location of a field, for error messages."""

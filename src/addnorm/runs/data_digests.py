@@ -14,9 +14,9 @@ import xxhash
 from pydantic import TypeAdapter
 
 from addnorm.atomic import atomic_write
-from addnorm.data.compact import Compact, Encoded, Rows
-from addnorm.data.encoding import EncodedCorpus
-from addnorm.data.forecast_windows import ForecastWindows
+from addnorm.data.ids.compact import Compact, Encoded, Rows
+from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.data.ids.forecast_windows import ForecastWindows
 from addnorm.errors import InputError
 from addnorm.files import read_json
 

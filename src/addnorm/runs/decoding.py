@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from addnorm.config import problem_of
 from addnorm.convert.folder import is_hf_folder
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.models import DecoderConfig

@@ -22,9 +22,9 @@ from addnorm.runs.folder import is_finished, read_settings
 from addnorm.runs.peak_memory import PeakMemory
 from addnorm.runs.quantized import read_quantization
 from addnorm.runs.recipe import Recipe, read_recipe, task_of
-from addnorm.train.checkpoint import checkpoints_in
-from addnorm.train.journal import read_journal
-from addnorm.train.precision import resolve_precision
+from addnorm.training.checkpoint import checkpoints_in
+from addnorm.training.journal import read_journal
+from addnorm.training.precision import resolve_precision
 
 
 def describe(what: Path) -> RenderableType:

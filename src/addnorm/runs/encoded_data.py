@@ -8,15 +8,16 @@ from typing import cast
 from rich.console import Console
 
 from addnorm.data import Corpus
-from addnorm.data.batching import special_tokens_of
-from addnorm.data.encoding import EncodedCorpus, Tokenizers, encode
+from addnorm.data.batches.buckets import special_tokens_of
 from addnorm.data.examples import Scored, Series, second_text
-from addnorm.data.forecast_windows import encode_series
-from addnorm.data.incomplete import complete
-from addnorm.data.lower_case import lowered_corpus
+from addnorm.data.ids.cache import Show, TextFiles, TextStore, can_keep
+from addnorm.data.ids.encoding import EncodedCorpus, encode
+from addnorm.data.ids.forecast_windows import encode_series
+from addnorm.data.readers.incomplete import complete
 from addnorm.data.scaling import Scaling
-from addnorm.data.special_tokens import with_special_tokens
-from addnorm.data.stored import Show, TextFiles, TextStore, can_keep
+from addnorm.data.tokenizing.lower_case import lowered_corpus
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.special_tokens import with_special_tokens
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
@@ -29,7 +30,7 @@ from addnorm.runs.recipe import Recipe, task_of
 from addnorm.runs.rouge import rouge_scores
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.task import PLAIN_TEXTS, check_batching, check_corpus
-from addnorm.train.progress import text_progress
+from addnorm.training.progress import text_progress
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 
 from addnorm.runs.checked_trainer import checked_trainer
 from addnorm.runs.training import Prepared, count
-from addnorm.train.activation_checkpointing import checkpointed_activations
-from addnorm.train.average import n_bytes, weights_of
-from addnorm.train.optim import optimizer_tensors
+from addnorm.training.activation_checkpointing import checkpointed_activations
+from addnorm.training.average import n_bytes, weights_of
+from addnorm.training.optim import optimizer_tensors
 
 SECONDS = 10.0
 """The maximum total time of the measured steps."""

@@ -10,10 +10,8 @@ from rich.console import Console
 from torch import Tensor
 
 from addnorm.data import DataConfig
-from addnorm.data.batch import Batch, Loader
-from addnorm.data.batching import Buckets, Denoising, Loaders, Masked, build_loaders
-from addnorm.data.compact import Compact, Encoded, Ids
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.batches.batch import Batch, Loader
+from addnorm.data.batches.buckets import Buckets, Denoising, Loaders, Masked, build_loaders
 from addnorm.data.examples import (
     MEDIA,
     Captioned,
@@ -35,8 +33,11 @@ from addnorm.data.examples import (
     labels_of,
     words_of,
 )
-from addnorm.data.forecast_windows import ForecastWindows
+from addnorm.data.ids.compact import Compact, Encoded
+from addnorm.data.ids.forecast_windows import ForecastWindows
 from addnorm.data.scaling import Scaling
+from addnorm.data.tokenizing.pieces import Ids
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, Transcription, Translation, transcribe, translate
 from addnorm.models import EncoderDecoderModel, Model
@@ -52,7 +53,7 @@ from addnorm.runs.settings import EvalConfig
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import check_choice, corpus_of
 from addnorm.runs.written import written_scores
-from addnorm.train.loss import labels_loss_sum
+from addnorm.training.loss import labels_loss_sum
 
 Split = Literal["valid", "test"]
 

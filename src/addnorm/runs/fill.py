@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from addnorm.data.as_read import around
-from addnorm.data.special_tokens import MASKS, mask_id_of
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.ids.framing import around
+from addnorm.data.tokenizing.special_tokens import MASKS, mask_id_of
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError
 from addnorm.runs.decoding import decoding_for
 from addnorm.runs.restoring import before_gap, fill_gaps

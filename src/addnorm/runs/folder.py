@@ -18,8 +18,8 @@ from addnorm.convert.core.modules import generating_place, is_run_folder, places
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import TENSORS, base_of, is_adapter
 from addnorm.data import medium_of
-from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Medium
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, read_json, read_names
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig

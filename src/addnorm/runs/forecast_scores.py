@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from addnorm.data.batch import Loader
-from addnorm.data.forecast_windows import ForecastWindows, naive_forecasts
+from addnorm.data.batches.batch import Loader
+from addnorm.data.ids.forecast_windows import ForecastWindows, naive_forecasts
 from addnorm.data.scaling import Scaling
 
 

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import SeriesConfig
+from addnorm.data.readers.series import step_at
+from addnorm.data.readers.series_table import SeriesTable, read_series
+from addnorm.data.readers.text_files import find
 from addnorm.data.scaling import check_interval
-from addnorm.data.series import step_at
-from addnorm.data.series_table import SeriesTable, read_series
-from addnorm.data.text_files import find
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig

@@ -9,15 +9,15 @@ from typing import Any, TypedDict, Unpack
 from rich.console import Console
 
 from addnorm.data import Corpus, DataConfig, Text, medium_of
-from addnorm.data.batching import (
+from addnorm.data.batches.buckets import (
     BatchingConfig,
     ExamplesConfig,
     FramesConfig,
     MaskedConfig,
     WindowsConfig,
 )
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer, TokenizerConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig
 from addnorm.errors import InputError, Interrupted, known_keywords
 from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
@@ -28,13 +28,13 @@ from addnorm.runs.run import Run
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.training import Prepared, fit
 from addnorm.runs.types import check_data, corpus_of, path_of
-from addnorm.train.adapters import AdapterConfig
-from addnorm.train.constraint import MaxNormConfig
-from addnorm.train.distillation import DistillationConfig
-from addnorm.train.loss import LossConfig
-from addnorm.train.optim import OptimizerConfig
-from addnorm.train.schedule import ScheduleConfig
-from addnorm.train.settings import TrainConfig
+from addnorm.training.adapters import AdapterConfig
+from addnorm.training.constraint import MaxNormConfig
+from addnorm.training.distillation import DistillationConfig
+from addnorm.training.loss import LossConfig
+from addnorm.training.optim import OptimizerConfig
+from addnorm.training.schedule import ScheduleConfig
+from addnorm.training.settings import TrainConfig
 
 
 class TrainOptions(TypedDict, total=False):

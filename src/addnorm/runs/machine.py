@@ -17,7 +17,7 @@ from addnorm.config import config
 from addnorm.files import read_json
 from addnorm.nn.calibration import Calibration, Machine, this_machine
 from addnorm.nn.choices import VARIABLE, KernelChoices, choices, use_choices
-from addnorm.train.checkpoint import checkpoints_in, latest_checkpoint
+from addnorm.training.checkpoint import checkpoints_in, latest_checkpoint
 
 FILE = "machine.json"
 EARLIER = KernelChoices(product="onednn")

@@ -20,8 +20,8 @@ from addnorm.data import (
     ImageFilesConfig,
     ImagesConfig,
 )
-from addnorm.data.image_files import read_image
-from addnorm.data.signals import inputs_of
+from addnorm.data.batches.signals import inputs_of
+from addnorm.data.readers.image_files import read_image
 from addnorm.errors import InputError
 from addnorm.generate import DecodingConfig, TextDecoder, Transcription, Translation, transcribe
 from addnorm.models import (

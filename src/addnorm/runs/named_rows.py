@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
@@ -23,7 +23,7 @@ from addnorm.runs.build import sized_model, vocabulary_sizes
 from addnorm.runs.start import NOTHING_MATCHES, MatchReport, shown, transfer_matching_weights
 from addnorm.runs.task import task_of_head
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.train.average import Weights, weights_of
+from addnorm.training.average import Weights, weights_of
 
 Kind = Literal["labels", "variables", "source tokens", "target tokens", "tokens"]
 """What the rows of a weight may stand for; `tokens` where source and target share a table."""

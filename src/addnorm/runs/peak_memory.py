@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-from addnorm.data.batching import Batch, Buckets, Images, Loader
-from addnorm.data.frames import Frames
+from addnorm.data.batches.buckets import Batch, Buckets, Images, Loader
+from addnorm.data.batches.frames import Frames
 from addnorm.memory import (
     peak_resident_memory,
     resident_memory,
@@ -27,12 +27,12 @@ from addnorm.memory import (
 from addnorm.nn.choices import choices
 from addnorm.runs.checked_trainer import checked_trainer
 from addnorm.runs.training import Prepared
-from addnorm.train.activation_checkpointing import checkpointed_activations
-from addnorm.train.allocations import Allocations
-from addnorm.train.average import n_bytes
-from addnorm.train.precision import resolve_device
-from addnorm.train.settings import TrainConfig
-from addnorm.train.trainer import Trainer
+from addnorm.training.activation_checkpointing import checkpointed_activations
+from addnorm.training.allocations import Allocations
+from addnorm.training.average import n_bytes
+from addnorm.training.precision import resolve_device
+from addnorm.training.settings import TrainConfig
+from addnorm.training.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)

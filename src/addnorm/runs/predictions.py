@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from addnorm.data.batch import Batch
-from addnorm.data.encoding import IGNORE
+from addnorm.data.batches.batch import Batch
+from addnorm.data.ids.encoding import IGNORE
 from addnorm.nn.crf import CRFHead, best_tags
 
 FEW = 5

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from addnorm.atomic import atomic_directory
-from addnorm.data.batch import Batch
+from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.prune.choice import kept_layers, kept_units
@@ -25,8 +25,8 @@ from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run, write_validation
 from addnorm.runs.swap import measured
 from addnorm.runs.writing_speed import writing_speeds
-from addnorm.train.loss import labels_loss_sum
-from addnorm.train.precision import resolve_device
+from addnorm.training.loss import labels_loss_sum
+from addnorm.training.precision import resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)

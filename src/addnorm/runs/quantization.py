@@ -14,7 +14,7 @@ from rich.console import Console
 
 from addnorm.atomic import atomic_directory
 from addnorm.convert.core.readback import model_logits, sample_inputs
-from addnorm.data.batch import Batch, Loader
+from addnorm.data.batches.batch import Batch, Loader
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.quantize import (
@@ -42,8 +42,8 @@ from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run, write_validation
 from addnorm.runs.swap import part_of
 from addnorm.runs.writing_speed import writing_speeds
-from addnorm.train.average import n_bytes, weights_of
-from addnorm.train.loss import labels_loss_sum
+from addnorm.training.average import n_bytes, weights_of
+from addnorm.training.loss import labels_loss_sum
 
 FLOAT = "float32"
 """The name of the model before, in reports."""

@@ -1,8 +1,8 @@
 """How a run reads texts: its tokenizers as training used them."""
 
 from addnorm.data import ChatConfig, TextConfig, lowercases
-from addnorm.data.batching import BatchingConfig, PackedConfig, WindowsConfig
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.batches.buckets import BatchingConfig, PackedConfig, WindowsConfig
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.models import DecoderConfig
 from addnorm.runs.recipe import Recipe
 

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from addnorm.config import config, problem_of
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus, DataConfig
-from addnorm.data.chat import PLAIN
 from addnorm.data.examples import Task
-from addnorm.data.tokenizers import TokenizerConfig
+from addnorm.data.readers.chat import PLAIN
+from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.files import check_recipe_file, read_file
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
@@ -27,7 +27,7 @@ from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, writte
 from addnorm.runs.settings import EvalConfig
 from addnorm.runs.start import MODEL, merged, model_tree
 from addnorm.runs.task import task_of_training
-from addnorm.train.settings import TrainConfig
+from addnorm.training.settings import TrainConfig
 
 
 @config

@@ -17,11 +17,11 @@ from addnorm.runs.evaluation import EvaluationData
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.teacher import open_teacher
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.train.distillation import DistillationConfig
-from addnorm.train.loss import CrossEntropyConfig
-from addnorm.train.progress import ProgressBar
-from addnorm.train.schedule import LinearConfig
-from addnorm.train.settings import TrainConfig
+from addnorm.training.distillation import DistillationConfig
+from addnorm.training.loss import CrossEntropyConfig
+from addnorm.training.progress import ProgressBar
+from addnorm.training.schedule import LinearConfig
+from addnorm.training.settings import TrainConfig
 
 OF_LABELS: Mapping[str, Any] = {
     "loss": CrossEntropyConfig(),

@@ -7,11 +7,11 @@ from math import exp
 
 import torch
 
-from addnorm.data.as_read import around
-from addnorm.data.batching import DenoisingConfig
-from addnorm.data.denoising import SpanCorruptionConfig
-from addnorm.data.special_tokens import MASKS, mask_id_of, sentinel_ids_of
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.batches.buckets import DenoisingConfig
+from addnorm.data.batches.denoising import SpanCorruptionConfig
+from addnorm.data.ids.framing import around
+from addnorm.data.tokenizing.special_tokens import MASKS, mask_id_of, sentinel_ids_of
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError
 from addnorm.generate import DecodingConfig, Generated, TextDecoder, translate
 from addnorm.generate.next_token import positions_for

@@ -22,7 +22,7 @@ from addnorm.runs.sentence_vectors import copy_modules
 from addnorm.runs.speech_prompt import copy_speech_keys
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.variables import write_variables
-from addnorm.train.journal import Journal
+from addnorm.training.journal import Journal
 
 
 def save_run(run: TrainedModel, folder: Path) -> None:

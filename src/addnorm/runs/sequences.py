@@ -18,7 +18,7 @@ from addnorm.runs.recipe import Recipe
 from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.use import write
-from addnorm.train.progress import text_progress
+from addnorm.training.progress import text_progress
 
 FACTS, PARTIAL, WHOLE = "sequences.json", "sequences.partial.txt", "sequences.txt"
 AT_ONCE = 64

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import LabelledSeriesConfig
-from addnorm.data.signals import side_by_side
-from addnorm.data.text_files import find
+from addnorm.data.batches.signals import side_by_side
+from addnorm.data.readers.text_files import find
 from addnorm.errors import InputError
 from addnorm.runs.layout import VARIABLES
 from addnorm.runs.task import wrong_task

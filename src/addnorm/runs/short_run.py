@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import ceil
 
-from addnorm.train.settings import TrainConfig
+from addnorm.training.settings import TrainConfig
 
 
 def settings_without_effect(

@@ -6,10 +6,10 @@ from pathlib import Path
 from warnings import warn
 
 from addnorm.atomic import atomic_write
-from addnorm.data.as_read import around
-from addnorm.data.batching import TokensConfig
-from addnorm.data.compact import Encoded, shortened
-from addnorm.data.sentence_pairs import Read
+from addnorm.data.batches.buckets import TokensConfig
+from addnorm.data.ids.compact import Encoded, shortened
+from addnorm.data.ids.framing import around
+from addnorm.data.ids.sentence_pairs import Read
 from addnorm.errors import Shortened
 from addnorm.models import DecoderConfig
 from addnorm.runs.recipe import Recipe

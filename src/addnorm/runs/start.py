@@ -17,7 +17,7 @@ from addnorm.errors import InputError
 from addnorm.files import check_model_folder
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.runs.imports import check_imports
-from addnorm.train.average import Weights, weights_of
+from addnorm.training.average import Weights, weights_of
 
 MODEL = TypeAdapter[ModelConfig](ModelConfig)
 

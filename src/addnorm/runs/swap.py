@@ -31,7 +31,7 @@ from addnorm.runs.recipe import Recipe
 from addnorm.runs.recovery import RecoveryOptions, recovering, train_further
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run
-from addnorm.train.precision import resolve_device
+from addnorm.training.precision import resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)

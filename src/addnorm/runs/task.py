@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol, get_args, runtime_checkable
 
-from addnorm.data.batching import (
+from addnorm.data.batches.buckets import (
     BatchingConfig,
     DenoisingConfig,
     ExamplesConfig,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch import nn
 
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.crf import CRFHead
@@ -19,8 +19,8 @@ from addnorm.runs.opening import open_model
 from addnorm.runs.quantized import check_float
 from addnorm.runs.start import MatchReport, transfer_matching_weights
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.train.average import weights_of
-from addnorm.train.intermediate import from_teacher
+from addnorm.training.average import weights_of
+from addnorm.training.intermediate import from_teacher
 
 SHOWN = 3
 """How many tokens that differ are named."""

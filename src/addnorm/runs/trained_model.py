@@ -9,16 +9,16 @@ from torch import Tensor
 
 from addnorm.convert.core.modules import inner_places
 from addnorm.data import Corpus, medium_of
-from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Medium, Task
 from addnorm.data.scaling import Scaling
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, known_keywords
 from addnorm.models import DecoderConfig, Model
 from addnorm.runs.consistency import MEDIA
 from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.quantized import Quantization, check_float
 from addnorm.runs.recipe import Recipe, task_of
-from addnorm.train.average import weights_of
+from addnorm.training.average import weights_of
 
 T = TypeVar("T", bound="TrainedModel")
 

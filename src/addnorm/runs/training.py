@@ -11,10 +11,10 @@ from torch import nn
 
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus
-from addnorm.data.batching import Buckets, Loaders, build_loaders
-from addnorm.data.compact import Compact, Encoded
-from addnorm.data.encoding import EncodedCorpus
+from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
 from addnorm.data.examples import source_text, target_text
+from addnorm.data.ids.compact import Compact, Encoded
+from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.nn.choices import check_choices
@@ -61,13 +61,13 @@ from addnorm.runs.teacher import begin_from, open_teacher
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.variables import variables_of
 from addnorm.runs.warnings import size_of, warnings_for
-from addnorm.train.adapters import Adapted, adapt
-from addnorm.train.checkpoint import checkpoints_in
-from addnorm.train.optim import check_installed
-from addnorm.train.patience import patiently
-from addnorm.train.precision import autocast, resolve_device
-from addnorm.train.progress import ProgressBar
-from addnorm.train.trainer import Validation
+from addnorm.training.adapters import Adapted, adapt
+from addnorm.training.checkpoint import checkpoints_in
+from addnorm.training.optim import check_installed
+from addnorm.training.patience import patiently
+from addnorm.training.precision import autocast, resolve_device
+from addnorm.training.progress import ProgressBar
+from addnorm.training.trainer import Validation
 
 
 class Prepared:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import Corpus, DataConfig, DataPart
-from addnorm.data.word_splitting import words_between_spaces
+from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, choices
 from addnorm.generate import DecodingConfig
 

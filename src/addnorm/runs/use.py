@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.as_read import apart_as_read, around, as_read, prompts_as_read, words_as_read
 from addnorm.data.examples import Task
-from addnorm.data.sentence_pairs import Read, pairs_as_read
-from addnorm.data.tables import reads_pairs
+from addnorm.data.ids.framing import apart_as_read, around, as_read, prompts_as_read, words_as_read
+from addnorm.data.ids.sentence_pairs import Read, pairs_as_read
+from addnorm.data.readers.tables import reads_pairs
 from addnorm.errors import InputError
 from addnorm.generate import (
     CompiledContinuation,

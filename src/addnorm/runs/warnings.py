@@ -10,11 +10,11 @@ import torch
 import xxhash
 
 from addnorm.data import Corpus
-from addnorm.data.batching import Buckets, Images, Loader, Packed, Windows
-from addnorm.data.compact import Compact
-from addnorm.data.encoding import Tokenizers
+from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.examples import Labelled, Task, content_digest, labels_of, source_text
-from addnorm.data.sources import TextConfig
+from addnorm.data.ids.compact import Compact
+from addnorm.data.readers.plain_text import TextConfig
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.models.transformer import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.linear import multiplies_natively
@@ -24,7 +24,7 @@ from addnorm.runs.encoded_data import EncodedData
 from addnorm.runs.recipe import Recipe
 from addnorm.runs.settings import WRITING, EvalConfig
 from addnorm.runs.short_run import settings_without_effect
-from addnorm.train.precision import resolve_device
+from addnorm.training.precision import resolve_device
 
 LONG = 2**20
 """Characters of a line or paragraph at which it is more likely several."""

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import BOS_ID, EOS_ID, BPEConfig, Tokenizer, WordConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID, BPEConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, generate, translate
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel

@@ -7,8 +7,8 @@ import pytest
 
 from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
 from addnorm.convert.exporters.ctranslate2_check import check_ctranslate2
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import WordConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import WordConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from addnorm.convert.exporters.gguf import export_gguf, reorder_rotary_rows
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID, UNK_ID, BPEConfig, CharConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID, PAD_ID, UNK_ID, BPEConfig, CharConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.models.transformer import LayerConfig

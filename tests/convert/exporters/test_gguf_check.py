@@ -8,8 +8,8 @@ import torch
 
 from addnorm.convert.exporters.gguf import export_gguf
 from addnorm.convert.exporters.gguf_check import GGUFFile, check_gguf
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import BPEConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.models.transformer import LayerConfig

@@ -17,7 +17,13 @@ from addnorm.convert.exporters.gguf_vocabulary import (
     to_byte_alphabet,
     vocabulary,
 )
-from addnorm.data.tokenizers import SPECIALS, BPEConfig, CharConfig, Tokenizer, WordConfig
+from addnorm.data.tokenizing.tokenizers import (
+    SPECIALS,
+    BPEConfig,
+    CharConfig,
+    Tokenizer,
+    WordConfig,
+)
 from addnorm.errors import InputError
 
 TEXTS = ["the theme of the thesis", "déjà vu, 日本"]

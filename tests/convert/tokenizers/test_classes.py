@@ -13,9 +13,9 @@ from tests.convert import vocabularies
 from tokenizers import Tokenizer as Library
 
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.sentence_pairs import pairs_as_read
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.ids.sentence_pairs import pairs_as_read
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import NotFollowed
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]

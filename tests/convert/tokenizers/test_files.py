@@ -23,10 +23,16 @@ from tests.convert.vocabularies import (
 from tokenizers import processors
 
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
-from addnorm.data.as_read import as_read, words_as_read
-from addnorm.data.encoding import Tokenizers
 from addnorm.data.examples import Task
-from addnorm.data.tokenizers import SPECIALS, BPEConfig, CharConfig, Tokenizer, WordConfig
+from addnorm.data.ids.framing import as_read, words_as_read
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import (
+    SPECIALS,
+    BPEConfig,
+    CharConfig,
+    Tokenizer,
+    WordConfig,
+)
 from addnorm.errors import InputError
 
 words = st.lists(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addnorm.convert.tokenizers.sentencepiece import Algorithm, Kind, SentencePiece
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 TEXTS = [

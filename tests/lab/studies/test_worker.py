@@ -10,7 +10,7 @@ import torch
 from tests.lab.small import recipe_file, small_study
 
 from addnorm.data.examples import Captioned, Pair, Text
-from addnorm.data.forecast_windows import ForecastWindows
+from addnorm.data.ids.forecast_windows import ForecastWindows
 from addnorm.errors import InputError, Interrupted
 from addnorm.lab.statistics import bootstrap_interval
 from addnorm.lab.studies import worker

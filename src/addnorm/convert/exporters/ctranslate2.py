@@ -18,8 +18,8 @@ from addnorm.convert.exporters.ctranslate2_options import (
     stack_options,
 )
 from addnorm.convert.exporters.decoder_parts import claim_added, leave_unused_position
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.models.ledger import Ledger

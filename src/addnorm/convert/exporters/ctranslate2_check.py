@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
 ROUNDING = {"float16": 2e-2, "bfloat16": 1e-1, "int16": 2e-2}

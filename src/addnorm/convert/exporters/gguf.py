@@ -14,8 +14,8 @@ from addnorm.convert.exporters.gguf_architectures import architecture_of
 from addnorm.convert.exporters.gguf_blocks import add_quantized
 from addnorm.convert.exporters.gguf_check import check_gguf
 from addnorm.convert.exporters.gguf_vocabulary import vocabulary
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.models.ledger import Ledger

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)

@@ -9,7 +9,7 @@ from addnorm.convert.core.family import ModelSpec, attention_of, encoder_decoder
 from addnorm.convert.core.known import embedding_of, token_head_of
 from addnorm.convert.core.maps import Reshaped, TensorMap, ZeroTensor, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
+from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID, PAD_ID
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig

@@ -8,7 +8,7 @@ from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder
 from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Renamed, TensorMap
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.data.tokenizers import BOS_ID, EOS_ID, PAD_ID
+from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID, PAD_ID
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig, DotConfig

@@ -38,8 +38,8 @@ from addnorm.convert.tokenizers.layouts import (
     read_object,
     token_name,
 )
-from addnorm.data.encoding import Tokenizers
-from addnorm.data.tokenizers import Tokenizer
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, NotFollowed
 
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from addnorm.convert.tokenizers.sentencepiece import SentencePiece, check_charsmap
-from addnorm.data.tokenizers import read_inner
+from addnorm.data.tokenizing.tokenizers import read_inner
 from addnorm.errors import InputError
 from addnorm.files import read_file
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from addnorm.data.text_files import read_text
+from addnorm.data.readers.text_files import read_text
 from addnorm.errors import InputError
 
 IGNORED = -100

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from addnorm.atomic import atomic_write
-from addnorm.data.compact import Encoded
 from addnorm.data.examples import Captioned, Example, Pair, Transcribed, target_text
-from addnorm.data.forecast_windows import ForecastWindows
+from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.forecast_windows import ForecastWindows
 from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.lab.digest import digests_of_module
 from addnorm.lab.studies.cell import Figures, Job, figures_file, figures_of, write_figures
@@ -29,7 +29,7 @@ from addnorm.runs.imports import import_parts
 from addnorm.runs.recipe import check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import count, train_run
-from addnorm.train.journal import read_journal
+from addnorm.training.journal import read_journal
 
 LOG = "train.log"
 TIMES = "seconds.json"

@@ -1,0 +1,195 @@
+"""Compare one cell with its reference definition in float64, for every way of running it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.checking.another_device import another_device, runs_on_another_device
+from addnorm.checking.batches import VOCABULARY, flat, padded, row
+from addnorm.checking.cached import cached, selected_memory
+from addnorm.checking.case import Case, gradients, real, weights_of
+from addnorm.checking.comparison import CellResult, Comparison, run_comparisons
+from addnorm.checking.definition import Texts, decoder_logits
+from addnorm.checking.definition.norms import Observed
+from addnorm.checking.long_texts import long_texts, reads_long_texts
+from addnorm.checking.matrix import Cell
+from addnorm.checking.narrow_types import narrow_types
+from addnorm.checking.shown_weights import shown_weights
+from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn.attention import AttentionConfig, FullPatternConfig, WindowPatternConfig
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+
+PREFIX = (3, 1, 2)
+SEGMENTS = (slice(0, 3), slice(3, 5), slice(5, 7))
+
+OFFSETS_ALONE = (
+    ALiBiConfig,
+    KERPLEConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+"""The position encodings that depend on the relative offset only."""
+
+BETWEEN_TOKENS = (FullPatternConfig, WindowPatternConfig, type(None))
+"""The patterns that depend on the relative offset only; None is a layer's default."""
+
+
+def compare_cell(cell: Cell) -> CellResult:
+    """Compare a cell with its definition. Raises `ValueError` for an invalid cell."""
+    return run_comparisons(cell.id, every_comparison(cell))
+
+
+def every_comparison(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
+    """All comparisons: in float64, in lower precision, and for some cells on long texts."""
+    case = Case.of(cell, defined=defined)
+    expected = case.expected()
+    yield from comparisons(case, expected)
+    yield from narrow_types(case, expected.detach())
+    if runs_on_another_device(cell):
+        yield from another_device(case)
+    if reads_long_texts(cell):
+        yield from long_texts(cell, defined=defined)
+
+
+def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    """Yield every comparison in float64."""
+    model = case.model
+    ours = case.run("right")
+    yield Comparison("logits", ours, expected)
+    yield Comparison("gradient", *gradients(model, ours, expected))
+    if case.defined:
+        yield from _training(case)
+    with torch.no_grad():
+        yield from _rows(case, expected)
+        if isinstance(model, DecoderModel | EncoderDecoderModel):
+            yield from _causal(case, decoding(case))
+            if case.may_cache():
+                yield from cached(case, expected)
+        if isinstance(model, DecoderModel):
+            yield from _documents(case, model)
+    yield from shown_weights(case)
+    if isinstance(model, DecoderModel) and isinstance(case.config.attention, AttentionConfig):
+        yield from _of_attention(case, model)
+
+
+def decoding(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function from tokens and their padding mask to logits."""
+    model = case.model
+    if isinstance(model, EncoderDecoderModel):
+        read, read_valid = padded(case.sources, case.side(), case.draw)
+        return lambda tokens, valid: model(read, tokens, read_valid, valid)
+    return lambda tokens, valid: model(tokens, valid)
+
+
+def _of_attention(case: Case, model: DecoderModel) -> Iterator[Comparison]:
+    if case.defined:
+        with torch.no_grad():
+            yield from _prefixes(case, model)
+    if case.may_cache():
+        with torch.no_grad():
+            yield from selected_memory(case, model)
+        if case.defined:
+            yield from _memory(case, model)
+
+
+def _training(case: Case) -> Iterator[Comparison]:
+    """Batch norm in training: logits, gradients and updates of the running statistics."""
+    model = case.model
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    if not before:
+        return
+    model.train()
+    observed: Observed = {}
+    ours, expected = case.run(case.side()), case.definition(weights_of(model) | before, observed)
+    yield Comparison("logits in training", ours, expected)
+    yield Comparison("gradient in training", *gradients(model, ours, expected))
+    yield Comparison("running statistics", *_moved(model, before, observed))
+    model.load_state_dict(before, strict=False)
+    model.eval()
+
+
+def _moved(
+    model: nn.Module, before: dict[str, Tensor], observed: Observed
+) -> tuple[Tensor, Tensor]:
+    """The running statistics of all batch norms, and their expected values."""
+    ours, expected = list[Tensor](), list[Tensor]()
+    after = dict(model.named_buffers())
+    for mean in (name for name in before if name.endswith("running_mean")):
+        names = mean, mean.replace("running_mean", "running_var")
+        *seen, momentum = observed[before[mean]]
+        for name, new in zip(names, seen, strict=True):
+            ours.append(after[name])
+            expected.append((1 - momentum) * before[name] + momentum * new)
+    return torch.cat(ours), torch.cat(expected)
+
+
+def _rows(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    """Padding on the other side, and a text without batch-mates or padding."""
+    yield Comparison("left padding", case.run("left"), expected)
+    i = case.draw.randrange(len(case.texts))
+    yield Comparison("alone", case.alone(i), case.split(expected)[i])
+
+
+def _causal(case: Case, run: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Comparison]:
+    """Causality: changing the token at `t` does not change earlier outputs."""
+    tokens, valid = padded(case.texts, "right", case.draw)
+    t = case.draw.randrange(1, max(case.lengths))
+    other = tokens.clone()
+    other[:, t] = (tokens[:, t] + case.draw.randrange(1, VOCABULARY)) % VOCABULARY
+    earlier = valid[:, :t]
+    ours, expected = (run(one, valid)[:, :t][earlier] for one in (other, tokens))
+    yield Comparison("causality", ours, expected)
+
+
+def _documents(case: Case, model: DecoderModel) -> Iterator[Comparison]:
+    """Packing: documents in one row are independent."""
+    first, second, third = case.texts
+    tokens, valid = padded([[*second, *third], first], case.side(), case.draw)
+    segments = torch.full_like(tokens, -1)
+    segments[valid] = torch.tensor([0] * len(second) + [1] * len(third) + [0] * len(first))
+    expected = case.reading([second, third, first]).expected()
+    yield Comparison("documents", real(model(tokens, valid, segments), valid), expected)
+
+
+def _prefixes(case: Case, model: DecoderModel) -> Iterator[Comparison]:
+    """Prefix-LM: every token may attend to the first tokens of its row."""
+    texts = Texts.of(case.lengths, PREFIX)
+    expected = decoder_logits(case.config, weights_of(model), flat(case.texts), texts)
+    tokens, valid = padded(case.texts, case.side(), case.draw)
+    ours = model(tokens, valid, prefix=torch.tensor(PREFIX))[valid]
+    yield Comparison("prefix", ours, expected)
+
+
+def _memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
+    """Segment memory: a text processed in segments gives the same result as at once.
+
+    No gradient flows into the memory. A memory shorter than the past is tested only with relative
+    positions.
+    """
+    text = case.texts[0]
+    size = len(text) if _knows_places(case.config) else case.draw.choice((1, 2, 4, len(text)))
+    texts = Texts.of([len(text)]).in_segments(SEGMENTS, size)
+    expected = decoder_logits(case.config, weights_of(model), text, texts)
+    memory = model.new_memory(size)
+    parts = [model(row(text[part]), cache=memory)[0] for part in SEGMENTS]
+    yield Comparison(f"memory of {size}", torch.cat(parts), expected)
+    last = gradients(model, parts[-1], expected[SEGMENTS[-1]])
+    yield Comparison(f"gradient with a memory of {size}", *last)
+
+
+def _knows_places(config: Any) -> bool:
+    """Whether any part depends on absolute positions, not only on offsets."""
+    patterns = [config.attention.pattern, *(layer.pattern for layer in config.layer_pattern)]
+    offsets = isinstance(config.position, OFFSETS_ALONE)
+    return not offsets or any(not isinstance(one, BETWEEN_TOKENS) for one in patterns)

@@ -1,0 +1,76 @@
+"""The definition of attention, one head at a time, with a score matrix over all tokens."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.checking.definition.cores import Heads, Keys, Queries, Seen, mixed
+from addnorm.checking.definition.layers import Tokens, Weights, linear, under
+from addnorm.checking.definition.norms import normalised
+from addnorm.checking.definition.outputs import after_heads
+from addnorm.checking.definition.positions import Head, bias, met, rotated
+from addnorm.checking.definition.scores import Pairs, scale, scored
+from addnorm.checking.definition.texts import Place
+
+
+def self_attention(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
+    """`concat(heads) W_o` with self-attention (Vaswani et al. 2017, §3.2.2)."""
+    texts, position = place.texts, place.position
+    position_weights, score_weights = under(weights, "position"), under(weights, "core.score")
+    # Segment memory contributes keys and values, but gets no gradient.
+    source = torch.where(texts.is_latest()[:, None], x, x.detach())
+    q, k, v = _heads(config, weights, x, source)
+    q, k = ([rotated(position, position_weights, y, texts) for y in ys] for ys in (q, k))
+
+    def score(h: int, shared: int) -> Pairs:
+        head = Head(
+            number=h,
+            n_heads=config.n_heads,
+            texts=texts,
+            causal=place.causal,
+            scale=scale(config.score, q[h].shape[1]),
+        )
+        queries = met(position, position_weights, q[h], head)
+        scores = scored(config.score, score_weights, h, queries, k[shared])
+        return scores + bias(position, position_weights, q[h], head)
+
+    seen = texts.seen(causal=place.causal, pattern=config.pattern)
+    heads = Heads(q=q, k=k, v=v, score=score, seen=seen, layer=place.layer)
+    return _merged(config, weights, heads, x)
+
+
+def cross_attention(
+    config: Any, weights: Weights, x: Queries, memory: Keys, seen: Seen, layer: int
+) -> Queries:
+    """`concat(heads) W_o` with cross-attention to a memory, without positions."""
+    q, k, v = _heads(config, weights, x, memory)
+
+    def score(h: int, shared: int) -> Pairs:
+        return scored(config.score, under(weights, "core.score"), h, q[h], k[shared])
+
+    heads = Heads(q=q, k=k, v=v, score=score, seen=seen, layer=layer)
+    return _merged(config, weights, heads, x)
+
+
+def _merged(config: Any, weights: Weights, heads: Heads, x: Queries) -> Queries:
+    outputs = mixed(config.core, under(weights, "core"), heads)
+    outputs = after_heads(config.output, under(weights, "output"), outputs, x)
+    return linear(weights, "out_proj", torch.cat(list(outputs), dim=1))
+
+
+def _heads(
+    config: Any, weights: Weights, x: Queries, source: Keys
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """The queries of every head, and the keys and values of every key/value head."""
+    d_head = config.d_head or x.shape[1] // config.n_heads
+
+    def split(name: str, y: Float[Tensor, "seq _width"]) -> list[Tensor]:
+        return list(linear(weights, name, y).split(d_head, dim=1))
+
+    def normed(name: str, heads: list[Tensor]) -> list[Tensor]:  # Henry et al. 2020
+        return [normalised(config.qk_norm, under(weights, name), head) for head in heads]
+
+    queries, keys = normed("q_norm", split("q_proj", x)), normed("k_norm", split("k_proj", source))
+    return queries, keys, split("v_proj", source)

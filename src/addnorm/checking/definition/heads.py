@@ -1,0 +1,140 @@
+"""The definitions of heads, `f(config, weights, x, texts)`: one output row per token or text."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.checking.definition.definitions import Definitions
+from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, under
+from addnorm.checking.definition.norms import normalised
+from addnorm.checking.definition.texts import Texts
+from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
+from addnorm.nn.crf import CRFHeadConfig
+from addnorm.nn.forecast import ForecastHeadConfig
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    HiddenHeadConfig,
+    PoolerHeadConfig,
+    TaggingHeadConfig,
+    TokenHeadConfig,
+)
+from addnorm.nn.similarity import SimilarityHeadConfig
+
+Outputs = Float[Tensor, "rows outputs"]
+
+
+def transformed(config: Any, weights: Weights, x: Tokens) -> Tokens:
+    """`norm(act(W x + b))` (Devlin et al. 2019, code); `x` without a transform."""
+    if config is None:
+        return x
+    y = activated(config.activation, linear(weights, "proj", x))
+    return normalised(config.norm, under(weights, "norm"), y)
+
+
+def token(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Press & Wolf 2017; scaled as in Raffel et al. 2020, capped as in Gemma Team 2024, §2."""
+    d_model = x.shape[1]
+    x = transformed(config.transform, under(weights, "transform"), x)
+    x = x / math.sqrt(d_model) if config.scale == "sqrt" else x
+    logits = x @ weights["weight"].T + weights.get("bias", 0.0)
+    cap = config.softcap
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def tagging(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Devlin et al. 2019, §5.3."""
+    return linear(weights, "proj", transformed(config.transform, under(weights, "transform"), x))
+
+
+def crf(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Lample et al. 2016, §2.2: the scores `P` of single words."""
+    return linear(weights, "proj", x)
+
+
+def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Devlin et al. 2019, §4.1; `seqpool` is Hassani et al. 2021, §3.3."""
+    pooled = _pooled(config.pooling, weights, x, texts)
+    return linear(
+        weights, "proj", transformed(config.transform, under(weights, "transform"), pooled)
+    )
+
+
+def convolved(config: Any, weights: Weights, text: Tokens) -> Tensor:
+    """Kim 2014, §2: of each filter the largest answer over its windows, one window at a time."""
+    largest: list[Tensor] = []
+    for i, k in enumerate(config.kernel_sizes):
+        filters, bias = weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"]
+        nothing = text.new_zeros(k - 1, text.shape[1])
+        line = torch.cat([nothing, text, nothing])
+        windows = [line[t : t + k] for t in range(len(text) + k - 1)]
+        answers = torch.stack([(filters * window.T).sum((1, 2)) + bias for window in windows])
+        largest.append(activated(config.activation, answers).amax(0))
+    return torch.cat(largest)
+
+
+def _pooled(pooling: Any, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
+    if isinstance(pooling, ConvolutionPoolingConfig):
+        return torch.stack([convolved(pooling, under(weights, "pool"), x[t]) for t in _each(texts)])
+    pool = {
+        "mean": lambda t: t.mean(0),
+        "max": lambda t: t.amax(0),
+        "first": lambda t: t[0],
+        "seqpool": lambda t: torch.softmax(linear(weights, "pool.score", t)[:, 0], 0) @ t,
+    }
+    return torch.stack([pool[pooling](x[tokens]) for tokens in _each(texts)])
+
+
+def similarity(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Reimers & Gurevych 2019, §3, for the texts in twos."""
+    vectors = _pooled(config.pooling, under(weights, "vectors"), x, texts)
+    rows: list[Tensor] = []
+    for u, v in zip(vectors[0::2], vectors[1::2], strict=True):
+        if config.problem == "single_label":
+            both = torch.cat([u, v, (u - v).abs()])
+            rows.append(linear(under(weights, "compare"), "proj", both))
+        else:
+            low, high = config.range
+            rows.append(low + (high - low) * (u @ v)[None] / (u.norm() * v.norm()))
+    return torch.stack(rows)
+
+
+def forecast(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Nie et al. 2023, §3.1: the patches of each series side by side, their mean, or the last."""
+    pool = {"flatten": lambda t: t.flatten(), "mean": lambda t: t.mean(0), "last": lambda t: t[-1]}
+    return linear(
+        weights, "proj", torch.stack([pool[config.pooling](x[one]) for one in _each(texts)])
+    )
+
+
+def pooler(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Devlin et al. 2019, §3."""
+    return torch.tanh(linear(weights, "proj", torch.stack([x[t[0]] for t in _each(texts)])))
+
+
+def hidden(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """The hidden states themselves."""
+    return x
+
+
+def _each(texts: Texts) -> list[list[int]]:
+    return [texts.tokens(t) for t in sorted(set(texts.text))]
+
+
+HEADS = Definitions[Callable[[Any, Weights, Tokens, Texts], Outputs]](
+    "head",
+    "heads.py",
+    {
+        TokenHeadConfig: token,
+        TaggingHeadConfig: tagging,
+        CRFHeadConfig: crf,
+        ForecastHeadConfig: forecast,
+        ClassificationHeadConfig: classification,
+        SimilarityHeadConfig: similarity,
+        PoolerHeadConfig: pooler,
+        HiddenHeadConfig: hidden,
+    },
+)

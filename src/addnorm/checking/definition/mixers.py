@@ -1,0 +1,98 @@
+"""The definitions of token mixers, `f(config, weights, x, place)`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.checking.definition.attention import self_attention
+from addnorm.checking.definition.definitions import Definitions, MissingDefinition
+from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, sigmoid, under
+from addnorm.checking.definition.texts import Place
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.recurrent import RecurrentConfig
+
+
+def recurrent(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
+    """A recurrence from left to right and, unless `causal`, also from right to left.
+
+    Schuster & Paliwal 1997.
+    """
+    texts = place.texts
+    hidden: list[Any] = [None] * len(texts)
+    for tokens in map(texts.tokens, set(texts.text)):
+        ahead = _read(config.cell, under(weights, "ahead"), x, tokens)
+        for n in tokens:
+            hidden[n] = ahead[n]
+        if not place.causal:
+            back = _read(config.cell, under(weights, "back"), x, tokens[::-1])
+            for n in tokens:
+                hidden[n] = torch.cat([ahead[n], back[n]])
+    return linear(weights, "out_proj", torch.stack(hidden))
+
+
+def _read(cell: str, weights: Weights, x: Tokens, tokens: list[int]) -> dict[int, Tensor]:
+    """The hidden state after each token, processed in this order."""
+    width = weights["weight_hh_l0"].shape[1]
+    h = c = x.new_zeros(width)
+    states: dict[int, Tensor] = {}
+    for n in tokens:
+        inputs = weights["weight_ih_l0"] @ x[n] + weights.get("bias_ih_l0", 0.0)
+        again = weights["weight_hh_l0"] @ h + weights.get("bias_hh_l0", 0.0)
+        h, c = _step(cell, inputs.split(width), again.split(width), h, c)
+        states[n] = h
+    return states
+
+
+def _step(
+    cell: str, inputs: tuple[Tensor, ...], again: tuple[Tensor, ...], h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step, from the gates' contributions of input and state, in torch's order."""
+    match cell:
+        case "rnn":  # Elman 1990
+            return torch.tanh(inputs[0] + again[0]), c
+        case "lstm":  # Hochreiter & Schmidhuber 1997; Gers et al. 2000
+            i, f, g, o = (a + b for a, b in zip(inputs, again, strict=True))
+            c = sigmoid(f) * c + sigmoid(i) * torch.tanh(g)
+            return sigmoid(o) * torch.tanh(c), c
+        case "gru":  # Cho et al. 2014, §2.3, with r after the matrix as in torch
+            r, z = (sigmoid(inputs[k] + again[k]) for k in (0, 1))
+            candidate = torch.tanh(inputs[2] + r * again[2])
+            return z * h + (1 - z) * candidate, c
+        case _:
+            raise MissingDefinition(
+                f"recurrent cell {cell!r} has no definition: add it to check/definition/mixers.py"
+            )
+
+
+def convolution(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
+    """A convolution over neighbouring tokens (Gehring et al. 2017, §3.1)."""
+    sizes = config.kernel_size if isinstance(config.kernel_size, tuple) else (config.kernel_size,)
+    texts = place.texts
+    rows: list[Any] = [None] * len(texts)
+    for tokens in map(texts.tokens, set(texts.text)):
+        for p, n in enumerate(tokens):
+            maps: list[Tensor] = []
+            for number, size in enumerate(sizes):
+                kernel = weights[f"conv.{number}.weight"]
+                y = weights.get(f"conv.{number}.bias", x.new_zeros(len(kernel)))
+                first = p - (size - 1 if place.causal else size // 2)
+                for tap in range(size):
+                    if 0 <= first + tap < len(tokens):
+                        y = y + kernel[:, :, tap] @ x[tokens[first + tap]]
+                maps.append(y)
+            rows[n] = torch.cat(maps)
+    return linear(weights, "out_proj", activated(config.activation, torch.stack(rows)))
+
+
+MIXERS = Definitions[Callable[[Any, Weights, Tokens, Place], Tokens]](
+    "mixer",
+    "mixers.py",
+    {
+        AttentionConfig: self_attention,
+        RecurrentConfig: recurrent,
+        ConvolutionConfig: convolution,
+    },
+)

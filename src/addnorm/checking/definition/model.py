@@ -1,0 +1,185 @@
+"""The definitions of the three architectures: embedding, blocks and head."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.checking.definition.attention import cross_attention
+from addnorm.checking.definition.embeddings import EMBEDDINGS
+from addnorm.checking.definition.feedforward import feedforward
+from addnorm.checking.definition.heads import HEADS
+from addnorm.checking.definition.layers import Tokens, Weights, under
+from addnorm.checking.definition.mixers import MIXERS
+from addnorm.checking.definition.norms import Observed, normalised
+from addnorm.checking.definition.placements import PLACEMENTS, Depth
+from addnorm.checking.definition.positions import embedded
+from addnorm.checking.definition.texts import Place, Texts
+
+Logits = Float[Tensor, "rows outputs"]
+Sublayer = Callable[[Weights, Tokens, int], Tokens]
+"""A sublayer: a function of its weights, its input and the layer index."""
+
+
+def decoder_logits(
+    config: Any,
+    weights: Weights,
+    tokens: Sequence[int],
+    texts: Texts,
+    observed: Observed | None = None,
+) -> Logits:
+    """The logits of a decoder-only model (Radford et al. 2018, eq. 2)."""
+    depth = Depth(decoder=config.n_layers, causal=True)
+    return _logits(config, weights, tokens, texts, depth, observed)
+
+
+def encoder_logits(
+    config: Any,
+    weights: Weights,
+    tokens: Sequence[int],
+    texts: Texts,
+    observed: Observed | None = None,
+) -> Logits:
+    """The logits of an encoder-only model (Devlin et al. 2019, §3)."""
+    return _logits(config, weights, tokens, texts, Depth(encoder=config.n_layers), observed)
+
+
+def _logits(
+    config: Any,
+    weights: Weights,
+    tokens: Sequence[int],
+    texts: Texts,
+    depth: Depth,
+    observed: Observed | None,
+) -> Logits:
+    x = _embedding(config, under(weights, "embed"), tokens, texts, config.position, observed)
+    sublayers = _sublayers(config, texts, config.position, causal=depth.causal)
+    x = _Stack(config, depth, sublayers, observed).run(under(weights, "stack"), x)
+    return HEADS.of(config.head)(config.head, under(weights, "head"), x, texts)
+
+
+def encoder_decoder_logits(
+    config: Any,
+    weights: Weights,
+    source: tuple[Sequence[int], Texts],
+    target: tuple[Sequence[int], Texts],
+    observed: Observed | None = None,
+) -> Logits:
+    """The logits of an encoder–decoder model (Vaswani et al. 2017, fig. 1)."""
+    depth = Depth(encoder=config.n_layers, decoder=config.n_decoder_layers or config.n_layers)
+    x = _embedding(config, under(weights, "source_embed"), *source, config.position, observed)
+    sublayers = _sublayers(config, source[1], config.position, causal=False)
+    memory = _Stack(config, depth, sublayers, observed).run(under(weights, "encoder"), x)
+
+    seen = target[1].same_text(source[1])
+    decoder = replace(
+        config,
+        attention=config.decoder_attention or config.attention,
+        feedforward=config.decoder_feedforward or config.feedforward,
+        decoder_attention=None,
+        decoder_feedforward=None,
+    )
+    look_back = config.cross_attention or decoder.attention
+
+    def cross(w: Weights, x: Tokens, layer: int) -> Tokens:
+        return cross_attention(look_back, w, x, memory, seen, layer)
+
+    position = config.decoder_position or config.position
+    found = _sublayers(decoder, target[1], position, causal=True)
+    sublayers = {
+        "attention": found["attention"],
+        "cross_attention": cross,
+        "feedforward": found["feedforward"],
+    }
+    y = _embedding(config, under(weights, "target_embed"), *target, position, observed)
+    depth = replace(depth, causal=True)
+    y = _Stack(config, depth, sublayers, observed).run(under(weights, "decoder"), y)
+    return HEADS.of(config.head)(config.head, under(weights, "head"), y, target[1])
+
+
+def _embedding(
+    config: Any,
+    weights: Weights,
+    tokens: Sequence[int],
+    texts: Texts,
+    scheme: Any,
+    observed: Observed | None,
+) -> Tokens:
+    def position(x: Tokens) -> Tokens:
+        return embedded(scheme, under(weights, "position"), x, texts)
+
+    def norm(norm_config: Any, name: str, x: Tokens) -> Tokens:
+        return normalised(norm_config, under(weights, name), x, observed)
+
+    embedding = config.embedding
+    return EMBEDDINGS.of(embedding)(embedding, weights, tokens, position, norm)
+
+
+def _sublayers(config: Any, texts: Texts, position: Any, *, causal: bool) -> dict[str, Sublayer]:
+    """The sublayers of a block, by name, in order."""
+
+    def mix(w: Weights, x: Tokens, layer: int) -> Tokens:
+        mixer, here = layer_parts(config, position, layer)
+        place = Place(texts=texts, causal=causal, position=here, layer=layer)
+        return MIXERS.of(mixer)(mixer, w, x, place)
+
+    return {"attention": mix, "feedforward": lambda w, x, _: feedforward(config.feedforward, w, x)}
+
+
+def layer_parts(config: Any, position: Any, layer: int) -> tuple[Any, Any]:
+    """The mixer and positions of a layer: the model's, with the changes of the layer pattern.
+
+    The layer pattern repeats (Gemma Team 2025, §2.1).
+    """
+    if not config.layer_pattern:
+        return config.attention, position
+    own = config.layer_pattern[layer % len(config.layer_pattern)]
+    mixer = (
+        config.attention if own.pattern is None else replace(config.attention, pattern=own.pattern)
+    )
+    return mixer, position if own.position is None else own.position
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The blocks of a stack, and a final norm if the placement has one."""
+
+    config: Any
+    depth: Depth
+    sublayers: Mapping[str, Sublayer]
+    observed: Observed | None
+
+    def run(self, weights: Weights, x: Tokens) -> Tokens:
+        n_layers = self.depth.decoder if self.depth.causal else self.depth.encoder
+        for i in range(n_layers):
+            x = self.block(under(weights, f"blocks.{i}"), x, i)
+        if PLACEMENTS.of(self.config.residual).final:
+            x = normalised(self.config.norm, under(weights, "norm"), x, self.observed)
+        return x
+
+    def block(self, weights: Weights, x: Tokens, layer: int) -> Tokens:
+        """Apply one block: every sublayer in its placement."""
+        residual = self.config.residual
+        placement = PLACEMENTS.of(residual)
+
+        def norm(path: str, x: Tokens) -> Tokens:
+            return normalised(self.config.norm, under(weights, path), x, self.observed)
+
+        def sublayer(name: str) -> Callable[[Tokens], Tokens]:
+            return lambda x: self.sublayers[name](under(weights, name), x, layer)
+
+        if placement.block is not None:
+            branches = {name: sublayer(name) for name in self.sublayers}
+            return placement.block(residual, norm, x, branches)
+        assert placement.sublayer is not None
+        for name in self.sublayers:
+            depth = replace(self.depth, layer=layer, name=name)
+            here = _beneath(norm, f"{name}_residual")
+            x = placement.sublayer(residual, here, x, sublayer(name), depth)
+        return x
+
+
+def _beneath(norm: Callable[[str, Tokens], Tokens], path: str) -> Callable[[str, Tokens], Tokens]:
+    return lambda name, x: norm(f"{path}.{name}", x)

@@ -1,0 +1,103 @@
+"""The definitions of placements, `f(config, norm, x, sublayer, depth)` for one sublayer.
+
+`norm(name, x)` applies the placement's norm of that name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from addnorm.checking.definition.definitions import Definitions
+from addnorm.checking.definition.layers import Tokens
+from addnorm.nn.residuals import (
+    DeepNormConfig,
+    ParallelConfig,
+    PostNormConfig,
+    PreNormConfig,
+    SandwichNormConfig,
+)
+
+Norm = Callable[[str, Tokens], Tokens]
+Sublayer = Callable[[Tokens], Tokens]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth:
+    """The position of a sublayer: its layer, from 0, and the depth of the model.
+
+    `causal` is true in a decoder; `name` is the name of the sublayer.
+    """
+
+    encoder: int = 0
+    decoder: int = 0
+    causal: bool = False
+    layer: int = 0
+    name: str = "attention"
+
+
+def post(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
+    """Vaswani et al. 2017, §3.1."""
+    return norm("norm", x + f(x))
+
+
+def pre(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
+    """Xiong et al. 2020, fig. 1b; without the very first in Warner et al. 2024, §2.1."""
+    if not config.first and depth.layer == 0 and depth.name == "attention":
+        return x + f(x)
+    return x + f(norm("norm", x))
+
+
+def sandwich(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
+    """Ding et al. 2021, §2.4."""
+    return x + norm("norm_out", f(norm("norm_in", x)))
+
+
+def deepnorm(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
+    """Wang et al. 2022, fig. 2."""
+    return norm("norm", deepnorm_alpha(depth) * x + f(x))
+
+
+def deepnorm_alpha(depth: Depth) -> float:
+    """α of Wang et al. 2022, fig. 2, by the number of layers."""
+    n, m = depth.encoder, depth.decoder
+    if not n or not m:
+        return (2 * (n + m)) ** 0.25
+    return (3 * m) ** 0.25 if depth.causal else 0.81 * (n**4 * m) ** (1 / 16)
+
+
+def parallel(config: Any, norm: Norm, x: Tokens, sublayers: Mapping[str, Sublayer]) -> Tokens:
+    """Chowdhery et al. 2022, §2, with one norm; Black et al. 2022, §2.1, with one for each."""
+    y = x
+    for name, f in sublayers.items():
+        y = y + f(norm("norm" if config.norms == "one" else f"{name}_residual.norm", x))
+    return y
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementDefinition:
+    """How a placement applies each `sublayer`, or all sublayers of a `block` together.
+
+    `final` says whether a norm follows the last layer.
+    """
+
+    sublayer: Callable[[Any, Norm, Tokens, Sublayer, Depth], Tokens] | None = None
+    block: Callable[[Any, Norm, Tokens, Mapping[str, Sublayer]], Tokens] | None = None
+    final: bool = False
+
+
+PLACEMENTS = Definitions[PlacementDefinition](
+    "placement",
+    "placements.py",
+    {
+        PostNormConfig: PlacementDefinition(sublayer=post),
+        PreNormConfig: PlacementDefinition(sublayer=pre, final=True),
+        SandwichNormConfig: PlacementDefinition(sublayer=sandwich, final=True),
+        DeepNormConfig: PlacementDefinition(sublayer=deepnorm),
+        ParallelConfig: PlacementDefinition(block=parallel, final=True),
+    },
+    wrap=lambda own: (
+        PlacementDefinition(**own)
+        if isinstance(own, Mapping)
+        else PlacementDefinition(sublayer=own)
+    ),
+)

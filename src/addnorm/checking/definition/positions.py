@@ -1,0 +1,223 @@
+"""The definitions of position encodings, acting on embeddings, queries and keys, or scores."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.checking.definition.definitions import Definitions
+from addnorm.checking.definition.frequencies import rotary_frequencies, rotary_temperature
+from addnorm.checking.definition.layers import Tokens, Weights
+from addnorm.checking.definition.texts import Texts
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
+    LearnedConfig,
+    NoPositionConfig,
+    RotaryConfig,
+    SinusoidalConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+
+Pairs = Float[Tensor, "seq seq"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A head of self-attention: its index, the number of heads, and the texts.
+
+    `scale` is the factor that multiplies its products of queries and keys.
+    """
+
+    number: int
+    n_heads: int
+    texts: Texts
+    causal: bool
+    scale: float
+
+
+@dataclass(frozen=True)
+class PositionDefinition:
+    """The operations of a position encoding; None for those it does not have.
+
+    `bias(config, weights, q, head)` is added to the scores of a head with queries `q`;
+    `embed(config, weights, x, texts)` changes the embeddings, `rotate` the queries and keys of a
+    head, and `queries(config, weights, q, head)` the queries in the product with the keys.
+    """
+
+    bias: Callable[[Any, Weights, Tokens, Head], Pairs] | None = None
+    embed: Callable[[Any, Weights, Tokens, Texts], Tokens] | None = None
+    rotate: Callable[[Any, Weights, Tokens, Texts], Tokens] | None = None
+    queries: Callable[[Any, Weights, Tokens, Head], Tokens] | None = None
+
+
+@cache
+def sinusoid(place: float, width: int, theta: float = 10000.0) -> tuple[float, ...]:
+    """`PE(p, 2i) = sin(p θ^(-2i/D))`, `PE(p, 2i+1) = cos(…)` (Vaswani et al. 2017, §3.5)."""
+    waves: list[float] = []
+    for i in range(math.ceil(width / 2)):
+        angle = place * theta ** (-2 * i / width)
+        waves += [math.sin(angle), math.cos(angle)]
+    return tuple(waves[:width])
+
+
+def sinusoidal(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Vaswani et al. 2017, §3.5; Marian has all sines before all cosines."""
+    waves = _numbers([sinusoid(p, x.shape[1], config.theta) for p in texts.place])
+    if config.layout == "halves":
+        waves = torch.cat([waves[:, 0::2], waves[:, 1::2]], dim=1)
+    return x + waves
+
+
+def learned(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Gehring et al. 2017, §3.1."""
+    return x + torch.stack([weights["table.weight"][p] for p in texts.place])
+
+
+def rotary(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Rotate the queries or keys of a head by their positions (Su et al. 2021, §3.2.2)."""
+    width = round(config.fraction * x.shape[1])
+    ends = {t: 1 + max(texts.place[m] for m in texts.tokens(t)) for t in set(texts.text)}
+    frequencies = {t: rotary_frequencies(config, width, ends[t]) for t in ends}
+    angles = _numbers(
+        [
+            [p * frequency for frequency in frequencies[t]]
+            for p, t in zip(texts.place, texts.text, strict=True)
+        ]
+    )
+    cos, sin = (rotary_temperature(config.scaling) * wave for wave in (angles.cos(), angles.sin()))
+    features = list(x.T)
+    for i in range(width // 2):
+        a, b = (2 * i, 2 * i + 1) if config.layout == "interleaved" else (i, i + width // 2)
+        features[a] = x[:, a] * cos[:, i] - x[:, b] * sin[:, i]
+        features[b] = x[:, a] * sin[:, i] + x[:, b] * cos[:, i]
+    return torch.stack(features, dim=1)
+
+
+def alibi(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """Press et al. 2022, §3."""
+    slope = alibi_slopes(head.n_heads)[head.number]
+    return -slope * distances(head.texts).abs().double()
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """`2^(-8h/H)`; if H is not a power of two, completed by slopes of the next power.
+
+    Press et al. 2022, §3 and their code.
+    """
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+    between = [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
+    return slopes + between[: n_heads - power]
+
+
+def kerple(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """Chi et al. 2022, the logarithmic kernel: `-r₁ log(1 + r₂ |i - j|)`, r = log(1 + exp(raw))."""
+    amplitude, rate = (
+        torch.log(1 + torch.exp(weights[f"raw_{name}"][head.number]))
+        for name in ("amplitude", "rate")
+    )
+    return -amplitude * torch.log(1 + rate * distances(head.texts).abs())
+
+
+def t5(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """Raffel et al. 2020, §2.1."""
+    sizes = config.buckets, config.max_distance
+    ahead = distances(head.texts).tolist()
+    bucket = [[t5_bucket(d, *sizes, causal=head.causal) for d in row] for row in ahead]
+    return weights["table.weight"][torch.tensor(bucket), head.number]
+
+
+@cache
+def t5_bucket(ahead: int, n_buckets: int, max_distance: int, *, causal: bool) -> int:
+    """The bucket of a key `ahead` positions after the query (Raffel et al. 2020, §2.1)."""
+    first = 0
+    if not causal:  # half of the buckets for earlier keys, half for later ones
+        n_buckets //= 2
+        first = n_buckets if ahead > 0 else 0
+    distance = max(-ahead, 0) if causal else abs(ahead)
+    exact = n_buckets // 2
+    if distance < exact:
+        return first + distance
+    share = math.log(distance / exact) / math.log(max_distance / exact)
+    return first + min(exact + int(share * (n_buckets - exact)), n_buckets - 1)
+
+
+def transformer_xl_queries(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
+    """`q + u`: the queries in the product with the keys (Dai et al. 2019, §3.3, terms a and c)."""
+    return q + weights["u"][head.number]
+
+
+def transformer_xl_bias(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """`(q_i + v)·W_R R_{i-j}`, scaled (Dai et al. 2019, §3.3, terms b and d)."""
+    d_head, d_model = q.shape[1], weights["r_proj.weight"].shape[1]
+    to_head = weights["r_proj.weight"][head.number * d_head : (head.number + 1) * d_head]
+    behind = -distances(head.texts)
+    least, most = int(behind.min()), int(behind.max())
+    waves = _numbers([sinusoid(d, d_model) for d in range(least, most + 1)])
+    r = waves[behind - least]
+    return head.scale * torch.einsum("ic,cd,ijd->ij", q + weights["v"][head.number], to_head, r)
+
+
+def distances(texts: Texts) -> Tensor:
+    """The offsets between all pairs of tokens: `j - i`."""
+    place = torch.tensor(texts.place)
+    return place[None, :] - place[:, None]
+
+
+POSITIONS = Definitions[PositionDefinition](
+    "position",
+    "positions.py",
+    {
+        NoPositionConfig: PositionDefinition(),
+        SinusoidalConfig: PositionDefinition(embed=sinusoidal),
+        LearnedConfig: PositionDefinition(embed=learned),
+        RotaryConfig: PositionDefinition(rotate=rotary),
+        ALiBiConfig: PositionDefinition(alibi),
+        KERPLEConfig: PositionDefinition(kerple),
+        T5BiasConfig: PositionDefinition(t5),
+        TransformerXLConfig: PositionDefinition(
+            transformer_xl_bias, queries=transformer_xl_queries
+        ),
+    },
+    wrap=lambda own: (
+        PositionDefinition(**own) if isinstance(own, Mapping) else PositionDefinition(own)
+    ),
+)
+
+
+def embedded(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Apply a position encoding to the embeddings."""
+    embed = POSITIONS.of(config).embed
+    return x if embed is None else embed(config, weights, x, texts)
+
+
+def rotated(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Apply a position encoding to the queries or keys of a head."""
+    rotate = POSITIONS.of(config).rotate
+    return x if rotate is None else rotate(config, weights, x, texts)
+
+
+def met(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
+    """The queries in the product with the keys."""
+    queries = POSITIONS.of(config).queries
+    return q if queries is None else queries(config, weights, q, head)
+
+
+def bias(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """The position bias added to the scores of a head."""
+    found = POSITIONS.of(config).bias
+    if found is None:
+        return torch.zeros(len(head.texts), len(head.texts), dtype=torch.float64)
+    return found(config, weights, q, head)
+
+
+def _numbers(table: Any) -> Tensor:
+    """Convert Python floats to float64, which torch would round to float32 by default."""
+    return torch.tensor(table, dtype=torch.float64)

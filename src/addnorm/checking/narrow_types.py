@@ -1,0 +1,112 @@
+"""Lower precision: a cell's model in float32, and in bfloat16 under autocast."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.checking.batches import VOCABULARY, padded
+from addnorm.checking.cached import Reader, selected
+from addnorm.checking.case import Case
+from addnorm.checking.comparison import Comparison, distance
+from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn.moe import MixtureOfExpertsConfig
+
+BETWEEN_BATCHES = 2e-5
+"""The float32 tolerance if batch-mates and padding differ, which changes the summation order."""
+
+ROUNDING = 2.0**-8
+"""The distance between neighbouring bfloat16 numbers, relative to them."""
+
+DRAWS, SPREAD = 4, 3.0
+"""How often noise of that size is drawn, and how much more than the most that it moves is allowed.
+"""
+
+
+def narrow_types(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    """Compare float32 and bfloat16 results with the expected float64 values."""
+    narrow = replace(case, model=deepcopy(case.model).float())
+    with torch.no_grad():
+        yield from _float32(narrow, expected)
+        yield from bfloat16(narrow, expected)
+
+
+def _float32(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    whole = case.run("right")
+    yield Comparison("float32 logits", whole, expected)
+    yield Comparison("float32 left padding", case.run("left"), whole, BETWEEN_BATCHES)
+    alone = torch.cat([case.alone(i) for i in range(len(case.texts))])
+    yield Comparison("float32 alone", alone, whole, BETWEEN_BATCHES)
+    if not isinstance(case.model, DecoderModel | EncoderDecoderModel):
+        return
+    yield from _causal(case)
+    if case.may_cache():
+        reader = Reader.of(case)
+        assert reader.valid is not None
+        n = reader.tokens.shape[1]
+        steps = [reader.read(slice(i, i + 1)) for i in range(n)]
+        found = torch.cat(steps, dim=1)[reader.valid]
+        yield Comparison("float32, one token at a time", found, expected)
+        for one in selected(case, expected.float()):
+            yield one._replace(name=f"float32 {one.name}")
+
+
+def _causal(case: Case) -> Iterator[Comparison]:
+    """Causality: changing the token at `t` does not change earlier outputs."""
+    reader = Reader.of(case)
+    tokens, valid = padded(case.texts, "right", case.draw)
+    t = case.draw.randrange(1, max(case.lengths))
+    other = tokens.clone()
+    other[:, t] = (tokens[:, t] + case.draw.randrange(1, VOCABULARY)) % VOCABULARY
+    model, found = case.model, list[Tensor]()
+    for one in (other, tokens):
+        if isinstance(model, EncoderDecoderModel):
+            assert reader.memory is not None
+            logits = model.decode(one, reader.memory, reader.memory_valid, valid)
+        else:
+            logits = model(one, valid)
+        found.append(logits[:, :t][valid[:, :t]])
+    yield Comparison("float32 causality", found[0], found[1], BETWEEN_BATCHES)
+
+
+def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:
+    """bfloat16 under autocast, as in training: finite, and close unless there is expert routing.
+
+    A router may choose another expert after rounding. Where the model magnifies rounding, as a norm
+    of two small numbers does, more is allowed (`magnified`).
+    """
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = case.run("right")
+    yield Comparison("bfloat16 is finite", ours.isfinite().all(), torch.tensor(True))
+    if not isinstance(case.config.feedforward, MixtureOfExpertsConfig):
+        plain = Comparison("bfloat16 logits", ours.bfloat16(), expected)
+        yield plain if plain.holds else plain._replace(tolerance=SPREAD * magnified(case, expected))
+
+
+def magnified(case: Case, expected: Tensor) -> float:
+    """How far relative noise of `ROUNDING` moves the expected values: of several draws, the most.
+
+    In float64, in every weight and behind every module without others inside, so that nothing of
+    the computation in bfloat16 itself has a part in it.
+    """
+    draw = torch.Generator().manual_seed(0)
+
+    def noisy(x: Tensor) -> Tensor:
+        return x * (1 + ROUNDING * (2 * torch.rand(x.shape, generator=draw, dtype=x.dtype) - 1))
+
+    def after(_: nn.Module, __: Any, y: Any) -> Any:
+        return noisy(y) if isinstance(y, Tensor) and y.is_floating_point() else y
+
+    errors: list[float] = []
+    for _ in range(DRAWS):
+        model = deepcopy(case.model).double()
+        for parameter in model.parameters():
+            parameter.data = noisy(parameter.data)
+        for module in model.modules():
+            if not [*module.children()]:
+                module.register_forward_hook(after)
+        errors.append(distance(replace(case, model=model).run("right"), expected))
+    return max(errors)

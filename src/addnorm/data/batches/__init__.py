@@ -1,0 +1,1 @@
+"""Examples as batches: padding, packing, masking, augmentation."""

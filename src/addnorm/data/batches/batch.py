@@ -1,0 +1,170 @@
+"""A batch, and the loaders that make the batches of an epoch from any place in it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from random import Random
+from typing import Any, Generic, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from addnorm.data.examples import Medium, Report
+from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
+from addnorm.errors import InputError
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The keyword arguments of a model's forward, and what it should say.
+
+    `targets` is -100 where nothing is to be predicted, `n_tokens` counts the others; where they are
+    numbers or truth values, every one counts. `indices` are
+    the places of the examples in their split of the corpus, row by row; for windows, where each
+    starts in the stream. Of mixed images the loss takes `soft_targets`, the probabilities of all
+    classes; `targets` are then the classes before.
+    """
+
+    inputs: dict[str, Tensor]
+    targets: Shaped[Tensor, "..."]
+    n_tokens: int
+    indices: list[int]
+    soft_targets: Float[Tensor, "batch classes"] | None = None
+
+    @classmethod
+    def of(
+        cls, inputs: dict[str, Tensor], targets: Shaped[Tensor, "..."], indices: list[int]
+    ) -> "Batch":
+        """The batch, its targets counted."""
+        return cls(inputs, targets, counted(targets), indices)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on a device."""
+        inputs = {name: tensor.to(device) for name, tensor in self.inputs.items()}
+        soft = None if self.soft_targets is None else self.soft_targets.to(device)
+        return replace(self, inputs=inputs, targets=self.targets.to(device), soft_targets=soft)
+
+    def twice(self) -> "Batch":
+        """The whole batch, and after it the whole batch again."""
+
+        def rows(tensor: Tensor) -> Tensor:
+            return torch.cat([tensor, tensor])
+
+        soft = None if self.soft_targets is None else rows(self.soft_targets)
+        inputs = {name: rows(tensor) for name, tensor in self.inputs.items()}
+        return Batch(inputs, rows(self.targets), 2 * self.n_tokens, 2 * self.indices, soft)
+
+
+def counted(targets: Shaped[Tensor, "..."]) -> int:
+    """How many targets there are to predict: those that are not -100, and all other numbers."""
+    return int((targets != IGNORE).sum()) if targets.dtype == torch.long else targets.numel()
+
+
+class Loader(ABC, Generic[Item]):
+    """The batches of each epoch: `plan` says what goes into each of them, `build` makes one.
+
+    A plan is a pure function of the seed and the epoch, and has the same number of batches in every
+    epoch; so (epoch, position) is all that a run needs to go on where it stopped.
+    """
+
+    @abstractmethod
+    def plan(self, epoch: int) -> Sequence[Sequence[Item]]:
+        """What goes into each batch of an epoch."""
+
+    @abstractmethod
+    def build(self, items: Sequence[Item]) -> Batch:
+        """One batch."""
+
+    @cached_property
+    def _length(self) -> int:
+        return len(self.plan(0))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on."""
+        plan = self.plan(epoch)
+        return (self.build(plan[i]) for i in range(start, len(plan)))
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """A loader for each split that is there: train in a new order every epoch, the others in one.
+
+    `reports` are those of the corpus, and what was too long for the batches besides.
+    """
+
+    train: Loader[Any]
+    valid: Loader[Any] | None
+    test: Loader[Any] | None
+    reports: Mapping[str, Report]
+
+
+BATCHING: dict[Medium, str] = {
+    "text": "tokens",
+    "images": "examples",
+    "audio": "frames",
+    "series": "series",
+}
+"""The kind of batching that takes any data of a medium."""
+
+
+def check_medium(corpus: EncodedCorpus, kind: str, medium: Medium) -> None:
+    """Raise `InputError` unless the corpus is of the medium that a kind of batching is for."""
+    if corpus.medium != medium:
+        raise InputError(
+            f'batching kind = "{kind}" is for {medium}; {corpus.medium} '
+            f"{'needs' if corpus.medium in ('text', 'audio') else 'need'} "
+            f'kind = "{BATCHING[corpus.medium]}"'
+        )
+
+
+def dice(seed: int | None, epoch: int) -> Random | None:
+    """The generator for the order of an epoch; None, for a fixed order, without a seed."""
+    return None if seed is None else Random(f"seed {seed}, epoch {epoch}")
+
+
+def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """The items in groups of `size`; the last may be smaller."""
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def by_width(items: Sequence[Item], width: Callable[[Item], int], most: int) -> list[list[Item]]:
+    """The items in batches of those of similar width, each of at most `most` with its padding."""
+    batches: list[list[Item]] = []
+    for item in sorted(items, key=width):
+        if batches and (len(batches[-1]) + 1) * width(item) <= most:
+            batches[-1].append(item)
+        else:
+            batches.append([item])
+    return batches
+
+
+def tensors(rows: Sequence[list[int]]) -> list[Int[Tensor, " _"]]:
+    """Each row of ids as a tensor."""
+    return [torch.tensor(row) for row in rows]
+
+
+def padded(rows: Sequence[Int[Tensor, " _"]], value: int, width: int) -> Int[Tensor, "batch seq"]:
+    """The rows as one tensor, filled up on the right."""
+    out = torch.full((len(rows), width), value)
+    for line, row in zip(out, rows, strict=True):
+        line[: len(row)] = row
+    return out
+
+
+def with_valid(
+    name: str, valid_name: str, rows: Sequence[Int[Tensor, " _"]], pad_id: int, width: int
+) -> dict[str, Tensor]:
+    """The rows as a model's argument, with the mask of what is no padding where there is any."""
+    tokens = {name: padded(rows, pad_id, width)}
+    lengths = torch.tensor([len(row) for row in rows])
+    if bool((lengths == width).all()):
+        return tokens
+    valid: Bool[Tensor, "batch seq"] = torch.arange(width) < lengths[:, None]
+    return {**tokens, valid_name: valid}

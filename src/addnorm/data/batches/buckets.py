@@ -1,0 +1,214 @@
+"""Batches of texts of similar length, and the list of every way to make batches."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, Protocol, runtime_checkable
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.data.batches.batch import (
+    Batch,
+    Loader,
+    Loaders,
+    by_width,
+    check_medium,
+    dice,
+    padded,
+    tensors,
+    with_valid,
+)
+from addnorm.data.batches.denoising import Denoising, DenoisingConfig
+from addnorm.data.batches.frames import Frames, FramesConfig
+from addnorm.data.batches.images import ExamplesConfig, Images
+from addnorm.data.batches.masked import Masked, MaskedConfig
+from addnorm.data.batches.series_batches import SeriesBatchesConfig
+from addnorm.data.batches.windows import Packed, PackedConfig, Windows, WindowsConfig
+from addnorm.data.ids.compact import Encoded, texts_of
+from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, Longer
+from addnorm.errors import InputError
+from addnorm.nn.built import built
+from addnorm.parts import Family
+
+__all__ = [
+    "Batch",
+    "BatchingConfig",
+    "Buckets",
+    "Denoising",
+    "DenoisingConfig",
+    "ExamplesConfig",
+    "Frames",
+    "FramesConfig",
+    "Images",
+    "Loader",
+    "Loaders",
+    "Masked",
+    "MaskedConfig",
+    "Packed",
+    "PackedConfig",
+    "SeriesBatchesConfig",
+    "TokensConfig",
+    "Windows",
+    "WindowsConfig",
+]
+
+
+class Buckets(Loader[int]):
+    """Batches of examples of similar length, each of at most `tokens` positions with its padding.
+
+    The width of a batch is its longest example, of a pair the longer side, rounded up to a multiple
+    of `pad_to`. Every example is in exactly one batch of an epoch. Raises `InputError` for an
+    example that is longer than a batch.
+    """
+
+    def __init__(
+        self,
+        corpus: EncodedCorpus,
+        examples: Sequence[Encoded],
+        tokens: int,
+        *,
+        seed: int | None = None,
+        pad_to: int = 1,
+    ) -> None:
+        self.corpus = corpus
+        self.examples = examples
+        self.tokens = tokens
+        self.seed = seed
+        self.pad_to = pad_to
+        self.widths = [self.width(length) for length in corpus.lengths(examples)]
+        if max(self.widths) > tokens:
+            raise InputError(
+                f"an example of {max(self.widths):,} tokens is longer than a batch of {tokens:,}: "
+                "raise tokens, or set max_len"
+            )
+
+    def width(self, length: int) -> int:
+        """The next multiple of `pad_to`."""
+        return -(-length // self.pad_to) * self.pad_to
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """Numbers of examples; which ones of equal width share a batch changes with the epoch."""
+        rng = dice(self.seed, epoch)
+        order = list(range(len(self.examples)))
+        if rng:
+            rng.shuffle(order)
+        batches = by_width(order, self.widths.__getitem__, self.tokens)
+        if rng:
+            rng.shuffle(batches)
+        return batches
+
+    def build(self, items: Sequence[int]) -> Batch:
+        """The examples as the task's model takes them."""
+        examples = [self.examples[i] for i in items]
+        name = "tokens" if self.corpus.task == "language" else "inputs"
+        read = self.padded(name, "valid", self._rows(examples))
+        if any(e.types for e in examples):
+            width = self.width(max(len(e.types) for e in examples))
+            read["types"] = padded(tensors([[*e.types] for e in examples]), 0, width)
+        targets = [e.targets for e in examples]
+        indices = [e.index for e in examples]
+        values = [e.values for e in examples if e.values is not None]
+        if values:
+            return Batch.of(read, torch.stack(values), indices)
+        if self.corpus.task == "classification":
+            return Batch.of(read, torch.tensor([label for [label] in targets]), indices)
+        labels = padded(tensors(targets), IGNORE, self.width(max(map(len, targets))))
+        if self.corpus.task != "translation":
+            return Batch.of(read, labels, indices)
+        shifted = [[self.corpus.bos_id, *target[:-1]] for target in targets]
+        read = self.padded("source", "source_valid", [e.tokens for e in examples])
+        return Batch.of(read | self.padded("target", "target_valid", shifted), labels, indices)
+
+    def _rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
+        """What the model reads: a row an example, or of two texts that are read apart two."""
+        if not self.corpus.apart:
+            return [e.tokens for e in examples]
+        return [text for e in examples for text in texts_of(e)]
+
+    def padded(self, name: str, valid_name: str, rows: Sequence[list[int]]) -> dict[str, Tensor]:
+        """The rows as an argument of the model, with its mask where they are padded."""
+        width = self.width(max(map(len, rows)))
+        return with_valid(name, valid_name, tensors(rows), self.corpus.pad_id, width)
+
+
+@config
+class TokensConfig:
+    """For every task: examples of similar length, `tokens` positions to a batch with the padding.
+
+    What is longer than `max_len`, special tokens included, is left out or shortened and reported; a
+    language model takes each document as an example. `pad_to` rounds widths up.
+    """
+
+    kind: Literal["tokens"] = "tokens"
+    tokens: PositiveInt = 4096
+    """The maximum number of positions in a batch, padding included; of a pair the longer side
+    counts.
+    """
+    pad_to: PositiveInt = 1
+    """Round the width of a batch up to a multiple of this, for fewer shapes."""
+    max_len: Annotated[int, Field(ge=2)] | None = None
+    """The longest example in tokens, special ones included; by default any length."""
+    longer: Longer = "leave_out"
+    """What happens to longer examples: they are left out, or shortened to `max_len`."""
+
+    def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
+        """The loaders of a corpus of text; raise `InputError` for images.
+
+        And where an example is longer than a batch.
+        """
+        check_medium(corpus, "tokens", "text")
+        if self.max_len is not None:
+            corpus = corpus.within(self.max_len, self.longer)
+        return Loaders(
+            self.buckets(corpus, corpus.train, seed),
+            self.buckets(corpus, corpus.valid) if corpus.valid else None,
+            self.buckets(corpus, corpus.test) if corpus.test else None,
+            corpus.reports,
+        )
+
+    def buckets(
+        self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
+    ) -> Buckets:
+        """The batches of some examples; in one order without a seed."""
+        return Buckets(corpus, examples, self.tokens, seed=seed, pad_to=self.pad_to)
+
+
+@runtime_checkable
+class BatchingPart(Protocol):
+    """A configuration of a custom way to make batches.
+
+    `build` gives a `Loader` for each split that is there. That of train takes the `seed`, and every
+    epoch has the same number of batches.
+    """
+
+    def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders: ...
+
+
+BatchingConfig = Annotated[
+    TokensConfig
+    | WindowsConfig
+    | PackedConfig
+    | MaskedConfig
+    | DenoisingConfig
+    | ExamplesConfig
+    | FramesConfig
+    | SeriesBatchesConfig
+    | BatchingPart,
+    Family("batching", BatchingPart),
+]
+"""Every way to make batches."""
+
+
+def build_loaders(batching: BatchingConfig, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
+    """The loaders of a corpus. Raises `InputError` if a custom part builds none."""
+    made = batching.build(corpus, seed)
+    return built(
+        batching, made, Loaders, "batching must give Loaders of addnorm.data.batches.buckets"
+    )
+
+
+def special_tokens_of(batching: BatchingConfig) -> tuple[str, ...]:
+    """The tokens that batches stand for hidden text with, which a learnt tokenizer must have."""
+    hides = isinstance(batching, MaskedConfig | DenoisingConfig)
+    return batching.special_tokens if hides else ()

@@ -1,0 +1,189 @@
+"""Batches of images, in training with random changes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+from torch.nn import functional as F
+
+from addnorm.config import WORD, config
+from addnorm.data.batches.augmentation import (
+    Augmentation,
+    CropConfig,
+    ErasingConfig,
+    Examples,
+    FlipConfig,
+)
+from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, dice
+from addnorm.data.batches.mixing import CutMixConfig, MixupConfig
+from addnorm.data.batches.randaugment import RandAugmentConfig
+from addnorm.data.batches.signals import batch_of, scaled
+from addnorm.data.ids.encoding import Encoded, EncodedCorpus
+from addnorm.errors import InputError
+
+AugmentationConfig = Annotated[
+    CropConfig | FlipConfig | RandAugmentConfig | ErasingConfig | MixupConfig | CutMixConfig,
+    Field(discriminator="kind"),
+    WORD,
+]
+"""Any augmentation of images."""
+
+
+class Drawn(NamedTuple):
+    """The number of an example, its shift downwards and to the right, and the seed of the rest."""
+
+    example: int
+    down: int = 0
+    right: int = 0
+    seed: int = 0
+
+
+class Images(Loader[Drawn]):
+    """Batches of `size` images, randomly shifted by up to `shift` pixels along each axis.
+
+    Then each of `augment` changes them, in this order. The order of the images and all changes are
+    determined by seed and epoch; without a seed there are none. Mixed images have `soft_targets`,
+    the probabilities of all classes. The images of a batch have one size; there are
+    fewer of them where they would have more than `pixels` together. Raises `InputError` for an
+    image that has more by itself.
+    """
+
+    def __init__(
+        self,
+        corpus: EncodedCorpus,
+        examples: Sequence[Encoded],
+        size: int,
+        *,
+        seed: int | None = None,
+        shift: int = 0,
+        augment: Sequence[Augmentation] = (),
+        pixels: int | None = None,
+    ) -> None:
+        self.corpus = corpus
+        self.examples = examples
+        self.size = size
+        self.seed = seed
+        self.shift = shift
+        self.augment = augment
+        self.sizes = [size_of(one) for one in examples]
+        self.at_most = dict.fromkeys(sorted(set(self.sizes)), size)
+        for (height, width), n in self.at_most.items():
+            fitting = n if pixels is None else min(n, pixels // (height * width))
+            if not fitting:
+                raise InputError(
+                    f"an image of {height} × {width} pixels is larger than a batch: raise "
+                    f"train.batching.pixels = {pixels:,} to {height * width:,}"
+                )
+            self.at_most[height, width] = fitting
+
+    def plan(self, epoch: int) -> list[Sequence[Drawn]]:
+        """Indices of examples with their draws, in a new order every epoch."""
+        rng = dice(self.seed, epoch)
+        if rng is None:
+            return self.by_size([Drawn(i) for i in range(len(self.examples))])
+        reach = range(-self.shift, self.shift + 1)
+        drawn = [Drawn(i, rng.choice(reach), rng.choice(reach)) for i in range(len(self.examples))]
+        rng.shuffle(drawn)
+        if self.augment:
+            drawn = [one._replace(seed=rng.getrandbits(32)) for one in drawn]
+        batches = self.by_size(drawn)
+        if len(self.at_most) > 1:
+            rng.shuffle(batches)
+        return batches
+
+    def by_size(self, drawn: Sequence[Drawn]) -> list[Sequence[Drawn]]:
+        """Batches of images of one size each, in their order, the smallest size first."""
+        of_size: dict[tuple[int, int], list[Drawn]] = {size: [] for size in self.at_most}
+        for one in drawn:
+            of_size[self.sizes[one.example]].append(one)
+        return [part for size, n in self.at_most.items() for part in chunks(of_size[size], n)]
+
+    def build(self, items: Sequence[Drawn]) -> Batch:
+        """Build a batch of images, scaled to -1 (black) … 1 (white), with classes or texts."""
+        examples = [self.examples[one.example] for one in items]
+        pixels = [
+            moved(one.signal, item.down, item.right)
+            for one, item in zip(examples, items, strict=True)
+            if one.signal is not None
+        ]
+        images: UInt8[Tensor, "batch channels height width"] = torch.stack(pixels)
+        if self.seed is None or not self.augment:
+            return batch_of(self.corpus, examples, {"inputs": scaled(images)})
+        changed = Examples(images.float(), self.classes(examples))
+        generators = [Random(item.seed) for item in items]
+        for augmentation in self.augment:
+            changed = augmentation(changed, generators)
+        batch = batch_of(self.corpus, examples, {"inputs": scaled(changed.images)})
+        return replace(batch, soft_targets=changed.classes) if mixes(self.augment) else batch
+
+    def classes(self, examples: Sequence[Encoded]) -> Float[Tensor, "batch classes"]:
+        """The probability of each class of each image, one of 1; of images with texts none."""
+        if self.corpus.task != "classification":
+            return torch.zeros(len(examples), 0)
+        targets = torch.tensor([label for one in examples for label in one.targets])
+        return F.one_hot(targets, max(self.corpus.n_labels, 1 + int(targets.max()))).float()
+
+
+def size_of(example: Encoded) -> tuple[int, int]:
+    """Height and width of an image."""
+    assert example.signal is not None
+    return example.signal.shape[-2], example.signal.shape[-1]
+
+
+def mixes(augment: Sequence[Augmentation]) -> bool:
+    """Whether images get several classes, with their probabilities."""
+    return any(isinstance(one, MixupConfig | CutMixConfig) for one in augment)
+
+
+def moved(
+    image: UInt8[Tensor, "channels height width"], down: int, right: int
+) -> UInt8[Tensor, "channels height width"]:
+    """Shift the image within its frame, filling with black."""
+    return F.pad(image, (right, -right, down, -down)) if down or right else image
+
+
+@config
+class ExamplesConfig:
+    """For images: `size` of them to a batch, in training moved at random by up to `shift` pixels.
+
+    The images of a batch have one size; where there are several, `pixels` bounds its cost. Leave
+    pixels that are shuffled, by `data.permute_seed`, where they are.
+    """
+
+    kind: Literal["examples"] = "examples"
+    size: PositiveInt = 128
+    """Images in a batch."""
+    pixels: PositiveInt | None = None
+    """The most pixels of a batch: of large images it has fewer than `size`; by default any."""
+    shift: NonNegativeInt = 0
+    """The maximum random shift of a training image along each axis, in pixels."""
+    augment: tuple[AugmentationConfig, ...] = ()
+    """Further random changes of training images, one after the other; by default none."""
+
+    def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
+        """Build the loaders of an image corpus. Raises `InputError` for text, read or mixed."""
+        check_medium(corpus, "examples", "images")
+        if corpus.task != "classification" and mixes(self.augment):
+            raise InputError(
+                "train.batching.augment: mixup and cutmix mix the classes of images, and these "
+                "have texts: leave them out"
+            )
+        return Loaders(
+            Images(
+                corpus,
+                corpus.train,
+                self.size,
+                seed=seed,
+                shift=self.shift,
+                augment=self.augment,
+                pixels=self.pixels,
+            ),
+            Images(corpus, corpus.valid, self.size, pixels=self.pixels) if corpus.valid else None,
+            Images(corpus, corpus.test, self.size, pixels=self.pixels) if corpus.test else None,
+            corpus.reports,
+        )

@@ -1,0 +1,56 @@
+"""Batches of time series: windows to forecast from, or whole series with a class or numbers."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+
+from addnorm.config import config
+from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, dice
+from addnorm.data.batches.frames import side_by_side
+from addnorm.data.ids.encoding import Encoded, EncodedCorpus
+
+
+class SeriesBatches(Loader[int]):
+    """Batches of `size` series, in a new order every epoch; those of other lengths are padded."""
+
+    def __init__(self, examples: Sequence[Encoded], size: int, *, seed: int | None = None) -> None:
+        self.examples = examples
+        self.size = size
+        self.seed = seed
+
+    def plan(self, epoch: int) -> list[Sequence[int]]:
+        """The numbers of the series in each batch."""
+        order = list(range(len(self.examples)))
+        if rng := dice(self.seed, epoch):
+            rng.shuffle(order)
+        return chunks(order, self.size)
+
+    def build(self, items: Sequence[int]) -> Batch:
+        """The series side by side, with what is to be said of each."""
+        examples = [self.examples[i] for i in items]
+        inputs = side_by_side([one.signal for one in examples if one.signal is not None])
+        values = [one.values for one in examples if one.values is not None]
+        classes = [label for one in examples for label in one.targets]
+        targets = torch.stack(values) if values else torch.tensor(classes)
+        return Batch.of(inputs, targets, [one.index for one in examples])
+
+
+@config
+class SeriesBatchesConfig:
+    """For time series: `size` of them, or of their windows, to a batch."""
+
+    kind: Literal["series"] = "series"
+    size: PositiveInt = 128
+    """Series, or windows of a series to forecast, in a batch."""
+
+    def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
+        """The loaders of a corpus of series; raise `InputError` for another medium."""
+        check_medium(corpus, "series", "series")
+        return Loaders(
+            SeriesBatches(corpus.train, self.size, seed=seed),
+            SeriesBatches(corpus.valid, self.size) if len(corpus.valid) else None,
+            SeriesBatches(corpus.test, self.size) if len(corpus.test) else None,
+            corpus.reports,
+        )

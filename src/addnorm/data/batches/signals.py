@@ -1,0 +1,54 @@
+"""Images and sound clips as a model's inputs, with the classes or the texts that it learns."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from addnorm.data.batches.batch import Batch, padded, tensors, with_valid
+from addnorm.data.examples import Medium
+from addnorm.data.ids.encoding import IGNORE, Encoded, EncodedCorpus
+
+SOURCE = {"inputs": "source", "valid": "source_valid"}
+"""What an encoder–decoder calls the inputs of an encoder."""
+
+
+def inputs_of(medium: Medium, signals: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Images of one size or clips of any length as an encoder's inputs."""
+    return (
+        side_by_side(signals) if medium == "audio" else {"inputs": scaled(torch.stack([*signals]))}
+    )
+
+
+def side_by_side(clips: Sequence[Float[Tensor, "n_mels _"]]) -> dict[str, Tensor]:
+    """The clips as a model's inputs, with the mask of the real frames where some are padded."""
+    lengths = torch.tensor([clip.shape[-1] for clip in clips])
+    width = int(lengths.max())
+    inputs = torch.zeros(len(clips), clips[0].shape[0], width)
+    for row, clip in zip(inputs, clips, strict=True):
+        row[:, : clip.shape[-1]] = clip
+    if bool((lengths == width).all()):
+        return {"inputs": inputs}
+    return {"inputs": inputs, "valid": torch.arange(width) < lengths[:, None]}
+
+
+def scaled(
+    images: Shaped[Tensor, "batch channels height width"],
+) -> Float[Tensor, "batch channels height width"]:
+    """The images from -1 (black) to 1 (white)."""
+    return images.float() / 127.5 - 1
+
+
+def batch_of(
+    corpus: EncodedCorpus, examples: Sequence[Encoded], inputs: Mapping[str, Tensor]
+) -> Batch:
+    """The batch of these inputs: with the classes, or with the texts, read shifted after bos."""
+    indices, targets = [one.index for one in examples], [one.targets for one in examples]
+    if corpus.task != "translation":
+        return Batch.of(dict(inputs), torch.tensor([label for [label] in targets]), indices)
+    width = max(map(len, targets))
+    shifted = tensors([[corpus.bos_id, *ids[:-1]] for ids in targets])
+    read = with_valid("target", "target_valid", shifted, corpus.pad_id, width)
+    source = {SOURCE[name]: tensor for name, tensor in inputs.items()}
+    return Batch.of(source | read, padded(tensors(targets), IGNORE, width), indices)

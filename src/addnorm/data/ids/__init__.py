@@ -1,0 +1,1 @@
+"""Examples as ids: what a model of each task reads and predicts."""

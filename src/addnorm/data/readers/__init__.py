@@ -1,0 +1,1 @@
+"""Files, tables and Python values read as examples."""

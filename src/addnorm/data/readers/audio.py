@@ -1,0 +1,220 @@
+"""Audio: sound files with a class or a text each, and Whisper's log-mel features."""
+
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
+from importlib import import_module
+from io import SEEK_CUR, SEEK_END, BytesIO
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.data.examples import Clip, Example
+from addnorm.data.readers.labelled_files import LabelledFiles, Readable
+from addnorm.data.readers.text_files import find
+from addnorm.errors import InputError
+
+Speed = Annotated[float, Field(ge=0.5, le=2.0)]
+
+FLOOR = 1e-10
+"""The minimum power before taking the logarithm (silence)."""
+
+
+@config
+class AudioConfig(LabelledFiles):
+    """Sound files with a class or text each (WAV, FLAC, Ogg, MP3), as features (see `log_mel`).
+
+    A file of another rate than `sample_rate` is resampled; one of several channels is refused, or
+    its channels are averaged. Each of the `speeds` adds a copy of every training clip that is
+    played so much faster, higher in pitch too (Ko et al. 2015).
+    """
+
+    suffixes: ClassVar[tuple[str, ...]] = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff")
+    column: ClassVar[str] = "audio"
+
+    kind: Literal["audio"] = "audio"
+    sample_rate: PositiveInt = 16_000
+    """Samples a second; a file of another rate is resampled."""
+    channels: Literal["one", "averaged"] = "one"
+    """Whether a file of several channels is refused, or its channels are averaged."""
+    n_mels: PositiveInt = 80
+    """Mel features of a frame, as many as `model.input` has."""
+    speeds: tuple[Speed, ...] = ()
+    """Further copies of every training clip, at these speeds."""
+
+    def __post_init__(self) -> None:
+        if self.speeds and self.valid_fraction:
+            raise ValueError(
+                "speeds make copies of clips, of which valid_fraction would hold some out: name "
+                "the files of valid instead"
+            )
+        filters = mel_filters(self.n_mels, self.sample_rate // 40, self.sample_rate)
+        if empty := int((filters.sum(1) == 0).sum()):
+            raise ValueError(
+                f"n_mels = {self.n_mels} is too many at {self.sample_rate:,} samples a second: "
+                f"{empty} of the filters hear nothing; take {self.n_mels // 2} or so"
+            )
+
+    def examples(self, file: Readable, where: str, label: str, *, train: bool) -> list[Example]:
+        """Read a clip, and of a training clip its copies at other speeds."""
+        waveform = self.waveform(file, where)
+        speeds = (1.0, *self.speeds) if train else (1.0,)
+        return [Clip(self.features(waveform, where, speed), label) for speed in speeds]
+
+    def read(self, file: Readable, where: str) -> Float[Tensor, "n_mels frames"]:
+        """The features of a clip."""
+        return self.features(self.waveform(file, where), where)
+
+    def waveform(self, file: Readable, where: str) -> Float[Tensor, " samples"]:
+        """The samples of a clip. Raises `InputError` for several channels."""
+        mix = self.channels == "averaged"
+        waveform, _ = read_audio(file, where, sample_rate=self.sample_rate, mix=mix)
+        if len(waveform) > 1:
+            raise InputError(
+                f"{where} has {len(waveform)} channels: data.channels = 'averaged' averages them"
+            )
+        return waveform[0]
+
+    def features(
+        self, waveform: Float[Tensor, " samples"], where: str, speed: float = 1.0
+    ) -> Float[Tensor, "n_mels frames"]:
+        """The log-mel features of a clip, played at a speed."""
+        if speed != 1.0:
+            resampled = _library("soxr").resample(waveform.numpy(), speed, 1.0)
+            waveform = torch.from_numpy(resampled)
+        try:
+            features = log_mel(waveform, self.sample_rate, self.n_mels)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        if not features.isfinite().all():
+            most = float(waveform.abs().max())
+            raise InputError(
+                f"{where} is too loud: its samples reach {most:.2g}, and 1 is the most"
+            )
+        return features
+
+
+def read_audio(
+    file: Readable, where: str = "", *, sample_rate: int | None = None, mix: bool = False
+) -> tuple[Float[Tensor, "channels samples"], int]:
+    """Read a sound file of any kind that libsndfile knows; return the waveform and its rate.
+
+    Whole numbers of any width become numbers in [-1, 1). `sample_rate` resamples by the SoX
+    resampler, and `mix` averages the channels. Raises `InputError`, beginning with `where`, for a
+    file that is damaged, truncated or empty, or has numbers that are none.
+    """
+    if isinstance(file, Path):
+        file = find(file, Path())
+    where = where or str(file)
+    soundfile = _library("soundfile")
+    try:
+        with soundfile.SoundFile(file) as sound:
+            n, rate = sound.frames, sound.samplerate
+            # Of some codecs libsndfile cannot seek, and has to hear how many samples there are.
+            samples = sound.read(n, dtype="float32", always_2d=True)
+    except (soundfile.LibsndfileError, OSError, RuntimeError, ValueError, MemoryError) as error:
+        reason = getattr(error, "error_string", str(error))
+        if "does not exist" in reason:  # libsndfile's words for what only begins like an MP3
+            reason = "of no known kind"
+        raise InputError(f"{where} is not readable as sound: {reason}") from error
+    missing = _missing_bytes(file)
+    if not n or len(samples) != n or missing:
+        lost = f", {missing:,} bytes are missing" if missing else ""
+        raise InputError(f"{where} is empty or truncated: {len(samples):,} samples{lost}")
+    if not np.isfinite(samples).all():
+        raise InputError(f"{where} holds numbers that are infinite or none (NaN)")
+    if mix:
+        samples = samples.mean(1, keepdims=True)
+    if sample_rate is not None and sample_rate != rate:
+        samples, rate = _library("soxr").resample(samples, rate, sample_rate), sample_rate
+    return torch.from_numpy(np.ascontiguousarray(samples.T)), rate
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError('sound files need: pip install "addnorm[audio]"') from error
+
+
+STREAMED = 0x7FFFF000
+"""The least size of a file's samples that means: as much as there is."""
+
+
+SAMPLES: Mapping[bytes, tuple[bytes, Literal["little", "big"]]] = {
+    b"RIFF": (b"data", "little"),
+    b"FORM": (b"SSND", "big"),
+}
+"""How a .wav and an .aiff file begin, the chunk of their samples, and how its size is written."""
+
+
+def _missing_bytes(file: Readable) -> int:
+    """How many bytes a .wav or .aiff file lacks of what its header promises; 0 for other files."""
+    with nullcontext(file) if isinstance(file, BytesIO) else file.open("rb") as data:
+        end = data.seek(0, SEEK_END)
+        data.seek(0)
+        name, order = SAMPLES.get(data.read(4), (b"", "little"))
+        data.seek(12)
+        while name and len(head := data.read(8)) == 8:
+            size = int.from_bytes(head[4:], order)
+            if head[:4] == name:
+                return 0 if size >= STREAMED else max(0, data.tell() + size - end)
+            data.seek(size + size % 2, SEEK_CUR)
+    return 0
+
+
+def log_mel(
+    waveform: Float[Tensor, "*batch samples"], sample_rate: int = 16_000, n_mels: int = 80
+) -> Float[Tensor, "*batch n_mels frames"]:
+    """Compute log-mel features in about [-1, 1], with windows of 25 ms and a hop of 10 ms.
+
+    `(max(log10(M |STFT|²), top - 8) + 4) / 4`, where `top` is the maximum over the clip and silence
+    counts as -10 (Radford et al. 2022, §2.2, and their code). Hann windows are centred, with
+    reflection padding. Raises `InputError` for a clip shorter than half a window.
+    """
+    window, step = sample_rate // 40, sample_rate // 100
+    if waveform.shape[-1] <= window // 2:
+        raise InputError(
+            f"a clip of {waveform.shape[-1]} samples is too short: "
+            f"at {sample_rate:,} a second at least {window // 2 + 1} are needed"
+        )
+    flat = waveform.reshape(-1, waveform.shape[-1])
+    hann = torch.hann_window(window, dtype=waveform.dtype, device=waveform.device)
+    spectrum = torch.stft(flat, window, step, window=hann, return_complex=True)[..., :-1]
+    filters = mel_filters(n_mels, window, sample_rate).to(waveform)
+    power = filters @ spectrum.abs().square()
+    loudness = power.clamp(min=FLOOR).log10()
+    top = loudness.amax((-2, -1), keepdim=True)
+    features = (loudness.maximum(top - 8.0) + 4.0) / 4.0
+    return features.view(*waveform.shape[:-1], n_mels, -1)
+
+
+def mel_filters(n_mels: int, n_fft: int, sample_rate: int) -> Float[Tensor, "n_mels bins"]:
+    """A triangular mel filter bank from 0 to half the sample rate, with unit area, in float64.
+
+    Slaney 1998, Auditory Toolbox: neighbours overlap by half, peaks are `2 / (high - low)`.
+    """
+    # An odd n_fft has no bin at half the sample rate: 551 at 22,050 a second.
+    bins = torch.arange(n_fft // 2 + 1, dtype=torch.float64) * sample_rate / n_fft
+    top = hertz_to_mel(torch.tensor(sample_rate / 2, dtype=torch.float64))
+    edges = mel_to_hertz(torch.linspace(0, float(top), n_mels + 2, dtype=torch.float64))
+    low, peak, high = (edges[i : n_mels + i, None] for i in range(3))
+    rising, falling = (bins - low) / (peak - low), (high - bins) / (high - peak)
+    return rising.minimum(falling).clamp(min=0) * 2 / (high - low)
+
+
+def hertz_to_mel(hertz: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Slaney's mel scale: `3 f / 200` up to 1 kHz (15 mel), then 27 mel for each factor of 6.4."""
+    steps = 27 * torch.log(hertz.clamp(min=1000) / 1000) / math.log(6.4)
+    return (3 / 200 * hertz.clamp(max=1000)) + steps
+
+
+def mel_to_hertz(mel: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The inverse of `hertz_to_mel`."""
+    return 200 / 3 * mel.clamp(max=15) * 6.4 ** ((mel.clamp(min=15) - 15) / 27)

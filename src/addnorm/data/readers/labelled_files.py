@@ -1,0 +1,357 @@
+"""Files with a class or a text each: in folders, found by a pattern, or in a table."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import AfterValidator
+
+from addnorm.config import Probability, config
+from addnorm.data.examples import (
+    Captioned,
+    Clip,
+    Corpus,
+    Example,
+    Image,
+    Transcribed,
+    signal_digest,
+)
+from addnorm.data.readers.cells import class_in, is_missing
+from addnorm.data.readers.rows import Row, assemble
+from addnorm.data.readers.saved_dataset import is_saved, saved_splits
+from addnorm.data.readers.strings import StringsConfig, with_one_group
+from addnorm.data.readers.tables import Record, records_of
+from addnorm.data.readers.text_files import base_of, find, given, read_text
+from addnorm.errors import InputError, choices
+
+Readable = Path | BytesIO
+"""A file, or the bytes of one."""
+
+Found = Iterator[tuple[str, Readable | str, str | None]]
+"""The location of each file, the file or the reason to skip it, and its label where it is known."""
+
+NO_TEXT = "no text"
+"""Why a file with an empty text is skipped."""
+
+
+@config
+class LabelledFiles(ABC):
+    """What `train`, `valid` and `test` name: files of one medium, each with a class or a text.
+
+    - a folder that has a folder for each class, of its name, with the class's files anywhere below;
+      hidden files and those of other kinds are left out and counted;
+    - a pattern such as `"clips/*_[0-4].wav"`, or several: `label_pattern` finds the class in the
+      name of a file;
+    - a table, as in `kind = "table"`, with a row for each file: a Parquet table, or the folder of a
+      split that Hugging Face `datasets` saved to disk, may hold the files themselves.
+
+    A text to write stands where a class would, as `labels` says; the model is then an
+    encoder–decoder, and the recipe has a tokenizer.
+    """
+
+    suffixes: ClassVar[tuple[str, ...]]
+    """The kinds of files, in lower case."""
+    column: ClassVar[str]
+    """The column of the files in a Parquet table, as Hugging Face `datasets` writes it."""
+
+    root: Path | None = None
+    """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
+    train: str | tuple[str, ...]
+    """What to learn from: a folder of folders, a pattern or several, or a table."""
+    valid: str | tuple[str, ...] | None = None
+    """What to validate on while training."""
+    test: str | tuple[str, ...] | None = None
+    """What training never sees."""
+    label_pattern: Annotated[str | None, AfterValidator(with_one_group)] = None
+    """A regular expression that finds the class, in its only group, in the name of a file without
+    its suffix; by default the class is the name of the file's folder.
+    """
+    file_column: str | None = None
+    """The column of the file, relative to the table; by default `file_name`, and in a Parquet
+    table or a saved dataset the medium's, if it has it.
+    """
+    label_column: str = "label"
+    """The column of the class."""
+    labels: Literal["class", "text", "text_beside"] = "class"
+    """What a label is: a class; a text to write, found where a class would be; or the text in a
+    file of the same name, but for the suffix .txt, beside the file.
+    """
+    strings: StringsConfig | None = None
+    """Make strings of files with a class each, whose classes are the text to write; by default
+    every file is an example.
+    """
+    valid_fraction: Probability = 0.0
+    """The share of train that is held out for validation, where `valid` is not given."""
+    seed: int = 0
+    """The seed of the random files that `valid_fraction` holds out."""
+    damaged: Literal["refuse", "leave_out"] = "refuse"
+    """Whether a file that cannot be read is an error, or left out and counted."""
+
+    @abstractmethod
+    def examples(self, file: Readable, where: str, label: str, *, train: bool) -> list[Example]:
+        """Read a file. Raises `InputError` that begins with `where` for one that is damaged."""
+
+    def load(self) -> Corpus:
+        """Read every file. Raises `InputError` with the location of the first error."""
+        splits = given(self.train, self.valid, self.test)
+        self.check_columns(splits.values())
+        rows = {split: self.rows(named, train=split == "train") for split, named in splits.items()}
+        if self.strings is not None:
+            if self.labels != "class":
+                raise InputError(
+                    "data.strings makes strings of files with a class each: leave out data.labels"
+                )
+            if self.valid_fraction:
+                raise InputError(
+                    "data.strings makes strings within each split: name data.valid instead of "
+                    "data.valid_fraction"
+                )
+            pieces = {split: list[str]() for split in rows}
+            rows = {
+                split: self.strings.rows(split, _noted(found, pieces[split]))
+                for split, found in rows.items()
+            }
+            return replace(assemble(rows), pieces=pieces)
+        return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+
+    def check_columns(self, splits: Iterable[str | tuple[str, ...]]) -> None:
+        """Raise `InputError` for a field that finds labels or files where no split is."""
+        tables = [self.is_table(named) for named in splits]
+        if self.label_pattern is not None and self.labels == "text_beside":
+            raise InputError(
+                "data.label_pattern finds labels in the names of files, and data.labels = "
+                "'text_beside' reads them from files beside: give one of the two"
+            )
+        if self.label_column != "label" and not any(tables):
+            raise InputError(
+                "data.label_column is of a table, and data.train is none: leave it out"
+            )
+        if self.label_pattern is not None and all(tables):
+            raise InputError(
+                "data.label_pattern finds classes in the names of files, and a table has them in "
+                "data.label_column: leave data.label_pattern out"
+            )
+        if self.file_column is not None and not any(tables):
+            raise InputError("data.file_column is of a table, and data.train is none: leave it out")
+
+    def rows(self, named: str | tuple[str, ...], *, train: bool) -> Iterator[Row]:
+        """Read each file of a split."""
+        for where, file, label in self.found(named):
+            if isinstance(file, str):
+                yield Row(where, file)
+                continue
+            assert label is not None
+            try:
+                _check_file(file, where)
+                read = self.examples(file, where, label, train=train)
+            except InputError as error:
+                yield Row(where, self.left_out(error, where))
+                continue
+            if self.labels != "class":
+                read = [_with_text(example) for example in read]
+            of = file if isinstance(file, Path) else None
+            yield from (Row(where, example, of) for example in read)
+
+    def left_out(self, error: InputError, where: str) -> str:
+        """Why a damaged file is left out. Raises the error where such files are refused."""
+        if self.damaged == "refuse":
+            raise error
+        return str(error).removeprefix(f"{where}: ").removeprefix(f"{where} ")
+
+    def found(self, named: str | tuple[str, ...]) -> Found:
+        """The files of a split, in the order of their names or of the table."""
+        place = None if isinstance(named, tuple) else base_of(self.root) / named
+        if place is not None and is_saved(place):
+            yield from self.in_table(place)
+        elif place is not None and (splits := saved_splits(place)):
+            known = ", ".join(splits)
+            raise InputError(f"{place} holds saved splits: name the folder of one: {known}")
+        elif place is not None and place.is_dir():
+            yield from self.in_folder(place)
+        elif isinstance(named, str) and self.is_table(named):
+            yield from self.in_table(find(Path(named), self.root))
+        else:
+            patterns = (named,) if isinstance(named, str) else named
+            files = sorted({file for pattern in patterns for file in self.matching(pattern)})
+            yield from self.labelled(files)
+
+    def is_table(self, named: str | tuple[str, ...]) -> bool:
+        """Whether a split is a table or a saved dataset, no folder of files and no pattern."""
+        if isinstance(named, tuple):
+            return False
+        place = base_of(self.root) / named
+        if is_saved(place) or not place.is_dir():
+            return _exists(place) or not any(mark in named for mark in "*?[")
+        return bool(saved_splits(place))
+
+    def matching(self, pattern: str) -> list[Path]:
+        """The files that a pattern finds. Raises `InputError` if there are none."""
+        base = base_of(self.root)
+        path = Path(pattern)
+        found = Path(path.anchor).glob(str(path.relative_to(path.anchor))) if path.anchor else ()
+        files = [one for one in (found or base.glob(pattern)) if not one.is_dir()]
+        if not files and (base / pattern).is_dir():
+            raise InputError(
+                f"{base / pattern} is a folder: a folder or a table is named alone, and several "
+                "names are patterns of files"
+            )
+        if not files:
+            raise InputError(f"{base / pattern}: no file is found by this pattern")
+        return files
+
+    def in_folder(self, folder: Path) -> Found:
+        """The files in a folder of folders. Raises `InputError` if there are none."""
+        files: list[Path] = []
+        for file in sorted(files_below(folder)):
+            if file.suffix.lower() == ".txt" and self.is_beside(file):
+                continue  # the text of an example, whether it is learnt or not
+            if reason := self.no_example(file.relative_to(folder)):
+                yield str(file), reason, None
+            else:
+                files.append(file)
+        if not files:
+            known = ", ".join(self.suffixes)
+            raise InputError(f"{folder}: no files of a kind that is known there: {known}")
+        if self.label_pattern is not None or self.labels == "text_beside":
+            yield from self.labelled(files)
+            return
+        for file in files:
+            inner = file.relative_to(folder).parts
+            if len(inner) == 1:
+                raise InputError(
+                    f"{file}: it is in no folder of a class: give data.label_pattern to find its "
+                    "class in its name"
+                )
+            yield str(file), file, inner[0]
+
+    def is_beside(self, text: Path) -> bool:
+        """Whether a file of the same name, but for its suffix, is an example."""
+        return any(_exists(text.with_suffix(suffix)) for suffix in self.suffixes)
+
+    def no_example(self, file: Path) -> str | None:
+        """Why a file in a folder is left out; None for an example."""
+        if any(part.startswith(".") for part in file.parts):
+            return "hidden"
+        suffix = file.suffix.lower()
+        return None if suffix in self.suffixes else f"of another kind ({suffix or 'no suffix'})"
+
+    def labelled(self, files: Iterable[Path]) -> Found:
+        """The files with the label in their names or beside them. Raises `InputError` without."""
+        for file in files:
+            if self.labels == "text_beside":
+                text = _text_beside(file)
+                yield str(file), file if text else NO_TEXT, text
+                continue
+            if self.label_pattern is None:
+                yield str(file), file, file.parent.name
+                continue
+            found = re.search(self.label_pattern, file.stem)
+            if found is None or not found[1]:
+                raise InputError(
+                    f"{file}: data.label_pattern = {self.label_pattern!r} finds no class in "
+                    f"{file.stem!r}"
+                )
+            yield str(file), file, found[1]
+
+    def in_table(self, table: Path) -> Found:
+        """The files of a table. Raises `InputError` for a missing column or file."""
+        if self.labels == "text_beside":
+            raise InputError(f"{table}: a table has texts in a column: give data.labels = 'text'")
+        for where, record in records_of(table):
+            if record is None:
+                yield where, "empty line", None
+                continue
+            held = (table.suffix == ".parquet" or is_saved(table)) and (
+                self.column in record or "file_name" not in record
+            )
+            column = self.file_column or (self.column if held else "file_name")
+            cell, label = (_cell(record, name, where) for name in (column, self.label_column))
+            if is_missing(label):
+                yield where, "no label" if self.labels == "class" else NO_TEXT, None
+                continue
+            name = class_in(label, where)
+            try:
+                yield where, _file(cell, table, where), name
+            except InputError as error:
+                yield where, self.left_out(error, where), None
+
+
+def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Whatever is in a folder and in the folders there, by links too, but no folder.
+
+    A link to a folder that it is in is not followed. Raises `InputError` for a folder that cannot
+    be read.
+    """
+    above |= {folder.resolve()}
+    try:
+        entries = [*folder.iterdir()]
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror}") from error
+    for entry in entries:
+        if not entry.is_dir():
+            yield entry
+        elif entry.resolve() not in above:
+            yield from files_below(entry, above)
+
+
+def _noted(rows: Iterable[Row], digests: list[str]) -> Iterator[Row]:
+    """The rows as they are, with the digest of each image or clip put into `digests`."""
+    for row in rows:
+        if not isinstance(row.content, str):
+            digests.append(signal_digest(row.content))
+        yield row
+
+
+def _exists(path: Path | None) -> bool:
+    """Whether there is such a file; a name may be too long to ask."""
+    try:
+        return path is not None and path.is_file()
+    except OSError:
+        return False
+
+
+def _check_file(file: Readable, where: str) -> None:
+    """Raise `InputError` for a pipe, which may never end, or a link to nothing."""
+    if isinstance(file, Path) and not _exists(file):
+        raise InputError(f"{where} is no file, but a pipe, a device, or a link to nothing")
+
+
+def _text_beside(file: Path) -> str:
+    """The text beside a file, on one line. Raises `InputError` if there is no such file."""
+    beside = find(file.with_suffix(".txt"), Path())
+    return " ".join(read_text(beside).split()) if beside.stat().st_size else ""
+
+
+def _with_text(example: Example) -> Example:
+    """An image or a clip whose label is a text."""
+    match example:
+        case Image(pixels, text):
+            return Captioned(pixels, text)
+        case Clip(frames, text):
+            return Transcribed(frames, text)
+        case _:
+            raise AssertionError(f"{type(example).__name__} is no image and no clip")
+
+
+def _cell(record: Record, column: str, where: str) -> object:
+    if column not in record:
+        raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
+    return record[column]
+
+
+def _file(cell: object, table: Path, where: str) -> Readable:
+    """What a cell holds: a path relative to the table, or a file itself."""
+    content = cast(Mapping[str, Any], cell).get("bytes") if isinstance(cell, dict) else cell
+    if isinstance(content, bytes):
+        return BytesIO(content)
+    path = cast(Mapping[str, Any], cell).get("path") if isinstance(cell, dict) else cell
+    if not isinstance(path, str) or not path:
+        raise InputError(f"{where}: expected a file or the path of one, not {cell!r}")
+    file = table.parent / path
+    if not _exists(file):
+        raise InputError(f"{where}: {str(file)[:200]} does not exist")
+    return file

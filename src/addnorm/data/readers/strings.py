@@ -1,0 +1,165 @@
+"""Strings made of files with a class each, such as spoken digits one after another."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from random import Random
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float, UInt8
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from addnorm.config import config
+from addnorm.data.examples import (
+    Captioned,
+    Clip,
+    Corpus,
+    Example,
+    Image,
+    Transcribed,
+    labels_of,
+    signal_digest,
+)
+from addnorm.data.readers.rows import Row
+from addnorm.errors import InputError
+
+SILENCE = -1.5
+"""The log-mel feature of no sound at all."""
+
+
+def with_one_group(pattern: str | None) -> str | None:
+    """The pattern. Raises `ValueError` unless it is a regular expression with one group."""
+    if pattern is None:
+        return None
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    if groups != 1:
+        raise ValueError(f"has {groups} groups: put the class alone in brackets, as in '^([^_]+)_'")
+    return pattern
+
+
+@config
+class StringsConfig:
+    """Clips one after another, or images side by side, with their classes as a text to write.
+
+    Each split makes strings of its own files alone, the same ones from the same seed: every file
+    is in one string, in training in `times` strings. Clips have a random pause between them;
+    images start at the left of a black picture that holds `longest` of them.
+    """
+
+    shortest: PositiveInt = 2
+    """The fewest files in a string."""
+    longest: PositiveInt = 5
+    """The most files in a string."""
+    times: PositiveInt = 1
+    """How many strings of train each of its files is in."""
+    separator: str = " "
+    """What stands between two classes in the text."""
+    group_pattern: Annotated[str | None, AfterValidator(with_one_group)] = None
+    """A regular expression that finds a group, such as the speaker, in the name of a file without
+    its suffix: only files of one group share a string. By default any do.
+    """
+    pause: tuple[NonNegativeInt, NonNegativeInt] = (5, 30)
+    """The shortest and the longest pause between clips, in frames."""
+    seed: int = 0
+    """The seed of what follows what, and of the pauses."""
+
+    def __post_init__(self) -> None:
+        if self.shortest > self.longest:
+            raise ValueError(f"longest = {self.longest} is less than shortest = {self.shortest}")
+        if self.pause[0] > self.pause[1]:
+            raise ValueError(f"pause = {list(self.pause)} ends before it begins")
+
+    def rows(self, split: str, rows: Iterable[Row]) -> Iterator[Row]:
+        """The strings of the rows of a split, and those that were left out as they are."""
+        groups: dict[str, list[tuple[str, Example]]] = {}
+        for row in rows:
+            if isinstance(row.content, str):
+                yield row
+            else:
+                groups.setdefault(self.group(row), []).append((row.where, row.content))
+        rng = Random(f"strings {self.seed} {split}")
+        for some in groups.values():
+            for _ in range(self.times if split == "train" else 1):
+                for string in self.cut(some, rng):
+                    where = " + ".join(where for where, _ in string)
+                    yield Row(where, self.joined([one for _, one in string], rng))
+
+    def corpus(self, corpus: Corpus) -> Corpus:
+        """The strings of each split of a corpus; its reports are on the images as they were read.
+
+        Raises `InputError` for `group_pattern`: an image of an array has no name.
+        """
+        if self.group_pattern is not None:
+            raise InputError("data.strings.group_pattern: images of an array have no names")
+        made: dict[str, Any] = {}
+        pieces: dict[str, list[str]] = {}
+        for split, examples in corpus.splits.items():
+            pieces[split] = [signal_digest(one) for one in examples]
+            rows = self.rows(split, (Row("", one) for one in examples))
+            made[split] = [row.content for row in rows if not isinstance(row.content, str)]
+        return Corpus(**made, reports=corpus.reports, pieces=pieces)
+
+    def group(self, row: Row) -> str:
+        """The group of a file. Raises `InputError` if its name has none, or it has no name."""
+        if self.group_pattern is None:
+            return ""
+        if row.file is None:
+            raise InputError(
+                f"{row.where}: data.strings.group_pattern finds groups in the names of files, and "
+                "this one has no name: the table holds the file itself"
+            )
+        found = re.search(self.group_pattern, row.file.stem)
+        if found is None:
+            raise InputError(
+                f"{row.where}: data.strings.group_pattern = {self.group_pattern!r} finds no group "
+                f"in {row.file.stem!r}"
+            )
+        return found[1]
+
+    def cut(
+        self, items: Sequence[tuple[str, Example]], rng: Random
+    ) -> Iterator[list[tuple[str, Example]]]:
+        """The items in random order and pieces; the last is filled up by others where it must."""
+        order = rng.sample(items, len(items))
+        start = 0
+        while start < len(order):
+            string = order[start : start + rng.randint(self.shortest, self.longest)]
+            start += len(string)
+            yield string + [rng.choice(items) for _ in range(self.shortest - len(string))]
+
+    def joined(self, examples: Sequence[Example], rng: Random) -> Example:
+        """One example of several, all images or all clips."""
+        text = self.separator.join(label for one in examples for label in labels_of(one))
+        if images := [one.pixels for one in examples if isinstance(one, Image)]:
+            return Captioned(side_by_side(images, self.longest), text)
+        clips = [one.frames for one in examples if isinstance(one, Clip)]
+        return Transcribed(
+            one_after_another(clips, [rng.randint(*self.pause) for _ in clips]), text
+        )
+
+
+def side_by_side(
+    images: Sequence[UInt8[Tensor, "channels height _"]], places: int
+) -> UInt8[Tensor, "channels height all_of_them"]:
+    """The images from the left, in a picture that has so many places; the others are black."""
+    empty = [torch.zeros_like(images[0])] * (places - len(images))
+    return torch.cat([*images, *empty], dim=-1)
+
+
+def one_after_another(
+    clips: Sequence[Float[Tensor, "n_mels _"]], pauses: Sequence[int]
+) -> Float[Tensor, "n_mels frames"]:
+    """The clips, each but the first after a pause, as quiet at the least as `log_mel` hears.
+
+    A clip's features reach 80 dB below its loudest (`log_mel`): so do those of the whole.
+    """
+    parts: list[Tensor] = []
+    for clip, pause in zip(clips, pauses, strict=True):
+        parts += [clip.new_full((clip.shape[0], pause), SILENCE)] if parts else []
+        parts.append(clip)
+    whole = torch.cat(parts, dim=-1)
+    return whole.clamp(min=float(whole.max()) - 2.0)

@@ -1,0 +1,361 @@
+"""Corpora in tables with named columns: .tsv, .csv, .jsonl and .parquet files."""
+
+import csv
+import io
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any, ClassVar, Literal, cast
+
+from addnorm.config import config
+from addnorm.data.examples import (
+    Corpus,
+    Example,
+    Labelled,
+    MultiLabelled,
+    Pair,
+    Scored,
+    Tagged,
+    Text,
+)
+from addnorm.data.readers.cells import class_in, is_missing, plain
+from addnorm.data.readers.class_names import described_features, renames_of, with_names
+from addnorm.data.readers.numbers import LARGEST, number_of
+from addnorm.data.readers.plain_text import RowFiles
+from addnorm.data.readers.rows import Row
+from addnorm.data.readers.saved_dataset import is_saved, saved_rows
+from addnorm.data.readers.text_files import find, given, lines_of, read_text
+from addnorm.errors import InputError, choices
+
+Record = Mapping[str, object]
+"""The cells of a row by column name."""
+
+KINDS = (
+    ("source", "target"),
+    ("text", "label"),
+    ("text", "labels"),
+    ("text", "values"),
+    ("text", "text_pair", "label"),
+    ("text", "text_pair", "values"),
+    ("tokens", "tags"),
+    ("text",),
+)
+
+
+@config
+class Columns(ABC):
+    """The names of the columns that hold an example: exactly those that its kind needs.
+
+    `source` and `target`, or `text` and `label`, or `tokens` and `tags`, or `text` alone; `text`
+    and `labels` where a text has several or none, `text` and `values` where it has numbers;
+    `text_pair` beside `text` where two texts are read together. A
+    dotted name reaches into a nested column: `source = "translation.en"`. Words and tags are lists,
+    or strings with spaces between; labels are lists, or strings with commas between; so are values,
+    or one number.
+    """
+
+    source: str | None = None
+    """The column of the sentence to translate, or of a list of sentences, which make one text."""
+    target: str | None = None
+    """The column of its translation, or of a list of references: training reads the first, ROUGE
+    counts the best.
+    """
+    text: str | None = None
+    """The column of the text: alone for a language model, with `label` for a classifier."""
+    text_pair: str | None = None
+    """The column of a second text, read together with the first: an answer to a question."""
+    label: str | None = None
+    """The column of the class."""
+    labels: str | None = None
+    """The column of several labels: a list, or words with commas between."""
+    values: str | None = None
+    """The column of a number to predict, or of several: a list, or numbers with commas between."""
+    tokens: str | None = None
+    """The column of the words to tag: a list, or words with spaces between."""
+    tags: str | None = None
+    """The column of their tags, one for each word."""
+
+    kinds: ClassVar[tuple[tuple[str, ...], ...]] = KINDS  # the fields that are given together
+
+    def __post_init__(self) -> None:
+        if tuple(self.columns()) not in self.kinds:
+            kinds = "; ".join(" and ".join(names) for names in self.kinds)
+            raise ValueError(f"name the columns of one kind of example: {kinds}")
+
+    def columns(self) -> dict[str, str]:
+        """The fields of an example, with their column names."""
+        columns = {
+            "source": self.source,
+            "target": self.target,
+            "text": self.text,
+            "text_pair": self.text_pair,
+            "label": self.label,
+            "labels": self.labels,
+            "values": self.values,
+            "tokens": self.tokens,
+            "tags": self.tags,
+        }
+        return {name: column for name, column in columns.items() if column is not None}
+
+    @abstractmethod
+    def load(self) -> Corpus:
+        """Read and check every row. Raises `InputError` with the location of the first error."""
+
+    def row(self, where: str, record: Record) -> Row:
+        """Convert a record to an example, or to the reason to skip it.
+
+        Raises `InputError` for a missing column or a cell of the wrong type.
+        """
+        needed = self.columns()
+        cells = {name: plain(cell_of(record, column, where)) for name, column in needed.items()}
+        empty = [
+            name for name, cell in cells.items() if not _filled(cell, may_be_none=name == "labels")
+        ]
+        if empty:
+            return Row(where, f"empty {' and '.join(empty)}")
+        return Row(where, _example(cells, where))
+
+
+def reads_pairs(data: object) -> bool:
+    """Whether the examples of a configuration of data are two texts that are read together."""
+    return isinstance(data, Columns) and data.text_pair is not None
+
+
+def cell_of(record: Record, column: str, where: str) -> object:
+    """The cell of a column. Raises `InputError` if there is none."""
+    if column in record:
+        return record[column]
+    outer, dot, inner = column.partition(".")
+    nested = record.get(outer)
+    if dot and isinstance(nested, dict):
+        return cell_of(cast(Record, nested), inner, where)
+    raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
+
+
+def _filled(cell: object, *, may_be_none: bool) -> bool:
+    """Whether a cell is non-empty; labels may be empty."""
+    return _said(cell) if may_be_none else not is_missing(cell) and cell != []
+
+
+def _said(cell: object) -> bool:
+    """Whether a cell says anything, be it blank text: pandas writes NaN for nothing."""
+    return isinstance(cell, str) or not is_missing(cell)
+
+
+def _example(cells: Record, where: str) -> Example | str:
+    match cells:
+        case {"source": source, "target": target}:
+            return _pair(source, target, where)
+        case {"text": text, "label": label}:
+            name = class_in(label, where)
+            return Labelled(_text(text, where), name, _second(cells, where))
+        case {"text": text, "labels": labels}:
+            return MultiLabelled(_text(text, where), _labels(labels, where))
+        case {"text": text, "values": values}:
+            return Scored(_text(text, where), _numbers(values, where), _second(cells, where))
+        case {"text": text}:
+            return Text(_text(text, where))
+        case _:
+            return _tagged(_words(cells["tokens"], where), _words(cells["tags"], where), where)
+
+
+def _second(cells: Record, where: str) -> str | None:
+    return _text(cells["text_pair"], where) if "text_pair" in cells else None
+
+
+def _pair(source: object, target: object, where: str) -> Pair | str:
+    """A pair; a list of sentences is one text, a list of targets the references in order."""
+    sentences = [_text(one, where).strip() for one in _listed(source)]
+    references = [_text(one, where) for one in _listed(target)]
+    joined = _text(source, where) if isinstance(source, str) else " ".join(filter(None, sentences))
+    if not joined or not all(one.strip() for one in references):
+        return "an empty source or reference"
+    return Pair(joined, references[0], tuple(references[1:]))
+
+
+def _listed(cell: object) -> list[object]:
+    return cast(list[object], cell) if isinstance(cell, list) else [cell]
+
+
+def _tagged(tokens: tuple[str, ...], tags: tuple[str, ...], where: str) -> Tagged | str:
+    if len(tokens) != len(tags):
+        raise InputError(f"{where}: {len(tokens)} tokens but {len(tags)} tags")
+    return Tagged(tokens, tags) if all((*tokens, *tags)) else "an empty word or tag"
+
+
+def _labels(cell: object, where: str) -> tuple[str, ...]:
+    """The distinct labels in a cell, in order."""
+    parts = cell.split(",") if isinstance(cell, str) else cell
+    if not isinstance(parts, list):
+        raise InputError(f"{where}: expected labels, a list or with commas between, not {cell!r}")
+    if not all(map(_said, cast(list[object], parts))):
+        raise InputError(f"{where}: an empty label among {cell!r}")
+    names = (class_in(one, where) for one in cast(list[object], parts))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _numbers(cell: object, where: str) -> tuple[float, ...]:
+    parts = cell.split(",") if isinstance(cell, str) else cell
+    many: list[Any] = cast(list[Any], parts) if isinstance(parts, list) else [parts]
+    found = [number for one in many if (number := number_of(one)) is not None]
+    if len(found) != len(many) or not all(map(math.isfinite, found)):
+        raise InputError(
+            f"{where}: expected numbers, a list or with commas between, not {short(cell)}"
+        )
+    if max(map(abs, found)) > LARGEST:
+        raise InputError(
+            f"{where}: {short(cell)} is too large: models compute in float32, up to {LARGEST:.2g}"
+        )
+    return tuple(found)
+
+
+def _words(cell: object, where: str) -> tuple[str, ...]:
+    if isinstance(cell, str):
+        return tuple(_text(cell, where).split())
+    if isinstance(cell, list):
+        return tuple(_text(word, where).strip() for word in cast(list[object], cell))
+    raise InputError(f"{where}: expected a list of words, not {cell!r}")
+
+
+def _text(cell: object, where: str) -> str:
+    if not isinstance(cell, str):
+        raise InputError(f"{where}: expected text, not {cell!r}")
+    if "\0" in cell or any("\ud800" <= char <= "\udfff" for char in cell):
+        raise InputError(f"{where}: a NUL or half a surrogate pair is not text")
+    return cell
+
+
+@config
+class TableConfig(RowFiles, Columns):
+    """Any corpus in a table, of the kind that its columns say.
+
+    The suffix says how to read it: `.tsv` (tabs, no quotes) and `.csv` (quotes as in RFC 4180)
+    start with the names of the columns, `.jsonl` holds an object per line; each may be `.gz`.
+    `.parquet` needs pyarrow. A row whose cells do not match the header is an error.
+    """
+
+    kind: Literal["table"] = "table"
+    train: Path
+    """The table to learn from: `.tsv`, `.csv`, `.jsonl` or `.parquet`."""
+    valid: Path | None = None
+    """The table to validate on while training."""
+    test: Path | None = None
+    """The table that training never sees."""
+
+    def rows(self) -> dict[str, Iterable[Row]]:
+        """The rows of each given split."""
+        return {k: self.table(v) for k, v in given(self.train, self.valid, self.test).items()}
+
+    def table(self, path: Path) -> Iterator[Row]:
+        """Yield the rows of one file."""
+        for where, record in records_of(find(path, self.root), self.encoding):
+            yield Row(where, "empty line") if record is None else self.row(where, record)
+
+
+Records = Iterator[tuple[str, Record | None]]
+"""The location and cells of each row; None for an empty line."""
+
+
+def records_of(table: Path, encoding: str = "utf-8") -> Records:
+    """The rows of a table. Raises `InputError` for a kind that is unknown, and a damaged one.
+
+    A table may also be the folder of a dataset that Hugging Face's library saved to disk.
+    """
+    if is_saved(table):
+        return saved_rows(table)
+    suffix = suffix_of(table)
+    if table.suffix == ".parquet":
+        return _parquet(table)
+    if suffix in READERS:
+        return READERS[suffix](table, read_text(table, encoding))
+    known = ", ".join([*READERS, ".parquet"])
+    raise InputError(f"{table}: unknown kind of table {suffix!r}; there are {known}")
+
+
+def _tsv(path: Path, text: str) -> Records:
+    lines = lines_of(text)
+    header = _header(lines[0].split("\t"), path)
+    for n, line in enumerate(lines[1:], 2):
+        where = f"{path}:{n}"
+        yield where, _record(header, line.split("\t"), where) if line.strip() else None
+
+
+def _csv(path: Path, text: str) -> Records:
+    # The csv module limits the cell size, for the whole process; long cells are allowed here.
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))
+    reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
+    where = f"{path}:1"
+    try:
+        header = _header(next(reader), path)
+        where = f"{path}:{reader.line_num + 1}"
+        for cells in reader:
+            yield where, _record(header, cells, where) if cells else None
+            where = f"{path}:{reader.line_num + 1}"
+    except csv.Error as error:
+        raise InputError(f"{where}: not CSV: {error}") from error
+
+
+def _header(names: list[str], path: Path) -> list[str]:
+    """The names of the columns. Raises `InputError` for one that comes twice, or of other marks."""
+    if double := next((one for i, one in enumerate(names) if one and one in names[:i]), None):
+        raise InputError(f"{path}:1: two columns have the name {double!r}: give each one its own")
+    others = {".csv": (";", "\t"), ".tsv": (",", ";")}.get(suffix_of(path), ())
+    if len(names) == 1 and (mark := next((one for one in others if one in names[0]), None)):
+        raise InputError(
+            f"{path}:1: {mark!r} stands between the names {names[0]!r}: a .csv has commas there, "
+            "and a .tsv tabs: convert it"
+        )
+    return names
+
+
+def suffix_of(table: Path) -> str:
+    """The suffix that says how to read a table, whether it is packed or not."""
+    return table.with_suffix("").suffix if table.suffix == ".gz" else table.suffix
+
+
+def _record(header: list[str], cells: list[str], where: str) -> Record:
+    if len(cells) != len(header):
+        raise InputError(f"{where}: {len(cells)} cells, but {len(header)} columns in the header")
+    return dict(zip(header, cells, strict=True))
+
+
+def _jsonl(path: Path, text: str) -> Records:
+    for n, line in enumerate(lines_of(text), 1):
+        where = f"{path}:{n}"
+        yield where, json_object(line, where) if line.strip() else None
+
+
+def json_object(line: str, where: str) -> Record:
+    """The record in a line of JSON. Raises `InputError` for anything but an object."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: expected an object with a key for each column")
+    return cast(Record, record)
+
+
+READERS: dict[str, Callable[[Path, str], Records]] = {
+    ".tsv": _tsv,
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+}
+
+
+def _parquet(path: Path) -> Records:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise InputError(f'{path}: Parquet needs: pip install "addnorm[parquet]"') from error
+    try:
+        table = parquet.read_table(path)
+        records = cast(list[Record], table.to_pylist())
+    except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
+        raise InputError(f"{path} is not readable as Parquet: {error}") from error
+    renames = renames_of(described_features(table.schema.metadata))
+    rows = ((f"{path}, row {n}", record) for n, record in enumerate(records, 1))
+    return ((where, with_names(record, renames, where)) for where, record in rows)

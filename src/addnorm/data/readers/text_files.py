@@ -1,0 +1,153 @@
+"""Reading text files, with errors located by file and line."""
+
+import gzip
+import os
+import zlib
+from abc import ABC, abstractmethod
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from addnorm.config import Probability, config
+from addnorm.data.examples import Corpus
+from addnorm.data.readers.saved_dataset import is_saved
+from addnorm.errors import InputError, nearest
+from addnorm.files import check_regular, nearest_encoding
+
+T = TypeVar("T")
+
+ROOT = "ADDNORM_DATA"
+"""The environment variable for the base folder of relative data paths."""
+
+
+def base_of(root: Path | None) -> Path:
+    """Where relative paths start: `root`, else $ADDNORM_DATA, else the current folder."""
+    return root or Path(os.environ.get(ROOT, ""))
+
+
+def find(path: Path, root: Path | None = None) -> Path:
+    """Resolve `path` relative to `root`, else to $ADDNORM_DATA, else to the current folder.
+
+    It is a file, or the folder of a dataset that was saved to disk. Raises `InputError`, with the
+    nearest name in the folder, if there is no such file.
+    """
+    full = base_of(root) / path
+    if full.is_file() or is_saved(full):
+        return full
+    if full.is_dir():
+        raise InputError(f"{full} is a folder, not a file")
+    if full.exists():
+        check_regular(full)
+    folder = full.parent
+    if not folder.is_dir():
+        raise InputError(f"{full} does not exist, nor does its folder{_hint(root)}")
+    found = [entry.name for entry in folder.iterdir()]
+    raise InputError(f"{full} does not exist.{nearest(full.name, found)}{_hint(root)}")
+
+
+def _hint(root: Path | None) -> str:
+    if root is not None or ROOT in os.environ:
+        return ""
+    return f" (relative paths start at root, else at ${ROOT}, else here)"
+
+
+UNPACKED = 2**26
+"""The size in bytes up to which any .gz file may unpack."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, unpacked if its name ends in .gz."""
+    try:
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        return _unpacked(path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path} is a damaged or truncated gzip file: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _unpacked(path: Path) -> bytes:
+    """Unpack a .gz file. Raises `InputError` for a decompression bomb."""
+    most = max(UNPACKED, 100 * path.stat().st_size)
+    with gzip.open(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"{path} unpacks to more than {most:,} bytes, a hundred times its size")
+    return data
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    r"""The text of a file, with "\r\n" as "\n" and without a byte-order mark.
+
+    Raises `InputError` for an empty file, a NUL, and bytes that are invalid in the encoding.
+    """
+    data = read_bytes(path)
+    try:
+        text = data.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        other = "utf-16" if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "latin-1"
+        raise InputError(
+            f"{path}:{line}: byte 0x{data[error.start]:02x} is not {encoding}. "
+            f'If the file is in another encoding, name it, e.g. encoding = "{other}"'
+        ) from error
+    except (LookupError, UnicodeError) as error:
+        raise InputError(
+            f"{path}: encoding {encoding!r} is unknown.{nearest_encoding(encoding)} Valid: utf-8, "
+            "latin-1, and others that Python has"
+        ) from error
+    if not text:
+        raise InputError(f"{path} is empty")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(
+            f"{path}:{line}: a NUL: the file is not text, or its encoding is not {encoding}"
+        )
+    return text
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Split a text into lines at "\n" only, not at U+2028, U+0085 and the like."""
+    return text.removesuffix("\n").split("\n")
+
+
+def given(train: T, valid: T | None, test: T | None) -> dict[str, T]:
+    """The given splits, by name."""
+    splits = {"train": train, "valid": valid, "test": test}
+    return {name: value for name, value in splits.items() if value is not None}
+
+
+@config
+class Files(ABC):
+    """What all sources of files share."""
+
+    root: Path | None = None
+    """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
+    encoding: str = "utf-8"
+    """The character encoding of all files, by its Python name, such as `latin-1`."""
+    lowercase: bool = False
+    """Put the text in lower case; labels and tags keep theirs."""
+    valid_fraction: Probability = 0.0
+    """The share of train that is held out for validation, where `valid` names no file."""
+
+    @abstractmethod
+    def load(self) -> Corpus:
+        """Read and check every file. Raises `InputError` with file and line of the first error."""
+
+    def read(self, path: Path, *, lines: bool = True) -> tuple[Path, str]:
+        """The resolved path of a file, and its text, which is in `lines` or a single document."""
+        full = find(path, self.root)
+        text = read_text(full, self.encoding)
+        if lines and text.count("\r") > text.count("\n"):
+            raise InputError(
+                rf"{full}: its lines end with \r, and lines end with \n or \r\n: convert it, "
+                rf"with `tr '\r' '\n' < {path.name} > new` for example"
+            )
+        return full, text
+
+    def lines(self, path: Path) -> Iterator[tuple[str, str]]:
+        """Yield the location (`file:line`) and text of every line of a file."""
+        full, text = self.read(path)
+        return ((f"{full}:{n}", line) for n, line in enumerate(lines_of(text), 1))

@@ -1,0 +1,60 @@
+"""Tokens that stand for hidden text: the mask of BERT and BART, and T5's sentinels."""
+
+from collections.abc import Sequence
+
+import tokenizers as library
+
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.errors import InputError
+
+MASK = "<mask>"
+"""The mask token that tokenizers learnt here get."""
+
+MASKS = (MASK, "[MASK]", "<|mask|>")
+"""The names of mask tokens in tokenizers from elsewhere."""
+
+SENTINELS = tuple(f"<extra_id_{n}>" for n in range(100))
+"""T5's sentinels, each of which stands for one span (Raffel et al. 2020, §3.1.4)."""
+
+
+def mask_id_of(tokenizer: Tokenizer) -> int:
+    """The id of the mask token. Raises `InputError` if the tokenizer has none."""
+    found = [tokenizer.id_of(name) for name in MASKS]
+    for i in found:
+        if i is not None and i in tokenizer.special_ids:
+            return i
+    raise InputError(
+        f"the tokenizer has no mask token, such as {' or '.join(MASKS[:2])}: start from a folder "
+        "that has one, or learn a tokenizer by [tokenizer]"
+    )
+
+
+def sentinel_ids_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids of T5's sentinels, in order. Raises `InputError` if the tokenizer has none."""
+    found = [tokenizer.id_of(name) for name in SENTINELS]
+    ids = tuple(i for i in found if i is not None and i in tokenizer.special_ids)
+    if not ids or found[: len(ids)] != [*ids]:
+        raise InputError(
+            f"the tokenizer has no sentinels {SENTINELS[0]}, {SENTINELS[1]} …: start from a folder "
+            "that has them, or learn a tokenizer by [tokenizer]"
+        )
+    return ids
+
+
+def with_special_tokens(tokenizers: Tokenizers, names: Sequence[str]) -> Tokenizers:
+    """The learnt tokenizers with more special tokens, whose ids come after all others.
+
+    Raises `InputError` for a custom tokenizer, whose ids are its own.
+    """
+    if not names:
+        return tokenizers
+    source = _with(tokenizers.source, names)
+    shared = tokenizers.target is tokenizers.source
+    return Tokenizers(source, source if shared else _with(tokenizers.target, names))
+
+
+def _with(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
+    inner = library.Tokenizer.from_str(tokenizer.inner.to_str())
+    inner.add_special_tokens([*names])
+    return Tokenizer.learnt(inner)

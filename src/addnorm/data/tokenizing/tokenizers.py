@@ -1,0 +1,495 @@
+"""Tokenizers: text to ids and back, by the `tokenizers` library or a codec of one's own."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tokenizers
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from addnorm.atomic import atomic_write
+from addnorm.config import config, problem_of
+from addnorm.data.tokenizing.codecs import (
+    SPACED,
+    SPECIALS,
+    LibraryCodec,
+    OwnCodec,
+    TokenizerPart,
+    pieces_of,
+    whole_words,
+)
+from addnorm.data.tokenizing.lower_case import lower_case
+from addnorm.data.tokenizing.word_splitting import WordSplitting, word_splitter, words_of
+from addnorm.errors import InputError
+from addnorm.files import read_file, read_json
+from addnorm.parts import FROM_FILE, Family, dump
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
+
+
+class Tokenizer:
+    """Turns text into ids and back; never adds a special token, nor reads one out of a text.
+
+    One from elsewhere also has what goes `before` and `after` each text that a model reads; ours
+    leave that to the task (None). It may have no unknown token, or no end.
+
+    The ids of generation and the special tokens of the tokenizer are two things. Writing begins
+    with `bos_id`, which is an end where there is no start, and stops at `eos_ids`, of which
+    `eos_id` is the first; it never holds `never_ids`. A text to learn from ends with `end_id`, by
+    default `eos_id`, and a chat template reads `names`, such as `eos_token`: None where the
+    tokenizer names none. Missing padding is 0: no model reads that.
+
+    A text to continue begins with `before` too, or where `begins` is given with that: with what
+    the rows of a language model's training began.
+
+    With `lowercase` it puts every text in lower case first, as the texts were that a model with it
+    learnt from. This is all that is done to a text between a file and its ids, so that training,
+    use, evaluation and exports cannot differ in it.
+
+    Raises `InputError` for text that is no Unicode: half a surrogate pair.
+    """
+
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer | OwnCodec,
+        *,
+        pad_id: int | None = PAD_ID,
+        unk_id: int | None = UNK_ID,
+        bos_id: int | None = BOS_ID,
+        eos_ids: tuple[int, ...] = (EOS_ID,),
+        never_ids: tuple[int, ...] = (),
+        before: tuple[int, ...] | None = None,
+        after: tuple[int, ...] | None = None,
+    ) -> None:
+        self.codec = inner if isinstance(inner, OwnCodec) else LibraryCodec(inner)
+        self.pad_id = pad_id or 0
+        self.unk_id = unk_id
+        self.eos_id = eos_ids[0] if eos_ids else None
+        self.end_id = self.eos_id
+        self.bos_id = bos_id if bos_id is not None else self.eos_id or 0
+        self.names: Mapping[str, str] | None = None
+        self.never_ids = never_ids
+        self.eos_ids = eos_ids
+        self.before = before
+        self.after = after
+        self.begins: tuple[int, ...] | None = None
+        self.lowercase = False
+        self.special_ids = self.codec.special_ids
+        self.byte_ids = self.codec.byte_ids
+
+    @classmethod
+    def learnt(cls, inner: tokenizers.Tokenizer) -> "Tokenizer":
+        """One that was learnt here, as it is in the library: lower case is a normaliser there."""
+        lowercase = isinstance(inner.normalizer, normalizers.Lowercase)
+        return cls(without_lower_case(inner) if lowercase else inner).lowercased(lowercase)
+
+    def lowercased(self, lowercase: bool = True) -> "Tokenizer":
+        """This tokenizer, reading texts in lower case; or with False as they are."""
+        if self.lowercase == lowercase:
+            return self
+        other = copy(self)
+        other.__dict__.pop("inner", None)
+        other.lowercase = lowercase
+        return other
+
+    def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizer":
+        """This tokenizer, with what stands before a text to continue."""
+        if self.begins == begins:
+            return self
+        new = copy(self)
+        new.begins = begins
+        return new
+
+    @cached_property
+    def inner(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer, which gives the same ids. Raises `InputError` for a custom one.
+
+        Lower case is a normaliser before its own.
+        """
+        if isinstance(self.codec, OwnCodec):
+            raise InputError(
+                f"the tokenizer is {self.codec.kind}, which only AddNorm knows: other libraries "
+                "need one of the tokenizers library, such as bpe"
+            )
+        return with_lower_case(self.codec.inner) if self.lowercase else self.codec.inner
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """The number of ids with special ones: the largest plus one."""
+        return self.codec.vocab_size
+
+    def named(self, names: Mapping[str, str] | None, end_id: int | None) -> "Tokenizer":
+        """This tokenizer with the special tokens that it names, and the end of a text."""
+        new = copy(self)
+        new.names = names
+        new.end_id = self.eos_id if end_id is None else end_id
+        return new
+
+    def ending(self) -> "Tokenizer":
+        """This tokenizer, where `end_id` ends generation as well: for a model that learns it."""
+        if self.end_id is None or self.end_id in self.eos_ids:
+            return self
+        new = copy(self)
+        new.eos_ids = (*self.eos_ids, self.end_id)
+        new.eos_id = new.eos_ids[0]
+        return new
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, on all cores."""
+        texts = [self.prepared(text) for text in texts] if self.lowercase else texts
+        # A whole word may be spelt like a special token; as text it is a word nobody knows.
+        return [
+            ids if self.special_ids.isdisjoint(ids) else self._without_special(ids)
+            for ids in self.codec.encode(texts)
+        ]
+
+    def prepared(self, text: str) -> str:
+        """A text as it is read: in lower case, where the model learnt from texts that were."""
+        return lower_case(text) if self.lowercase else text
+
+    def _without_special(self, ids: Sequence[int]) -> list[int]:
+        unknown = [] if self.unk_id is None else [self.unk_id]
+        return [j for i in ids for j in (unknown if i in self.special_ids else [i])]
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """The ids of words in a row, and for each word the index of its first piece.
+
+        All words but the first are encoded with the space before them, as they stand in a text. A
+        word without a piece counts as unknown, or as padding where nothing is unknown.
+        """
+        nothing = self.pad_id if self.unk_id is None else self.unk_id
+        spaced = [word if n == 0 else f" {word}" for n, word in enumerate(words)]
+        ids: list[int] = []
+        first: list[int] = []
+        for word in self.encode_batch(spaced):
+            first.append(len(ids))
+            ids += word or [nothing]
+        return ids, first
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; special tokens are left out."""
+        return self.codec.decode(ids)
+
+    def says(self, i: int) -> bool:
+        """Whether an id is a part of a text: it is known, and not special."""
+        return i not in self.special_ids and self.codec.name(i) is not None
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token that the vocabulary calls so; None where it has none."""
+        return self.codec.id_of(token)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A readable string for each id: its text; the vocabulary's, where it is a part of one."""
+        texts = self.codec.alone(ids)
+        return [
+            self.codec.name(i) or "" if "\ufffd" in text else text
+            for i, text in zip(ids, texts, strict=True)
+        ]
+
+    def stream(self, after: Sequence[int] = ()) -> "Stream":
+        """A decoder that takes one id at a time, of a text that goes on `after` these ids."""
+        return Stream(self, after)
+
+    def save(self, path: Path) -> None:
+        """Write a `tokenizer.json` as the library reads it.
+
+        What one from elsewhere knows of its ids goes beside it, into `tokenizer.ids.json`. A
+        tokenizer of someone's own writes itself into the folder `tokenizer`, and `tokenizer.json`
+        says by what it is read.
+        """
+        if isinstance(self.codec, OwnCodec):
+            self.codec.save(path.with_suffix(""))
+            facts = {OWN: dump(self.codec.config), **({LOWERCASE: True} if self.lowercase else {})}
+            atomic_write(path, json.dumps(facts, indent=1) + "\n")
+            return
+        atomic_write(path, self.inner.to_str(pretty=True))
+        ids = path.with_suffix(".ids.json")
+        if self.before is None or self.after is None:
+            ids.unlink(missing_ok=True)
+            return
+        known = ForeignIds(
+            pad_id=self.pad_id,
+            unk_id=self.unk_id,
+            bos_id=self.bos_id,
+            eos_ids=self.eos_ids,
+            never_ids=self.never_ids,
+            before=self.before,
+            after=self.after,
+            end_id=self.end_id,
+            names=None if self.names is None else dict(self.names),
+            lowercase=self.lowercase,
+        )
+        atomic_write(ids, json.dumps(asdict(known), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """Read what `save` wrote; raise `InputError` where it is missing, damaged or another's."""
+        if (table := _own_table(path)) is not None:
+            return _load_own(path, table)
+        inner = read_inner(path)
+        ids = path.with_suffix(".ids.json")
+        if ids.exists():
+            facts = asdict(read_json(ids, TypeAdapter(ForeignIds)))
+            names, end_id = facts.pop("names"), facts.pop("end_id")
+            lowercase = facts.pop("lowercase")
+            plain = without_lower_case(inner) if lowercase else inner
+            return cls(plain, **facts).named(names, end_id).lowercased(lowercase)
+        if tuple(inner.id_to_token(i) for i in range(4)) != SPECIALS:
+            raise InputError(
+                f"{path} does not start with {' '.join(SPECIALS)}: not saved by AddNorm"
+            )
+        return cls.learnt(inner)
+
+
+MOST_TOKENS = 2**22
+"""The largest vocabulary that is learnt, some ten times the largest that anyone has published."""
+
+
+@config
+class ForeignIds:
+    """What a tokenizer from elsewhere knows of its ids, as `Tokenizer` takes it."""
+
+    pad_id: NonNegativeInt
+    unk_id: NonNegativeInt | None
+    bos_id: NonNegativeInt
+    eos_ids: tuple[NonNegativeInt, ...]
+    never_ids: tuple[NonNegativeInt, ...]
+    before: tuple[NonNegativeInt, ...]
+    after: tuple[NonNegativeInt, ...]
+    end_id: NonNegativeInt | None = None
+    names: dict[str, str] | None = None
+    lowercase: bool = False
+
+
+MOST_ADDED = 50_000
+"""Added tokens of a `tokenizer.json`; published ones have some hundreds."""
+
+
+def read_inner(path: Path) -> tokenizers.Tokenizer:
+    """Read a `tokenizer.json`; raise `InputError` where it is missing or damaged."""
+    try:
+        text = read_file(path).decode()
+        n = text.count('"single_word"')
+        if n <= MOST_ADDED:
+            json.loads(text)
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not a tokenizer: {error}") from error
+    if n > MOST_ADDED:  # each takes the library milliseconds
+        raise InputError(f"{path}: {n:,} added tokens: at most {MOST_ADDED:,} are read")
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # nothing more precise is raised; some damage makes it panic
+        raise InputError(f"{path} is not a tokenizer: {error}") from error
+
+
+OWN, LOWERCASE = "own_tokenizer", "lowercase"
+"""The keys in the `tokenizer.json` of a custom tokenizer: its configuration, and lower case."""
+
+
+def _own_table(path: Path) -> Any:
+    """What the file has of a custom tokenizer; None if it is another's."""
+    try:
+        text = read_file(path)
+        found = json.loads(text) if OWN.encode() in text[:100] else None
+    except (OSError, ValueError, RecursionError):
+        return None  # `read_inner` says what is wrong
+    return found if isinstance(found, dict) and OWN in found else None
+
+
+def _load_own(path: Path, table: dict[str, Any]) -> Tokenizer:
+    try:
+        made = TypeAdapter[Any](TokenizerConfig).validate_python(table[OWN], context=FROM_FILE)
+    except ValidationError as error:
+        first = problem_of(error.errors(include_url=False)[0])
+        raise InputError(f"{path}: {first}") from error
+    folder = path.with_suffix("")
+    if not isinstance(made, TokenizerPart) or not folder.is_dir():
+        raise InputError(f"{path}: damaged: no tokenizer in {folder}")
+    tokenizer = Tokenizer(OwnCodec(made.load(folder), made))
+    return tokenizer.lowercased(table.get(LOWERCASE) is True)
+
+
+def with_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A copy of a tokenizer that puts a text in lower case before anything else."""
+    other = tokenizers.Tokenizer.from_str(inner.to_str())
+    own = other.normalizer
+    first = normalizers.Lowercase()
+    other.normalizer = first if own is None else normalizers.Sequence([first, own])
+    other.encode_special_tokens = inner.encode_special_tokens
+    return other
+
+
+def without_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The tokenizer of which `with_lower_case` made this one."""
+    facts: dict[str, Any] = json.loads(inner.to_str())
+    match facts["normalizer"]:
+        case {"type": "Lowercase"}:
+            facts["normalizer"] = None
+        case {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}:
+            facts["normalizer"] = {"type": "Sequence", "normalizers": own}
+        case _:
+            return inner
+    return tokenizers.Tokenizer.from_str(json.dumps(facts))
+
+
+def train_tokenizer(config: "TokenizerConfig", texts: Iterable[str]) -> Tokenizer:
+    """Train the tokenizer of a built-in or custom configuration on texts."""
+    made = config.train(texts)
+    return made if isinstance(made, Tokenizer) else Tokenizer(OwnCodec(made, config))
+
+
+class Stream:
+    """Decodes ids as they come: the pieces of text join to the decoding of all ids.
+
+    What ends in U+FFFD may be a character of which bytes are still to come: it is held back until
+    they have, or until `finish`. Tokens that are bytes are one text or one error, so they are held
+    back until another token follows.
+
+    With ids that stand `after` one another before, the text is what they add to that of those: some
+    decoders drop the space of a first token, which is the first of a text alone.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        # Ids from the last place but one where a character was complete: some decoders write a
+        # space between tokens, so the text of new ids depends on what stands before them.
+        said = [i for i in after if tokenizer.says(i)]
+        whole = (n for n in range(len(said) - 1, -1, -1) if said[n] not in tokenizer.byte_ids)
+        self._ids: list[int] = said[next(whole, 0) :]
+        self._complete = len(self._ids)  # how many of these ids are complete
+        # How much of the text of these ids has been handed out.
+        self._printed = len(tokenizer.decode(self._ids)) if self._ids else 0
+
+    def push(self, i: int) -> str:
+        """The text that one more id makes certain, often none."""
+        if not self._tokenizer.says(i):
+            return ""
+        self._ids.append(i)
+        if i in self._tokenizer.byte_ids:
+            return ""
+        text = self._tokenizer.decode(self._ids)
+        certain = text.rstrip("\ufffd")
+        new, self._printed = certain[self._printed :], max(self._printed, len(certain))
+        if certain == text:
+            self._ids = self._ids[self._complete :]
+            self._complete = len(self._ids)
+            self._printed = len(self._tokenizer.decode(self._ids))
+        return new
+
+    def finish(self) -> str:
+        """The text held back, with U+FFFD for bytes that make no character."""
+        text = self._tokenizer.decode(self._ids)
+        rest, self._printed = text[self._printed :], len(text)
+        return rest
+
+
+@config
+class BPEConfig:
+    """Byte-pair encoding (Sennrich et al. 2016, §3.2) of UTF-8 bytes (Radford et al. 2019, §2.2).
+
+    Every string has an encoding, and decodes to itself. `joint` trains one tokenizer on source and
+    target together. The vocabulary is smaller than `vocab_size` where the text has fewer pairs that
+    occur `min_frequency` times.
+    """
+
+    kind: Literal["bpe"] = "bpe"
+    vocab_size: Annotated[int, Field(ge=len(SPECIALS) + 256, le=MOST_TOKENS)] = 8000
+    """The maximum size of the vocabulary, special tokens and the 256 bytes included."""
+    min_frequency: PositiveInt = 2
+    """How often a pair must occur in the training text to be merged."""
+    joint: bool = True
+    """Train one tokenizer on source and target together; else one for each."""
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        """Learn the merges."""
+        inner = tokenizers.Tokenizer(models.BPE())
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            min_frequency=self.min_frequency,
+            special_tokens=list(SPECIALS),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        inner.train_from_iterator(whole_words(texts), trainer)
+        return Tokenizer(inner)
+
+
+@config
+class CharConfig:
+    """One id for each character of the training text; others are unknown."""
+
+    kind: Literal["char"] = "char"
+    joint: bool = True
+    """Use one vocabulary for source and target together; else one for each."""
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        """Collect the characters, in order of code point."""
+        chars = sorted(set[str]().union(*texts))
+        # BPE without merges: the library's fastest way to look up character by character.
+        model = models.BPE(vocab=_vocab(chars), merges=[], unk_token=SPECIALS[UNK_ID])
+        inner = tokenizers.Tokenizer(model)
+        inner.decoder = decoders.Fuse()
+        inner.add_special_tokens(list(SPECIALS))
+        return Tokenizer(inner)
+
+
+@config
+class WordConfig:
+    """One id for each of the most frequent words; others are unknown.
+
+    Words stand between white space, or are split by `words`; decoding puts one space between them.
+    """
+
+    kind: Literal["word"] = "word"
+    vocab_size: Annotated[int, Field(gt=len(SPECIALS), le=MOST_TOKENS)] = 30_000
+    """The maximum size of the vocabulary, special tokens included."""
+    min_frequency: PositiveInt = 1
+    """How often a word must occur in the training text to be known."""
+    words: WordSplitting = "white_space"
+    """Where words are split: at `white_space`, or as in Kim 2014 (`kim`): marks and endings such as
+    `n't` on their own, other signs left out."""
+    joint: bool = True
+    """Use one vocabulary for source and target together; else one for each."""
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        """Count the words; the most frequent come first, those that tie in order of code points."""
+        pieces = (piece for text in texts for piece in pieces_of(text, SPACED))
+        counts = Counter(word for piece in pieces for word in words_of(piece, self.words))
+        words = [
+            word for word, n in counts.items() if n >= self.min_frequency and word not in SPECIALS
+        ]
+        words.sort(key=lambda word: (-counts[word], word))
+        vocab = _vocab(words[: self.vocab_size - len(SPECIALS)])
+        inner = tokenizers.Tokenizer(models.WordLevel(vocab=vocab, unk_token=SPECIALS[UNK_ID]))
+        inner.pre_tokenizer = word_splitter(self.words)
+        inner.add_special_tokens(list(SPECIALS))
+        return Tokenizer(inner)
+
+
+def _vocab(tokens: Iterable[str]) -> dict[str, int]:
+    return {token: i for i, token in enumerate([*SPECIALS, *tokens])}
+
+
+TokenizerConfig = Annotated[
+    BPEConfig | CharConfig | WordConfig | TokenizerPart,
+    Family("tokenizer", TokenizerPart, method="train"),
+]
+"""Every tokenizer there is."""

@@ -1,0 +1,126 @@
+"""Modules that have moved: their former import paths work for one release, with a warning."""
+
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED: Mapping[str, str] = {
+    "addnorm.check": "addnorm.checking",
+    "addnorm.data.answers": "addnorm.data.ids.answers",
+    "addnorm.data.as_read": "addnorm.data.ids.framing",
+    "addnorm.data.audio": "addnorm.data.readers.audio",
+    "addnorm.data.augmentation": "addnorm.data.batches.augmentation",
+    "addnorm.data.batch": "addnorm.data.batches.batch",
+    "addnorm.data.batching": "addnorm.data.batches.buckets",
+    "addnorm.data.chat": "addnorm.data.readers.chat",
+    "addnorm.data.class_names": "addnorm.data.readers.class_names",
+    "addnorm.data.classes": "addnorm.data.readers.cells",
+    "addnorm.data.codecs": "addnorm.data.tokenizing.codecs",
+    "addnorm.data.compact": "addnorm.data.ids.compact addnorm.data.tokenizing.pieces",
+    "addnorm.data.conllu": "addnorm.data.readers.conllu",
+    "addnorm.data.constructors": "addnorm.data.readers.constructors",
+    "addnorm.data.dates": "addnorm.data.readers.dates",
+    "addnorm.data.denoising": "addnorm.data.batches.denoising",
+    "addnorm.data.encoding": "addnorm.data.ids.encoding addnorm.data.tokenizing.sides",
+    "addnorm.data.forecast_windows": "addnorm.data.ids.forecast_windows",
+    "addnorm.data.frames": "addnorm.data.batches.frames",
+    "addnorm.data.hub": "addnorm.data.readers.hub",
+    "addnorm.data.image_files": "addnorm.data.readers.image_files",
+    "addnorm.data.images": "addnorm.data.batches.images addnorm.data.readers.npz_images",
+    "addnorm.data.incomplete": "addnorm.data.readers.incomplete",
+    "addnorm.data.labelled_files": "addnorm.data.readers.labelled_files",
+    "addnorm.data.labelled_series": "addnorm.data.readers.labelled_series",
+    "addnorm.data.lower_case": "addnorm.data.tokenizing.lower_case",
+    "addnorm.data.mask_units": "addnorm.data.batches.mask_units",
+    "addnorm.data.masked": "addnorm.data.batches.masked",
+    "addnorm.data.mixing": "addnorm.data.batches.mixing",
+    "addnorm.data.numbers": "addnorm.data.readers.numbers",
+    "addnorm.data.order": "addnorm.data.batches.shuffle",
+    "addnorm.data.pieces": "addnorm.data.tokenizing.pieces",
+    "addnorm.data.randaugment": "addnorm.data.batches.randaugment",
+    "addnorm.data.rows": "addnorm.data.readers.rows",
+    "addnorm.data.saved_dataset": "addnorm.data.readers.saved_dataset",
+    "addnorm.data.segments": "addnorm.data.batches.segments",
+    "addnorm.data.sentence_pairs": "addnorm.data.ids.sentence_pairs",
+    "addnorm.data.series": "addnorm.data.readers.series",
+    "addnorm.data.series_batches": "addnorm.data.batches.series_batches",
+    "addnorm.data.series_table": "addnorm.data.readers.series_table",
+    "addnorm.data.signals": "addnorm.data.batches.signals",
+    "addnorm.data.sources": "addnorm.data.readers.plain_text",
+    "addnorm.data.special_tokens": "addnorm.data.tokenizing.special_tokens",
+    "addnorm.data.stored": "addnorm.data.ids.cache",
+    "addnorm.data.strings": "addnorm.data.readers.strings",
+    "addnorm.data.tables": "addnorm.data.readers.tables",
+    "addnorm.data.text_files": "addnorm.data.readers.text_files",
+    "addnorm.data.tokenizers": "addnorm.data.tokenizing.tokenizers",
+    "addnorm.data.windows": "addnorm.data.batches.windows",
+    "addnorm.data.word_splitting": "addnorm.data.tokenizing.word_splitting",
+    "addnorm.train": "addnorm.training",
+}
+"""The new path of each module, or of a package with everything in it; of a split module, both."""
+
+
+def install() -> None:
+    """Let the former paths be imported."""
+    sys.meta_path.append(_Finder())
+
+
+def new_paths(name: str) -> list[str]:
+    """Where a module has moved, by itself or with a package that holds it; empty if it has not."""
+    parent = name
+    while parent.count("."):
+        if parent in MOVED:
+            return [path + name.removeprefix(parent) for path in MOVED[parent].split()]
+        parent = parent.rpartition(".")[0]
+    return []
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: object = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        paths = new_paths(fullname)
+        return ModuleSpec(fullname, _Alias(paths), is_package=True) if paths else None
+
+
+class _Alias(Loader):
+    """Fills the module at a former path from the modules at the new ones."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        moved = [import_module(path) for path in self._paths]
+        warnings.warn(f"{name} is now {' and '.join(self._paths)}", FutureWarning, stacklevel=2)
+        function = getattr(sys.modules["addnorm"], name.removeprefix("addnorm."), None)
+        if len(moved) == 1 and function is None:
+            sys.modules[name] = moved[0]
+        else:
+            module.__class__ = _FormerModule
+            vars(module).update(_modules=moved, __wrapped__=function)
+            module.__doc__ = (function or moved[0]).__doc__
+
+
+class _FormerModule(ModuleType):
+    """A split module, or a former package that shares its name with a function: `addnorm.train`."""
+
+    _modules: Sequence[ModuleType]
+    __wrapped__: Any
+
+    def __call__(self, *args: Any, **values: Any) -> Any:
+        return self.__wrapped__(*args, **values)
+
+    def __getattr__(self, name: str) -> Any:
+        for module in self._modules:
+            if hasattr(module, name):
+                return getattr(module, name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}", name=name)

@@ -1,0 +1,335 @@
+"""Training losses, summed over all targets that are not ignored, and auxiliary losses."""
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+
+from addnorm.config import config
+from addnorm.data.ids.encoding import IGNORE
+from addnorm.errors import InputError
+from addnorm.nn.choices import DEFAULTS, choices
+from addnorm.nn.context import Context
+from addnorm.nn.crf import CRFHead, log_likelihood
+from addnorm.nn.functional import at_least_float32
+from addnorm.nn.heads import TokenHead
+from addnorm.nn.moe import MixtureOfExperts, load_balance
+from addnorm.parts import Family
+from addnorm.training.grouped_loss import in_groups
+
+
+def cross_entropy_sum(
+    logits: Float[Tensor, "*batch vocab"],
+    targets: Int[Tensor, "*batch"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """`Σ_t -Σ_c y_c log softmax(logits_t)_c` in nats, in float32 or wider.
+
+    `y` is one-hot, mixed with the uniform distribution by `label_smoothing` (Szegedy et al. 2016,
+    §7). The sum rather than the mean, so that micro-batches of different sizes add up to the full
+    batch.
+    """
+    if torch.compiler.is_compiling():  # which fuses the definition itself
+        return F.cross_entropy(
+            at_least_float32(logits).flatten(0, -2),
+            targets.flatten(),
+            ignore_index=IGNORE,
+            reduction="sum",
+            label_smoothing=label_smoothing,
+        )
+    return _CrossEntropySum.apply(  # pyright: ignore[reportReturnType]
+        logits.flatten(0, -2), targets.flatten(), label_smoothing
+    )
+
+
+def soft_cross_entropy_sum(
+    logits: Float[Tensor, "*batch classes"],
+    probabilities: Float[Tensor, "*batch classes"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """`Σ_t -Σ_c y_c log softmax(logits_t)_c` in nats, `y` the probabilities of each row.
+
+    They are mixed with the uniform distribution by `label_smoothing` (Szegedy et al. 2016, §7).
+    Computed in float32 or wider.
+    """
+    wide = at_least_float32(logits)
+    return F.cross_entropy(
+        wide.flatten(0, -2),
+        probabilities.to(wide.dtype).flatten(0, -2),
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+
+
+def binary_cross_entropy_sum(
+    logits: Float[Tensor, "*batch labels"], targets: Shaped[Tensor, "*batch labels"]
+) -> Float[Tensor, ""]:
+    """`Σ log(1 + exp z) - y z` in nats: independent labels, `y` is 1 for those present.
+
+    `y` may also be a probability. Computed in float32 or wider.
+    """
+    wide = at_least_float32(logits)
+    return F.binary_cross_entropy_with_logits(wide, targets.to(wide.dtype), reduction="sum")
+
+
+def squared_error_sum(
+    outputs: Float[Tensor, "*batch numbers"], targets: Float[Tensor, "*batch numbers"]
+) -> Float[Tensor, ""]:
+    """`Σ (z - y)²`, in float32 or wider."""
+    wide = at_least_float32(outputs)
+    return F.mse_loss(wide, targets.to(wide.dtype), reduction="sum")
+
+
+def loss_sum(
+    outputs: Float[Tensor, "*batch outputs"],
+    targets: Shaped[Tensor, "*targets"],
+    label_smoothing: float = 0.0,
+    soft_targets: Float[Tensor, "*batch outputs"] | None = None,
+) -> Float[Tensor, ""]:
+    """The loss by the dtype of the targets: classes, boolean labels or real values.
+
+    With `soft_targets`, the probabilities of the classes, these are what counts. Raises
+    `InputError` for label smoothing of anything other than classes.
+    """
+    if soft_targets is not None:
+        return soft_cross_entropy_sum(outputs, soft_targets, label_smoothing)
+    if targets.dtype == torch.long:
+        return cross_entropy_sum(outputs, targets, label_smoothing)
+    if label_smoothing:
+        raise InputError(
+            f"train.label_smoothing = {label_smoothing} is for classes: several labels and numbers "
+            "have none, so leave it out"
+        )
+    of = binary_cross_entropy_sum if targets.dtype == torch.bool else squared_error_sum
+    return of(outputs, targets)
+
+
+def labels_loss_sum(
+    head: nn.Module,
+    outputs: Float[Tensor, "*batch outputs"],
+    targets: Shaped[Tensor, "*targets"],
+    label_smoothing: float = 0.0,
+    soft_targets: Float[Tensor, "*batch outputs"] | None = None,
+) -> Float[Tensor, ""]:
+    """`loss_sum` of the outputs of a head, or `-log p` of all tags of each text by a CRF."""
+    if not isinstance(head, CRFHead):
+        return loss_sum(outputs, targets, label_smoothing, soft_targets)
+    return -_tags_log_likelihood(head.chain, outputs, targets, targets != IGNORE).sum()
+
+
+# A loop over words: a compiled model leaves its graph here.
+_tags_log_likelihood = cast("Callable[..., Tensor]", torch.compiler.disable(log_likelihood))
+
+
+class CrossEntropy(nn.Module):
+    """`Σ_t -log softmax(logits_t)[target_t]`: the cross-entropy, summed over the targets."""
+
+    def forward(
+        self, logits: Float[Tensor, "*batch vocab"], targets: Int[Tensor, "*batch"]
+    ) -> Float[Tensor, ""]:
+        return cross_entropy_sum(logits, targets)
+
+
+@config
+class CrossEntropyConfig:
+    """Cross-entropy, smoothed by `train.label_smoothing`.
+
+    Where a text has several labels it is that of each label, and numbers are learned by the squared
+    error, which is the same of a normal distribution.
+    """
+
+    kind: Literal["cross_entropy"] = "cross_entropy"
+
+    def build(self) -> CrossEntropy:
+        return CrossEntropy()
+
+
+@runtime_checkable
+class LossPart(Protocol):
+    """A configuration of a custom loss.
+
+    The module it builds is called as `loss(logits, targets)`, the logits of shape `[*batch, vocab]`
+    and the targets, -100 where nothing is to be predicted, of shape `[*batch]`. It returns a
+    scalar: the sum, not the mean, over the targets that are not ignored. The trainer divides by
+    their number, so that micro-batches of different sizes add up to the batch. The module has no
+    parameters.
+    """
+
+    def build(self) -> nn.Module: ...
+
+
+LossConfig = Annotated[CrossEntropyConfig | LossPart, Family("loss", LossPart)]
+"""Any loss, built-in or custom."""
+
+
+def head_cross_entropy_sum(
+    head: TokenHead,
+    x: Float[Tensor, "batch seq d_model"],
+    ctx: Context,
+    targets: Int[Tensor, "batch seq"],
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, ""]:
+    """`cross_entropy_sum(head(x), targets)` without materialising all logits.
+
+    Logits, loss and gradient are computed for a few hundred rows of `x` at a time, so that memory
+    scales with the hidden states, not with the vocabulary, and no tensor as large as all logits is
+    written to memory.
+    """
+    on_cpu = x.device.type == "cpu"
+    measured = choices() if on_cpu else DEFAULTS
+    in_one = torch.compiler.is_compiling() and not on_cpu
+    if in_one or targets.numel() * head.weight.shape[0] <= measured.logits_at_once:
+        return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
+    return _eagerly(head, x, ctx, targets, label_smoothing, measured.logits_at_once)
+
+
+def _grouped_cross_entropy_sum(
+    head: TokenHead,
+    x: Tensor,
+    ctx: Context,
+    targets: Tensor,
+    label_smoothing: float,
+    logits_at_once: int,
+) -> Tensor:
+    """Cross-entropy for a few rows at a time; on a CPU a compiled model leaves its graph here."""
+
+    def logits(some: Tensor) -> Tensor:
+        return head(some[None], ctx)[0]
+
+    size = max(1, logits_at_once // head.weight.shape[0])
+    of = partial(loss_and_gradient, smoothing=label_smoothing)
+    return in_groups(logits, x.flatten(0, 1), targets.flatten(), of, size, head)
+
+
+_eagerly = cast("Callable[..., Tensor]", torch.compiler.disable(_grouped_cross_entropy_sum))
+
+
+def exits_cross_entropy_sum(
+    outputs: Iterable[Float[Tensor, "*batch vocab"]],
+    targets: Shaped[Tensor, "*targets"],
+    label_smoothing: float = 0.0,
+    soft_targets: Float[Tensor, "*batch vocab"] | None = None,
+) -> Float[Tensor, ""]:
+    """The mean of `loss_sum` over all exits of a model, including the last.
+
+    All exits are trained jointly with equal weights (Teerapittayanon et al. 2016, §III.B; Schwartz
+    et al. 2020, §3). Raises `ValueError` if there are none.
+    """
+    losses = [loss_sum(logits, targets, label_smoothing, soft_targets) for logits in outputs]
+    if not losses:
+        raise ValueError("the loss of no exits is undefined: a model has at least its last")
+    return torch.stack(losses).mean()
+
+
+Mixtures = Mapping[str, MixtureOfExperts]
+"""The mixtures of experts in a model, by module name."""
+
+MASKS = {"encoder": "source_valid", "decoder": "target_valid"}
+"""The padding-mask argument of each stack of an encoder–decoder; other models have `valid`."""
+
+
+def mixtures_of(model: nn.Module) -> Mixtures:
+    """All mixtures of experts in the model."""
+    modules = model.named_modules()
+    return {name: module for name, module in modules if isinstance(module, MixtureOfExperts)}
+
+
+@contextmanager
+def record_router_logits(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
+    """Record the logits of every router during forward passes, by the name of its mixture."""
+    router_logits: dict[str, Tensor] = {}
+
+    def record(name: str) -> RemovableHandle:
+        def note(_: nn.Module, __: Any, logits: Tensor) -> None:
+            router_logits[name] = logits
+
+        return mixtures[name].router.register_forward_hook(note)
+
+    handles = [record(name) for name in mixtures]
+    try:
+        yield router_logits
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def balance_loss(
+    mixtures: Mixtures, router_logits: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+) -> Tensor | float:
+    """`Σ balance · load_balance` over the recorded mixtures, excluding padding; per token."""
+    return sum(
+        (
+            mixtures[name].balance
+            * load_balance(logits, mixtures[name].top_k, real_tokens(name, logits, inputs))
+            for name, logits in router_logits.items()
+            if mixtures[name].balance
+        ),
+        start=0.0,
+    )
+
+
+def real_tokens(
+    name: str, logits: Tensor, inputs: Mapping[str, Tensor]
+) -> Bool[Tensor, "..."] | None:
+    """The mask of real tokens in this layer; None (all) if the inputs' mask has another shape."""
+    valid = inputs.get(MASKS.get(name.partition(".")[0], "valid"))
+    return valid if valid is not None and valid.shape == logits.shape[:-1] else None
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """Computes the summed loss together with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        loss, grad = loss_and_gradient(logits, targets, smoothing)
+        ctx.save_for_backward(grad)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor, None, None]:
+        (grad,) = ctx.saved_tensors
+        return grad * grads[0].to(grad.dtype), None, None
+
+
+def loss_and_gradient(
+    logits: Float[Tensor, "rows vocab"], targets: Int[Tensor, " rows"], smoothing: float
+) -> tuple[Float[Tensor, ""], Float[Tensor, "rows vocab"]]:
+    """The loss `Σ (lse - (1 - ε) l_target - ε mean(l))` and its gradient `softmax - y`.
+
+    With a vocabulary of thousands, the logits dominate a small model's memory traffic. Processing a
+    few rows at a time keeps them in the CPU cache, computes each exponential once, and allocates no
+    tensor as large as the logits except the gradient (`benchmarks/results/parts.json`).
+    """
+    chosen = targets.where(targets != IGNORE, 0)[:, None]  # other negative ones are refused
+    counted = (targets != IGNORE)[:, None]
+    losses, grad = list[Tensor](), torch.empty_like(logits)
+    parts = (chunks(t, logits) for t in (logits, chosen, counted, grad))
+    for l, at, counts, out in zip(*parts, strict=True):
+        largest = l.amax(-1, keepdim=True)
+        wide = at_least_float32(l)
+        y = (wide - largest).exp_()
+        total = y.sum(-1, keepdim=True)
+        loss = largest + total.log() - (1 - smoothing) * wide.gather(1, at)
+        if smoothing:
+            loss = loss - smoothing * wide.mean(-1, keepdim=True)
+        losses.append(loss.where(counts, 0.0).sum())
+        counts = counts.to(y.dtype)
+        y.mul_(counts / total).sub_(counts * (smoothing / l.shape[-1]))
+        y.scatter_add_(1, at, counts * (smoothing - 1))
+        out.copy_(y)
+    return torch.stack(losses).sum(), grad
+
+
+def chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+    """Split the rows into groups whose logits take about 4 MB in float32."""
+    return x.split(max(1, 2**20 // logits.shape[-1]))

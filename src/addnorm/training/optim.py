@@ -1,0 +1,306 @@
+"""Optimisers: AdamW (also with states of 8 bits), Adadelta, or Muon for matrices."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from addnorm.config import Probability, config
+from addnorm.errors import InputError
+from addnorm.nn.blocks import Stack
+from addnorm.parts import Family, kind_of
+from addnorm.quantize.torchao_import import torchao_for
+from addnorm.training.muon import Muon
+
+Betas = tuple[Probability, Probability]
+
+
+@config
+class AdamWConfig:
+    """AdamW (Loshchilov & Hutter 2019). Weight decay acts on matrices alone."""
+
+    kind: Literal["adamw"] = "adamw"
+    betas: Betas = (0.9, 0.98)
+    """The decay of the running means of the gradient and of its square."""
+    eps: PositiveFloat = 1e-9
+    """Added to the root of the second moment, against division by zero."""
+    weight_decay: NonNegativeFloat = 0.01
+    """The decoupled decay of matrices, times the learning rate at each step."""
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+        roles = roles_of(model)
+        return [self.over(roles.matrices + roles.tables, roles.vectors, lr)]
+
+    def over(
+        self, decayed: list[nn.Parameter], plain: list[nn.Parameter], lr: float
+    ) -> torch.optim.Optimizer:
+        """AdamW over these parameters, with weight decay on `decayed` only."""
+        groups = [
+            {"params": decayed, "weight_decay": self.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=lr,
+            betas=self.betas,
+            eps=self.eps,
+            # One kernel over all parameters: about 4 × faster, on CPU too; meta has none.
+            fused=not any(p.is_meta for p in (*decayed, *plain)),
+        )
+
+
+@config
+class AdamW8bitConfig:
+    """AdamW whose two moments take 8 bits for the linear layers of the stack, by torchao.
+
+    Each block of moments has one scale, and a code of 8 bits for each (Dettmers et al. 2022, §2).
+    As there, embeddings keep 32 bits, and so do heads, biases and norm gains; by torchao's rule
+    also matrices of fewer than 4096 values, or of other than whole blocks. `torch.compile` builds
+    the step, which takes a compiler and a minute at the start.
+    """
+
+    kind: Literal["adamw_8bit"] = "adamw_8bit"
+    betas: Betas = (0.9, 0.98)
+    """The decay of the running means of the gradient and of its square."""
+    eps: PositiveFloat = 1e-8
+    """Added to the root of the second moment, against division by zero."""
+    weight_decay: NonNegativeFloat = 0.01
+    """The decoupled decay of matrices, times the learning rate at each step."""
+    block_size: PositiveInt = 256
+    """How many values share a scale."""
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+        """Build both optimisers. Raises `InputError` without torchao."""
+        adamw_8bit = _torchao_adamw()
+        roles = roles_of(model)
+        wide = AdamWConfig(betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
+        rest = wide.over(roles.tables, roles.vectors, lr)
+        if not roles.matrices:
+            return [rest]
+        # A hint to whoever wrote the states, of no use to whoever trains.
+        warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash")
+        narrow = adamw_8bit(
+            roles.matrices,
+            lr=lr,
+            betas=self.betas,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            block_size=self.block_size,
+        )
+        return [narrow, rest]
+
+
+def _torchao_adamw() -> Callable[..., torch.optim.Optimizer]:
+    with torchao_for('optimizer kind = "adamw_8bit"', 'choose "adamw"'):
+        from torchao.optim import AdamW8bit
+    return AdamW8bit
+
+
+@config
+class MuonConfig:
+    """Muon (Jordan et al. 2024) for linear layers inside the stack, AdamW for all else."""
+
+    kind: Literal["muon"] = "muon"
+    lr: PositiveFloat = 0.02
+    """The peak learning rate of linear layers inside the stack; all else takes `train.lr`."""
+    momentum: Probability = 0.95
+    """The decay of the running mean of gradients."""
+    weight_decay: NonNegativeFloat = 0.05
+    """The decoupled decay of these matrices, times the learning rate at each step."""
+    adamw: AdamWConfig = AdamWConfig(weight_decay=0.0)
+    """The optimiser of all other weights: embeddings, heads, other matrices, biases and norm
+    gains.
+    """
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+        roles = roles_of(model)
+        muon = Muon(
+            roles.matrices, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay
+        )
+        return [muon, self.adamw.over(roles.tables, roles.vectors, lr)]
+
+
+@config
+class AdadeltaConfig:
+    """Adadelta (Zeiler 2012, algorithm 1): each weight's step follows from the sizes of its own.
+
+    `θ ← θ - lr g √(E[Δ²] + eps) / √(E[g²] + eps)`, with the running means of the squared gradient
+    and of the squared step. The paper's learning rate is 1: set `train.lr = 1.0`.
+    """
+
+    kind: Literal["adadelta"] = "adadelta"
+    rho: Probability = 0.95
+    """The decay of the running means of the squared gradient and of the squared step."""
+    eps: PositiveFloat = 1e-6
+    """Added to both means under their roots; it also sets the size of the first steps."""
+    weight_decay: NonNegativeFloat = 0.0
+    """The L2 penalty of matrices, added to their gradient."""
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+        roles = roles_of(model)
+        groups = [
+            {"params": roles.matrices + roles.tables, "weight_decay": self.weight_decay},
+            {"params": roles.vectors, "weight_decay": 0.0},
+        ]
+        present = [group for group in groups if group["params"]]
+        return [torch.optim.Adadelta(present, lr=lr, rho=self.rho, eps=self.eps)]
+
+
+@runtime_checkable
+class OptimizerPart(Protocol):
+    """A configuration of a custom optimiser.
+
+    It builds torch optimisers that together cover every trainable parameter of the model. `lr` is
+    the peak learning rate, `train.lr`; the schedule scales the `lr` of every parameter group. Their
+    state must consist of tensors and numbers, so that a checkpoint can store it.
+    """
+
+    def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]: ...
+
+
+OptimizerConfig = Annotated[
+    AdamWConfig | AdamW8bitConfig | MuonConfig | AdadeltaConfig | OptimizerPart,
+    Family("optimizer", OptimizerPart),
+]
+"""Any optimiser, built-in or custom."""
+
+
+def check_installed(config: OptimizerConfig) -> None:
+    """Raise `InputError` if the optimiser needs a library that is not installed."""
+    if isinstance(config, AdamW8bitConfig):
+        _torchao_adamw()
+
+
+def build_optimizers(
+    config: OptimizerConfig, model: nn.Module, lr: float
+) -> list[torch.optim.Optimizer]:
+    """Build the optimisers of a model.
+
+    Raises `InputError` if the result is not a list of optimisers, or if they leave a trainable
+    parameter out.
+    """
+    built: Any = config.build(model, lr)
+    found: list[Any] = [*built] if isinstance(built, list | tuple) else [built]
+    kind = kind_of(config)
+    if not found or not all(isinstance(one, torch.optim.Optimizer) for one in found):
+        raise InputError(
+            f"train.optimizer: {kind} builds {type(built).__name__}: build(model, lr) returns a "
+            "list of torch.optim.Optimizer"
+        )
+    held = {id(p) for one in found for group in one.param_groups for p in group["params"]}
+    left = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    if left:
+        raise InputError(
+            f"train.optimizer: {kind} leaves out {len(left)} parameters, {left[0]} first: "
+            "they would never learn"
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The parameters of a model by role, each listed once."""
+
+    matrices: list[nn.Parameter]
+    """Weights of linear layers inside the stacks."""
+    tables: list[nn.Parameter]
+    """All other matrices: embeddings, output heads, recurrent, convolution and score weights."""
+    vectors: list[nn.Parameter]
+    """Biases and norm gains."""
+
+
+def roles_of(model: nn.Module) -> Roles:
+    """Sort the trainable parameters of `model` by role."""
+    inside = {
+        id(linear.weight)
+        for stack in model.modules()
+        if isinstance(stack, Stack)
+        for linear in stack.modules()
+        if isinstance(linear, nn.Linear)
+    }
+    roles = Roles([], [], [])
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if id(parameter) in inside:
+            roles.matrices.append(parameter)
+        elif parameter.ndim > 1:
+            roles.tables.append(parameter)
+        else:
+            roles.vectors.append(parameter)
+    return roles
+
+
+NUMBERS: dict[str, tuple[type, torch.dtype]] = {
+    "int": (int, torch.int64),
+    "float": (float, torch.float64),
+    "bool": (bool, torch.bool),
+}
+"""The types of numbers in an optimiser's state, and their dtypes in a checkpoint."""
+
+
+STATE_8BIT = ("codes", "scale", "signed:bool")
+"""What a checkpoint has of a state of 8 bits; the table of its values follows from its sign."""
+
+
+def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The state of every optimiser as tensors named `optimiser.parameter.entry`.
+
+    Numbers become tensors whose names end in their type, and a state of 8 bits becomes its codes,
+    its scales and its sign. Raises `InputError` for an entry of any other type.
+    """
+    tensors: dict[str, Tensor] = {}
+    for i, optimizer in enumerate(optimizers):
+        for parameter, state in optimizer.state_dict()["state"].items():
+            for entry, value in state.items():
+                name, kind = f"{i}.{parameter}.{entry}", type(value).__name__
+                if type(value) in (Tensor, nn.Parameter):
+                    tensors[name] = value
+                elif kind == "OptimState8bit":
+                    parts = (value.codes, value.scale, torch.tensor(value.signed))
+                    named = zip(STATE_8BIT, parts, strict=True)
+                    tensors |= {f"{name}.{part}": tensor for part, tensor in named}
+                elif kind in NUMBERS:
+                    tensors[f"{name}:{kind}"] = torch.tensor(value, dtype=NUMBERS[kind][1])
+                elif value is not None:
+                    raise InputError(
+                        f"train.optimizer: {type(optimizer).__name__} keeps {entry} as {kind}: "
+                        "only tensors, numbers and torchao's states of 8 bits can be saved"
+                    )
+    return tensors
+
+
+def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
+    """Restore a state from `optimizer_tensors`; hyperparameters keep their current values."""
+    states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
+    for name, tensor in _with_states_of_8_bits(tensors).items():
+        i, parameter, entry = name.split(".", 2)
+        entry, _, kind = entry.partition(":")
+        value = NUMBERS[kind][0](tensor.item()) if kind else tensor
+        states[int(i)].setdefault(int(parameter), {})[entry] = value
+    for optimizer, state in zip(optimizers, states, strict=True):
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _with_states_of_8_bits(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with every state of 8 bits put together from its parts."""
+    sign = f".{STATE_8BIT[-1]}"
+    found = {name.removesuffix(sign) for name in tensors if name.endswith(sign)}
+    if not found:
+        return tensors
+    from torchao.optim.subclass_8bit import OptimState8bit
+
+    def together(name: str) -> Tensor:
+        codes, scale, signed = (tensors[f"{name}.{part}"] for part in STATE_8BIT)
+        block = codes.numel() // scale.numel()
+        empty = OptimState8bit.zeros((block,), bool(signed), block, codes.device)
+        return OptimState8bit(codes, scale, empty.qmap, bool(signed), scale.dtype)
+
+    parts = {f"{name}.{part}" for name in found for part in STATE_8BIT}
+    plain = {name: tensor for name, tensor in tensors.items() if name not in parts}
+    return plain | {name: together(name) for name in found}

@@ -1,0 +1,491 @@
+"""The training loop, with validation, checkpoints, resuming and graceful shutdown."""
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from addnorm import compiler
+from addnorm.data.batches.buckets import Batch
+from addnorm.errors import InputError, Interrupted, NonFiniteError
+from addnorm.memory import keep_freed_pages
+from addnorm.nn.choices import choices
+from addnorm.nn.norms import BatchNorm
+from addnorm.training.activation_checkpointing import checkpointed_activations
+from addnorm.training.average import MovingAverage, copy_into, mean, swapped, weights_of
+from addnorm.training.checkpoint import (
+    Json,
+    checkpoints_in,
+    keep_latest,
+    latest_checkpoint,
+    load_checkpoint,
+    load_weights,
+    random_state,
+    restore_random_state,
+    save_checkpoint,
+    save_weights,
+)
+from addnorm.training.constraint import constraint_on
+from addnorm.training.journal import Journal
+from addnorm.training.load import ExpertLoad
+from addnorm.training.loss import balance_loss, mixtures_of, record_router_logits
+from addnorm.training.objective import Objective
+from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
+from addnorm.training.patience import ExhaustedError, out_of_memory, patiently, to_standard_error
+from addnorm.training.precision import autocast, loss_scaler, resolve_device
+from addnorm.training.schedule import checked_factor
+from addnorm.training.settings import TrainConfig
+from addnorm.training.stopping import stop_requests
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """A source of batches: a pure function of the epoch and the position in it."""
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        ...
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch, starting with number `start`."""
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """An observer of training progress, such as a progress bar."""
+
+    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None: ...
+    def validated(self, step: int, scores: dict[str, float]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How to evaluate the model: `score` returns metrics by name, `metric` is the main one.
+
+    `measured_with` gives the line that is kept with a figure of a metric, by which it is known what
+    other figures it may be compared with; empty for one that nothing can change. `measure` names
+    the metric with all that moves its scale, and is kept with the best; `measure_before` is that of
+    a checkpoint which does not say.
+    """
+
+    score: Callable[[nn.Module], dict[str, float]]
+    metric: str = "loss"
+    larger_is_better: bool = False
+    measured_with: Callable[[str], str] = lambda _: ""
+    measure: str = ""
+    measure_before: str | None = None
+
+
+@dataclass
+class TrainState:
+    """The progress of training, saved with weights, optimisers and random state."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0  # batches of this epoch already used
+    best: float | None = None
+    best_step: int = 0
+    validations_since_best: int = 0
+    journal_bytes: int = 0
+
+
+class Trainer:
+    """Trains `model` in `folder` by `config`; `resume` continues from the newest intact checkpoint.
+
+    `folder` gets `metrics.jsonl`, `checkpoints/` and, with validation, `best.safetensors`. With a
+    `teacher`, the model learns the teacher's outputs in place of the labels or, as `config` says,
+    beside them. `say` receives messages that the user should see immediately.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        config: TrainConfig,
+        folder: Path,
+        *,
+        validation: Validation | None = None,
+        listener: Listener | None = None,
+        teacher: nn.Module | None = None,
+        say: Callable[[str], None] = to_standard_error,
+    ) -> None:
+        if validation is None and (config.select == "best" or config.patience is not None):
+            raise InputError("train.select = 'best' and train.patience need validation data")
+        if config.accumulate > 1 and any(isinstance(m, BatchNorm) for m in model.modules()):
+            raise InputError(
+                f"train.accumulate = {config.accumulate} with batchnorm would normalise by the "
+                "statistics of micro-batches, not of the batch: use accumulate = 1 and larger "
+                "batches, or another norm"
+            )
+        if config.r_drop and any(one.capacity_factor for one in mixtures_of(model).values()):
+            raise InputError(
+                f"train.r_drop = {config.r_drop} with capacity_factor: experts that are full would "
+                "leave out more of the second pass than of the first: leave one of the two out"
+            )
+        self.config = config
+        self.device = resolve_device(config.device)
+        if self.device.type == "cpu" and choices().keep_pages:
+            keep_freed_pages()
+        self.model = model.to(self.device)
+        self.batches = batches
+        self.folder = folder
+        self.validation = validation
+        self.listener = listener
+        self.say = say
+        self.saved_step = 0
+        self.optimizers = build_optimizers(config.optimizer, model, config.lr)
+        self.constrain = constraint_on(model, config.constraint)
+        self.peaks = [[float(g["lr"]) for g in opt.param_groups] for opt in self.optimizers]
+        self.scaler = loss_scaler(config.precision, self.device)
+        # float16 scales the loss before the backward pass; parts give gradients with the loss.
+        teacher = None if teacher is None else teacher.to(self.device).eval()
+        in_parts = not self.scaler.is_enabled()
+        self.objective = Objective.of(config, model, batches.batches(0), teacher, in_parts=in_parts)
+        self.mixtures = mixtures_of(model)
+        self.load = ExpertLoad(self.mixtures)
+        self.average = None if config.ema is None else MovingAverage(model, config.ema)
+        self.journal = Journal(folder, tensorboard=config.tensorboard)
+        self.state = TrainState()
+        self.learnt = False
+        """Whether a batch had a target so far."""
+        self._stream: Iterator[Batch] | None = None
+        self.total_steps, self.schedule_steps = self.steps_of(config)
+        compiled = compiler.compile(self.loss, dynamic=True) if config.compile else self.loss
+        self.loss_of: Callable[..., Tensor] = compiled
+
+    def steps_of(self, config: TrainConfig) -> tuple[int, int]:
+        """How many steps these settings train, and over how many their schedule runs."""
+        steps = config.total_steps(len(self.batches))
+        return steps, config.schedule_steps or steps
+
+    # The loop.
+
+    def fit(self, until: int | None = None) -> None:
+        """Train to the last step, then load the run's final weights into the model.
+
+        With `until`, pause after that step, once it is saved. Raises `Interrupted` after Ctrl-C or
+        SIGTERM, once everything is saved; `NonFiniteError`; and `InputError` if memory or the disk
+        is full, stating what has been saved.
+        """
+        blocks = checkpointed_activations(self.model, self.config.activation_checkpointing)
+        with stop_requests(self.stopping) as stop, self.saying_what_is_saved(), blocks:
+            while not (self.finished() or self.paused(until)):
+                self.update(self.next_group())
+                self.check_learnt()
+                self.validate_if_due()
+                stopping = bool(stop)  # read once: a signal after `save` waits for the next step
+                ending = stopping or self.finished() or self.paused(until)
+                if ending or self.due(self.config.save_every):
+                    self.save()
+                if stopping and not self.finished():
+                    raise Interrupted(self.state.step)
+        if self.finished():
+            self.take_final_weights()
+
+    def check_learnt(self) -> None:
+        """Raise `InputError` where an epoch, or all of training, had nothing to predict."""
+        if not self.learnt and (self.state.position == 0 or self.finished()):
+            raise InputError(
+                f"step {self.state.step}: no batch so far has anything to predict, so nothing is "
+                "learnt: see train.batching and the targets of the data"
+            )
+
+    def stopping(self) -> None:
+        """Explain what the first Ctrl-C does, and what a second one would do."""
+        self.say(
+            "stopping after this step, which is then saved; Ctrl-C again stops at once and loses "
+            f"what came after step {self.saved_step}"
+        )
+
+    @contextmanager
+    def saying_what_is_saved(self) -> Generator[None]:
+        """If training ends prematurely, report what has been saved."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            raise Interrupted(self.state.step, saved=self.saved_step) from error
+        except (InputError, MemoryError, RuntimeError) as error:
+            full = error if isinstance(error, ExhaustedError) else None
+            if what := out_of_memory(error):
+                smaller = "Smaller batches (train.batching) with train.accumulate take less"
+                full = ExhaustedError(f"step {self.state.step + 1}: {what}. {smaller}")
+            if full is None:
+                raise
+            full.add_note(f"saved is everything up to step {self.saved_step}")
+            raise full from (error.__cause__ if full is error else error)
+
+    def update(self, group: list[Batch]) -> None:
+        """One optimiser step on a group of micro-batches, as if they were one batch."""
+        assert group, "an epoch has fewer batches than its length says"
+        self.model.train()
+        n_tokens = sum(batch.n_tokens for batch in group)
+        self.learnt |= n_tokens > 0
+        losses = [self.backward(batch.to(self.device), n_tokens) for batch in group]
+        loss = sum(torch.stack(losses).tolist())  # the device is waited for once
+        norm = self.clip(loss)
+        self.set_rates(self.state.step + 1)
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer)
+            optimizer.zero_grad(set_to_none=True)
+        self.scaler.update()
+        self.constrain()
+        if self.average is not None:
+            self.average.update(self.model)
+        self.advance(len(group))
+        self.report(loss, norm, n_tokens)
+
+    def backward(self, batch: Batch, n_tokens: int) -> Tensor:
+        """Accumulate the gradient of a micro-batch; return its share of the loss per token.
+
+        The loss includes the load-balancing loss of mixtures of experts, computed per micro-batch
+        and weighted by its tokens.
+        """
+        recorded = record_router_logits(self.mixtures)
+        shown = batch.twice() if self.config.r_drop else batch
+        with autocast(self.config.precision, self.device), recorded as router_logits:
+            loss = self.loss_of(shown.inputs, shown.targets, shown.soft_targets)
+            loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, shown.inputs)
+            loss = loss / max(n_tokens, 1)
+        self.load.count(router_logits, shown.inputs)
+        self.scaler.scale(loss).backward()
+        return loss.detach()
+
+    def loss(self, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None) -> Tensor:
+        """The loss of one micro-batch, summed over its targets."""
+        return self.objective(self.model, inputs, targets, soft)
+
+    def clip(self, loss: float) -> float:
+        """Clip the gradient's global norm. Raises `NonFiniteError` if it is not finite."""
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        # With float16 infinite gradients are normal while the loss scale adapts: they are skipped.
+        if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):
+            raise NonFiniteError(self.describe_non_finite(loss))
+        if self.config.clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.config.clip, norm)
+        return norm.item()
+
+    def describe_non_finite(self, loss: float) -> str:
+        learned = [(n, p.grad) for n, p in self.model.named_parameters() if p.grad is not None]
+        largest = {name: grad.abs().max().item() for name, grad in learned}
+        bad = next((name for name, size in largest.items() if not math.isfinite(size)), None)
+        if bad is None and math.isfinite(loss):
+            top = max(largest, key=largest.__getitem__)
+            what = f"the norm of the gradient overflows, the largest being that of {top}"
+        else:
+            what = f"the first gradient that is not finite is that of {bad or 'no parameter'}"
+        return (
+            f"step {self.state.step + 1}: the loss is {loss} and {what}. "
+            f"The update was not made, and the checkpoints in {self.folder / 'checkpoints'} are "
+            "untouched. A lower train.lr, a longer warm-up or train.clip may help."
+        )
+
+    def set_rates(self, step: int) -> None:
+        """Set the learning rate of every parameter group for this step."""
+        factor = self.factor(step, self.schedule_steps)
+        for optimizer, peaks in zip(self.optimizers, self.peaks, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                if isinstance(group["lr"], Tensor):  # read by a compiled step
+                    group["lr"].fill_(peak * factor)
+                else:
+                    group["lr"] = peak * factor
+
+    def factor(self, step: int, of: int) -> float:
+        """The factor of the peak rate at a step; after the schedule's last step it stays."""
+        return checked_factor(self.config.schedule, min(step, of), of)
+
+    # Training state.
+
+    def next_group(self) -> list[Batch]:
+        """The micro-batches of the next update; there may be fewer at the end of an epoch."""
+        state = self.state
+        if self._stream is None:
+            self._stream = self.batches.batches(state.epoch, state.position)
+        return list(islice(self._stream, self.config.accumulate))
+
+    def advance(self, n_batches: int) -> None:
+        state = self.state
+        state.step += 1
+        state.position += n_batches
+        if state.position >= len(self.batches):
+            state.epoch, state.position, self._stream = state.epoch + 1, 0, None
+
+    def finished(self) -> bool:
+        patience = self.config.patience
+        tired = patience is not None and self.state.validations_since_best >= patience
+        return tired or self.state.step >= self.total_steps
+
+    def paused(self, until: int | None) -> bool:
+        return until is not None and self.state.step >= until
+
+    def due(self, every: int | None) -> bool:
+        """Whether an action is due that runs every `every` steps, or every epoch if None."""
+        return self.state.position == 0 if every is None else self.state.step % every == 0
+
+    def report(self, loss: float, norm: float, n_tokens: int) -> None:
+        state = self.state
+        rate = float(self.optimizers[-1].param_groups[0]["lr"])
+        figures = {"loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens}
+        self.note({"epoch": state.epoch} | figures | self.load.figures())
+        if self.listener is not None:
+            self.listener.stepped(state.step, self.total_steps, loss, n_tokens)
+
+    def note(
+        self, figures: dict[str, float], measured_with: Mapping[str, str] | None = None
+    ) -> None:
+        """Write a line to the training log."""
+        step = self.state.step
+        patiently(lambda: self.journal.write(step, figures, measured_with), "the journal", self.say)
+
+    # Validation.
+
+    def validate_if_due(self) -> None:
+        last = self.state.step >= self.total_steps
+        if self.validation is None or not (last or self.due(self.config.validate_every)):
+            return
+        self.model.eval()
+        state = random_state(self.device)  # validation must not affect the random state of training
+        with swapped(self.model, None if self.average is None else self.average.weights):
+            scores = self.validation.score(self.model)
+            self.note_best(scores[self.validation.metric])
+        restore_random_state(state, self.device)
+        lines = {name: line for name in scores if (line := self.validation.measured_with(name))}
+        self.note({f"valid_{k}": v for k, v in scores.items()}, lines)
+        if self.listener is not None:
+            load = {f"train_{name}": value for name, value in self.load.latest.items()}
+            self.listener.validated(self.state.step, scores | load)
+
+    def note_best(self, value: float) -> None:
+        """Save the current weights if this is the best validation so far."""
+        assert self.validation is not None
+        state, sign = self.state, 1 if self.validation.larger_is_better else -1
+        if state.best is None or math.isnan(state.best) or sign * value > sign * state.best:
+            state.best, state.best_step = value, state.step
+            state.validations_since_best = 0
+            best_file, weights = self.folder / "best.safetensors", weights_of(self.model)
+            patiently(lambda: save_weights(best_file, weights), "the best weights", self.say)
+        else:
+            state.validations_since_best += 1
+
+    # Saving and resuming.
+
+    def save(self) -> None:
+        """Write a checkpoint from which `resume` continues bit-exactly."""
+        self.state.journal_bytes = patiently(self.journal.flush, "the journal", self.say)
+        tensors = {
+            "model": weights_of(self.model),
+            "optimizer": optimizer_tensors(self.optimizers),
+            "random": random_state(self.device),
+        }
+        facts: Json = {
+            "standing": asdict(self.state),
+            "scaler": self.scaler.state_dict(),
+            "schedule_steps": self.schedule_steps,
+        }
+        if self.validation is not None:
+            facts["best_by"] = self.validation.measure
+        if self.average is not None:
+            tensors["average"] = self.average.weights
+            facts["average_updates"] = self.average.updates
+        folder, step = self.folder / "checkpoints", self.state.step
+        saved = patiently(
+            lambda: save_checkpoint(folder, step, tensors, facts), f"step {step}", self.say
+        )
+        self.saved_step = step
+        keep_latest(saved, max(self.config.keep, self.config.average))
+
+    def resume(self, before: TrainConfig | None = None) -> list[str]:
+        """Resume from the newest intact checkpoint, if any; return a message on each damaged one.
+
+        `before` are the settings that it was trained by, by default those of now. A checkpoint of
+        an earlier version, which leaves out what may have changed, is written again with it.
+        Raises `InputError` if there are checkpoints but all of them are damaged.
+        """
+        newest, problems = latest_checkpoint(self.folder / "checkpoints")
+        if newest is None and problems:
+            raise InputError(f"no checkpoint is whole: {'; '.join(problems)}")
+        if newest is None:
+            self.journal.cut(0)
+            return problems
+        self.learnt = True  # what was learnt before is not recorded
+        tensors, facts = load_checkpoint(newest)
+        copy_into(self.model, tensors["model"])
+        restore_optimizers(self.optimizers, tensors["optimizer"])
+        restore_random_state(tensors["random"], self.device)
+        self.scaler.load_state_dict(facts["scaler"])
+        if self.average is not None:
+            self.average.weights = {k: v.to(self.device) for k, v in tensors["average"].items()}
+            self.average.updates = facts["average_updates"]
+        self.state, self._stream = TrainState(**facts["standing"]), None
+        self.saved_step = self.state.step
+        self.journal.cut(self.state.journal_bytes)
+        silent = "schedule_steps" not in facts
+        self.tell_rates(
+            self.steps_of(before or self.config)[1] if silent else facts["schedule_steps"]
+        )
+        self.compare_best(facts.get("best_by"))
+        if silent:
+            self.save()
+        return problems
+
+    def tell_rates(self, of: int) -> None:
+        """Say which learning rate follows, where the schedule ran over another number of steps."""
+        step, peak = self.state.step, self.peaks[-1][0]
+        before, now = (
+            peak * self.factor(step, of),
+            peak * self.factor(step + 1, self.schedule_steps),
+        )
+        follows = step < self.total_steps
+        if not follows or (of == self.schedule_steps and self.total_steps <= of):
+            return
+        kept = now == peak * self.factor(step + 1, of)
+        hint = "" if kept else f". To keep the schedule's end: train.schedule_steps = {of}"
+        self.say(f"learning rate: {before:.3g} at step {step:,}, {now:.3g} from here on{hint}")
+
+    def compare_best(self, best_by: str | None) -> None:
+        """Measure the best weights as validation does now, if they were chosen by another measure.
+
+        Without the file of these weights, the next validation is the best so far.
+        """
+        validation, state = self.validation, self.state
+        if validation is None or state.best is None:
+            return
+        before = validation.measure_before if best_by is None else best_by
+        if before in (None, validation.measure):
+            return
+        file = self.folder / "best.safetensors"
+        told = f"the best weights so far, of step {state.best_step:,}, were chosen by {before}"
+        state.validations_since_best = 0
+        if not file.is_file():
+            state.best = None
+            self.say(f"{told}, and are missing: the best is counted from here on")
+            return
+        self.model.eval()
+        random = random_state(self.device)
+        with swapped(self.model, load_weights(file)):
+            state.best = validation.score(self.model)[validation.metric]
+        restore_random_state(random, self.device)
+        now = f"{validation.metric} of them is {state.best:.4g}"
+        self.say(f"{told}: {now}, and patience counts from here on")
+
+    def take_final_weights(self) -> None:
+        """Load the final weights: the last, the best, the moving average or a mean."""
+        config, final = self.config, None
+        if config.average:
+            newest = checkpoints_in(self.folder / "checkpoints")[-config.average :]
+            final = mean(load_checkpoint(path)[0]["model"] for path in newest)
+        elif config.select == "best":
+            final = load_weights(self.folder / "best.safetensors")
+        elif self.average is not None:
+            final = self.average.weights
+        if final is not None:
+            copy_into(self.model, final)

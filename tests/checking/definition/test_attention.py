@@ -1,0 +1,63 @@
+"""Attention: sharing of key/value heads, and masks."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from addnorm.checking.definition.attention import cross_attention, self_attention
+from addnorm.checking.definition.texts import Place, Texts
+from addnorm.nn.attention import AttentionConfig, GatedOutputConfig
+from addnorm.nn.positions import NoPositionConfig
+
+
+def weights(d_model: int, width: int) -> dict[str, torch.Tensor]:
+    widths = {"q": d_model, "k": width, "v": width, "out": d_model}
+    return {f"{name}_proj.weight": torch.randn(n, d_model).double() for name, n in widths.items()}
+
+
+def place(*lengths: int, causal: bool) -> Place:
+    return Place(texts=Texts.of(lengths), causal=causal, position=NoPositionConfig())
+
+
+@pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
+def test_it_is_that_of_torch(n_kv_heads: int) -> None:
+    w, x = weights(8, 2 * n_kv_heads), torch.randn(5, 8).double()
+    ours = self_attention(
+        AttentionConfig(n_heads=4, n_kv_heads=n_kv_heads), w, x, place(5, causal=True)
+    )
+    q, k, v = (
+        (x @ w[f"{name}_proj.weight"].T).view(5, -1, 2).transpose(0, 1)[None] for name in "qkv"
+    )
+    heads = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(ours, heads[0].transpose(0, 1).flatten(1) @ w["out_proj.weight"].T)
+
+
+def test_texts_do_not_see_each_other() -> None:
+    w, x = weights(4, 4), torch.randn(5, 4).double()
+
+    def attended(x: torch.Tensor, *lengths: int) -> torch.Tensor:
+        return self_attention(AttentionConfig(n_heads=2), w, x, place(*lengths, causal=False))
+
+    alone = torch.cat([attended(x[:3], 3), attended(x[3:], 2)])
+    torch.testing.assert_close(attended(x, 3, 2), alone)
+
+
+def test_cross_attention_sees_its_own_memory_alone() -> None:
+    w, x, memory = weights(4, 4), torch.randn(3, 4).double(), torch.randn(2, 4).double()
+    seen = Texts.of([2, 1]).same_text(Texts.of([1, 1]))
+    found = cross_attention(AttentionConfig(n_heads=2), w, x, memory, seen, 0)
+    alone = memory @ w["v_proj.weight"].T @ w["out_proj.weight"].T  # one key: all weight is on it
+    torch.testing.assert_close(found, alone[[0, 0, 1]])
+
+
+def test_a_gate_reads_what_the_queries_come_from() -> None:
+    w, x = weights(4, 4), torch.randn(3, 4).double()
+    config = AttentionConfig(n_heads=2)
+    plain = self_attention(config, w, x, place(3, causal=True))
+    shut = w | {"output.proj.weight": torch.zeros(4, 4).double()}
+    gated = self_attention(
+        replace(config, output=GatedOutputConfig()), shut, x, place(3, causal=True)
+    )
+    torch.testing.assert_close(gated, plain / 2)

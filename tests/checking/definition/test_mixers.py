@@ -1,0 +1,75 @@
+"""Mixers against torch's recurrent and convolutional layers, text by text."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from addnorm.checking.definition.mixers import MIXERS, convolution, recurrent
+from addnorm.checking.definition.texts import Place, Texts
+from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.recurrent import RecurrentConfig
+
+LENGTHS = [4, 1, 2]
+
+
+def place(*lengths: int, causal: bool) -> Place:
+    return Place(texts=Texts.of(lengths), causal=causal, position=None)
+
+
+OUT = {"out_proj.weight": torch.eye(6).double()}
+
+
+@pytest.mark.parametrize(("cell", "torchs"), [("rnn", nn.RNN), ("lstm", nn.LSTM), ("gru", nn.GRU)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_recurrent(cell: Any, torchs: type[nn.RNNBase], causal: bool) -> None:
+    layer = torchs(5, 6 if causal else 3, bidirectional=not causal, batch_first=True).double()
+    directions = {"": "ahead.", "_reverse": "back."}
+    weights = OUT | {
+        directions["_reverse" if name.endswith("_reverse") else ""]
+        + name.removesuffix("_reverse"): weight.detach()
+        for name, weight in layer.named_parameters()
+    }
+    x = torch.randn(sum(LENGTHS), 5).double()
+    ours = recurrent(RecurrentConfig(cell=cell), weights, x, place(*LENGTHS, causal=causal))
+    texts = torch.cat([layer(text[None])[0][0] for text in x.split(LENGTHS)])
+    torch.testing.assert_close(ours, texts.detach())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("causal", [True, False])
+def test_convolution(size: int, causal: bool) -> None:
+    weights = OUT | {
+        "conv.0.weight": torch.randn(6, 5, size).double(),
+        "conv.0.bias": torch.randn(6).double(),
+    }
+    left = size - 1 if causal else size // 2
+    x = torch.randn(sum(LENGTHS), 5).double()
+    config = ConvolutionConfig(kernel_size=size)
+    ours = convolution(config, weights, x, place(*LENGTHS, causal=causal))
+    texts = [
+        F.conv1d(
+            F.pad(text.T, (left, size - 1 - left)), weights["conv.0.weight"], weights["conv.0.bias"]
+        ).T
+        for text in x.split(LENGTHS)
+    ]
+    torch.testing.assert_close(ours, torch.cat(texts).relu())
+
+
+def test_several_kernels_side_by_side() -> None:
+    weights = {"out_proj.weight": torch.eye(4).double()} | {
+        f"conv.{i}.weight": torch.randn(2, 3, size).double() for i, size in enumerate((1, 2))
+    }
+    x = torch.randn(3, 3).double()
+    config = ConvolutionConfig(kernel_size=(1, 2))
+    both = convolution(config, weights, x, place(3, causal=True))
+    first = (x @ weights["conv.0.weight"][:, :, 0].T).relu()
+    torch.testing.assert_close(both[:, :2], first)
+    assert both.shape == (3, 4)
+
+
+def test_every_mixer_has_its_definition() -> None:
+    assert MIXERS.of(RecurrentConfig()) is recurrent
+    assert MIXERS.of(ConvolutionConfig()) is convolution

@@ -1,0 +1,63 @@
+"""Batches of signals: classes or texts beside them, and the mask of what is no padding."""
+
+import torch
+
+from addnorm.data import Captioned, Clip, Corpus, Transcribed
+from addnorm.data.batches.buckets import ExamplesConfig, FramesConfig
+from addnorm.data.batches.signals import inputs_of
+from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, encode
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import CharConfig
+
+
+def spoken() -> tuple[EncodedCorpus, Tokenizers]:
+    texts = {5: "ab", 8: "b", 3: "abab"}
+    corpus = Corpus([Transcribed(torch.randn(2, n), text) for n, text in texts.items()])
+    tokenizers = Tokenizers.train(CharConfig(), corpus)
+    assert tokenizers.source is tokenizers.target
+    return encode(corpus, tokenizers), tokenizers
+
+
+def test_texts_of_clips_are_shifted_after_bos() -> None:
+    corpus, tokenizers = spoken()
+    [batch] = FramesConfig(frames=100).build(corpus).train.batches()
+    assert batch.n_tokens == sum(len(one.targets) for one in corpus.train)
+    for row, i in enumerate(batch.indices):
+        one = corpus.train[i]
+        n = len(one.targets)
+        assert batch.targets[row, :n].tolist() == one.targets
+        assert set(batch.targets[row, n:].tolist()) <= {IGNORE}
+        assert batch.inputs["target"][row, :n].tolist() == [corpus.bos_id, *one.targets[:-1]]
+        assert int(batch.inputs["target_valid"][row].sum()) == n
+        assert one.signal is not None
+        length = one.signal.shape[1]
+        assert torch.equal(batch.inputs["source"][row, :, :length], one.signal)
+        assert int(batch.inputs["source_valid"][row].sum()) == length
+    assert tokenizers.target.decode(corpus.train[0].targets) == "ab"
+
+
+def test_a_long_text_counts_as_its_tokens() -> None:
+    corpus, _ = spoken()
+    assert corpus.lengths(corpus.train) == [5, 8, 5]
+
+
+def test_texts_of_images() -> None:
+    corpus = Corpus([Captioned(torch.zeros(1, 2, 2, dtype=torch.uint8), text) for text in "ab"])
+    encoded = encode(corpus, Tokenizers.train(CharConfig(), corpus))
+    [batch] = ExamplesConfig(size=2).build(encoded).train.batches()
+    assert batch.inputs.keys() == {"source", "target"}
+    assert batch.inputs["source"].unique().tolist() == [-1.0]
+    assert batch.targets.shape == (2, 2)
+
+
+def test_classes_of_clips_are_numbers() -> None:
+    corpus = encode(Corpus([Clip(torch.zeros(2, 3), "a"), Clip(torch.zeros(2, 3), "b")]), None)
+    [batch] = FramesConfig().build(corpus).train.batches()
+    assert sorted(batch.targets.tolist()) == [0, 1]
+    assert batch.inputs.keys() == {"inputs"}
+
+
+def test_inputs_of_each_medium() -> None:
+    assert inputs_of("audio", [torch.zeros(2, 3), torch.zeros(2, 5)])["valid"].sum() == 8
+    white = inputs_of("images", [torch.full((1, 2, 2), 255, dtype=torch.uint8)])
+    assert white["inputs"].unique().tolist() == [1.0]

@@ -1,0 +1,137 @@
+"""Processes killed while training or saving; a script, so that forks have no threads.
+
+`python -m tests.training.killed save|train FOLDER KILLS SEED` exits with 0 if nothing was lost.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from time import sleep
+
+import torch
+from tests.training import tiny
+
+from addnorm.training.checkpoint import (
+    checkpoints_in,
+    keep_latest,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from addnorm.training.trainer import Trainer
+
+TRAIN = {"steps": 100, "save_every": 7, "keep": 2, "ema": 0.9, "accumulate": 2}
+
+
+def start(work: Callable[[int], None]) -> tuple[int, int]:
+    """A child that runs `work(pipe)`, and the end of the pipe to read from."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        work(writer)
+        os._exit(0)
+    os.close(writer)
+    return child, reader
+
+
+def kill_after(child: int, reader: int, steps: int, wait: float) -> list[int]:
+    """Kill the child so many seconds after it said so many steps; return all that it said.
+
+    Steps, because on a busy machine time alone would kill it before it has begun.
+    """
+    said = b""
+    while said.count(b" ") < steps and (more := os.read(reader, 4096)):
+        said += more
+    sleep(wait)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    while more := os.read(reader, 4096):
+        said += more
+    os.close(reader)
+    return [int(step) for step in said.split()]
+
+
+def save_forever(folder: Path) -> Callable[[int], None]:
+    """Checkpoints one after the other, each step said when it is saved."""
+
+    def work(writer: int) -> None:
+        newest, _ = latest_checkpoint(folder)
+        step = 0 if newest is None else int(newest.name.removeprefix("step-"))
+        while True:
+            step += 1
+            weights = {name: torch.full((40_000,), float(step)) for name in "abc"}
+            saved = save_checkpoint(folder, step, {"model": weights}, {"step": step})
+            keep_latest(saved, 2)
+            os.write(writer, b"%d " % step)
+
+    return work
+
+
+def saves(folder: Path, kills: int, rng: Random) -> None:
+    """Whatever the moment, the last checkpoint said to be done loads, or a later one."""
+    for _ in range(kills):
+        done = kill_after(*start(save_forever(folder)), rng.randrange(1, 4), rng.uniform(0, 0.03))
+        newest, problems = latest_checkpoint(folder)
+        assert newest is not None, "no checkpoint is whole"
+        assert not problems, problems
+        tensors, facts = load_checkpoint(newest)
+        assert done[-1] <= facts["step"] <= done[-1] + 1, (done, facts)
+        for weight in tensors["model"].values():
+            assert (weight == facts["step"]).all(), "half of one step and half of another"
+        assert len(list(folder.iterdir())) <= 4, "leftovers pile up"  # 2, one more, one aside
+
+
+class Says:
+    """Writes every step to a pipe."""
+
+    def __init__(self, writer: int) -> None:
+        self.writer = writer
+
+    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
+        os.write(self.writer, b"%d " % step)
+
+    def validated(self, step: int, scores: dict[str, float]) -> None: ...
+
+
+def resumed(folder: Path) -> Trainer:
+    """A trainer that goes on; what it was before does not matter, where there is a checkpoint."""
+    begun = checkpoints_in(folder / "checkpoints")
+    trainer = tiny.trainer(folder, seed=os.getpid() if begun else 0, **TRAIN)
+    assert trainer.resume() == []
+    return trainer
+
+
+def training(folder: Path, writer: int) -> None:
+    trainer = resumed(folder)
+    trainer.listener = Says(writer)
+    trainer.fit()
+
+
+def trains(folder: Path, kills: int, rng: Random) -> None:
+    """A run killed again and again ends as one left alone, bit for bit."""
+    alone = tiny.trainer(folder / "alone", **TRAIN)
+    alone.fit()
+    run = folder / "killed"
+    for _ in range(kills):
+        child = start(lambda writer: training(run, writer))
+        kill_after(*child, rng.randrange(1, 20), rng.uniform(0, 0.02))
+        written = (run / "metrics.jsonl").read_bytes().count(b"\n")
+        saved = [int(p.name.removeprefix("step-")) for p in checkpoints_in(run / "checkpoints")]
+        assert written - max(saved, default=0) <= TRAIN["save_every"], (written, saved)
+    last = resumed(run)
+    last.fit()
+    tiny.same(tiny.everything(alone), tiny.everything(last))
+    newest = checkpoints_in(run / "checkpoints")[-1].relative_to(run)
+    assert tiny.contents(folder / "alone" / newest) == tiny.contents(run / newest)
+    journals = [path / "metrics.jsonl" for path in (folder / "alone", run)]
+    assert journals[0].read_bytes() == journals[1].read_bytes()
+
+
+if __name__ == "__main__":
+    what, where, kills, seed = sys.argv[1:]
+    torch.set_num_threads(1)
+    {"save": saves, "train": trains}[what](Path(where), int(kills), Random(int(seed)))

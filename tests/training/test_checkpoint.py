@@ -1,0 +1,296 @@
+"""Checkpoints are complete or absent: damage, full disks, and kills at any moment."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from tests.training import tiny
+from torch import Tensor
+
+from addnorm import atomic
+from addnorm.errors import InputError
+from addnorm.training.checkpoint import (
+    check_checkpoint,
+    checkpoints_in,
+    keep_latest,
+    latest_checkpoint,
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    save_weights,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def tensors(step: int) -> dict[str, dict[str, Tensor]]:
+    return {
+        "model": {"a.weight": torch.full((5, 7), float(step)), "b": torch.tensor(step)},
+        "random": {"cpu": torch.arange(9, dtype=torch.uint8)},
+        "empty": {},
+    }
+
+
+def save(folder: Path, *steps: int) -> list[Path]:
+    return [save_checkpoint(folder, step, tensors(step), {"at": step}) for step in steps]
+
+
+def flip(file: Path, place: int, bit: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1 << bit
+    file.write_bytes(data)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    groups = tensors(3)
+    groups["model"]["turned"] = torch.randn(4, 6).T  # not contiguous
+    groups["model"]["half"] = torch.randn(3).bfloat16()
+    facts = {"standing": {"best": 0.1 + 0.2, "step": 3}, "text": "naïve ☂", "none": None}
+    path = save_checkpoint(tmp_path / "new", 3, groups, facts)
+    assert path.name == "step-00000003"
+    found, found_facts = load_checkpoint(path)
+    assert found_facts == facts
+    assert found.keys() == groups.keys()
+    for name, group in groups.items():
+        tiny.same(found[name], group)
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing is left over"
+
+
+def test_the_same_things_give_the_same_bytes(tmp_path: Path) -> None:
+    save(tmp_path / "a", 1)
+    save(tmp_path / "b", 1)
+    assert tiny.contents(tmp_path / "a") == tiny.contents(tmp_path / "b")
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    save(tmp_path, 4)
+    save_checkpoint(tmp_path, 4, tensors(9), {})
+    assert load_checkpoint(tmp_path / "step-00000004")[0]["model"]["b"] == 9
+
+
+def test_a_step_that_is_saved_again_is_there_all_the_time(tmp_path, monkeypatch) -> None:
+    """Were it killed at any moment, there would be a whole one to go on with."""
+    save(tmp_path, 4)
+    found: list[Path | None] = []
+    rename = Path.rename
+
+    def looked_at(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        found.append(latest_checkpoint(tmp_path)[0])
+        return moved
+
+    monkeypatch.setattr(Path, "rename", looked_at)
+    [last] = save(tmp_path, 4)
+    assert len(found) == 2
+    assert None not in found
+    assert checkpoints_in(tmp_path) == [last]
+
+
+def test_leftovers_of_a_crash_are_removed_by_the_next_save(tmp_path: Path) -> None:
+    (tmp_path / ".step-00000001.partial" / "deep").mkdir(parents=True)
+    save(tmp_path, 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def damages(n: int, rng: Random) -> list[tuple[str, float, int]]:
+    """Ways to damage a file: cut, or flip a bit, at a share of its length."""
+    return [(rng.choice(["cut", "flip"]), rng.random(), rng.randrange(8)) for _ in range(n)]
+
+
+def check_damage(folder: Path, n: int) -> None:
+    older, newer = save(folder, 1, 2)
+    whole = tiny.contents(newer)
+    for name, data in whole.items():
+        for how, share, bit in damages(n, Random(name)):
+            place = int(share * len(data))
+            if how == "cut":
+                (newer / name).write_bytes(data[:place])
+            else:
+                flip(newer / name, place, bit)
+            with pytest.raises(InputError) as caught:
+                load_checkpoint(newer)
+            # Where the manifest itself is wrong, it may blame a file that is in order.
+            assert str(newer / name) in str(caught.value) or name == "manifest.json"
+            assert str(newer) in str(caught.value)
+            found, problems = latest_checkpoint(folder)
+            assert found == older
+            assert problems == [str(caught.value)]
+            (newer / name).write_bytes(data)
+    assert latest_checkpoint(folder) == (newer, [])
+    assert tiny.contents(newer) == whole
+
+
+def test_damage_anywhere_is_found_and_named(tmp_path: Path) -> None:
+    check_damage(tmp_path, 40)
+
+
+@pytest.mark.slow
+def test_damage_at_a_thousand_places_is_found(tmp_path: Path) -> None:
+    check_damage(tmp_path, 1000)
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "facts.json", "model.safetensors", "empty.safetensors"]
+)
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    older, newer = save(tmp_path, 1, 2)
+    (newer / name).unlink()
+    with pytest.raises(InputError, match=name):
+        check_checkpoint(newer)
+    assert latest_checkpoint(tmp_path)[0] == older
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"sha256": 1}', '{"sha256": ["a"]}', "é"])
+def test_a_manifest_of_another_shape_is_damaged(tmp_path: Path, text: str) -> None:
+    [path] = save(tmp_path, 1)
+    (path / "manifest.json").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match=r"manifest\.json: damaged"):
+        load_checkpoint(path)
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_loaded(tmp_path: Path) -> None:
+    [path] = save(tmp_path, 1)
+    save_weights(path / "stranger.safetensors", {"x": torch.ones(1)})
+    assert "stranger" not in load_checkpoint(path)[0]
+
+
+def test_no_checkpoint_is_no_problem(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path / "none") == (None, [])
+    assert checkpoints_in(tmp_path / "none") == []
+
+
+def test_all_damaged(tmp_path: Path) -> None:
+    for path in save(tmp_path, 1, 2):
+        (path / "facts.json").write_text("{}")
+    found, problems = latest_checkpoint(tmp_path)
+    assert found is None
+    assert ["step-00000002" in problems[0], "step-00000001" in problems[1]] == [True, True]
+
+
+def test_keeps_the_newest(tmp_path: Path) -> None:
+    paths = save(tmp_path, 9, 10, 100, 1000)
+    keep_latest(paths[-1], 2)
+    assert checkpoints_in(tmp_path) == paths[2:]
+    keep_latest(paths[-1], 5)
+    assert checkpoints_in(tmp_path) == paths[2:]
+
+
+def test_damaged_later_ones_do_not_push_out_whole_ones(tmp_path: Path) -> None:
+    """A run that went back behind them has just saved step 3."""
+    paths = save(tmp_path, 1, 2, 3, 8, 9)
+    keep_latest(paths[2], 2)
+    assert checkpoints_in(tmp_path) == paths[1:3]
+
+
+FAULTS = {
+    "save_file": SafetensorError("Error while serializing: I/O error: No space left (os error 28)"),
+    "fsync": OSError(errno.EIO, "Input/output error"),
+    "write_text": OSError(errno.ENOSPC, "No space left on device"),
+    "rename": OSError(errno.ENOSPC, "No space left on device"),
+}
+
+
+class Fails:
+    """Calls `do` until call number `at`, which raises `error`, as all later ones do."""
+
+    def __init__(self, do, at: int, error: Exception) -> None:
+        self.do, self.left, self.error = do, at, error
+
+    def __call__(self, *args, **kwargs):
+        if self.left == 0:
+            raise self.error
+        self.left -= 1
+        return self.do(*args, **kwargs)
+
+    def __get__(self, owner, _=None):
+        return self if owner is None else lambda *args, **kwargs: self(owner, *args, **kwargs)
+
+
+CALLS = {"save_file": 3, "fsync": 7, "write_text": 2, "rename": 1}
+"""How often one save makes each call that may fail."""
+
+
+@pytest.mark.parametrize(("where", "at"), [(w, at) for w, n in CALLS.items() for at in range(n)])
+def test_a_full_or_failing_disk_is_said_and_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, at: int
+) -> None:
+    save(tmp_path, 1)
+    before = tiny.contents(tmp_path)
+    home = {"save_file": safetensors.torch, "fsync": os}.get(where, Path)
+    fault = Fails(getattr(home, where), at, FAULTS[where])
+    with monkeypatch.context() as patch:
+        patch.setattr(home, where, fault)
+        with pytest.raises(OSError, match=r"No space left on device|Input/output error"):
+            save(tmp_path, 2)
+    newest, problems = latest_checkpoint(tmp_path)
+    assert newest is not None
+    assert problems == []
+    assert {k: v for k, v in tiny.contents(tmp_path).items() if k in before} == before
+    save(tmp_path, 3)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_every_file_and_folder_is_synced_before_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, rename = atomic._sync, Path.rename
+    monkeypatch.setattr(atomic, "_sync", lambda p: (done.append(p.name), sync(p)))
+    monkeypatch.setattr(Path, "rename", lambda p, to: (done.append("RENAME"), rename(p, to))[1])
+    [path] = save(tmp_path, 1)
+    before, after = done[: done.index("RENAME")], done[done.index("RENAME") + 1 :]
+    assert {*before} == {p.name for p in path.iterdir()} | {".step-00000001.partial"}
+    assert before[-1] == ".step-00000001.partial"
+    assert after == [tmp_path.name]
+
+
+def test_weights_replace_older_ones_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "best.safetensors"
+    save_weights(file, {"w": torch.ones(3)})
+    monkeypatch.setattr(os, "fsync", Fails(os.fsync, 0, OSError(errno.EIO, "broken")))
+    with pytest.raises(OSError, match="broken"):
+        save_weights(file, {"w": torch.zeros(3)})
+    tiny.same(load_weights(file), {"w": torch.ones(3)})
+    monkeypatch.undo()
+    save_weights(file, {"w": torch.zeros(3)})
+    tiny.same(load_weights(file), {"w": torch.zeros(3)})
+    assert [p.name for p in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("size", [0, 4, 30, -1])
+def test_damaged_weights_are_named(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "best.safetensors"
+    with pytest.raises(InputError, match=r"best\.safetensors: no such file"):
+        load_weights(file)
+    save_weights(file, {"w": torch.ones(30)})
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(InputError, match=r"best\.safetensors: damaged"):
+        load_weights(file)
+
+
+def killed(what: str, folder: Path, kills: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.killed", what, folder, str(kills), "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_of_saving(tmp_path: Path, kills: int) -> None:
+    killed("save", tmp_path, kills)
+    assert latest_checkpoint(tmp_path)[0] is not None

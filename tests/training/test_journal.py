@@ -1,0 +1,83 @@
+"""`metrics.jsonl`: readable during training, and truncated on resume."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from addnorm.errors import InputError
+from addnorm.training.journal import Journal
+
+
+def test_lines_are_there_at_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "new" / "folder")
+    journal.write(1, {"loss": 0.1 + 0.2})
+    journal.write(2, {"valid_bleu": 3})
+    lines = journal.file.read_bytes()
+    assert lines.endswith(b"\n")
+    assert [json.loads(line) for line in lines.splitlines()] == [
+        {"step": 1, "loss": 0.1 + 0.2},
+        {"step": 2, "valid_bleu": 3},
+    ]
+
+
+def test_flush_tells_the_length_and_cut_goes_back_to_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    assert journal.flush() == 0
+    journal.write(1, {"loss": 1.0})
+    length = journal.flush()
+    assert length == journal.file.stat().st_size
+    kept = journal.file.read_bytes()
+    journal.write(2, {"loss": 2.0})
+    journal.cut(length)
+    assert journal.file.read_bytes() == kept
+    journal.write(3, {"loss": 3.0})
+    assert journal.file.read_bytes() == kept + b'{"step": 3, "loss": 3.0}\n'
+
+
+def test_another_journal_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
+    Journal(tmp_path).write(1, {})
+    second = Journal(tmp_path)
+    second.write(2, {})
+    assert second.file.read_bytes() == b'{"step": 1}\n{"step": 2}\n'
+
+
+@pytest.mark.parametrize("before", [b"", b'{"step": 1}\n'])
+def test_cutting_never_adds(tmp_path: Path, before: bytes) -> None:
+    """Where someone removed the journal, no zeros fill the gap."""
+    journal = Journal(tmp_path)
+    journal.file.write_bytes(before)
+    journal.cut(100)
+    assert journal.file.read_bytes() == before
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(1, {})
+    journal.flush()
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.is_dir():
+        pytest.skip("this system does not list open files")
+    targets = [d.readlink() for d in descriptors.iterdir() if d.is_symlink()]
+    assert journal.file.resolve() not in targets
+
+
+def test_tensorboard_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(InputError, match=r"pip install 'addnorm\[tensorboard\]'"):
+        Journal(tmp_path, tensorboard=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    journal = Journal(tmp_path, tensorboard=True)
+    for step in (1, 2):
+        journal.write(step, {"loss": step / 2})
+    journal.flush()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (2, 1.0)]

@@ -1,0 +1,75 @@
+"""The load of the experts in training, against counts by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs.tiny import LANGUAGE, train_text, write_corpora
+from torch import Tensor, nn
+
+from addnorm.nn.moe import MixtureOfExperts
+from addnorm.training.load import ExpertLoad
+
+VALID = torch.tensor([[True, True, True, False], [True, True, True, False]])
+
+
+def logits(*chosen: int) -> Tensor:
+    """Router logits of two texts of four tokens, that prefer these experts of three."""
+    return nn.functional.one_hot(torch.tensor(chosen), 3).float().view(2, 4, 3)
+
+
+def load(capacity_factor: float | None = None) -> ExpertLoad:
+    experts = [nn.Identity() for _ in range(3)]
+    mixture = MixtureOfExperts(4, experts, top_k=1, capacity_factor=capacity_factor)
+    return ExpertLoad({"stack.0": mixture})
+
+
+def test_the_largest_load_over_the_mean_without_padding() -> None:
+    counted = load()
+    counted.count({"stack.0": logits(0, 0, 1, 2, 0, 0, 2, 2)}, {"valid": VALID})  # 4, 1, 1
+    assert counted.figures() == {"load_ratio": pytest.approx(2.0)}
+    assert counted.latest == {"load_ratio": pytest.approx(2.0)}
+    assert counted.figures() == {}
+
+
+def test_micro_batches_add_up() -> None:
+    counted = load()
+    for expert in range(3):
+        counted.count({"stack.0": logits(*[expert] * 8)}, {})
+    assert counted.figures() == {"load_ratio": pytest.approx(1.0)}
+
+
+def test_the_share_dropped_of_the_real_tokens() -> None:
+    counted = load(0.75)  # two places
+    counted.count({"stack.0": logits(0, 0, 0, 0, 0, 1, 2, 2)}, {"valid": VALID})
+    assert counted.figures() == {"load_ratio": pytest.approx(2.0), "dropped": pytest.approx(2 / 6)}
+
+
+def test_at_inference_nothing_is_dropped() -> None:
+    counted = load(0.75)
+    counted.mixtures["stack.0"].eval()
+    counted.count({"stack.0": logits(*[0] * 8)}, {})
+    assert counted.figures() == {"load_ratio": pytest.approx(3.0)}
+
+
+def test_without_mixtures_or_real_tokens_there_are_no_figures() -> None:
+    assert ExpertLoad({}).figures() == {}
+    counted = load(0.75)
+    counted.count({"stack.0": logits(*[0] * 8)}, {"valid": torch.zeros_like(VALID)})
+    assert counted.figures() == {}
+
+
+def test_every_line_of_a_run_has_the_load_and_what_was_dropped(tmp_path: Path) -> None:
+    write_corpora(tmp_path)
+    moe = 'feedforward = { kind = "moe", n_experts = 4, top_k = 2, capacity_factor = 0.75 }'
+    text = LANGUAGE.replace('feedforward = { kind = "mlp", d_ff = 32 }', moe)
+    train_text(tmp_path, "run", text)
+    curve = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lines = [json.loads(one) for one in curve.splitlines()]
+    steps = [one for one in lines if "loss" in one]
+    assert len(steps) == 4
+    for one in steps:
+        assert 1.0 <= one["load_ratio"] <= 2.0  # of 4 experts, a token takes 2
+        assert 0.25 <= one["dropped"] < 1.0  # there are places for three of four choices
+    assert any("valid_loss" in one for one in lines)

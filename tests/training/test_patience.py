@@ -1,0 +1,142 @@
+"""Full disks: a run waits, continues bit-exactly once there is space, or stops safely."""
+
+import errno
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from tests.disks import fill
+from tests.training import tiny
+from tests.training.tiny import contents, everything, journal, same, steps_of
+
+from addnorm.training import patience
+from addnorm.training.patience import ExhaustedError, out_of_memory, patiently
+from addnorm.training.trainer import Trainer, Validation
+
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "WAIT", 0.3)
+
+
+class FillsAt:
+    """A listener that fills the disk when a step has been made."""
+
+    def __init__(self, step: int, disk: Path, left: int) -> None:
+        self.step, self.disk, self.left = step, disk, left
+
+    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
+        if step == self.step:
+            fill(self.disk, self.left)
+
+    def validated(self, step: int, scores: dict[str, float]) -> None: ...
+
+
+def better_and_better() -> Validation:
+    scores = iter(range(100, 0, -1))
+    return Validation(lambda _: {"loss": float(next(scores))})
+
+
+CASES = {  # what is written next when so little is left after step 7
+    "the journal": (0, {"steps": 70, "save_every": 60}),  # its page is full after forty lines
+    "step 10": (9000, {}),
+    "the best weights": (9000, {"validate_every": 8, "save_every": 100}),
+}
+
+
+def trainer_on(disk: Path, folder: Path, case: str) -> Trainer:
+    left, settings = CASES[case]
+    validation = better_and_better() if "validate_every" in settings else None
+    listener = FillsAt(7, disk, left)
+    return tiny.trainer(folder, listener=listener, validation=validation, **settings)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_full_disk_ends_a_run_with_all_it_had(disk: Path, case: str) -> None:
+    said: list[str] = []
+    trainer = trainer_on(disk, disk / "r", case)
+    trainer.say = said.append
+    with pytest.raises(ExhaustedError, match=f"^{case} cannot be written: No space left") as caught:
+        trainer.fit()
+    last = 5 if case == "step 10" else 0
+    assert caught.value.__notes__ == [f"saved is everything up to step {last}"]
+    assert len(said) == 1
+    assert "Waiting" in said[0]
+    assert steps_of(disk / "r") == ([last] if last else [])
+    assert not [path for path in (disk / "r").rglob("*") if "partial" in path.name]
+    (disk / "ballast").unlink()
+    lines = (disk / "r" / "metrics.jsonl").read_text()
+    assert lines.endswith("}\n")
+    again = tiny.trainer(disk / "r", seed=4, validation=trainer.validation)
+    assert again.resume() == []
+    assert again.state.step == last
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES)
+def test_space_that_comes_back_changes_nothing(disk: Path, tmp_path: Path, case: str) -> None:
+    """Equal to the bit to a run that had space all the time, journal included."""
+    _, settings = CASES[case]
+    validation = better_and_better() if "validate_every" in settings else None
+    straight = tiny.trainer(tmp_path / "straight", validation=validation, **settings)
+    straight.fit()
+    said: list[str] = []
+
+    def mend(line: str) -> None:
+        said.append(line)
+        (disk / "ballast").unlink(missing_ok=True)
+
+    trainer = trainer_on(disk, disk / "r", case)
+    trainer.say = mend
+    trainer.fit()
+    assert len(said) == 2
+    assert said[1] == f"{case} is written: going on"
+    same(everything(trainer), everything(straight))
+    assert contents(disk / "r") == contents(tmp_path / "straight")
+
+
+def test_a_disk_that_is_read_only_for_a_while(disk: Path) -> None:
+    def mount(how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+
+    said: list[str] = []
+
+    def mend(line: str) -> None:
+        said.append(line)
+        mount("rw")
+
+    trainer = tiny.trainer(disk / "r", listener=tiny.At(7, lambda: mount("ro")))
+    trainer.say = mend
+    trainer.fit()
+    assert "Read-only file system" in said[0]
+    assert len(journal(disk / "r")) == 12
+
+
+def test_other_errors_are_not_waited_for() -> None:
+    def missing() -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "f")
+
+    with pytest.raises(FileNotFoundError):
+        patiently(missing, "it", lambda _: pytest.fail("nobody can mend that"))
+
+
+def test_memory_that_is_full_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = tiny.trainer(tmp_path)
+    update = trainer.update
+
+    def full(group: list[object]) -> None:
+        if trainer.state.step == 7:
+            torch.empty(2**60)
+        update(group)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trainer, "update", full)
+    with pytest.raises(ExhaustedError, match=r"^step 8: out of memory\. Smaller batches") as caught:
+        trainer.fit()
+    assert caught.value.__notes__ == ["saved is everything up to step 5"]
+    assert out_of_memory(RuntimeError("sizes differ")) is None
+    assert out_of_memory(torch.OutOfMemoryError("CUDA out of memory")) is not None

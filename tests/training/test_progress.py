@@ -1,0 +1,111 @@
+"""The progress bar shows the state of training."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from addnorm.runs.task import target_unit
+from addnorm.training import progress
+from addnorm.training.progress import ProgressBar, text_progress
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+
+
+def test_shows_step_loss_and_scores(console: Console) -> None:
+    with ProgressBar(console) as bar:
+        bar.stepped(3, 10, 1.23456, 100)
+        bar.validated(3, {"loss": 2.0, "bleu": 31.4159})
+        bar.stepped(4, 10, 1.0, 100)
+    shown = console.file.getvalue()
+    assert "4/10" in shown
+    assert "loss 1.000" in shown
+    assert "step      3 · valid loss 2 · bleu 31.42" in shown
+
+
+def test_counts_from_where_a_run_goes_on(console: Console) -> None:
+    with ProgressBar(console) as bar:
+        bar.stepped(9001, 10_000, 1.0, 1)
+    assert "9001/10000" in console.file.getvalue()
+
+
+def test_speed_is_that_of_the_last_steps_and_leaves_validation_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now)
+    speed = progress._Speed()
+    assert speed.after(0) == 0.0, "no time has passed"
+    for _ in range(300):
+        now += 0.5
+        last = speed.after(50)
+    assert last == pytest.approx(100)
+    now += 1000  # a validation
+    speed.restart()
+    now += 0.25
+    assert speed.after(50) == pytest.approx(200)
+    assert len(speed._marks) <= 100
+
+
+def test_without_a_terminal_lines_at_steps_that_grow_and_every_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    console = Console(file=io.StringIO(), width=120)
+    with ProgressBar(console) as bar:
+        for step in range(1, 301):
+            now += 0.1 if step <= 200 else 40.0
+            bar.stepped(step, 1000, 2.0, 100)
+        bar.say("something")
+    lines = [line for line in console.file.getvalue().splitlines() if line.startswith("step ")]
+    steps = [int(line.split()[1].partition("/")[0]) for line in lines]
+    assert steps[:8] == [1, 2, 5, 10, 20, 50, 100, 200]
+    assert steps[8:12] == [202, 204, 206, 208]
+    assert "loss 2.000" in lines[2]
+    assert lines[2].endswith("0:01:40 left")
+    assert "something" in console.file.getvalue()
+
+
+def test_without_a_terminal_a_log_has_lines_alone_and_ends_with_the_last_step() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    with ProgressBar(console) as bar:
+        for step in range(1, 8):
+            bar.stepped(step, 7, 1.0, 100)
+    *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert last.startswith("step 7/7 · loss 1.000")
+    assert "━" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_speed_is_of_what_is_target_unit() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    with ProgressBar(console, "examples") as bar:
+        bar.stepped(1, 7, 1.0, 100)
+    assert "examples/s" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert target_unit("classification") == "examples"
+    assert target_unit("forecasting") == "values"
+    assert target_unit("tagging") == target_unit("translation") == "tokens"
+
+
+def test_a_long_text_is_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    console = Console(file=io.StringIO(), width=120)
+    with text_progress(console, "tokenising", 20_000_000) as advance:
+        advance(1_000_000)
+        now += 61
+        advance(4_000_000)
+    with text_progress(console, "tokenising", 1000) as advance:
+        advance(1000)
+    assert console.file.getvalue() == "tokenising: 20,000,000 characters\ntokenising: 25%\n"
+
+
+def test_a_text_has_a_bar_on_a_terminal(console: Console) -> None:
+    with text_progress(console, "tokenising", 200) as advance:
+        advance(50)
+    shown = console.file.getvalue()
+    assert "tokenising" in shown
+    assert "25%" in shown
