@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.train import tiny
+from tests.training import tiny
 from torch import nn
 
 from addnorm.nn.norms import BatchNorm
