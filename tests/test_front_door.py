@@ -251,8 +251,8 @@ MISTAKES = {
     "an.load('gpt2').export('out', to='ggfu')": "no such form. Did you mean 'gguf'?",
     "an.load('gpt2', dtype='flaot32')": "Did you mean 'float32'?",
     "an.load('gpt2').classify('x')": "does not classify texts",
-    "an.DecoderConfig(layer_pattern=[{'feedforward': 'mlp'}])": "layer_pattern.0.feedforward is "
-    "not a field. Valid: pattern",
+    "an.DecoderConfig(layer_pattern=[{'fedforward': 'mlp'}])": "layer_pattern.0.fedforward is "
+    "not a field. Did you mean 'feedforward'?",
     "an.load(7)": "7 is not a path: give a string or a Path",
     "an.load('gpt2', dtpe='float32')": "load() has no argument dtpe. Did you mean 'dtype'?",
     "an.check(sampel=3)": "check() has no argument sampel. Did you mean 'sample'?",

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from addnorm.models import EncoderDecoderConfig as EncoderDecoderConfig
     from addnorm.models import presets as presets
     from addnorm.models.inputs import TokenInputConfig as TokenInputConfig
-    from addnorm.models.transformer import LayerConfig as LayerConfig
+    from addnorm.models.layers import LayerConfig as LayerConfig
     from addnorm.nn import masks as masks
     from addnorm.nn.attention.core import EagerCoreConfig as EagerCoreConfig
     from addnorm.nn.attention.core import SDPACoreConfig as SDPACoreConfig
@@ -184,7 +184,7 @@ _MODULES = {
     "addnorm.generate.sampling": "GreedyConfig SampleConfig",
     "addnorm.models": "DecoderConfig EncoderConfig EncoderDecoderConfig",
     "addnorm.models.inputs": "TokenInputConfig",
-    "addnorm.models.transformer": "LayerConfig",
+    "addnorm.models.layers": "LayerConfig",
     "addnorm.nn.attention.core": "EagerCoreConfig SDPACoreConfig",
     "addnorm.nn.attention.differential": "DifferentialCoreConfig",
     "addnorm.nn.attention.flex": "FlexCoreConfig",

@@ -20,7 +20,7 @@ from addnorm.checking.definition import DEFINITIONS, MissingDefinition
 from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, ModelConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig

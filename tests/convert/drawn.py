@@ -11,7 +11,7 @@ from tests.convert import own_parts as own
 from torch import nn
 
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,

@@ -20,7 +20,7 @@ from addnorm.models.early_exit import (
     check_exits_early,
     exit_rule,
 )
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.patterns import WindowPatternConfig
 from addnorm.nn.context import Context

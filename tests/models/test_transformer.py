@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from tests.contracts import check_records
 
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
@@ -153,7 +153,7 @@ def test_a_window_in_some_layers_alone_decodes_as_without_a_cache() -> None:
     [
         (
             {"attention": RecurrentConfig()},
-            "layer_pattern changes attention, and a recurrent has none",
+            "layer 0: position acts in attention, and the mixer of this layer is 'recurrent'",
         ),
         ({"attention": AttentionConfig(n_heads=2, d_head=3)}, "must be even"),
         (

@@ -12,7 +12,7 @@ from tests.parity.families import changed, made, padded, prompts
 
 from addnorm.convert.folder import load, save
 from addnorm.errors import InputError
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import FullPatternConfig, WindowPatternConfig
 from addnorm.nn.positions import RotaryConfig
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.outputs import GatedOutputConfig

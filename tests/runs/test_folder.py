@@ -13,7 +13,7 @@ from tests.runs.tiny import RECIPES, write_recipe
 
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import WindowPatternConfig
 from addnorm.runs.folder import read_settings, write_settings
 from addnorm.runs.recipe import read_recipe

@@ -93,8 +93,8 @@ def test_a_family_of_one_and_several_layers_are_walked_too() -> None:
 
 def test_a_key_of_a_layer_is_compared_with_those_of_a_layer() -> None:
     tree = tomllib.loads(RECIPES["language"])
-    tree["model"]["layer_pattern"] = [{}, {"feedforward": "mlp"}]
-    with pytest.raises(InputError, match=r"layer_pattern\.1\.feedforward is .*Valid: pattern"):
+    tree["model"]["layer_pattern"] = [{}, {"fedforward": "mlp"}]
+    with pytest.raises(InputError, match=r"layer_pattern\.1\.fedforward is .*'feedforward'\?"):
         check_recipe(tree, lambda path: "here")
 
 

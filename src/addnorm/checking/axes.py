@@ -5,13 +5,13 @@ are variants, and so are changes that do not belong to one part.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from addnorm.checking.definition import DEFINITIONS, MissingDefinition
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import (
     AttentionConfig,
     BilinearConfig,
@@ -24,11 +24,12 @@ from addnorm.nn.attention import (
     ScoreConfig,
     WindowPatternConfig,
 )
+from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import HeadConfig, TokenHeadConfig, TransformConfig
 from addnorm.nn.mixers import MixerConfig
-from addnorm.nn.moe import AnyFeedForwardConfig
+from addnorm.nn.moe import AnyFeedForwardConfig, MixtureOfExpertsConfig
 from addnorm.nn.norms import DynamicTanhConfig, LayerNormConfig, NormConfig, RMSNormConfig
 from addnorm.nn.positions import (
     ALiBiConfig,
@@ -39,8 +40,10 @@ from addnorm.nn.positions import (
     RotaryConfig,
     ScalingConfig,
     SinusoidalConfig,
+    T5BiasConfig,
     TransformerXLConfig,
 )
+from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ResidualConfig
 from addnorm.parts import examples, kind_of, members
 
@@ -116,6 +119,9 @@ MIXERS: Mapping[str, Changes] = {
 }
 """The token mixers other than attention."""
 
+TWO_WIDE_HEADS = AttentionConfig(n_heads=2, n_kv_heads=1, d_head=6, qk_norm=RMSNormConfig())
+"""Attention whose heads are of other sizes than those of every other cell."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -189,6 +195,82 @@ VARIANTS: Mapping[str, Variant] = {
                 LayerConfig(pattern=WindowPatternConfig(size=2), position=RotaryConfig()),
             ),
         }
+    ),
+    "attention_beside_recurrence": Variant(
+        {
+            "position": RotaryConfig(),
+            "layer_pattern": (
+                LayerConfig(attention=RecurrentConfig(cell="gru", d_hidden=6)),
+                LayerConfig(),
+            ),
+        }
+    ),
+    "recurrence_beside_attention": Variant(
+        {
+            "position": T5BiasConfig(),
+            "attention": RecurrentConfig(),
+            "layer_pattern": (LayerConfig(), LayerConfig(attention=TWO_WIDE_HEADS)),
+        }
+    ),
+    "dense_beside_mixture": Variant(
+        {
+            "layer_pattern": (
+                LayerConfig(feedforward=MixtureOfExpertsConfig(n_experts=3, top_k=2)),
+                LayerConfig(feedforward=GatedFeedForwardConfig(d_ff=9)),
+            )
+        }
+    ),
+    "window_beside_full_of_other_heads": Variant(
+        {
+            "position": T5BiasConfig(),
+            "n_layers": 3,
+            "layer_pattern": (
+                LayerConfig(attention=replace(TWO_WIDE_HEADS, pattern=WindowPatternConfig(size=2))),
+                LayerConfig(),
+            ),
+        }
+    ),
+    "other_heads_kerple": Variant(
+        {
+            "position": KERPLEConfig(),
+            "layer_pattern": (LayerConfig(), LayerConfig(attention=TWO_WIDE_HEADS)),
+        }
+    ),
+    "other_heads_learned": Variant(
+        {
+            "position": LearnedConfig(),
+            "layer_pattern": (LayerConfig(attention=TWO_WIDE_HEADS), LayerConfig()),
+        }
+    ),
+    "layers_of_two_norms": Variant(
+        {"layer_pattern": (LayerConfig(), LayerConfig(norm=RMSNormConfig()))}
+    ),
+    "four_layers_of_four_kinds": Variant(
+        {
+            "n_layers": 4,
+            "position": TransformerXLConfig(),
+            "layer_pattern": (
+                LayerConfig(attention=ConvolutionConfig()),
+                LayerConfig(attention=TWO_WIDE_HEADS, position=RotaryConfig()),
+                LayerConfig(attention=RecurrentConfig(cell="rnn"), norm=RMSNormConfig()),
+                LayerConfig(
+                    attention=AttentionConfig(n_heads=2, core=DifferentialCoreConfig()),
+                    feedforward=MixtureOfExpertsConfig(n_experts=2, top_k=1),
+                ),
+            ),
+        }
+    ),
+    "hybrid_decoder": Variant(
+        {
+            "n_decoder_layers": 3,
+            "position": ALiBiConfig(),
+            "layer_pattern": (LayerConfig(), LayerConfig(norm=RMSNormConfig())),
+            "decoder_layer_pattern": (
+                LayerConfig(attention=RecurrentConfig()),
+                LayerConfig(attention=TWO_WIDE_HEADS),
+            ),
+        },
+        _BOTH,
     ),
     "cross_attention_of_two_heads": Variant(
         {
@@ -288,7 +370,8 @@ def varied() -> set[str]:
     changes = [change for axis in [*AXES.values(), MIXERS] for change in axis.values()]
     for change in [*changes, *(variant.changes for variant in VARIANTS.values())]:
         found |= {*change}
-        layers: tuple[LayerConfig, ...] = change.get("layer_pattern", ())
+        patterns = (change.get(name) or () for name in ("layer_pattern", "decoder_layer_pattern"))
+        layers: list[LayerConfig] = [layer for pattern in patterns for layer in pattern]
         found |= {
             f"layer.{field.name}"
             for layer in layers

@@ -136,9 +136,8 @@ class Case:
 
         They are not with dynamic scaling, past its original length.
         """
-        layers = [layer.position for layer in self.config.layer_pattern]
-        positions = [self.config.position, *layers]
-        scalings = [getattr(position, "scaling", None) for position in positions]
+        layers = [layer for stack in self.config.stacks.values() for layer in stack]
+        scalings = [getattr(layer.position, "scaling", None) for layer in layers]
         return not any(getattr(scaling, "kind", None) == "dynamic" for scaling in scalings)
 
 

@@ -1,7 +1,7 @@
 """Compare one cell with its reference definition in float64, for every way of running it."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,13 @@ from addnorm.checking.long_texts import long_texts, reads_long_texts
 from addnorm.checking.matrix import Cell
 from addnorm.checking.narrow_types import narrow_types
 from addnorm.checking.shown_weights import shown_weights
-from addnorm.models import DecoderModel, EncoderDecoderModel
-from addnorm.nn.attention import AttentionConfig, FullPatternConfig, WindowPatternConfig
+from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderModel
+from addnorm.nn.attention import (
+    AttentionConfig,
+    FullPatternConfig,
+    SelfAttention,
+    WindowPatternConfig,
+)
 from addnorm.nn.positions import (
     ALiBiConfig,
     KERPLEConfig,
@@ -41,8 +46,8 @@ OFFSETS_ALONE = (
 )
 """The position encodings that depend on the relative offset only."""
 
-BETWEEN_TOKENS = (FullPatternConfig, WindowPatternConfig, type(None))
-"""The patterns that depend on the relative offset only; None is a layer's default."""
+BETWEEN_TOKENS = (FullPatternConfig, WindowPatternConfig)
+"""The patterns that depend on the relative offset only."""
 
 
 def compare_cell(cell: Cell) -> CellResult:
@@ -79,8 +84,13 @@ def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
         if isinstance(model, DecoderModel):
             yield from _documents(case, model)
     yield from shown_weights(case)
-    if isinstance(model, DecoderModel) and isinstance(case.config.attention, AttentionConfig):
-        yield from _of_attention(case, model)
+    if isinstance(model, DecoderModel):
+        attends = [isinstance(mixer, SelfAttention) for mixer in model.stack.mixers]
+        if all(attends) and case.defined:
+            with torch.no_grad():
+                yield from _prefixes(case, model)
+        if any(attends) and case.may_cache():
+            yield from _memories(case, model, defined=all(attends) and case.defined)
 
 
 def decoding(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
@@ -92,15 +102,11 @@ def decoding(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda tokens, valid: model(tokens, valid)
 
 
-def _of_attention(case: Case, model: DecoderModel) -> Iterator[Comparison]:
-    if case.defined:
-        with torch.no_grad():
-            yield from _prefixes(case, model)
-    if case.may_cache():
-        with torch.no_grad():
-            yield from selected_memory(case, model)
-        if case.defined:
-            yield from _memory(case, model)
+def _memories(case: Case, model: DecoderModel, *, defined: bool) -> Iterator[Comparison]:
+    with torch.no_grad():
+        yield from selected_memory(case, model)
+    if defined:
+        yield from _memory(case, model)
 
 
 def _training(case: Case) -> Iterator[Comparison]:
@@ -188,8 +194,11 @@ def _memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
     yield Comparison(f"gradient with a memory of {size}", *last)
 
 
-def _knows_places(config: Any) -> bool:
+def _knows_places(config: DecoderConfig) -> bool:
     """Whether any part depends on absolute positions, not only on offsets."""
-    patterns = [config.attention.pattern, *(layer.pattern for layer in config.layer_pattern)]
-    offsets = isinstance(config.position, OFFSETS_ALONE)
-    return not offsets or any(not isinstance(one, BETWEEN_TOKENS) for one in patterns)
+    layers = config.stacks["stack"]
+    positions = [config.position, *(layer.position for layer in layers)]
+    patterns = [cast(AttentionConfig, layer.attention).pattern for layer in layers]
+    return not all(isinstance(position, OFFSETS_ALONE) for position in positions) or not all(
+        isinstance(pattern, BETWEEN_TOKENS) for pattern in patterns
+    )

@@ -30,11 +30,15 @@ N_TEXTS = 12
 MODELS: Mapping[str, str] = {
     "decoder": "decoder/alibi/layernorm/pre/scaled_dot/gqa/full/default_core/plain_output/mlp",
     "recurrent": "decoder/none/rmsnorm/pre/gru/mlp",
+    "hybrid": (
+        "decoder/sinusoidal/layernorm/pre/scaled_dot/gqa/window/default_core/plain_output/mlp/"
+        "attention_beside_recurrence"
+    ),
     "encoder_decoder": (
         "encoder_decoder/t5/layernorm/pre/scaled_dot/mha/full/default_core/plain_output/gated"
     ),
 }
-"""A decoder with a key/value cache, a recurrent decoder, and an encoder–decoder."""
+"""Decoders with a key/value cache, with recurrent states, and with both; an encoder–decoder."""
 
 PENALTIES = (0.0, 0.6, 2.0)
 STOPPINGS: tuple[bool | Literal["never"], ...] = (True, False, "never")

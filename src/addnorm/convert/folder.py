@@ -19,6 +19,7 @@ from addnorm.convert.core.family import (
     NO_PADDING,
     Family,
     ModelSpec,
+    check_alike,
     check_expressible,
 )
 from addnorm.convert.core.maps import TensorMap
@@ -168,6 +169,7 @@ def save(
     parts that the family lacks or that do not match `spec`.
     """
     check_types("a Hugging Face folder", model)
+    check_alike(spec.model, "no Hugging Face family")
     if text is not None:
         side = text.source
         pad_id = side.pad_id if side.pad_id in side.special_ids else NO_PADDING

@@ -1,13 +1,14 @@
 """The encoder–decoder Transformer: the decoder attends to the encoded source."""
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Literal, cast
 
 from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from addnorm.config import config
+from addnorm.config import ConfigError, config, problem_of
 from addnorm.errors import InputError
 from addnorm.models.inputs import (
     Input,
@@ -17,8 +18,9 @@ from addnorm.models.inputs import (
     embedded,
     valid_positions,
 )
+from addnorm.models.layers import LayerConfig, Stacks
 from addnorm.models.transformer import LayerCount, TransformerConfig
-from addnorm.nn.attention import AttentionConfig, CrossAttention
+from addnorm.nn.attention import CrossAttention
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
@@ -133,6 +135,10 @@ class EncoderDecoderModel(nn.Module):
         return self.decoder.new_cache()
 
 
+OF_DECODER = ("attention", "feedforward", "layer_pattern", "position")
+"""The fields of the encoder that the decoder can have otherwise, as `decoder_attention` does."""
+
+
 @config
 class EncoderDecoderConfig(TransformerConfig):
     """`input` says what the encoder reads; the decoder writes tokens."""
@@ -148,6 +154,8 @@ class EncoderDecoderConfig(TransformerConfig):
     """The decoder's layer that acts on each token alone; by default the encoder's."""
     share_embeddings: bool = True
     """Use one table for source and target, which then share a vocabulary."""
+    decoder_layer_pattern: tuple[LayerConfig, ...] | None = None
+    """The parts in which the decoder's layers differ, in turn; by default as in the encoder."""
     decoder_position: PositionConfig | None = None
     """The decoder's positions; by default the encoder's."""
     decoder_max_len: PositiveInt | None = None
@@ -165,24 +173,29 @@ class EncoderDecoderConfig(TransformerConfig):
                 "input.variables = 'independent' is for a forecast of each variable: a text is "
                 "written about all of them, 'mixed'"
             )
-        decoder = self.decoder_parts
-        if isinstance(decoder.attention, AttentionConfig):
-            decoder.check_position(self.decoder_position or self.position)
-        decoder.cross_attention_config.heads(self.d_model)
+        try:
+            parts = self.decoder_parts
+        except ConfigError as error:
+            raise ValueError(f"decoder: {problem_of(error.errors()[0])}") from error
+        for layer in parts.layers(len(parts.layer_pattern) or 1):
+            layer.cross_attention.heads(self.d_model)
+
+    @cached_property
+    def decoder_parts(self) -> "EncoderDecoderConfig":
+        """The configuration whose layers are those of the decoder, and so are its positions."""
+        given = {name: getattr(self, f"decoder_{name}") for name in OF_DECODER}
+        given = {name: value for name, value in given.items() if value is not None}
+        without = dict.fromkeys((f"decoder_{name}" for name in given), None)
+        return replace(self, **given, **without) if given else self
 
     @property
-    def decoder_parts(self) -> "EncoderDecoderConfig":
-        """The configuration whose attention and feed-forward layers are those of the decoder."""
-        attention, feedforward = self.decoder_attention, self.decoder_feedforward
-        if attention is None and feedforward is None:
-            return self
-        return replace(
-            self,
-            attention=attention or self.attention,
-            feedforward=feedforward or self.feedforward,
-            decoder_attention=None,
-            decoder_feedforward=None,
-        )
+    def stacks(self) -> Stacks:
+        """The parts of every layer, by the name that its stack has in the model."""
+        n_decoder = self.n_decoder_layers or self.n_layers
+        return {
+            "encoder": self.layers(self.n_layers),
+            "decoder": self.decoder_parts.layers(n_decoder),
+        }
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """Build the model; `target_vocab_size` defaults to `vocab_size`.
@@ -201,9 +214,7 @@ class EncoderDecoderConfig(TransformerConfig):
             )
         position = self.build_position(causal=False)
         decoder = self.decoder_parts
-        target_position = decoder.build_position(
-            causal=True, position=self.decoder_position, max_len=self.decoder_max_len
-        )
+        target_position = decoder.build_position(causal=True, max_len=self.decoder_max_len)
         n_decoder = self.n_decoder_layers or self.n_layers
         depth = Depth(encoder=self.n_layers, decoder=n_decoder)
         model = EncoderDecoderModel(

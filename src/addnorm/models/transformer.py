@@ -1,14 +1,16 @@
 """The base of all model configurations, which builds embeddings and stacks."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, PositiveInt
 from torch import nn
 
 from addnorm.config import Probability, config
 from addnorm.errors import InputError
-from addnorm.nn.attention import AttentionConfig, PatternConfig
+from addnorm.models.layers import LayerConfig, LayerParts, Stacks
+from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.scores import is_plain_product, scale_of
 from addnorm.nn.blocks import (
     AnyBlock,
@@ -27,17 +29,13 @@ from addnorm.nn.init import InitName
 from addnorm.nn.mixers import MixerConfig, build_mixer
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
-from addnorm.nn.positions import (
-    ALiBiConfig,
-    KERPLEConfig,
-    NoPositionConfig,
-    PositionConfig,
-    RotaryConfig,
-    SinusoidalConfig,
-    T5BiasConfig,
-    TransformerXLConfig,
+from addnorm.nn.positions import PositionConfig, SinusoidalConfig
+from addnorm.nn.positions.position import (
+    BuildContext,
+    Position,
+    acts_in_attention,
+    build_position,
 )
-from addnorm.nn.positions.position import BuildContext, Position, PositionPart, build_position
 from addnorm.nn.residuals import (
     Depth,
     ParallelConfig,
@@ -48,20 +46,9 @@ from addnorm.nn.residuals import (
     build_final_norm,
     build_placement,
 )
-from addnorm.parts import Family, check_conflicts, kind_of
+from addnorm.parts import check_conflicts, kind_of
 
-LayerPositionConfig = Annotated[
-    RotaryConfig
-    | ALiBiConfig
-    | KERPLEConfig
-    | T5BiasConfig
-    | TransformerXLConfig
-    | NoPositionConfig
-    | PositionPart,
-    Family("position", PositionPart),
-]
-"""The position encodings that can be set per layer: those that act in attention."""
-
+C = TypeVar("C", bound="TransformerConfig")
 
 MOST_LAYERS = 4096
 """The deepest stack; the deepest that was published has a thousand layers."""
@@ -69,19 +56,8 @@ MOST_LAYERS = 4096
 LayerCount = Annotated[PositiveInt, Field(le=MOST_LAYERS)]
 """How many layers a stack may have."""
 
-
-@config
-class LayerConfig:
-    """What a layer has of its own; the rest is the model's.
-
-    Gemma 3 (Gemma Team 2025, §2.1) has five layers with a window between two that see all, and
-    turns their queries and keys by other frequencies.
-    """
-
-    pattern: PatternConfig | None = None
-    """What this layer's attention sees; by default as the model's."""
-    position: LayerPositionConfig | None = None
-    """The positions of this layer; by default the model's."""
+SharedPositions = dict[BuildContext, Position]
+"""The position module of the layers whose attention has these sizes; the model's comes first."""
 
 
 @config
@@ -117,30 +93,91 @@ class TransformerConfig:
     write zero.
     """
     layer_pattern: tuple[LayerConfig, ...] = ()
-    """What layers have of their own, in turn; it begins anew when it ends."""
+    """The parts in which layers differ from the model, in turn: the first layer takes the first
+    entry, and after the last entry comes the first again.
+    """
     vocab_size: PositiveInt | None = None
     """Rows of the embedding table; by default as many as the tokenizer has tokens."""
 
     def __post_init__(self) -> None:
-        if self.layer_pattern and not isinstance(self.attention, AttentionConfig):
-            mixer = kind_of(self.attention)
-            raise ValueError(f"layer_pattern changes attention, and a {mixer} has none")
         parts = [self.norm, self.residual, self.feedforward, self.attention, self.embedding]
         check_conflicts(parts, self)
-        if isinstance(self.attention, AttentionConfig):
-            self.check_position(self.position)
-            for layer in self.layer_pattern:
-                self.check_position(layer.position or self.position)
+        for i in range(len(self.layer_pattern) or 1):
+            try:
+                self._check_layer(self.layer(i))
+            except ValueError as error:
+                if not self.layer_pattern:
+                    raise
+                raise ValueError(f"layer {i}: {error}") from error
+        if self._position_attention is not None:
+            sizes = self.build_context(causal=True, max_len=self.max_len)
+            check_conflicts([self.position], sizes)
 
-    def check_position(self, position: Any) -> None:
-        """Raise `ValueError` if the position encoding conflicts with the attention."""
-        check_conflicts([position], self.build_context(causal=True, max_len=self.max_len))
+    def _check_layer(self, layer: LayerParts) -> None:
+        """Raise `ValueError` if the parts of a layer conflict with each other or the model."""
+        check_conflicts([layer.norm, layer.feedforward, layer.attention], self)
+        if isinstance(layer.attention, AttentionConfig):
+            sizes = self.build_context(causal=True, max_len=self.max_len, attention=layer.attention)
+            check_conflicts([layer.position], sizes)
 
-    def build_context(self, *, causal: bool, max_len: int) -> BuildContext:
-        """The model sizes that a position encoding is built for."""
-        attention = self.attention
-        if not isinstance(attention, AttentionConfig):
-            attention = AttentionConfig(n_heads=1)
+    # The parts of each layer, which everything asks that concerns a layer.
+
+    @property
+    def stacks(self) -> Stacks:
+        """The parts of every layer, by the name that its stack has in the model."""
+        return {"stack": self.layers(self.n_layers)}
+
+    def layers(self, n: int) -> tuple[LayerParts, ...]:
+        """The parts of the first `n` layers."""
+        return tuple(self.layer(i) for i in range(n))
+
+    def layer(self, i: int) -> LayerParts:
+        """The parts of layer `i`, counted from 0: its own by `layer_pattern`, or else the model's.
+
+        By default, cross-attention is like the self-attention of its layer. Raises `ValueError` for
+        a pattern or positions of a layer without attention.
+        """
+        pattern = self.layer_pattern
+        parts = LayerParts(
+            attention=self.attention,
+            cross_attention=self.cross_attention_config,
+            feedforward=self.feedforward,
+            norm=self.norm,
+            position=self.position,
+        ).with_own(pattern[i % len(pattern)] if pattern else LayerConfig())
+        if self.cross_attention is None and isinstance(parts.attention, AttentionConfig):
+            return replace(parts, cross_attention=parts.attention)
+        return parts
+
+    def with_parts(self: C, field: str, change: Callable[[Any], Any]) -> C:
+        """This configuration with `change` made to every part of a field, wherever one is given.
+
+        Of `attention` these are those of the model, of its decoder and of layers, and
+        cross-attention.
+        """
+        names = [
+            name for name in (field, f"cross_{field}", f"decoder_{field}") if name in vars(self)
+        ]
+        given = {name: part for name in names if (part := vars(self)[name]) is not None}
+        changes: dict[str, Any] = {name: change(part) for name, part in given.items()}
+        for name in ("layer_pattern", "decoder_layer_pattern"):
+            if pattern := vars(self).get(name):
+                changes[name] = tuple(layer.with_part(field, change) for layer in pattern)
+        return replace(self, **changes)
+
+    @property
+    def _position_attention(self) -> AttentionConfig | None:
+        """The first attention that uses the model's positions, or else the first of all."""
+        pattern = self.layer_pattern or (LayerConfig(),)
+        mixers = [(layer.position, self.layer(i).attention) for i, layer in enumerate(pattern)]
+        mixers.sort(key=lambda pair: pair[0] is not None)
+        return next((mixer for _, mixer in mixers if isinstance(mixer, AttentionConfig)), None)
+
+    def build_context(
+        self, *, causal: bool, max_len: int, attention: AttentionConfig | None = None
+    ) -> BuildContext:
+        """The sizes that a position encoding is built for: of this attention, or of the model's."""
+        attention = attention or self._position_attention or AttentionConfig(n_heads=1)
         heads = attention.heads(self.d_model)
         return BuildContext(
             d_model=self.d_model,
@@ -159,12 +196,10 @@ class TransformerConfig:
         """Build the token embedding; a custom one has the same attributes (`EmbeddingPart`)."""
         return build_embedding(self.embedding, vocab_size, self.d_model, position, self.dropout)
 
-    def build_position(
-        self, *, causal: bool, position: PositionConfig | None = None, max_len: int | None = None
-    ) -> Position:
-        """Build the position encoding of a stack or a layer, by default the model's own."""
+    def build_position(self, *, causal: bool, max_len: int | None = None) -> Position:
+        """Build the position encoding of a stack, which acts on its embeddings and its layers."""
         context = self.build_context(causal=causal, max_len=max_len or self.max_len)
-        return build_position(position or self.position, context)
+        return build_position(self.position, context)
 
     @property
     def cross_attention_config(self) -> AttentionConfig:
@@ -190,56 +225,61 @@ class TransformerConfig:
     def _build_stack(
         self, position: Position, depth: Depth, n_layers: int, *, cross: bool
     ) -> Stack:
+        shared = {self.build_context(causal=depth.causal, max_len=self.max_len): position}
         blocks = [
-            self._layer(position, replace(depth, layer=i), cross=cross) for i in range(n_layers)
+            self._layer(shared, replace(depth, layer=i), cross=cross) for i in range(n_layers)
         ]
         layer_drop = LayerDrop(self.layer_drop) if self.layer_drop else None
         return Stack(blocks, build_final_norm(self.residual, self.d_model, self.norm), layer_drop)
 
-    def _layer(self, position: Position, depth: Depth, *, cross: bool) -> AnyBlock:
+    def _layer(self, shared: SharedPositions, depth: Depth, *, cross: bool) -> AnyBlock:
         """The block of a layer; a part that cannot stand there is refused with its number."""
         try:
-            return self.build_block(position, depth, cross=cross)
+            return self.build_block(shared, depth, cross=cross)
         except InputError as error:
             raise InputError(f"layer {depth.layer}: {error}") from error
 
-    def build_block(self, position: Position, depth: Depth, *, cross: bool) -> AnyBlock:
+    def build_block(self, shared: SharedPositions, depth: Depth, *, cross: bool) -> AnyBlock:
         """Build layer `depth.layer` of a stack, with every sublayer in its placement."""
+        layer = self.layer(depth.layer)
         names = ["attention", *(["cross_attention"] if cross else []), "feedforward"]
         parts: dict[str, Any] = {
-            f"{name}_residual": self.build_residual(depth, first=name == "attention")
+            f"{name}_residual": self.build_residual(layer.norm, depth, first=name == "attention")
             for name in names
         }
-        parts["attention"] = self.build_mixer(position, depth)
+        position = self._position_in(layer, shared, depth).in_layer(depth.layer)
+        parts["attention"] = build_mixer(
+            layer.attention, self.d_model, position, depth.causal, depth.layer
+        )
         if cross:
-            parts["cross_attention"] = self.cross_attention_config.build_cross(
-                self.d_model, depth.layer
-            )
-        parts["feedforward"] = build_feedforward(self.feedforward, self.d_model)
+            parts["cross_attention"] = layer.cross_attention.build_cross(self.d_model, depth.layer)
+        parts["feedforward"] = build_feedforward(layer.feedforward, self.d_model)
         if isinstance(self.residual, ParallelConfig):
-            parts["norm"] = self.residual.build_shared(self.d_model, self.norm)
+            parts["norm"] = self.residual.build_shared(self.d_model, layer.norm)
             return ParallelCrossBlock(**parts) if cross else ParallelBlock(**parts)
         return CrossBlock(**parts) if cross else Block(**parts)
 
-    def build_mixer(self, position: Position, depth: Depth) -> nn.Module:
-        """Build the token mixer of this layer."""
+    def _position_in(self, layer: LayerParts, shared: SharedPositions, depth: Depth) -> Position:
+        """The positions of a layer: its own, or those of all layers with heads of these sizes."""
+        attention = layer.attention if isinstance(layer.attention, AttentionConfig) else None
+        sizes = self.build_context(causal=depth.causal, max_len=self.max_len, attention=attention)
         pattern = self.layer_pattern
-        layer = pattern[depth.layer % len(pattern)] if pattern else LayerConfig()
-        attention = self.attention
-        if layer.pattern is not None and isinstance(attention, AttentionConfig):
-            attention = replace(attention, pattern=layer.pattern)
-        if layer.position is not None:
-            position = self.build_position(causal=depth.causal, position=layer.position)
-        in_layer = position.in_layer(depth.layer)
-        return build_mixer(attention, self.d_model, in_layer, depth.causal, depth.layer)
+        if pattern and pattern[depth.layer % len(pattern)].position is not None:
+            return build_position(layer.position, sizes)
+        models = next(iter(shared.values()))
+        if attention is None or not acts_in_attention(models):
+            return models
+        if sizes not in shared:
+            shared[sizes] = build_position(self.position, sizes)
+        return shared[sizes]
 
-    def build_residual(self, depth: Depth, *, first: bool) -> nn.Module:
+    def build_residual(self, norm: NormConfig, depth: Depth, *, first: bool) -> nn.Module:
         """Build the placement of one sublayer; `first` if it is the first of its block."""
         placement = self.residual
         leaves_out = isinstance(placement, PreNormConfig) and not placement.first
         if first and depth.layer == 0 and leaves_out:
             return PreNorm(NoNorm(), self.dropout)
-        return build_placement(placement, self.d_model, self.norm, self.dropout, depth)
+        return build_placement(placement, self.d_model, norm, self.dropout, depth)
 
     def build_exits(
         self, layers: tuple[int, ...], head: HeadConfig, n_outputs: int

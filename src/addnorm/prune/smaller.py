@@ -80,16 +80,7 @@ def _narrower_attention(config: ModelConfig, share: float) -> ModelConfig:
             d_head=heads.d_head,
         )
 
-    crosses = isinstance(config, EncoderDecoderConfig)
-    parts = config.decoder_parts if crosses else config
-    changes: dict[str, Any] = {"attention": narrower(config.attention)}
-    if crosses:
-        changes["decoder_attention"] = narrower(config.decoder_attention)
-    if config.cross_attention is not None or (
-        crosses and not isinstance(parts.attention, AttentionConfig)
-    ):
-        changes["cross_attention"] = narrower(parts.cross_attention_config)
-    return replace(config, **changes)
+    return config.with_parts("attention", narrower)
 
 
 def _narrower_feedforward(config: ModelConfig, share: float) -> ModelConfig:
@@ -100,10 +91,7 @@ def _narrower_feedforward(config: ModelConfig, share: float) -> ModelConfig:
         width = feedforward.d_ff or (4 * config.d_model if plain else 8 * config.d_model // 3)
         return replace(feedforward, d_ff=n_kept(width, share, "feedforward"))
 
-    changes: dict[str, Any] = {"feedforward": narrower(config.feedforward)}
-    if isinstance(config, EncoderDecoderConfig):
-        changes["decoder_feedforward"] = narrower(config.decoder_feedforward)
-    return replace(config, **changes)
+    return config.with_parts("feedforward", narrower)
 
 
 def _shallower(config: ModelConfig, layers: Kept) -> ModelConfig:
@@ -112,6 +100,9 @@ def _shallower(config: ModelConfig, layers: Kept) -> ModelConfig:
     if pattern := config.layer_pattern:
         changes["layer_pattern"] = tuple(pattern[i % len(pattern)] for i in kept)
     if isinstance(config, EncoderDecoderConfig):
+        if pattern := config.decoder_layer_pattern:
+            decoder = layers["decoder"]
+            changes["decoder_layer_pattern"] = tuple(pattern[i % len(pattern)] for i in decoder)
         if config.n_decoder_layers is not None:
             changes["n_decoder_layers"] = len(layers["decoder"])
     elif config.exits:

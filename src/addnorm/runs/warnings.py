@@ -15,7 +15,7 @@ from addnorm.data.examples import Labelled, Task, content_digest, labels_of, sou
 from addnorm.data.ids.compact import Compact
 from addnorm.data.readers.plain_text import TextConfig
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.models.transformer import LayerPositionConfig
+from addnorm.models.layers import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.linear import multiplies_natively
 from addnorm.nn.positions import NoPositionConfig

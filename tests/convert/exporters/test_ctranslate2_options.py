@@ -5,8 +5,8 @@ import pytest
 from addnorm.convert.exporters.ctranslate2_options import blocks_of, stack_options
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, EncoderDecoderModel
+from addnorm.models.layers import LayerConfig
 from addnorm.models.ledger import Ledger
-from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,

@@ -12,8 +12,8 @@ from addnorm.convert.exporters.decoder_parts import (
 )
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.models.ledger import Ledger
-from addnorm.models.transformer import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,

@@ -12,7 +12,7 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID, PAD_ID, UNK_ID, BPEConfig, CharConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import (
     AttentionConfig,
     FullPatternConfig,

@@ -12,7 +12,7 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig

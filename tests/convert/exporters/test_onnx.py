@@ -18,7 +18,7 @@ from addnorm.models import (
     Model,
     ModelConfig,
 )
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,

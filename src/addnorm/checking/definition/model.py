@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +17,7 @@ from addnorm.checking.definition.norms import Observed, normalised
 from addnorm.checking.definition.placements import PLACEMENTS, Depth
 from addnorm.checking.definition.positions import embedded
 from addnorm.checking.definition.texts import Place, Texts
+from addnorm.nn.attention import AttentionConfig
 
 Logits = Float[Tensor, "rows outputs"]
 Sublayer = Callable[[Weights, Tokens, int], Tokens]
@@ -55,7 +56,7 @@ def _logits(
     observed: Observed | None,
 ) -> Logits:
     x = _embedding(config, under(weights, "embed"), tokens, texts, config.position, observed)
-    sublayers = _sublayers(config, texts, config.position, causal=depth.causal)
+    sublayers = _sublayers(config, texts, causal=depth.causal)
     x = _Stack(config, depth, sublayers, observed).run(under(weights, "stack"), x)
     return HEADS.of(config.head)(config.head, under(weights, "head"), x, texts)
 
@@ -70,33 +71,45 @@ def encoder_decoder_logits(
     """The logits of an encoder–decoder model (Vaswani et al. 2017, fig. 1)."""
     depth = Depth(encoder=config.n_layers, decoder=config.n_decoder_layers or config.n_layers)
     x = _embedding(config, under(weights, "source_embed"), *source, config.position, observed)
-    sublayers = _sublayers(config, source[1], config.position, causal=False)
+    sublayers = _sublayers(config, source[1], causal=False)
     memory = _Stack(config, depth, sublayers, observed).run(under(weights, "encoder"), x)
 
     seen = target[1].same_text(source[1])
-    decoder = replace(
-        config,
-        attention=config.decoder_attention or config.attention,
-        feedforward=config.decoder_feedforward or config.feedforward,
-        decoder_attention=None,
-        decoder_feedforward=None,
-    )
-    look_back = config.cross_attention or decoder.attention
+    decoder = _decoder(config)
 
     def cross(w: Weights, x: Tokens, layer: int) -> Tokens:
-        return cross_attention(look_back, w, x, memory, seen, layer)
+        return cross_attention(_looking_back(decoder, layer), w, x, memory, seen, layer)
 
-    position = config.decoder_position or config.position
-    found = _sublayers(decoder, target[1], position, causal=True)
+    found = _sublayers(decoder, target[1], causal=True)
     sublayers = {
         "attention": found["attention"],
         "cross_attention": cross,
         "feedforward": found["feedforward"],
     }
-    y = _embedding(config, under(weights, "target_embed"), *target, position, observed)
+    embed = under(weights, "target_embed")
+    y = _embedding(config, embed, *target, decoder.position, observed)
     depth = replace(depth, causal=True)
-    y = _Stack(config, depth, sublayers, observed).run(under(weights, "decoder"), y)
+    y = _Stack(decoder, depth, sublayers, observed).run(under(weights, "decoder"), y)
     return HEADS.of(config.head)(config.head, under(weights, "head"), y, target[1])
+
+
+def _decoder(config: Any) -> Any:
+    """The configuration with the decoder's parts in the places of the encoder's."""
+    names = ("attention", "feedforward", "position", "layer_pattern")
+    given = {name: getattr(config, f"decoder_{name}") for name in names}
+    given = {name: part for name, part in given.items() if part is not None}
+    return replace(config, **given, **{f"decoder_{name}": None for name in names})
+
+
+def _looking_back(config: Any, layer: int) -> Any:
+    """The cross-attention of a layer: the model's, or like the attention of the layer or the model.
+
+    Where neither has attention: eight heads, or the largest smaller number that divides the width.
+    """
+    for part in (config.cross_attention, layer_parts(config, layer).attention, config.attention):
+        if isinstance(part, AttentionConfig):
+            return part
+    return AttentionConfig(n_heads=max(n for n in range(1, 9) if config.d_model % n == 0))
 
 
 def _embedding(
@@ -117,29 +130,45 @@ def _embedding(
     return EMBEDDINGS.of(embedding)(embedding, weights, tokens, position, norm)
 
 
-def _sublayers(config: Any, texts: Texts, position: Any, *, causal: bool) -> dict[str, Sublayer]:
+def _sublayers(config: Any, texts: Texts, *, causal: bool) -> dict[str, Sublayer]:
     """The sublayers of a block, by name, in order."""
 
     def mix(w: Weights, x: Tokens, layer: int) -> Tokens:
-        mixer, here = layer_parts(config, position, layer)
-        place = Place(texts=texts, causal=causal, position=here, layer=layer)
-        return MIXERS.of(mixer)(mixer, w, x, place)
+        parts = layer_parts(config, layer)
+        place = Place(texts=texts, causal=causal, position=parts.position, layer=layer)
+        return MIXERS.of(parts.attention)(parts.attention, w, x, place)
 
-    return {"attention": mix, "feedforward": lambda w, x, _: feedforward(config.feedforward, w, x)}
+    def transform(w: Weights, x: Tokens, layer: int) -> Tokens:
+        return feedforward(layer_parts(config, layer).feedforward, w, x)
+
+    return {"attention": mix, "feedforward": transform}
 
 
-def layer_parts(config: Any, position: Any, layer: int) -> tuple[Any, Any]:
-    """The mixer and positions of a layer: the model's, with the changes of the layer pattern.
+class Parts(NamedTuple):
+    """The parts of one layer."""
 
-    The layer pattern repeats (Gemma Team 2025, §2.1).
+    attention: Any
+    position: Any
+    feedforward: Any
+    norm: Any
+
+
+def layer_parts(config: Any, layer: int) -> Parts:
+    """The parts of a layer: the model's, except for those of its entry in the layer pattern.
+
+    The layer pattern repeats (Gemma Team 2025, §2.1; Lieber et al. 2024, §3.1).
     """
+    model = Parts(config.attention, config.position, config.feedforward, config.norm)
     if not config.layer_pattern:
-        return config.attention, position
+        return model
     own = config.layer_pattern[layer % len(config.layer_pattern)]
-    mixer = (
-        config.attention if own.pattern is None else replace(config.attention, pattern=own.pattern)
+    given = Parts(own.attention, own.position, own.feedforward, own.norm)
+    attention, *others = (
+        part if part is not None else models for part, models in zip(given, model, strict=True)
     )
-    return mixer, position if own.position is None else own.position
+    if own.pattern is not None:
+        attention = replace(attention, pattern=own.pattern)
+    return Parts(attention, *others)
 
 
 @dataclass(frozen=True)
@@ -165,7 +194,8 @@ class _Stack:
         placement = PLACEMENTS.of(residual)
 
         def norm(path: str, x: Tokens) -> Tokens:
-            return normalised(self.config.norm, under(weights, path), x, self.observed)
+            kind = layer_parts(self.config, layer).norm
+            return normalised(kind, under(weights, path), x, self.observed)
 
         def sublayer(name: str) -> Callable[[Tokens], Tokens]:
             return lambda x: self.sublayers[name](under(weights, name), x, layer)

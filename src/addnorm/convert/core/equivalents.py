@@ -21,10 +21,9 @@ from addnorm.nn.positions import PositionConfig, SinusoidalConfig
 
 def with_biases(model: ModelConfig) -> ModelConfig:
     """Enable biases in every attention, feed-forward and norm layer."""
-    names = ["attention", "cross_attention", "feedforward", "norm"]
-    if isinstance(model, EncoderDecoderConfig):
-        names += ["decoder_attention", "decoder_feedforward"]
-    return replace(model, **{name: _with_bias(getattr(model, name)) for name in names})
+    for field in ("attention", "feedforward", "norm"):
+        model = model.with_parts(field, _with_bias)
+    return model
 
 
 def _with_bias(part: Any) -> Any:

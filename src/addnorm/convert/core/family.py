@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from addnorm.convert.core.maps import TensorMap
@@ -10,6 +11,7 @@ from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
+from addnorm.models.layers import LayerConfig, LayerParts
 from addnorm.nn.attention import (
     AttentionConfig,
     EagerCoreConfig,
@@ -102,58 +104,116 @@ def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
         raise InputError(f"the {model_type} family cannot express this model: {changes}")
 
 
+def check_alike(model: ModelConfig, reader: str) -> None:
+    """Raise `InputError` unless all layers have the model's parts, but for patterns and positions.
+
+    `reader` begins the message, such as "no Hugging Face family".
+    """
+    for name, layers in model.stacks.items():
+        parts = model
+        if isinstance(model, EncoderDecoderConfig) and name == "decoder":
+            parts = model.decoder_parts
+        for i, layer in enumerate(layers):
+            for field in ("attention", "feedforward", "norm"):
+                common, own = (_bare(getattr(one, field)) for one in (parts, layer))
+                if common != own:
+                    of = f" of the {name}" * (name != "stack")
+                    raise InputError(
+                        f"{reader} has layers of different kinds: layer {i}{of} has the {field} "
+                        f"{_differing(own, common)}, and the model {_differing(common, own)}"
+                    )
+
+
+def _differing(part: Any, other: Any) -> str:
+    """The kind of a part, with the settings that another part of this kind has otherwise."""
+    if type(part) is not type(other):
+        return kind_of(part)
+    names = [field.name for field in fields(part)]
+    own = {
+        name: getattr(part, name) for name in names if getattr(part, name) != getattr(other, name)
+    }
+    return f"{kind_of(part)} with {', '.join(f'{name} = {value}' for name, value in own.items())}"
+
+
+def _bare(part: Any) -> Any:
+    """A part, of attention without its pattern."""
+    is_attention = isinstance(part, AttentionConfig)
+    return replace(part, pattern=FullPatternConfig()) if is_attention else part
+
+
 def explicit(model: ModelConfig) -> ModelConfig:
     """The configuration with defaults made explicit, and training-only settings removed."""
-    layers = _unrolled(model)
-    attention, feedforward = _explicit_sublayers(model, bool(layers))
+    stacks, own = list(model.stacks.values()), _explicit_layers(model)
     bounded = isinstance(model.position, LearnedConfig)
-    model = replace(
-        model,
-        attention=attention,
-        feedforward=feedforward,
-        max_len=model.max_len if bounded else 1024,
-        init="xavier",
-        vocab_size=None,
-        layer_pattern=layers,
-    )
+    changes: dict[str, Any] = {
+        **own,
+        "max_len": model.max_len if bounded else 1024,
+        "init": "xavier",
+        "vocab_size": None,
+    }
     if isinstance(model, EncoderDecoderConfig):
         decoder = model.decoder_parts
-        cross = _written_out(decoder.cross_attention_config, model.d_model)
-        own = _explicit_sublayers(decoder, bool(layers))
-        decoder_position = model.decoder_position or model.position
-        max_len = (
-            (model.decoder_max_len or model.max_len)
-            if isinstance(decoder_position, LearnedConfig)
-            else 1
-        )
-        model = replace(
-            model,
-            target_vocab_size=None,
-            share_embeddings=model.share_embeddings and isinstance(model.input, TokenInputConfig),
-            cross_attention=replace(cross, pattern=FullPatternConfig()),
-            n_decoder_layers=model.n_decoder_layers or model.n_layers,
-            decoder_attention=own[0],
-            decoder_feedforward=own[1],
-            decoder_position=decoder_position,
-            decoder_max_len=max_len,
-        )
-    return without_dropout(model)
+        bounded = isinstance(decoder.position, LearnedConfig)
+        of_decoder = _explicit_layers(decoder, len(stacks[1]))
+        changes |= {f"decoder_{name}": part for name, part in of_decoder.items()}
+        cross = [_written_out(layer.cross_attention, model.d_model) for layer in stacks[1]]
+        cross = [replace(one, pattern=FullPatternConfig()) for one in cross]
+        changes |= {
+            "target_vocab_size": None,
+            "share_embeddings": model.share_embeddings
+            and isinstance(model.input, TokenInputConfig),
+            "cross_attention": cross[0] if all(one == cross[0] for one in cross) else None,
+            "n_decoder_layers": len(stacks[1]),
+            "decoder_position": decoder.position,
+            "decoder_max_len": (model.decoder_max_len or model.max_len) if bounded else 1,
+        }
+    return without_dropout(replace(model, **changes))
 
 
-def _explicit_sublayers(model: ModelConfig, layers: bool) -> tuple[Any, Any]:
-    """Attention and feed-forward with their sizes; `layers` have patterns of their own."""
-    attention, feedforward = model.attention, model.feedforward
-    if isinstance(attention, AttentionConfig):
-        attention = _written_out(attention, model.d_model)
-        attention = replace(attention, pattern=FullPatternConfig()) if layers else attention
+def _explicit_layers(model: ModelConfig, n: int | None = None) -> dict[str, Any]:
+    """Attention and feed-forward of all layers with their sizes, and what layers have otherwise.
+
+    A layer says what differs from the first; patterns that differ stand in all layers.
+    """
+    layers = model.layers(model.n_layers if n is None else n) or model.layers(1)
+    mixers = [_written_out(layer.attention, model.d_model) for layer in layers]
+    feedforwards = [_with_width(layer.feedforward, model.d_model) for layer in layers]
+    patterns: list[Any] = [None] * len(layers)
+    bare = [_bare(mixer) for mixer in mixers]
+    if bare.count(bare[0]) == len(bare) and mixers.count(mixers[0]) < len(mixers):
+        mixers, patterns = bare, [mixer.pattern for mixer in mixers]
+    own = tuple(
+        LayerConfig(
+            attention=None if mixer == mixers[0] else mixer,
+            pattern=pattern,
+            feedforward=None if feedforward == feedforwards[0] else feedforward,
+            norm=None if layer.norm == model.norm else layer.norm,
+            position=None if layer.position == model.position else layer.position,
+        )
+        for layer, mixer, pattern, feedforward in zip(
+            layers, mixers, patterns, feedforwards, strict=True
+        )
+    )
+    return {
+        "attention": mixers[0],
+        "feedforward": feedforwards[0],
+        "layer_pattern": own if any(layer != LayerConfig() for layer in own) else (),
+    }
+
+
+def _with_width(feedforward: Any, d_model: int) -> Any:
+    """A feed-forward with its default width written out."""
     if isinstance(feedforward, FeedForwardConfig):
-        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 4 * model.d_model)
+        return replace(feedforward, d_ff=feedforward.d_ff or 4 * d_model)
     if isinstance(feedforward, GatedFeedForwardConfig):
-        feedforward = replace(feedforward, d_ff=feedforward.d_ff or 8 * model.d_model // 3)
-    return attention, feedforward
+        return replace(feedforward, d_ff=feedforward.d_ff or 8 * d_model // 3)
+    return feedforward
 
 
-def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
+def _written_out(attention: Any, d_model: int) -> Any:
+    """A mixer with the defaults of attention written out."""
+    if not isinstance(attention, AttentionConfig):
+        return attention
     heads, score = attention.heads(d_model), attention.score
     if isinstance(score, ScaledDotConfig):
         score = replace(score, factor=score.scale(heads.d_head))
@@ -167,26 +227,6 @@ def _written_out(attention: AttentionConfig, d_model: int) -> AttentionConfig:
     )
 
 
-def _unrolled(model: ModelConfig) -> tuple[Any, ...]:
-    """The layer pattern expanded to all layers; empty if all layers are equal."""
-    if not model.layer_pattern:
-        return ()
-    attention = model.attention
-    assert isinstance(attention, AttentionConfig)
-    unrolled = tuple(
-        replace(
-            layer,
-            pattern=layer.pattern or attention.pattern,
-            position=None if layer.position == model.position else layer.position,
-        )
-        for layer in (
-            model.layer_pattern[i % len(model.layer_pattern)] for i in range(model.n_layers)
-        )
-    )
-    plain = all(layer.pattern == attention.pattern and layer.position is None for layer in unrolled)
-    return () if plain else unrolled
-
-
 def without_dropout(settings: Any) -> Any:
     """Set every dropout rate to zero."""
     changes: dict[str, Any] = {}
@@ -196,7 +236,14 @@ def without_dropout(settings: Any) -> Any:
             changes[field.name] = 0.0
         elif is_dataclass(value):
             changes[field.name] = without_dropout(value)
+        elif isinstance(value, tuple):
+            changes[field.name] = tuple(
+                without_dropout(one) if is_dataclass(one) else one for one in value
+            )
     return replace(settings, **changes)
+
+
+OF_DECODER = ("decoder_attention", "decoder_feedforward", "decoder_layer_pattern")
 
 
 def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tuple[Any, Any]]:
@@ -208,13 +255,19 @@ def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tupl
     return {
         name: values
         for name, values in found.items()
-        if not name.startswith(("decoder_attention", "decoder_feedforward"))
-        or found.get(name.removeprefix("decoder_")) != values
+        if not name.startswith(OF_DECODER) or found.get(name.removeprefix("decoder_")) != values
     }
 
 
 def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
-    """The fields in which two configurations differ, with both values."""
+    """The fields in which two configurations differ, with both values.
+
+    Layers are compared one by one; where only one side has layers, the others give nothing.
+    """
+    if isinstance(one, tuple) and isinstance(other, tuple) and _are_layers(one + other):
+        pairs = zip_longest(one, other, fillvalue=LayerConfig())
+        both = (differences(*pair, f"{name}{i}.") for i, pair in enumerate(pairs))
+        return {path: values for found in both for path, values in found.items()}
     if type(one) is not type(other) or not is_dataclass(one):
         kinds = tuple(getattr(x, "kind", x) if is_dataclass(x) else x for x in (one, other))
         return {} if one == other else {name.rstrip("."): (kinds[0], kinds[1])}
@@ -223,6 +276,10 @@ def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, An
         ours, theirs = getattr(one, field.name), getattr(other, field.name)
         found |= differences(ours, theirs, f"{name}{field.name}.")
     return found
+
+
+def _are_layers(values: tuple[Any, ...]) -> bool:
+    return bool(values) and all(isinstance(value, LayerConfig) for value in values)
 
 
 # Accessors for parts of a configuration.
@@ -254,8 +311,8 @@ def _of(kind: type[M], spec: ModelSpec) -> M:
     return spec.model
 
 
-def attention_of(model: ModelConfig) -> AttentionConfig:
-    """The attention configuration of a model. Raises `InputError` for another token mixer."""
+def attention_of(model: ModelConfig | LayerParts) -> AttentionConfig:
+    """The attention of a model or a layer. Raises `InputError` for another token mixer."""
     if not isinstance(model.attention, AttentionConfig):
         raise InputError(f"no family has a {kind_of(model.attention)} where attention stands")
     return model.attention

@@ -6,7 +6,7 @@ from addnorm.convert.core.family import attention_of
 from addnorm.convert.core.settings import Settings
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import FullPatternConfig, PatternConfig, WindowPatternConfig
 from addnorm.parts import kind_of
 
@@ -57,13 +57,8 @@ def write_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], int 
     """Write `layer_types` and `sliding_window`. Raises `InputError` if they cannot express it."""
     types: list[str] = []
     sizes: set[int] = set()
-    for i in range(model.n_layers):
-        layer_pattern = (
-            model.layer_pattern[i % len(model.layer_pattern)].pattern
-            if model.layer_pattern
-            else None
-        )
-        match layer_pattern or attention_of(model).pattern:
+    for layer in model.layers(model.n_layers):
+        match attention_of(layer).pattern:
             case FullPatternConfig():
                 types.append(FULL)
             case WindowPatternConfig(size=size):

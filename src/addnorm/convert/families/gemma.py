@@ -33,7 +33,7 @@ from addnorm.convert.families.llama_relatives import (
 )
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig, ScaledDotConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import Activation
@@ -213,14 +213,9 @@ def _write_2(spec: ModelSpec) -> Json:
 def _write_3(spec: ModelSpec) -> Json:
     model = one_stack(spec)
     written = _written(spec, "gemma3_text", "Gemma3")
-    layer_configs = (
-        [model.layer_pattern[i % len(model.layer_pattern)] for i in range(model.n_layers)]
-        if model.layer_pattern
-        else []
-    )
     by_type: dict[str, Json] = {
-        kind: write_rotary(one.position or model.position)
-        for kind, one in zip(written["layer_types"], layer_configs, strict=False)
+        kind: write_rotary(layer.position)
+        for kind, layer in zip(written["layer_types"], model.layers(model.n_layers), strict=True)
     }
     full = by_type.setdefault(FULL, write_rotary(model.position))
     local = by_type.setdefault(SLIDING, {"rope_type": "default", "rope_theta": THETA})

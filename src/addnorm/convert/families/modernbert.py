@@ -24,7 +24,7 @@ from addnorm.convert.core.windows import (
 )
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig, FullPatternConfig, WindowPatternConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -200,14 +200,9 @@ def _gated(model: EncoderConfig) -> GatedFeedForwardConfig:
 
 def _local(model: EncoderConfig, types: Sequence[str]) -> PositionConfig:
     """The positions of sliding-window layers."""
-    for i, kind in enumerate(types):
+    for layer, kind in zip(model.layers(model.n_layers), types, strict=True):
         if kind == SLIDING:
-            layer_position = (
-                model.layer_pattern[i % len(model.layer_pattern)].position
-                if model.layer_pattern
-                else None
-            )
-            return layer_position or model.position
+            return layer.position
     return RotaryConfig(theta=LOCAL)
 
 

@@ -18,7 +18,7 @@ from addnorm.convert.families.llama_relatives import (
     write_model,
 )
 from addnorm.models import DecoderConfig
-from addnorm.models.transformer import LayerConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import PatternConfig
 from addnorm.nn.norms import RMSNormConfig
 

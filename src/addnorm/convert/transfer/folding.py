@@ -6,7 +6,7 @@ its variance is its mean square, and the two norms agree except for β. Since `W
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from addnorm.convert.transfer.readers import Reader
 from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models.layers import LayerParts
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
@@ -77,10 +78,19 @@ def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
             any(isinstance(one, SinusoidalConfig) for one in positions),
             "sinusoidal positions cannot be centred (position = learned, set as well, can)",
         ),
+        (
+            any(layer.norm != one.norm for one in (old, new) for layer in _layers(one)),
+            "layers have norms of their own",
+        ),
         (audio, "what comes out of an activation cannot be centred"),
         (tied, "the head is tied to the table, which has to be centred"),
     ]
     return next((why for wrong, why in rules if wrong), None)
+
+
+def _layers(model: ModelConfig) -> Iterator[LayerParts]:
+    for layers in model.stacks.values():
+        yield from layers
 
 
 def position_of(model: ModelConfig, name: str) -> PositionConfig:
@@ -100,13 +110,8 @@ def with_folding_targets(model: ModelConfig, *, biases: bool) -> ModelConfig:
         head = replace(head, tied=False)
     if not biases:
         return replace(model, head=head)
-    parts: dict[str, Any] = {}
-    for side in ("", "cross_", "decoder_"):
-        for name, with_bias in (("attention", _mixer), ("feedforward", _feedforward)):
-            part = getattr(model, f"{side}{name}", None)
-            if part is not None:
-                parts[f"{side}{name}"] = with_bias(part)
-    return replace(model, **parts, head=_head(head))
+    model = model.with_parts("attention", _mixer).with_parts("feedforward", _feedforward)
+    return replace(model, head=_head(head))
 
 
 def _mixer(mixer: Any) -> Any:

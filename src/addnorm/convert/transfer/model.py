@@ -9,6 +9,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,9 +60,7 @@ def evenly_spaced_layers(n_old: int, n_new: int) -> tuple[int, ...]:
 
 def layer_counts(model: ModelConfig) -> dict[str, int]:
     """The number of layers of each stack of a model."""
-    if isinstance(model, EncoderDecoderConfig):
-        return {"encoder": model.n_layers, "decoder": model.n_decoder_layers or model.n_layers}
-    return {"stack": model.n_layers}
+    return {name: len(layers) for name, layers in model.stacks.items()}
 
 
 def config_with_folding(
@@ -101,7 +100,7 @@ def transfer_weights(
     source = {new_name: one for name, one in state.items() for new_name in _renamed(name, chosen)}
     wide = copy.deepcopy(new).cpu().double()
     targets = _named(wide)
-    context = TransferContext(old_config, new_config, source, targets)
+    context = TransferContext(old_config, new_config, source, targets, chosen)
     weights: Weights = {}
     origins: dict[str, Origin] = {}
     for name in targets:
@@ -259,11 +258,13 @@ class _EquivalenceCheck:
             "balance": lambda: True,
             "position": self.became_a_table,
             "decoder_position": self.became_a_table,
-            "feedforward": self.became_experts,
+            "feedforward": lambda: self.became_experts(path),
         }
         if path == "norm":
             return self.norms_agree()
         last = _last(path)
+        if "layer_pattern." in path and last == "position":
+            return False
         return last in rules and rules[last]()
 
     def exact(self, pattern: str) -> bool:
@@ -292,12 +293,14 @@ class _EquivalenceCheck:
         pattern = r"embed\.position\."
         return any(re.search(pattern, name) for name in self.origins) and self.exact(pattern)
 
-    def became_experts(self) -> bool:
+    def became_experts(self, path: str) -> bool:
         """Whether every expert is a copy of the dense layer, with gates that sum to one."""
-        new = explicit(self.context.new).feedforward
+        old, new = (
+            _feedforward_at(explicit(one), path) for one in (self.context.old, self.context.new)
+        )
         if not isinstance(new, MixtureOfExpertsConfig) or new.top_k == 1:
             return False
-        return not differences(explicit(self.context.old).feedforward, new.expert)
+        return not differences(old, new.expert)
 
     def norms_agree(self) -> bool:
         """Whether both kinds of norm compute the same function, after folding."""
@@ -306,6 +309,15 @@ class _EquivalenceCheck:
         if isinstance(old.norm, rms) and isinstance(new.norm, rms):
             return required_eps(old.norm) == required_eps(new.norm)
         return folds_layernorm(old, new) and folding_obstacle(old, new) is None
+
+
+def _feedforward_at(model: ModelConfig, path: str) -> Any:
+    """The feed-forward at a path: of the model, of its decoder, or of one layer of either."""
+    found = re.fullmatch(r"(decoder_)?layer_pattern\.(\d+)\.feedforward", path)
+    if found is None:
+        return getattr(model, path)
+    stacks = model.stacks
+    return stacks["decoder" if found[1] else next(iter(stacks))][int(found[2])].feedforward
 
 
 def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Rules for computing each weight of the new model from those of the old one."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from addnorm.convert.core.known import embedding_of
 from addnorm.convert.transfer.folding import Weights, position_of
 from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models.layers import LayerParts
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.multihead import HeadShape
 from addnorm.nn.norms import (
@@ -19,7 +21,12 @@ from addnorm.nn.norms import (
     OffsetRMSNormConfig,
     RMSNormConfig,
 )
-from addnorm.nn.positions import LearnedConfig, SinusoidalConfig, sinusoidal_encoding
+from addnorm.nn.positions import (
+    LearnedConfig,
+    PositionConfig,
+    SinusoidalConfig,
+    sinusoidal_encoding,
+)
 
 Kind = Literal["exact", "folded", "derived", "new"]
 
@@ -41,7 +48,16 @@ class TransferContext:
     source: Weights
     start: Weights
     """The initial weights of the new model."""
+    layers: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    """For each stack, the old layer that each new layer comes from; by default the same."""
     used: set[str] = field(default_factory=set[str])
+
+    def old_name(self, name: str) -> str:
+        """The name that a weight of the new model had in the old one."""
+        found = re.match(r"(\w+)\.blocks\.(\d+)\.", name)
+        if found is None or found[1] not in self.layers:
+            return name
+        return f"{found[1]}.blocks.{self.layers[found[1]][int(found[2])]}.{name[found.end() :]}"
 
     def source_weight(self, name: str) -> Tensor | None:
         """The old weight of this name; for an expert, possibly that of the dense layer."""
@@ -67,7 +83,9 @@ def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin
 def _gain(context: TransferContext, name: str) -> RuleResult:
     """γ of a different kind of norm: kept, or converted to or from an offset from one."""
     found = re.fullmatch(r"(?:.*\.)?(norm|norm_in|norm_out|q_norm|k_norm)\.weight", name)
-    kinds = (norm_of(context.old, name), norm_of(context.new, name)) if found else (None, None)
+    kinds = (None, None)
+    if found:
+        kinds = norm_of(context.old, context.old_name(name)), norm_of(context.new, name)
     if type(kinds[0]) is type(kinds[1]) or not all(isinstance(one, GAINS) for one in kinds):
         return None
     if (x := context.source_weight(name)) is None or x.shape != context.start[name].shape:
@@ -84,6 +102,7 @@ GAINS = (LayerNormConfig, RMSNormConfig, OffsetRMSNormConfig, BatchNormConfig)
 
 def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
     """The configuration of the norm that a weight belongs to."""
+    layer = layer_of(model, name)
     if re.search(r"\.[qk]_norm\.", name):
         attention = _attention_of(model, name)
         return None if attention is None else attention.qk_norm
@@ -91,14 +110,25 @@ def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
         transform = getattr(model.head, "transform", None)
         return None if transform is None else transform.norm
     if not re.match(r"(\w+_)?embed\.norm\.", name):
-        return model.norm
+        return model.norm if layer is None else layer.norm
     return embedding_of(model).norm
 
 
-def _attention_of(model: ModelConfig, name: str) -> AttentionConfig | None:
-    if isinstance(model, EncoderDecoderConfig) and name.startswith("decoder."):
+def layer_of(model: ModelConfig, name: str) -> LayerParts | None:
+    """The layer that a weight belongs to; None for one outside of the layers."""
+    found = re.match(r"(\w+)\.blocks\.(\d+)\.", name)
+    if found is None:
+        return None
+    if isinstance(model, EncoderDecoderConfig) and found[1] == "decoder":
         model = model.decoder_parts
-    mixer = model.cross_attention_config if ".cross_attention." in name else model.attention
+    return model.layer(int(found[2]))
+
+
+def _attention_of(model: ModelConfig, name: str) -> AttentionConfig | None:
+    layer = layer_of(model, name)
+    if layer is None:
+        return None
+    mixer = layer.cross_attention if ".cross_attention." in name else layer.attention
     return mixer if isinstance(mixer, AttentionConfig) else None
 
 
@@ -106,11 +136,8 @@ def _position(context: TransferContext, name: str) -> RuleResult:
     """A position table: extended, truncated, or filled with sinusoidal encodings."""
     if ".position." not in name:
         return None
-    old, new, start = (
-        position_of(context.old, name),
-        position_of(context.new, name),
-        context.start[name],
-    )
+    old = _position_of(context.old, context.old_name(name))
+    new, start = _position_of(context.new, name), context.start[name]
     if isinstance(old, SinusoidalConfig) and isinstance(new, LearnedConfig):
         n, width = start.shape
         sines = sinusoidal_encoding(torch.arange(n), width, old.theta, start.dtype, old.layout)
@@ -127,6 +154,11 @@ def _position(context: TransferContext, name: str) -> RuleResult:
     return x[rows], Origin("exact", how)
 
 
+def _position_of(model: ModelConfig, name: str) -> PositionConfig:
+    layer = layer_of(model, name)
+    return position_of(model, name) if layer is None else layer.position
+
+
 def _kept(context: TransferContext, name: str) -> RuleResult:
     """A weight with the same name and shape, kept as it is."""
     x = context.source_weight(name)
@@ -139,7 +171,8 @@ def _kept(context: TransferContext, name: str) -> RuleResult:
 
 def _heads(context: TransferContext, name: str) -> RuleResult:
     """Key/value heads: averaged by group, or repeated (Ainslie et al. 2023, §2.1)."""
-    both = [_attention_of(model, name) for model in (context.old, context.new)]
+    old_name = context.old_name(name)
+    both = [_attention_of(context.old, old_name), _attention_of(context.new, name)]
     x = context.source_weight(name) if re.search(r"\.[kv]_proj\.(weight|bias)$", name) else None
     if x is None or both[0] is None or both[1] is None:
         return None

@@ -97,6 +97,17 @@ class Position(nn.Module):
         return None
 
 
+def acts_in_attention(position: Position) -> bool:
+    """Whether an encoding acts on queries, keys or scores, so that it depends on their heads."""
+    kind = type(position)
+    return not (
+        kind.rotate is Position.rotate
+        and kind.rotate_all is Position.rotate_all
+        and kind.score_bias is Position.score_bias
+        and kind.in_layer is Position.in_layer
+    )
+
+
 @runtime_checkable
 class PositionPart(Protocol):
     """A configuration of a position encoding; builds a `Position` for the given model sizes.

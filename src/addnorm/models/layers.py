@@ -1,0 +1,113 @@
+"""The parts of one layer: what `layer_pattern` gives it, or else the model's."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from addnorm.config import config
+from addnorm.nn.attention import AttentionConfig, PatternConfig
+from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.moe import AnyFeedForwardConfig
+from addnorm.nn.norms import NormConfig
+from addnorm.nn.positions import (
+    ALiBiConfig,
+    KERPLEConfig,
+    NoPositionConfig,
+    PositionConfig,
+    RotaryConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+from addnorm.nn.positions.position import PositionPart
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.parts import Family, kind_of
+
+LayerPositionConfig = Annotated[
+    RotaryConfig
+    | ALiBiConfig
+    | KERPLEConfig
+    | T5BiasConfig
+    | TransformerXLConfig
+    | NoPositionConfig
+    | PositionPart,
+    Family("position", PositionPart),
+]
+"""The position encodings that can be set per layer: those that act in attention."""
+
+WITHOUT_POSITIONS = (RecurrentConfig, ConvolutionConfig)
+"""The mixers that know the order of tokens by themselves."""
+
+
+@config
+class LayerConfig:
+    """The parts in which a layer differs from the model.
+
+    Gemma 3 (Gemma Team 2025, §2.1) has five layers with a window between two that see all, and
+    turns their queries and keys by other frequencies; Jamba (Lieber et al. 2024, §3.1) has seven
+    recurrent layers to one of attention, and a mixture of experts in every second layer.
+    """
+
+    attention: MixerConfig | None = None
+    """What mixes the tokens of this layer; by default as in the model."""
+    pattern: PatternConfig | None = None
+    """What this layer's attention sees; by default as the model's."""
+    position: LayerPositionConfig | None = None
+    """The positions of this layer; by default the model's."""
+    feedforward: AnyFeedForwardConfig | None = None
+    """The feed-forward of this layer; by default the model's."""
+    norm: NormConfig | None = None
+    """The norm of this layer's sublayers; by default the model's."""
+
+    def __post_init__(self) -> None:
+        if self.pattern is not None and self.attention is not None:
+            raise ValueError("pattern is a field of attention: give attention.pattern instead")
+
+    def with_part(self, field: str, change: Callable[[Any], Any]) -> "LayerConfig":
+        """This layer with `change` made to its own part of a field, if it has one."""
+        part = vars(self)[field]
+        return self if part is None else replace(self, **{field: change(part)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerParts:
+    """All parts of one layer, with none left open."""
+
+    attention: MixerConfig
+    cross_attention: AttentionConfig
+    """The attention to a memory, which only the decoder of an encoder–decoder has."""
+    feedforward: AnyFeedForwardConfig
+    norm: NormConfig
+    position: PositionConfig
+
+    def with_own(self, layer: LayerConfig) -> "LayerParts":
+        """These parts, with those that the layer gives itself; but for `cross_attention`.
+
+        Raises `ValueError` for a pattern or positions where no attention could use them.
+        """
+        attention = layer.attention or self.attention
+        if layer.pattern is not None:
+            attention = _with_pattern(attention, layer.pattern)
+        if layer.position is not None and isinstance(attention, WITHOUT_POSITIONS):
+            raise ValueError(
+                f"position acts in attention, and the mixer of this layer is {kind_of(attention)!r}"
+            )
+        return replace(
+            self,
+            attention=attention,
+            feedforward=layer.feedforward or self.feedforward,
+            norm=layer.norm or self.norm,
+            position=layer.position or self.position,
+        )
+
+
+def _with_pattern(mixer: MixerConfig, pattern: PatternConfig) -> AttentionConfig:
+    if not isinstance(mixer, AttentionConfig):
+        raise ValueError(
+            f"pattern restricts attention, and the mixer of this layer is {kind_of(mixer)!r}"
+        )
+    return replace(mixer, pattern=pattern)
+
+
+Stacks = Mapping[str, tuple[LayerParts, ...]]
+"""The parts of every layer of each stack, by the name of the stack."""
