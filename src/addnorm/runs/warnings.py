@@ -113,14 +113,16 @@ def _usual_size(tokenizer: Any) -> Any:
 
 def _positions(recipe: Recipe) -> Iterator[str]:
     """Positions that act in attention, and no attention."""
-    position, mixer = recipe.model.position, recipe.model.attention
+    position, layers = recipe.model.position, next(iter(recipe.model.stacks.values()))
     acts_in_attention = tuple(get_args(get_args(LayerPositionConfig)[0])[:-1])
-    if isinstance(mixer, AttentionConfig) or isinstance(position, NoPositionConfig):
+    attends = any(isinstance(layer.attention, AttentionConfig) for layer in layers)
+    if attends or not layers or isinstance(position, NoPositionConfig):
         return
     if isinstance(position, acts_in_attention):
+        mixers = " and ".join(dict.fromkeys(kind_of(layer.attention) for layer in layers))
         yield (
             f"model.position = {kind_of(position)} does nothing here: it acts in attention, and "
-            f"the layers are {kind_of(mixer)}: 'learned' and 'sinusoidal' act before them, 'none' "
+            f"the layers are {mixers}: 'learned' and 'sinusoidal' act before them, 'none' "
             "says what is"
         )
 
