@@ -42,7 +42,7 @@ from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_repla
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src/addnorm")
-SCOPE = ("nn", "generate", "quantize", "training/loss.py", "training/optim.py")
+SCOPE = ("nn", "tuning", "generate", "quantize", "training/loss.py", "training/optim.py")
 MODELS = (
     "tests/models/test_encoder.py",
     "tests/models/test_encoder_decoder.py",

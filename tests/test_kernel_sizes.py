@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from addnorm.generate import graphs, row_products
+from addnorm.generate import graphs
 from addnorm.nn.attention.blocked import blocked_attention
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.differential import DifferentialCore
@@ -37,6 +37,7 @@ from addnorm.quantize.int8 import LARGEST, Int8Matrix, int8_matmul, int8_product
 from addnorm.quantize.rounding import round_gptq, round_hqq, round_nearest
 from addnorm.training.loss import loss_and_gradient
 from addnorm.training.muon import orthogonal
+from addnorm.tuning import row_products
 
 F32, F64, BF16, INT8 = torch.float32, torch.float64, torch.bfloat16, torch.int8
 TOLERANCES = {F32: 2e-5, F64: 1e-10, BF16: 2e-2, torch.int32: 0.0}

@@ -1,6 +1,7 @@
 """Memory of the machine and of this process, and tuning of the C library's allocator.
 
-It is a script too, with which `addnorm.nn.pages` measures the tuning, so it imports nothing else.
+It is a script too, with which `addnorm.tuning.pages` measures both settings, so it imports nothing
+else.
 """
 
 import ctypes

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.runs.tiny import write_recipe
 
-from addnorm.nn import calibration
 from addnorm.nn.choices import KernelChoices
+from addnorm.tuning import calibration
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -1,5 +1,9 @@
 """Choices between kernels: who decides, and that all of them compute the same."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -8,17 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn import choices as module
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.choices import (
     DEFAULTS,
     KernelChoices,
-    check_choices,
     choices,
-    given_choices,
-    read_choices,
+    install_provider,
     use_choices,
 )
 from addnorm.nn.heads import TokenHead
@@ -78,51 +79,6 @@ def test_every_choice_in_bfloat16_is_as_near(chosen: KernelChoices) -> None:
         assert (got - want).norm() <= 0.08 * want.norm() + 1e-3
 
 
-def test_a_file_of_choices_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "kernels.json"
-    file.write_text('{"product": "torch", "few_queries": 3}')
-    monkeypatch.setenv("ADDNORM_KERNELS", str(file))
-    monkeypatch.setattr(module, "_of_machine", {})
-    with use_choices(None):
-        assert choices() == KernelChoices(product="torch", few_queries=3)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"product": "onednm"}', "product = 'onednm' does not exist. Did you mean 'onednn'?"),
-        ('{"few_querys": 3}', "few_querys is not a field. Did you mean 'few_queries'?"),
-        ("{", "the file: invalid JSON"),
-        ("[]", "the file: "),
-        ('{"few_queries": -1}', "few_queries = -1: "),
-    ],
-)
-def test_a_wrong_file_is_named(
-    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "kernels.json"
-    file.write_text(text)
-    with pytest.raises(InputError) as caught:
-        read_choices(file)
-    assert str(caught.value).startswith(f"{file}: {message}")
-    assert "\n" not in str(caught.value)
-    monkeypatch.setenv("ADDNORM_KERNELS", str(file))
-    with pytest.raises(InputError) as named:
-        given_choices()
-    assert str(named.value) == f"ADDNORM_KERNELS: {caught.value}"
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "kernels.json").write_text("{}")
-    monkeypatch.setenv("ADDNORM_KERNELS", str(tmp_path / "kernel.json"))
-    with use_choices(None), pytest.raises(InputError) as caught:
-        check_choices()
-    assert str(caught.value).startswith(f"ADDNORM_KERNELS: {tmp_path / 'kernel.json'}: ")
-    assert str(caught.value).endswith("Did you mean 'kernels.json'?")
-    with use_choices(KernelChoices()):
-        check_choices()  # nobody reads it
-
-
 def test_each_thread_has_its_own() -> None:
     both = Barrier(2)
 
@@ -170,20 +126,142 @@ def test_a_whole_graph_is_compiled_again_for_other_choices(
     assert found == [7.0, 3.0, 7.0, 4.0, 7.0]
 
 
-def test_without_a_word_it_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ADDNORM_KERNELS")
-    measured: list[KernelChoices] = []
+@pytest.fixture
+def asked() -> Iterator[list[KernelChoices]]:
+    """What a provider has returned, each time something else."""
+    returned: list[KernelChoices] = []
 
-    def measure() -> KernelChoices:
-        measured.append(KernelChoices(few_queries=5))
-        return measured[-1]
+    def provider() -> KernelChoices:
+        returned.append(KernelChoices(few_queries=len(returned)))
+        return returned[-1]
 
-    monkeypatch.setattr(module, "_measured", measure)
-    monkeypatch.setattr(module, "_of_machine", {})
-    monkeypatch.setattr(module, "_newest", DEFAULTS)
+    before = module._provider
+    install_provider(provider)
+    yield returned
+    install_provider(before)
+
+
+def test_a_provider_is_asked_once_for_each_number_of_threads(
+    asked: list[KernelChoices], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with use_choices(None):
         assert choices() is choices()
-        assert len(measured) == 1
+        assert len(asked) == 1
         monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
         assert choices() is choices()
-    assert len(measured) == 2
+    assert len(asked) == 2
+
+
+def test_a_compiler_that_comes_first_gets_the_defaults(
+    asked: list[KernelChoices], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with use_choices(None):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.compiler, "is_compiling", lambda: True)
+            assert choices() is DEFAULTS
+        assert not asked
+        measured = choices()
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        assert choices() is measured
+
+
+def test_without_a_provider_the_defaults_hold(asked: list[KernelChoices]) -> None:
+    install_provider(None)
+    with use_choices(None):
+        assert choices() is DEFAULTS
+    assert not asked
+
+
+WATCHED = '''
+import sys
+import threading
+import torch
+import jaxtyping, torch._dynamo
+from pydantic import BaseModel
+
+class First(BaseModel):
+    """Pydantic looks for plugins at the first model."""
+
+seen = []
+PROCESS = ("subprocess.", "os.fork", "os.posix_spawn", "os.exec", "os.system", "os.spawn")
+WRITTEN = ("os.mkdir", "os.rename", "os.remove", "tempfile.")
+
+def watch(event, args):
+    if event == "open":
+        name, mode = str(args[0]), args[1] or "r"
+        touched = not name.endswith((".py", ".pyc", ".so", ".zip")) or not set(mode) <= set("rbt")
+    else:
+        touched = event.startswith((*PROCESS, *WRITTEN))
+    if touched:
+        seen.append((event, args))
+
+sys.addaudithook(watch)
+start = threading.Thread.start
+threading.Thread.start = lambda self: (seen.append(("thread", self)), start(self))
+'''
+
+PARTS = """
+import pkgutil
+from importlib import import_module
+import addnorm.nn
+for module in pkgutil.walk_packages(addnorm.nn.__path__, "addnorm.nn."):
+    import_module(module.name)
+
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Causal, Full
+from addnorm.nn.mixers import MixerConfig, build_mixer
+from addnorm.nn.moe import AnyFeedForwardConfig, build_feedforward
+from addnorm.nn.norms import NormConfig
+from addnorm.nn.positions import NoPosition
+from addnorm.parts import members
+
+x = torch.randn(2, 40, 32, requires_grad=True)
+mixers = [build_mixer(part(), 32, NoPosition(), True, 0) for part in members(MixerConfig)]
+others = [
+    *(build_feedforward(part(), 32) for part in members(AnyFeedForwardConfig)),
+    *(part().build(32) for part in members(NormConfig)),
+]
+for precision in (torch.float32, torch.bfloat16):
+    with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        for mixer in mixers:
+            y = mixer(x, Context.over(x, Causal()).restrict(mixer.pattern), None)
+            y.sum().backward()
+        for part in others:
+            y = part(x)
+            (y[0] if isinstance(y, tuple) else y).sum().backward()
+assert len(mixers) > 2 and len(others) > 5
+assert not {"addnorm.models", "addnorm.tuning"} & {*sys.modules}
+assert not seen, seen[:5]
+"""
+
+
+@pytest.mark.long
+def test_importing_and_running_bare_parts_starts_and_touches_nothing(tmp_path: Path) -> None:
+    """No thread, no process, no file but modules."""
+    run(WATCHED + PARTS, tmp_path)
+
+
+@pytest.mark.long
+def test_what_is_started_or_touched_is_seen(tmp_path: Path) -> None:
+    """The watch itself: a model measures this machine in a thread, by processes, into a file."""
+    script = """
+from addnorm.models import DecoderConfig
+
+model = DecoderConfig(d_model=16, n_layers=1).build(20)
+assert not seen, seen[:5]
+model(torch.zeros(1, 3, dtype=torch.long))
+events = {event for event, _ in seen}
+assert {"open", "thread", "subprocess.Popen", "os.mkdir"} <= events, events
+"""
+    run(WATCHED + script, tmp_path)
+    assert [*(tmp_path / "cache" / "kernels").iterdir()]
+
+
+def run(script: str, folder: Path) -> None:
+    """Run a script as a new process that nobody gave kernels."""
+    environment = {name: value for name, value in os.environ.items() if name != "ADDNORM_KERNELS"}
+    environment |= {"ADDNORM_CACHE": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

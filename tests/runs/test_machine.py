@@ -119,7 +119,7 @@ def test_a_damaged_file_is_named(text: str, run: Path) -> None:
 
 
 def test_the_table_has_every_choice_and_what_it_rests_on() -> None:
-    from addnorm.nn.calibration import Calibration
+    from addnorm.tuning.calibration import Calibration
 
     console = quiet()
     figures = {"float32 products": {"torch": 2.5, "onednn": 1.25}}

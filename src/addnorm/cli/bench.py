@@ -37,7 +37,7 @@ def bench(
     from addnorm.bench.benchmarks import named
     from addnorm.bench.run import bench as run
     from addnorm.cli.terminal import console, output
-    from addnorm.nn.calibration import calibrated
+    from addnorm.tuning.calibration import calibrated
 
     chosen = named(benchmarks)
     shown = output()

@@ -38,12 +38,12 @@ def info(
     if what is not None:
         _check_there(what)
     from addnorm.cli.terminal import output
-    from addnorm.nn.calibration import calibrated
-    from addnorm.nn.choices import given_choices
     from addnorm.runs.description import describe
     from addnorm.runs.digests import check_digests
     from addnorm.runs.machine import given_table, machine_table
     from addnorm.training.checkpoint import check_checkpoint, checkpoints_in
+    from addnorm.tuning.calibration import calibrated
+    from addnorm.tuning.provider import given_choices
 
     console = output()
     if machine:

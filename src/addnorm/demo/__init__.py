@@ -13,7 +13,6 @@ from addnorm.data.readers.dates import DatesConfig
 from addnorm.demo.words import words_looked_at
 from addnorm.errors import InputError
 from addnorm.inspect.pictures import Lettering, attention_picture, position_picture
-from addnorm.nn.choices import check_choices
 from addnorm.nn.positions import sinusoidal_encoding
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.folder import read_settings
@@ -22,6 +21,7 @@ from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.training import train_run
 from addnorm.runs.use import write
+from addnorm.tuning.provider import check_choices
 
 
 def demo(to: str, out: Path, console: Console) -> float:

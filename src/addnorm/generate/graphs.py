@@ -21,15 +21,11 @@ from addnorm.atomic import atomic_file
 from addnorm.compiler import compile_ahead, target
 from addnorm.errors import InputError
 from addnorm.files import cache_folder
-from addnorm.generate.row_products import (
-    has_compiler,
-    packed_weight,
-    place_row_products,
-    row_product,
-)
+from addnorm.generate.row_products import place_row_products
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.choices import choices
 from addnorm.nn.linear import onednn
+from addnorm.tuning.row_products import has_compiler, packed_weight, row_product
 
 Graph = Callable[..., Tensor]
 
@@ -92,7 +88,7 @@ def product(
 
     For a single row, an elementwise product and a sum, which the compiler fuses into one loop, read
     the weights at nearly the full memory bandwidth on some processors, where torch's matrix product
-    reaches half of it (`row_products` measures which).
+    reaches half of it (`tuning.row_products` measures which).
     """
     if x.numel() == x.shape[-1]:
         y = (x[..., None, :] * weight).sum(-1)

@@ -1,159 +1,16 @@
-"""The product of a single row with a matrix in a compiled graph: by which library it is fastest.
-
-Such a product reads every weight once, so the memory's speed is the limit, and how near one comes
-to it depends on the processor: a loop of the compiler's, torch's product, or oneDNN's of a packed
-copy. It is measured where a graph is compiled first, and kept beside the graphs.
-"""
-
-import math
-import shutil
-import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import cache
-from itertools import cycle
-from statistics import median
-from typing import Literal, cast
+"""In a compiled graph, each product of a single row becomes the one that is fastest here."""
 
 import torch
-from pydantic import PositiveFloat
 from torch import Tensor, fx
-from torch.nn import functional as F
 
-from addnorm import compiler
-from addnorm.config import config
-from addnorm.nn.calibration import (
-    file_of,
-    gain,
-    involuntary_switches,
-    rounds_of,
-    running,
-    this_machine,
-    was_disturbed,
-)
-from addnorm.nn.kept import keep, read_kept
-from addnorm.nn.linear import multiplies_bfloat16, onednn
-
-RowProduct = Literal["loop", "torch", "onednn"]
-
-NOISE = 1.1
-"""How many times faster than a loop another product must be, in most rounds, to be chosen."""
+from addnorm.nn.linear import onednn
+from addnorm.tuning.row_products import RowProduct, row_product
 
 LARGE = 2**20
 """Smaller matrices stay loops, which the compiler runs together with what is around them."""
 
-ROWS = 16
-"""The number of rows that oneDNN's packed layout is made for; it works for any number."""
-
 _linear = torch.ops.aten.linear.default
 _pointwise = onednn()
-
-
-@config
-class Kept:
-    """A choice, with the median times that it rests on, in milliseconds."""
-
-    choice: RowProduct
-    milliseconds: Mapping[RowProduct, PositiveFloat]
-    disturbed: bool
-    """Whether other work took the processor meanwhile: loops stand, for an hour."""
-
-
-def row_product(dtype: torch.dtype) -> RowProduct:
-    """The fastest product of a row with a matrix of this dtype; others than these two are loops."""
-    if dtype not in (torch.float32, torch.bfloat16):
-        return "loop"
-    return _of_threads(dtype, torch.get_num_threads())
-
-
-@cache
-def _of_threads(dtype: torch.dtype, threads: int) -> RowProduct:
-    file = file_of(replace(this_machine(), threads=threads), "row", str(dtype)[6:])
-    match read_kept(file, Kept):
-        case kept, recent if _is_possible(kept) and (recent or not kept.disturbed):
-            return kept.choice
-        case _ if not has_compiler():
-            return "loop"
-        case _:
-            found = _measure(dtype)
-            keep(file, found)
-            return found.choice
-
-
-def _is_possible(kept: Kept) -> bool:
-    """Whether a choice is among what was measured, and can be made here."""
-    available = kept.choice != "onednn" or _pointwise is not None
-    return available and {"loop", kept.choice} <= kept.milliseconds.keys()
-
-
-def _measure(dtype: torch.dtype) -> Kept:
-    with warnings.catch_warnings():  # the compiler's own
-        warnings.simplefilter("ignore")
-        times, disturbed = measured(candidates(dtype))
-    return Kept(
-        choice="loop" if disturbed else choose(times),
-        milliseconds={name: 1e3 * median(seconds) for name, seconds in times.items()},  # pyright: ignore[reportArgumentType]
-        disturbed=disturbed,
-    )
-
-
-def has_compiler() -> bool:
-    """Whether there is a C++ compiler."""
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
-
-
-def choose(seconds: Mapping[str, Sequence[float]]) -> RowProduct:
-    """The fastest by rounds in turn, but a loop unless another is faster beyond the noise."""
-    gains = {name: gain(seconds["loop"], times) for name, times in seconds.items()}
-    best = max(gains, key=gains.__getitem__)
-    return cast(RowProduct, best) if gains[best] > NOISE else "loop"
-
-
-def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Each product with its own matrices in turn, together larger than a cache."""
-    n, d_out, d_in = 2**26 // (2048 * 1024 * dtype.itemsize), 2048, 1024
-    x = torch.ones(1, d_in, dtype=dtype, device="cpu")
-    matrices = [torch.ones(d_out, d_in, dtype=dtype, device="cpu") for _ in range(n)]
-    works: dict[str, Callable[[], object]] = {
-        "loop": _in_turn(compiler.compile(_loop, dynamic=False), x, matrices),
-        "torch": _in_turn(F.linear, x, matrices),
-    }
-    if _pointwise is not None and (dtype is torch.float32 or multiplies_bfloat16):
-        with suppress(RuntimeError):  # then it is no candidate
-            packed = [packed_weight(one) for one in matrices]
-            works["onednn"] = _in_turn(_packed_product, x, packed)
-    return works
-
-
-def _loop(x: Tensor, weight: Tensor) -> Tensor:
-    return (x[..., None, :] * weight).sum(-1)
-
-
-def _packed_product(x: Tensor, packed: Tensor) -> Tensor:
-    return _pointwise(x, packed, None, "none", [], "")
-
-
-def _in_turn(
-    product: Callable[[Tensor, Tensor], Tensor], x: Tensor, matrices: list[Tensor]
-) -> Callable[[], object]:
-    stream = cycle(matrices)
-    return lambda: product(x, next(stream))
-
-
-def measured(works: Mapping[str, Callable[[], object]]) -> tuple[dict[str, list[float]], bool]:
-    """The seconds of works in turn, and whether other work disturbed them."""
-    with torch.inference_mode():
-        works = running(works)  # compiled
-        start, switches = time.perf_counter(), involuntary_switches()
-        times = rounds_of(works, time.perf_counter, until=math.inf)
-        return times, was_disturbed(switches, time.perf_counter() - start)
-
-
-def packed_weight(weight: Tensor) -> Tensor:
-    """A copy of a matrix in oneDNN's packed layout."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
 
 
 def place_row_products(program: torch.export.ExportedProgram) -> None:

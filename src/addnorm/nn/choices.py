@@ -1,27 +1,23 @@
 """Which of several equivalent kernels is used, where that depends on the processor.
 
 All kernels of a choice compute the same function, up to rounding. `choices()` returns those in
-force: given by `use_choices`, read from the file that `$ADDNORM_KERNELS` names, or measured once
-for this machine (see `calibration`).
+force: given by `use_choices`, else by the installed provider, else `DEFAULTS`. Importing
+`addnorm.models` installs the provider that measures this machine (`addnorm.tuning`); `addnorm.nn`
+alone measures nothing.
 """
 
-import os
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
 from torch.autograd import forward_ad
 
-from addnorm.config import ConfigError, config, first_problem
-from addnorm.errors import InputError, nearest
-from addnorm.files import read_file
+from addnorm.config import config
 
 UNLIMITED = 2**62
-VARIABLE = "ADDNORM_KERNELS"
 
 
 @config
@@ -51,7 +47,7 @@ class KernelChoices:
 
 
 DEFAULTS = KernelChoices()
-"""What holds without a measurement: on other devices, and where a graph is built."""
+"""What holds without a provider, on other devices, and where a graph is built."""
 
 CHOICES = TypeAdapter(KernelChoices)
 
@@ -68,38 +64,56 @@ class _InThread(threading.local):
 
 
 _here = _InThread()
+_provider: Callable[[], KernelChoices] | None = None
 _of_machine: dict[int, KernelChoices] = {}
-"""What was read or measured in this process, by the number of threads."""
+"""What the provider returned in this process, by the number of threads."""
 _newest = DEFAULTS
 """The last of these, for a compiler, which does not trace the number of threads."""
-_measuring = threading.Lock()
+_asking = threading.Lock()
+
+
+def install_provider(provider: Callable[[], KernelChoices] | None) -> None:
+    """Take the choices of this machine from `provider`, called once for each number of threads.
+
+    With None, the defaults hold.
+    """
+    global _provider, _newest
+    _provider, _newest = provider, DEFAULTS
+    _of_machine.clear()
 
 
 def choices() -> KernelChoices:
-    """The choices in force; measured on first use where nobody gave any.
+    """The choices in force in this thread.
 
-    A compiler that traces a model before anything was measured gets the defaults.
+    A compiler that traces a model before a provider was asked gets the defaults.
     """
     if _here.chosen is not None:
         return _here.chosen
     if torch.compiler.is_compiling():
         return _newest
-    found = _of_machine.get(torch.get_num_threads())
-    return _first_use() if found is None else found
+    of_machine = _of_machine.get(torch.get_num_threads())
+    return _of_provider() if of_machine is None else of_machine
 
 
-def _first_use() -> KernelChoices:
+def _of_provider() -> KernelChoices:
     global _newest
+    if _provider is None:
+        return DEFAULTS
     threads = torch.get_num_threads()
-    with _measuring:
+    with _asking:
         if threads not in _of_machine:
-            _of_machine[threads] = _newest = given_choices() or _measured()
+            _of_machine[threads] = _newest = _provider()
     return _of_machine[threads]
+
+
+def given_in_thread() -> KernelChoices | None:
+    """What `use_choices` gave in this thread; None outside of it."""
+    return _here.chosen
 
 
 @contextmanager
 def use_choices(chosen: KernelChoices | None) -> Generator[None]:
-    """Use these choices within the block; with None, those of this machine.
+    """Use these choices within the block; with None, those of the provider.
 
     They hold in the thread that entered the block. Backward passes need none: on a CPU, whose
     kernels these are, they run in the thread that asked for them, by the kernels of the forward.
@@ -117,41 +131,3 @@ def transformed() -> bool:
         torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
         or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
     )
-
-
-def read_choices(file: Path) -> KernelChoices:
-    """Read choices from a JSON file. Raises `InputError` naming the file and the nearest value."""
-    try:
-        return CHOICES.validate_json(read_file(file, 2**16))
-    except OSError as error:
-        near = nearest(file.name, [one.name for one in file.parent.glob("*.json")])
-        raise InputError(f"{file}: {error.strerror}.{near}") from error
-    except ValidationError as error:
-        problem = ConfigError.about(KernelChoices, error).sentence
-        of_a_field = bool(error.errors()[0]["loc"])
-        problem = problem.removeprefix("KernelChoices: ") if of_a_field else first_problem(error)
-        raise InputError(f"{file}: {problem}") from error
-
-
-def given_choices() -> KernelChoices | None:
-    """The choices in the file that `$ADDNORM_KERNELS` names; None where it names none.
-
-    Raises `InputError` naming the variable.
-    """
-    named = os.environ.get(VARIABLE)
-    try:
-        return read_choices(Path(named)) if named else None
-    except InputError as error:
-        raise InputError(f"{VARIABLE}: {error}") from error
-
-
-def check_choices() -> None:
-    """Raise `InputError` now for a wrong `$ADDNORM_KERNELS`, where `use_choices` gave none."""
-    if _here.chosen is None:
-        given_choices()
-
-
-def _measured() -> KernelChoices:
-    from addnorm.nn.calibration import calibrated
-
-    return calibrated().choices

@@ -15,9 +15,10 @@ from rich.table import Table
 from addnorm.atomic import atomic_write
 from addnorm.config import config
 from addnorm.files import read_json
-from addnorm.nn.calibration import Calibration, Machine, this_machine
-from addnorm.nn.choices import VARIABLE, KernelChoices, choices, use_choices
+from addnorm.nn.choices import KernelChoices, choices, use_choices
 from addnorm.training.checkpoint import checkpoints_in, latest_checkpoint
+from addnorm.tuning.calibration import Calibration, Machine, this_machine
+from addnorm.tuning.provider import VARIABLE
 
 FILE = "machine.json"
 EARLIER = KernelChoices(product="onednn")

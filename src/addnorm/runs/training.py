@@ -17,7 +17,6 @@ from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.errors import InputError
 from addnorm.models import Model
-from addnorm.nn.choices import check_choices
 from addnorm.runs.adapted import (
     check_beside,
     goes_by_name,
@@ -68,6 +67,7 @@ from addnorm.training.patience import patiently
 from addnorm.training.precision import autocast, resolve_device
 from addnorm.training.progress import ProgressBar
 from addnorm.training.trainer import Validation
+from addnorm.tuning.provider import check_choices
 
 
 class Prepared:

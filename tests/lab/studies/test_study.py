@@ -66,8 +66,7 @@ def test_kernels_are_those_for_the_threads_of_a_cell(
         return KernelChoices(few_queries=torch.get_num_threads())
 
     monkeypatch.setattr("addnorm.nn.choices._of_machine", {})
-    monkeypatch.setattr("addnorm.nn.choices.given_choices", lambda: None)
-    monkeypatch.setattr("addnorm.nn.choices._measured", measured)
+    monkeypatch.setattr("addnorm.nn.choices._provider", measured)
     before = torch.get_num_threads()
     vary, options = {"model.norm": ["layernorm", "rmsnorm"]}, StudyOptions(threads=before + 1)
     study = study_of(recipe_file(tmp_path), tmp_path / "study", vary, options)

@@ -20,10 +20,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.config import config
+from addnorm.nn.attention.kernels import dot_product_attention, plain_products
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
-from addnorm.nn.kept import keep, kept_file, read_kept
-from addnorm.nn.pages import NoAnswerError, allocating
+from addnorm.nn.linear import linear, multiplies_bfloat16, onednn
+from addnorm.nn.masks import Causal, Full
 from addnorm.processor import processor
+from addnorm.tuning.cache import keep, kept_file, read_kept
+from addnorm.tuning.pages import NoAnswerError, allocating
 
 Clock = Callable[[], float]
 Work = Callable[[], object]
@@ -171,8 +174,6 @@ def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration
 
 
 def _chosen(fastest: Fastest) -> KernelChoices:
-    from addnorm.nn.linear import multiplies_bfloat16
-
     return KernelChoices(
         product="onednn" if fastest("float32 products", products()) == "onednn" else "torch",
         few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, QUERIES),
@@ -289,8 +290,6 @@ def _plain_state() -> AbstractContextManager[object]:
 
 def products() -> dict[str, Work]:
     """Forward and backward through float32 linear layers, small and larger ones."""
-    from addnorm.nn.linear import linear, onednn
-
     layers = [
         (_random(rows, d_in), _random(d_out, d_in), times)
         for rows, d_in, d_out, times in ((768, 128, 512, 2), (256, 384, 1536, 1))
@@ -308,8 +307,6 @@ def products() -> dict[str, Work]:
 
 def biases() -> dict[str, Work]:
     """Forward through a bfloat16 linear layer whose output is larger than a cache."""
-    from addnorm.nn.linear import linear
-
     sizes = ((2048, 384), (1536, 384), (1536,))
     x, weight, bias = (_random(*size, dtype=torch.bfloat16).detach() for size in sizes)
 
@@ -321,9 +318,6 @@ def biases() -> dict[str, Work]:
 
 def few_queries(n: int) -> dict[str, Work]:
     """Float32 attention of `n` queries to 256 keys, as in decoding."""
-    from addnorm.nn.attention.kernels import dot_product_attention
-    from addnorm.nn.masks import Full
-
     q, k, v = (_random(8, 8, size, 64).detach() for size in (n, 256, 256))
 
     def step() -> None:
@@ -336,9 +330,6 @@ def few_queries(n: int) -> dict[str, Work]:
 
 def short_keys(n: int) -> dict[str, Work]:
     """Training attention over `n` tokens in bfloat16."""
-    from addnorm.nn.attention.kernels import dot_product_attention
-    from addnorm.nn.masks import Causal
-
     q, k, v = (_random(1024 // n, 2, n, 64, dtype=torch.bfloat16) for _ in range(3))
 
     def step() -> None:
@@ -351,9 +342,6 @@ def short_keys(n: int) -> dict[str, Work]:
 
 def many_scores() -> dict[str, Work]:
     """Training attention in bfloat16 by plain products, whole or in blocks."""
-    from addnorm.nn.attention.kernels import plain_products
-    from addnorm.nn.masks import Causal
-
     q, k, v = (_random(1, 3, 1024, 16, dtype=torch.bfloat16) for _ in range(3))
 
     def step() -> None:

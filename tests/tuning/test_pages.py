@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from addnorm import memory
-from addnorm.nn import pages
-from addnorm.nn.pages import NoAnswerError, allocating
+from addnorm.tuning import pages
+from addnorm.tuning.pages import NoAnswerError, allocating
 
 of_glibc = pytest.mark.skipif(not memory.pages_can_be_kept(), reason="no mallopt here")
 

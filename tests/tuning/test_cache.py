@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.nn import kept
-from addnorm.nn.calibration import Machine
-from addnorm.nn.kept import HOUR, keep, kept_file, read_kept
+from addnorm.tuning import cache
+from addnorm.tuning.cache import HOUR, keep, kept_file, read_kept
+from addnorm.tuning.calibration import Machine
 
 HERE = Machine(processor="a 486", threads=1, torch="2", addnorm="1")
 
@@ -55,7 +55,7 @@ def test_where_there_is_no_place_nothing_is_kept(
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(kept, "cache_folder", no_home)
+    monkeypatch.setattr(cache, "cache_folder", no_home)
     assert kept_file("a 486") is None
     keep(None, HERE)
     assert read_kept(None, Machine) is None

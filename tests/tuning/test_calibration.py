@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from addnorm.memory import pages_can_be_kept
-from addnorm.nn import calibration
-from addnorm.nn.calibration import (
+from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
+from addnorm.nn.linear import multiplies_bfloat16
+from addnorm.tuning import calibration
+from addnorm.tuning.calibration import (
     calibrate,
     calibrated,
     rounds_of,
     this_machine,
 )
-from addnorm.nn.choices import DEFAULTS, UNLIMITED, KernelChoices, choices, use_choices
-from addnorm.nn.linear import multiplies_bfloat16
 
 Cost = Callable[[KernelChoices], float]
 
@@ -79,7 +79,7 @@ def test_each_choice_can_fall_either_way(name: str, side: int, clock_of: Any) ->
 def test_where_bfloat16_is_emulated_nothing_of_it_is_measured(
     clock_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("addnorm.nn.linear.multiplies_bfloat16", False)
+    monkeypatch.setattr("addnorm.tuning.calibration.multiplies_bfloat16", False)
     found = calibrate(this_machine(), clock_of(SIDES["product"][1]))
     assert found.choices == KernelChoices(
         product="onednn", few_queries=0, short_keys=0, keep_pages=not pages_can_be_kept()
@@ -247,7 +247,7 @@ def test_without_a_home_nothing_is_kept(
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr("addnorm.nn.kept.cache_folder", no_home)
+    monkeypatch.setattr("addnorm.tuning.cache.cache_folder", no_home)
     assert calibrated() == calibrated()
     assert len(counted) == 2
 
@@ -326,10 +326,3 @@ def test_the_callers_modes_are_not_measured(
     assert not saved
     assert not counter.get_total_flops()
     assert all(ms > 0.01 for times in found.figures.values() for ms in times.values())
-
-
-def test_a_compiler_that_comes_first_gets_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    monkeypatch.setattr("addnorm.nn.choices._newest", DEFAULTS)
-    with use_choices(None):
-        assert choices() is DEFAULTS

@@ -1,0 +1,1 @@
+"""Tuning: measure which kernels are fastest on this machine, and remember it."""
