@@ -56,6 +56,7 @@ WIDER = {
         *MODELS,
     ),
     "nn": ("tests/test_parts.py", *MODELS),
+    "tuning": ("tests/runs/test_machine.py",),
     "generate": ("tests/generate",),
     "quantize": ("tests/runs/test_use.py",),
     "training": ("tests/training/test_trainer.py", "tests/training/test_validation.py"),
