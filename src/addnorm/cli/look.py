@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.messages import told
+from addnorm.cli.main import with_options
 from addnorm.cli.plot import check_picture
 from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
@@ -86,7 +86,7 @@ def look(
 
     overview(seen, out)
     for line in (*seen.notes, str(out)):
-        console.out(told(line, "look"), highlight=False)
+        console.out(with_options(line, "look"), highlight=False)
 
 
 def _numbers(option: str, given: str | None) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from addnorm import __version__
 from addnorm.cli.arguments import check_number
-from addnorm.cli.messages import message_of
+from addnorm.cli.messages import in_options, message_of
 from addnorm.errors import InputError, Interrupted, NonFiniteError, NotFollowed, Shortened, choices
 
 app = App(
@@ -124,6 +124,11 @@ def status(words: Sequence[str]) -> int:
         return failed(error, 130)
     except KeyboardInterrupt:
         return 130
+
+
+def with_options(message: str, command: str) -> str:
+    """A message of the library that a command prints, with its options in place of arguments."""
+    return in_options(message, app, [command])
 
 
 def _place(error: OSError) -> str:

@@ -40,13 +40,6 @@ def message_of(error: Exception, app: App, words: Sequence[str]) -> str:
             return str(error)
 
 
-def told(message: str, command: str) -> str:
-    """A message of the library that a command prints, with its options in place of arguments."""
-    from addnorm.cli.main import app
-
-    return in_options(message, app, [command])
-
-
 def in_options(message: str, app: App, words: Sequence[str]) -> str:
     """A message of the library with the command's options in place of its arguments."""
     if NAME.search(message) is None:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.messages import told
+from addnorm.cli.main import with_options
 from addnorm.files import check_model_folder
 
 if TYPE_CHECKING:
@@ -121,4 +121,6 @@ def _print(report: "PruneReport", split: str) -> None:
         console.print(f"scores of the {split} split:")
     console.print(table)
     if report.unmeasured is not None:
-        console.print(f"nothing was scored: {told(report.unmeasured, 'prune')}", soft_wrap=True)
+        console.print(
+            f"nothing was scored: {with_options(report.unmeasured, 'prune')}", soft_wrap=True
+        )

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.messages import told
+from addnorm.cli.main import with_options
 from addnorm.cli.plot import check_picture
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder
@@ -249,7 +249,7 @@ def _print(report: "QuantizationReport", split: str) -> None:
         console.print(f"kept as before: {', '.join(report.kept)}", soft_wrap=True)
     _print_left(report, console)
     if report.unmeasured is not None:
-        console.print(f"no scores: {told(report.unmeasured, 'quantize')}", soft_wrap=True)
+        console.print(f"no scores: {with_options(report.unmeasured, 'quantize')}", soft_wrap=True)
     if split:
         console.print(f"scores of the {split} split:")
     narrowest = Measurement.get(console, console.options.update(max_width=1000), table).minimum

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.messages import told
+from addnorm.cli.main import with_options
 from addnorm.files import check_model_folder
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ def _print(swapped: "SwapReport", split: str) -> None:
     lines += [] if transfer.changed else ["the same function as before"]
     console.print("\n".join(["", *lines, ""]), soft_wrap=True)
     if swapped.unmeasured is not None:
-        console.print(f"nothing was measured: {told(swapped.unmeasured, 'swap')}", soft_wrap=True)
+        console.print(
+            f"nothing was measured: {with_options(swapped.unmeasured, 'swap')}", soft_wrap=True
+        )
     else:
         console.print(f"scores of the {split} split:")
         console.print(_figures(swapped))
