@@ -60,6 +60,9 @@ MOVED: Mapping[str, str] = {
     "addnorm.data.tokenizers": "addnorm.data.tokenizing.tokenizers",
     "addnorm.data.windows": "addnorm.data.batches.windows",
     "addnorm.data.word_splitting": "addnorm.data.tokenizing.word_splitting",
+    "addnorm.nn.calibration": "addnorm.tuning.calibration",
+    "addnorm.nn.kept": "addnorm.tuning.cache",
+    "addnorm.nn.pages": "addnorm.tuning.pages",
     "addnorm.train": "addnorm.training",
 }
 """The new path of each module, or of a package with everything in it; of a split module, both."""
