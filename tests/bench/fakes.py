@@ -6,9 +6,8 @@ import time
 from itertools import count
 from pathlib import Path
 
-from addnorm.bench.benchmark import Benchmark, implementation
-from addnorm.bench.implementation import Implementation, Round, Run
-from addnorm.bench.targets import Beside, Goal, Limit
+from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit
+from addnorm.bench.implementation import Implementation, Round, Run, implementation
 
 
 def steady(folder: Path, *, seconds: float = 1.0) -> Run:

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from addnorm.bench import NAMES, prepared
-from addnorm.bench.benchmark import Benchmark
+from addnorm.bench.benchmark import Benchmark, Beside
 from addnorm.bench.benchmarks import BENCHMARKS, named
 from addnorm.bench.decoding import DecodingSizes
 from addnorm.bench.implementation import Implementation, Worker
 from addnorm.bench.sizes import TINY, DecoderSizes, TranslatorSizes
-from addnorm.bench.targets import Beside
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small

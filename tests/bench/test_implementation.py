@@ -1,6 +1,7 @@
 """Worker processes answer round by round, and every kind of failure is reported."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -18,6 +19,7 @@ from addnorm.bench.implementation import (
     held_mib,
     one_line,
     peak_mib,
+    started,
     timed,
 )
 
@@ -74,3 +76,16 @@ def test_steps_repeat_until_the_time_is_up() -> None:
 def test_facts_of_this_process() -> None:
     assert 1 < held_mib() <= peak_mib() + 1
     assert one_line(KeyError()) == "KeyError"
+
+
+def test_a_round_is_a_process(tmp_path: Path) -> None:
+    done = started(tmp_path, statement=f"open({str(tmp_path / 'ran')!r}, 'w')")()
+    assert (tmp_path / "ran").exists()
+    assert done.units == 1
+    assert 0 < done.seconds < 60
+    assert done.details["peak_mib"] > 1
+
+
+def test_one_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        started(tmp_path, statement="raise SystemExit(3)")()

@@ -6,8 +6,7 @@ import pytest
 from tests.bench import fakes
 
 from addnorm.bench import run
-from addnorm.bench.benchmark import implementation
-from addnorm.bench.implementation import Cost
+from addnorm.bench.implementation import Cost, implementation
 from addnorm.bench.rounds import Spread
 from addnorm.bench.run import bench, facts, installed
 from addnorm.errors import InputError

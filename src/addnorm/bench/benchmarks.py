@@ -1,16 +1,50 @@
-"""The list of benchmarks."""
+"""The list of benchmarks, and the one of start-up."""
 
 from collections.abc import Sequence
 
-from addnorm.bench import check_names, long_context, start_up
-from addnorm.bench.benchmark import Benchmark
+from addnorm.bench import check_names, long_context, ours, prepared
+from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit
 from addnorm.bench.generation_benchmarks import alone, decode, together, translations
+from addnorm.bench.implementation import implementation, started
 from addnorm.bench.training_benchmarks import (
     train_characters,
     train_decoder,
     train_translator_base,
     train_translator_tiny,
 )
+
+TORCH, OURS, WHOLE = "import torch", "import addnorm", "import addnorm.train and addnorm.generate"
+FIRST = "first token, compiled before"
+
+
+def start_up() -> Benchmark:
+    """New processes, one after the other."""
+    statements = {
+        TORCH: "import torch",
+        OURS: "import addnorm",
+        WHOLE: "import addnorm, addnorm.training.trainer, addnorm.generate",
+    }
+    no_slower = Goal(must=1.10, at_most=True)
+    return Benchmark(
+        name="start-up",
+        description="fresh processes: what an import takes beside torch's own, and a first token",
+        unit="ms",
+        figure="ms",
+        prepare=prepared.gpt2,
+        implementations=(
+            *(
+                implementation(name, started, statement=statement)
+                for name, statement in statements.items()
+            ),
+            implementation(FIRST, ours.first_token),
+        ),
+        targets=(
+            Beside(ours=(OURS,), peers=(TORCH,), figure="ms", goal=no_slower),
+            Beside(ours=(WHOLE,), peers=(TORCH,), figure="ms", goal=no_slower),
+            Limit(ours=(FIRST,), figure="ms", goal=Goal(must=3000.0, at_most=True)),
+        ),
+    )
+
 
 BENCHMARKS = (
     train_characters(),
@@ -22,7 +56,7 @@ BENCHMARKS = (
     decode("decode-batch", 16, together),
     translations(),
     long_context.benchmark(),
-    start_up.benchmark(),
+    start_up(),
 )
 """All benchmarks."""
 

@@ -5,12 +5,11 @@ from functools import partial
 from typing import Any
 
 from addnorm.bench import ours, prepared
-from addnorm.bench.benchmark import Benchmark, implementation
+from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit, Target
 from addnorm.bench.decoding import BYTES, SHORT, DecodingSizes, Precision
-from addnorm.bench.implementation import Implementation, Run
+from addnorm.bench.implementation import Implementation, Run, implementation
 from addnorm.bench.peers import ctranslate2, hf, llama_cpp
 from addnorm.bench.sizes import BASE
-from addnorm.bench.targets import Beside, Goal, Limit, Target
 
 DECODERS: tuple[tuple[str, Callable[..., Run], tuple[str, ...], tuple[Precision, ...]], ...] = (
     ("ours", ours.decode, (), ("float32", "bfloat16", "int8")),

@@ -3,16 +3,19 @@
 import ctypes
 import importlib.util
 import os
+import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from addnorm.compiler import separate_caches
 
@@ -59,6 +62,19 @@ class Implementation:
     def missing(self) -> str:
         """The required packages that are not installed."""
         return ", ".join(name for name in self.needs if importlib.util.find_spec(name) is None)
+
+
+def implementation(
+    name: str,
+    build: Callable[..., Run],
+    *needs: str,
+    cost: Cost | None = None,
+    warm_up: bool = True,
+    **options: Any,
+) -> Implementation:
+    """An implementation that is built by `build` with these options."""
+    built = partial(build, **options)
+    return Implementation(name=name, build=built, needs=needs, cost=cost, warm_up=warm_up)
 
 
 class Failed(Exception):
@@ -169,10 +185,8 @@ def _status(name: str) -> float:
     return next((int(x.split()[1]) / 1024 for x in lines if x.startswith(f"{name}:")), 0.0)
 
 
-def _maxrss() -> float:
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _maxrss(whose: int = resource.RUSAGE_SELF) -> float:
+    most = resource.getrusage(whose).ru_maxrss
     return most / 2**20 if sys.platform == "darwin" else most / 1024
 
 
@@ -190,5 +204,21 @@ def timed(
             step()
             times, passed = times + 1, time.perf_counter() - start
         return Round(passed, times * units)
+
+    return run
+
+
+def started(_: Path, *, statement: str) -> Run:
+    """Rounds that each run a statement in a new Python process.
+
+    This file imports no torch, because the peak memory of a new process includes its parent's.
+    """
+    command = [sys.executable, "-c", statement]
+
+    def run() -> Round:
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        seconds = time.perf_counter() - start
+        return Round(seconds, 1, {"peak_mib": _maxrss(resource.RUSAGE_CHILDREN)})
 
     return run

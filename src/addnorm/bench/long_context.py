@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 
-from addnorm.bench.benchmark import Benchmark, implementation
+from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit, Target
 from addnorm.bench.decoding import GPT2_VOCABULARY
-from addnorm.bench.implementation import Round, Run, held_mib
+from addnorm.bench.implementation import Round, Run, held_mib, implementation
 from addnorm.bench.sizes import random_tokens
-from addnorm.bench.targets import Beside, Goal, Limit, Target
 from addnorm.generate import Continuation
 from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small

@@ -9,8 +9,7 @@ import torch
 import addnorm
 from addnorm.bench.decoding import DecodingSizes, decoding
 from addnorm.bench.decoding import Precision as DecodingPrecision
-from addnorm.bench.fresh import started
-from addnorm.bench.implementation import Run, timed
+from addnorm.bench.implementation import Run, started, timed
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.bench.training import Precision
 from addnorm.data.batches.buckets import Batch
@@ -98,7 +97,7 @@ def translations(
 def first_token(folder: Path) -> Run:
     """Time to first token of a compiled decoder in a new process, with a warm graph cache.
 
-    Each round is a new process (see `fresh.started`).
+    Each round is a new process (see `started`).
     """
     return started(folder, statement=FIRST_TOKEN.format(folder=str(folder / "hf")))
 

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from addnorm.bench.benchmark import TargetResult
 from addnorm.bench.rounds import Outcome, Spread
 from addnorm.bench.run import Result, facts
-from addnorm.bench.targets import TargetResult
 from addnorm.processor import file_name, processor
 
 CEILINGS = {"f32": "f32 product", "bf16": "bf16 product", "int8": "int8 product", "read": "read"}

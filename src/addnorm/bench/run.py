@@ -10,11 +10,10 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from addnorm.bench.benchmark import Benchmark
+from addnorm.bench.benchmark import Benchmark, TargetResult
 from addnorm.bench.ceiling import MACHINE
 from addnorm.bench.implementation import Failed, Implementation, Worker
 from addnorm.bench.rounds import Outcome, alternate
-from addnorm.bench.targets import TargetResult
 from addnorm.errors import InputError
 from addnorm.processor import cores, processor
 

@@ -3,11 +3,10 @@
 from typing import Any
 
 from addnorm.bench import ours
-from addnorm.bench.benchmark import Benchmark, implementation
-from addnorm.bench.implementation import Cost, Implementation
-from addnorm.bench.peers import hf, joeynmt, litgpt, plain, torch_nn, x_transformers
+from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit, Target
+from addnorm.bench.implementation import Cost, Implementation, implementation
+from addnorm.bench.peers import hf, joeynmt, litgpt, plain, x_transformers
 from addnorm.bench.sizes import BASE, CHARACTERS, DECODER, TINY
-from addnorm.bench.targets import Beside, Goal, Limit, Target
 from addnorm.bench.training import Precision
 
 
@@ -74,7 +73,7 @@ def train_translator_tiny() -> Benchmark:
         implementation("ours, compiled", ours.train_translator, compile=True, **its),
         implementation("plain torch", plain.train_translator, **its),
         implementation("Marian of transformers", hf.train_translator, "transformers", **its),
-        implementation("nn.Transformer", torch_nn.train_translator, **its),
+        implementation("nn.Transformer", plain.train_torch_transformer, **its),
         implementation("joeynmt", joeynmt.train_translator, "joeynmt", **its),
     )
     return Benchmark(
@@ -96,7 +95,7 @@ def train_translator_base() -> Benchmark:
         implementation("ours", ours.train_translator, **its),
         implementation("ours, compiled", ours.train_translator, **compiled),
         implementation("plain torch", plain.train_translator, **its),
-        implementation("nn.Transformer, compiled", torch_nn.train_translator, **compiled),
+        implementation("nn.Transformer, compiled", plain.train_torch_transformer, **compiled),
         implementation(
             "Marian of transformers, float32", hf.train_translator, "transformers", **in_f32
         ),
@@ -115,5 +114,5 @@ OURS = ("ours", "ours, compiled")
 
 def beside_the_best(implementations: tuple[Implementation, ...], goal: Goal) -> Target:
     """A target for the ratio of the faster of ours to the fastest of all others."""
-    peers = tuple(one.name for one in implementations if one.name not in OURS)
+    peers = tuple(peer.name for peer in implementations if peer.name not in OURS)
     return Beside(ours=OURS, peers=peers, goal=goal)

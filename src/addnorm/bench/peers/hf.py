@@ -2,7 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -10,13 +10,11 @@ from addnorm.bench.decoding import DecodingSizes, decoding
 from addnorm.bench.decoding import Precision as DecodingPrecision
 from addnorm.bench.implementation import Run, timed
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
-from addnorm.bench.training import Precision, training
+from addnorm.bench.training import TrainingOptions, training
 from addnorm.processor import cores
 
 
-def train_decoder(
-    _: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
-) -> Run:
+def train_decoder(_: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOptions]) -> Run:
     """Training GPT-2, with the model's own loss."""
     transformers: Any = import_module("transformers")
     config = transformers.GPT2Config(
@@ -35,28 +33,19 @@ def train_decoder(
     )
     model = transformers.GPT2LMHeadModel(config)
     return training(
-        model,
-        lambda tokens, _: model(input_ids=tokens, labels=tokens).loss,
-        sizes.batches(),
-        sizes.tokens,
-        precision=precision,
-        compile=compile,
+        model, sizes, lambda tokens, _: model(input_ids=tokens, labels=tokens).loss, **options
     )
 
 
-def train_translator(
-    _: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
-) -> Run:
+def train_translator(_: Path, *, sizes: TranslatorSizes, **options: Unpack[TrainingOptions]) -> Run:
     """Training Marian, with the model's own loss."""
     transformers: Any = import_module("transformers")
     model = transformers.MarianMTModel(transformers.MarianConfig(**_marian(sizes)))
     return training(
         model,
+        sizes,
         lambda x, y, z: model(input_ids=x, decoder_input_ids=y, labels=z).loss,
-        sizes.batches(),
-        sizes.tokens,
-        precision=precision,
-        compile=compile,
+        **options,
     )
 
 
@@ -98,8 +87,8 @@ def translate(
 def _opened(kind: str, folder: Path, precision: DecodingPrecision) -> Any:
     torch.set_num_threads(cores())
     transformers: Any = import_module("transformers")
-    found = getattr(transformers, kind).from_pretrained(folder / "hf")
-    return found.to(getattr(torch, precision)).eval()
+    model = getattr(transformers, kind).from_pretrained(folder / "hf")
+    return model.to(getattr(torch, precision)).eval()
 
 
 def _generate(model: Any, tokens: torch.Tensor, n: int, beams: int) -> None:

@@ -3,21 +3,19 @@
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from addnorm.bench.implementation import Run
 from addnorm.bench.sizes import TranslatorSizes
-from addnorm.bench.training import Precision, training
+from addnorm.bench.training import TrainingOptions, training
 
 SPECIALS = ("<unk>", "<pad>", "<s>", "</s>")
 
 
-def train_translator(
-    _: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
-) -> Run:
+def train_translator(_: Path, *, sizes: TranslatorSizes, **options: Unpack[TrainingOptions]) -> Run:
     """Training a translator, with the model's own loss."""
     vocabulary = _vocabulary(sizes.vocab_size)
     side: dict[str, Any] = {
@@ -40,9 +38,7 @@ def train_translator(
         masks = {"src_mask": real, "trg_mask": real, "src_length": lengths}
         return model(return_type="loss", src=x, trg_input=y, trg=z, **masks)[0] / sizes.tokens
 
-    return training(
-        model, loss_of, sizes.batches(), sizes.tokens, precision=precision, compile=compile
-    )
+    return training(model, sizes, loss_of, **options)
 
 
 def _vocabulary(size: int) -> Any:

@@ -2,18 +2,14 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-from torch.nn import functional as F
+from typing import Any, Unpack
 
 from addnorm.bench.implementation import Run
 from addnorm.bench.sizes import DecoderSizes
-from addnorm.bench.training import Precision, training
+from addnorm.bench.training import TrainingOptions, training
 
 
-def train_decoder(
-    _: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
-) -> Run:
+def train_decoder(_: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOptions]) -> Run:
     """Training the closest GPT that LitGPT has: with rotary positions and an untied head."""
     library: Any = import_module("litgpt.model")
     config = import_module("litgpt.config").Config(
@@ -29,11 +25,4 @@ def train_decoder(
         parallel_residual=False,
     )
     model = library.GPT(config)
-    return training(
-        model,
-        lambda x, y: F.cross_entropy(model(x).flatten(0, 1), y.flatten()),
-        sizes.batches(),
-        sizes.tokens,
-        precision=precision,
-        compile=compile,
-    )
+    return training(model, sizes, **options)

@@ -1,15 +1,16 @@
-"""Bare torch, as people write it by hand: `nn.Linear`, `scaled_dot_product_attention`, AdamW."""
+"""Bare torch: models as people write them by hand, and PyTorch's own `nn.Transformer`."""
 
 import math
 from pathlib import Path
+from typing import Unpack
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.bench.implementation import Run
-from addnorm.bench.peers.torch_nn import sinusoids
 from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
-from addnorm.bench.training import Precision, training
+from addnorm.bench.training import TrainingOptions, training
 
 
 class SelfAttention(nn.Module):
@@ -109,57 +110,86 @@ class PostNormBlock(nn.Module):
         return self.norm3(x + self.dropout(self.down(F.relu(self.up(x)))))
 
 
-class Translator(nn.Module):
-    """The original encoder–decoder with one shared table and a tied head."""
+class Embedding(nn.Module):
+    """Scaled embeddings plus sinusoidal positions (Vaswani et al. 2017, §3.4 and §3.5)."""
 
     def __init__(self, sizes: TranslatorSizes) -> None:
         super().__init__()
         self.table = nn.Embedding(sizes.vocab_size, sizes.d_model)
         self.dropout = nn.Dropout(sizes.dropout)
+        rates = 10000.0 ** (-torch.arange(0, sizes.d_model, 2) / sizes.d_model)
+        angles = torch.arange(sizes.length)[:, None] * rates
+        self.positions: Tensor
+        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The vectors of tokens."""
+        scale = math.sqrt(self.table.embedding_dim)
+        return self.dropout(self.table(tokens) * scale + self.positions)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The tied head."""
+        return F.linear(hidden, self.table.weight)
+
+
+class Translator(nn.Module):
+    """The original encoder–decoder with one shared table and a tied head."""
+
+    def __init__(self, sizes: TranslatorSizes) -> None:
+        super().__init__()
+        self.embed = Embedding(sizes)
         layers = range(sizes.n_layers)
         self.encoder = nn.ModuleList(PostNormBlock(sizes, decoder=False) for _ in layers)
         self.decoder = nn.ModuleList(PostNormBlock(sizes, decoder=True) for _ in layers)
-        self.positions: Tensor
-        self.register_buffer("positions", sinusoids(sizes.length, sizes.d_model))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The next-token logits at each target token."""
-        memory, y = self.embedded(source), self.embedded(target)
+        memory, y = self.embed(source), self.embed(target)
         for block in self.encoder:
             memory = block(memory)
         for block in self.decoder:
             y = block(y, memory)
-        return F.linear(y, self.table.weight)
-
-    def embedded(self, tokens: Tensor) -> Tensor:
-        """Scaled embeddings plus position encodings."""
-        scale = math.sqrt(self.table.embedding_dim)
-        return self.dropout(self.table(tokens) * scale + self.positions)
+        return self.embed.logits(y)
 
 
-def train_decoder(
-    _: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
-) -> Run:
+class TorchTransformer(nn.Module):
+    """`nn.Transformer` with one shared table and a tied head."""
+
+    def __init__(self, sizes: TranslatorSizes) -> None:
+        super().__init__()
+        self.embed = Embedding(sizes)
+        self.transformer = nn.Transformer(
+            sizes.d_model,
+            sizes.n_heads,
+            sizes.n_layers,
+            sizes.n_layers,
+            sizes.d_ff,
+            sizes.dropout,
+            batch_first=True,
+        )
+        self.causal: Tensor
+        mask = nn.Transformer.generate_square_subsequent_mask(sizes.length)
+        self.register_buffer("causal", mask)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """The next-token logits at each target token."""
+        x, y = self.embed(source), self.embed(target)
+        hidden = self.transformer(x, y, tgt_mask=self.causal, tgt_is_causal=True)
+        return self.embed.logits(hidden)
+
+
+def train_decoder(_: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOptions]) -> Run:
     """Training a GPT."""
-    model = Decoder(sizes)
-
-    def loss_of(x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-
-    return training(
-        model, loss_of, sizes.batches(), sizes.tokens, precision=precision, compile=compile
-    )
+    return training(Decoder(sizes), sizes, **options)
 
 
-def train_translator(
-    _: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
-) -> Run:
+def train_translator(_: Path, *, sizes: TranslatorSizes, **options: Unpack[TrainingOptions]) -> Run:
     """Training a translator."""
-    model = Translator(sizes)
+    return training(Translator(sizes), sizes, **options)
 
-    def loss_of(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        return F.cross_entropy(model(x, y).flatten(0, 1), z.flatten())
 
-    return training(
-        model, loss_of, sizes.batches(), sizes.tokens, precision=precision, compile=compile
-    )
+def train_torch_transformer(
+    _: Path, *, sizes: TranslatorSizes, **options: Unpack[TrainingOptions]
+) -> Run:
+    """Training a translator made of `nn.Transformer`."""
+    return training(TorchTransformer(sizes), sizes, **options)

@@ -2,18 +2,14 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-from torch.nn import functional as F
+from typing import Any, Unpack
 
 from addnorm.bench.implementation import Run
 from addnorm.bench.sizes import DecoderSizes
-from addnorm.bench.training import Precision, training
+from addnorm.bench.training import TrainingOptions, training
 
 
-def train_decoder(
-    _: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
-) -> Run:
+def train_decoder(_: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOptions]) -> Run:
     """Training a GPT, with attention by torch's fused kernel (`attn_flash`)."""
     library: Any = import_module("x_transformers")
     layers = library.Decoder(
@@ -33,11 +29,4 @@ def train_decoder(
         tie_embedding=True,
         attn_layers=layers,
     )
-    return training(
-        model,
-        lambda x, y: F.cross_entropy(model(x).flatten(0, 1), y.flatten()),
-        sizes.batches(),
-        sizes.tokens,
-        precision=precision,
-        compile=compile,
-    )
+    return training(model, sizes, **options)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from addnorm.bench.benchmark import Beside, Goal, Limit
 from addnorm.bench.implementation import Round
 from addnorm.bench.rounds import Outcome, Spread
-from addnorm.bench.targets import Beside, Goal, Limit
 
 
 def outcome(name: str, *speeds: float) -> Outcome:
