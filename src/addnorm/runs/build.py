@@ -16,7 +16,8 @@ from addnorm.models.ledger import check_unchanged
 from addnorm.nn.init import without_values
 from addnorm.quantize.model import laid_out
 from addnorm.runs.digests import check_digest, write_digests
-from addnorm.runs.quantized import Quantization
+from addnorm.runs.imports import imports_of
+from addnorm.runs.quantized import Quantization, laid_out_as
 from addnorm.runs.recipe import Recipe
 from addnorm.training.average import Weights, copy_into, weights_of
 from addnorm.training.checkpoint import load_weights, save_weights
@@ -41,14 +42,20 @@ def count_parameters(
 
     Embeddings have at least `rows` rows, for a recipe whose tokenizer does not exist yet.
     """
+    return sum(one.numel() for one in _outline(recipe, tokenizers, labels, rows=rows).parameters())
+
+
+def _outline(
+    recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
+) -> Model:
+    """The model without memory for its weights; with it for custom parts that need real tensors."""
     try:
         with without_values():
-            model = _built(recipe, tokenizers, labels, rows=rows)
+            return _built(recipe, tokenizers, labels, rows=rows)
     except (RuntimeError, OverflowError, TypeError) as error:
         if "overflow" in str(error).lower():
             raise InputError(f"model: no machine can hold its size: {SMALLER}") from error
-        model = _built(recipe, tokenizers, labels, rows=rows)  # custom parts that need real tensors
-    return sum(parameter.numel() for parameter in model.parameters())
+        return _built(recipe, tokenizers, labels, rows=rows)
 
 
 SMALLER = "a smaller d_model, n_layers, max_len or vocabulary"
@@ -102,6 +109,32 @@ def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int
     return configured or known
 
 
+def load_model(
+    folder: Path,
+    recipe: Recipe,
+    tokenizers: Tokenizers | None,
+    labels: Sequence[str],
+    *,
+    dtype: torch.dtype | None = None,
+    quantization: Quantization | None = None,
+) -> Model:
+    """The model of a run folder, in evaluation mode, in `dtype` or else that of its weights.
+
+    It is built once, without memory until its weights are read; with custom parts once more, since
+    they may hold tensors that are in no file. Raises `InputError` if the model does not fit on this
+    machine, or the file does not fit the model.
+    """
+    model = _outline(recipe, tokenizers, labels)
+    check_memory(sum(one.numel() for one in model.parameters()))
+    if imports_of(recipe):
+        model = laid_out_as(_built(recipe, tokenizers, labels), quantization, folder)
+    else:
+        with without_values():
+            model = laid_out_as(model, quantization, folder)
+    stored = load_into(model, folder / WEIGHTS, dtype)
+    return model.eval() if quantization else model.to(stored).eval()
+
+
 def load_into(model: nn.Module, file: Path, dtype: torch.dtype | None = None) -> torch.dtype:
     """Load a safetensors file into `model`; return `dtype`, or else that of the stored weights.
 
@@ -115,9 +148,28 @@ def load_into(model: nn.Module, file: Path, dtype: torch.dtype | None = None) ->
     chosen = one_dtype(file, stored) if dtype is None else dtype
     if chosen == torch.float64:
         model.to(chosen)
-    with torch.no_grad():
+    if all(weight.is_meta for weight in weights_of(model).values()):
+        _fill(model, found)
+    else:
         copy_into(model, found)
     return chosen
+
+
+def _fill(model: nn.Module, weights: Weights) -> None:
+    """Give a model without values these; tied weights stay tied, and types are the model's."""
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    new = {
+        id(old): nn.Parameter(copied, old.requires_grad)
+        if isinstance(old, nn.Parameter)
+        else copied
+        for name, weight in weights.items()
+        for old in [named[name]]
+        for copied in [weight.to(old.dtype, copy=True)]
+    }
+    for module in model.modules():
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for name, old in own:
+            setattr(module, name, new[id(old)])
 
 
 def _stored_dtypes(model: nn.Module, found: Weights, file: Path) -> dict[str, torch.dtype]:

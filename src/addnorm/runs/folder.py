@@ -86,9 +86,20 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
     atomic_write(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
 
 
+def stored_recipe(folder: Path) -> dict[str, Any] | None:
+    """The content of `config.json` in a folder of ours with a whole model; None for any other.
+
+    Raises `InputError` if it is damaged.
+    """
+    file = folder / "config.json"
+    if not (file.is_file() and (folder / "model.safetensors").is_file()):
+        return None
+    tree = read_json(file)
+    return tree if isinstance(tree, dict) and "recipe" in tree else None
+
+
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
     """Read what `write_settings` wrote. Raises `InputError` for missing or invalid files."""
-    file = folder / "config.json"
     if is_hf_folder(folder):
         return _foreign_settings(folder, overrides or {})
     if is_adapter(folder) and not is_run_folder(folder):
@@ -100,10 +111,16 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
             )
         check_model_folder(folder)
         raise InputError(f"{folder}: not a run folder: no config.json")
-    match read_json(file):
-        case {"format": version, "recipe": dict(stored), **facts} if version == FORMAT:
-            check_imports(folder, stored, facts.get("imports"))
-            tree = with_current_names(stored)
+    return settings_of(folder, read_json(folder / "config.json"), overrides)
+
+
+def settings_of(folder: Path, stored: Any, overrides: Mapping[str, str] | None = None) -> Saved:
+    """The settings of a run whose `config.json` holds `stored`; errors as of `read_settings`."""
+    file = folder / "config.json"
+    match stored:
+        case {"format": version, "recipe": dict(written), **facts} if version == FORMAT:
+            check_imports(folder, written, facts.get("imports"))
+            tree = with_current_names(written)
             _choose_batching(tree, overrides or {})
             for name, value in (overrides or {}).items():
                 set_field(tree, name, value)
@@ -112,7 +129,6 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
                 f"{file}: not a run of this version of AddNorm (format {FORMAT}), "
                 "and no model_type names a model of Hugging Face's"
             )
-
     recipe = check_recipe(tree, _place(file, overrides or {}))
     there = any(folder.glob("*tokenizer.json"))
     tokenizers = Tokenizers.load(folder) if there or _reads_text(recipe) else None

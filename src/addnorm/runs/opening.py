@@ -17,10 +17,10 @@ from addnorm.runs.adapted import (
     start_of,
     without_adapter,
 )
-from addnorm.runs.build import WEIGHTS, build_model, load_into
-from addnorm.runs.folder import Saved, read_settings
+from addnorm.runs.build import build_model, load_model
+from addnorm.runs.folder import Saved, read_settings, settings_of, stored_recipe
 from addnorm.runs.named_rows import take_weights
-from addnorm.runs.quantized import check_float, laid_out_as, read_quantization
+from addnorm.runs.quantized import check_float, read_quantization
 from addnorm.runs.resuming import resume_command
 from addnorm.runs.scaling import read_scaling
 from addnorm.runs.trained_model import TrainedModel
@@ -38,27 +38,40 @@ def open_model(
     pickled: bool = False,
 ) -> TrainedModel:
     """Load a finished run (see `Run.open`)."""
+    stored = stored_recipe(folder)
+    if stored is None:
+        return _opened_otherwise(folder, overrides, device=device, dtype=dtype, pickled=pickled)
+    saved = settings_of(folder, stored, overrides)
+    quantization = read_quantization(folder)
+    model = load_model(folder, *saved, dtype=dtype, quantization=quantization)
+    opened = TrainedModel(
+        folder,
+        *saved,
+        model.to(device),
+        quantization=quantization,
+        scaling=read_scaling(folder, saved.recipe),
+        variables=read_variables(folder),
+    )
+    return opened if dtype is None else opened.to(dtype=dtype)
+
+
+def _opened_otherwise(
+    folder: Path,
+    overrides: Mapping[str, str] | None,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    pickled: bool,
+) -> TrainedModel:
+    """Load an adapter with its base, or a Hugging Face folder; there is no other."""
     saved = read_settings(folder, overrides)
     if is_adapter(folder):
         return _with_adapter(folder, saved, pickled=pickled).to(device, dtype)
     if is_hf_folder(folder):
         model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
         return TrainedModel(folder, *saved, model.to(device))
-    if not (folder / WEIGHTS).is_file():
-        command = resume_command(folder, saved.recipe)
-        raise InputError(f"{folder}: training has not finished: go on with `{command}`")
-    quantization = read_quantization(folder)
-    model = laid_out_as(build_model(*saved), quantization, folder)
-    stored = load_into(model, folder / WEIGHTS, dtype)
-    run = TrainedModel(
-        folder,
-        *saved,
-        model.to(device).eval(),
-        quantization=quantization,
-        scaling=read_scaling(folder, saved.recipe),
-        variables=read_variables(folder),
-    )
-    return run if quantization and not dtype else run.to(dtype=stored)
+    command = resume_command(folder, saved.recipe)
+    raise InputError(f"{folder}: training has not finished: go on with `{command}`")
 
 
 def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> TrainedModel:

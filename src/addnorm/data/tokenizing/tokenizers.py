@@ -234,9 +234,10 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Read what `save` wrote; raise `InputError` where it is missing, damaged or another's."""
-        if (table := _own_table(path)) is not None:
+        text = _read(path)
+        if (table := _own_table(text)) is not None:
             return _load_own(path, table)
-        inner = read_inner(path)
+        inner = _parsed(text, path)
         ids = path.with_suffix(".ids.json")
         if ids.exists():
             facts = asdict(read_json(ids, TypeAdapter(ForeignIds)))
@@ -277,16 +278,26 @@ MOST_ADDED = 50_000
 
 def read_inner(path: Path) -> tokenizers.Tokenizer:
     """Read a `tokenizer.json`; raise `InputError` where it is missing or damaged."""
+    return _parsed(_read(path), path)
+
+
+def _read(path: Path) -> str:
     try:
-        text = read_file(path).decode()
-        n = text.count('"single_word"')
-        if n <= MOST_ADDED:
-            json.loads(text)
-    except InputError:
-        raise
+        return read_file(path).decode()
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not a tokenizer: {error}") from error
+
+
+def _parsed(text: str, path: Path) -> tokenizers.Tokenizer:
+    n = text.count('"single_word"')
+    try:
+        if n <= MOST_ADDED:
+            json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a tokenizer: {error}") from error
     if n > MOST_ADDED:  # each takes the library milliseconds
         raise InputError(f"{path}: {n:,} added tokens: at most {MOST_ADDED:,} are read")
@@ -302,13 +313,12 @@ OWN, LOWERCASE = "own_tokenizer", "lowercase"
 """The keys in the `tokenizer.json` of a custom tokenizer: its configuration, and lower case."""
 
 
-def _own_table(path: Path) -> Any:
-    """What the file has of a custom tokenizer; None if it is another's."""
+def _own_table(text: str) -> Any:
+    """What a `tokenizer.json` has of a custom tokenizer; None if it is another's."""
     try:
-        text = read_file(path)
-        found = json.loads(text) if OWN.encode() in text[:100] else None
-    except (OSError, ValueError, RecursionError):
-        return None  # `read_inner` says what is wrong
+        found = json.loads(text) if OWN in text[:100] else None
+    except (ValueError, RecursionError):
+        return None  # `_parsed` says what is wrong
     return found if isinstance(found, dict) and OWN in found else None
 
 
