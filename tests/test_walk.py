@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ sys.addaudithook(note_opened)
 
 
 @contextmanager
-def opened() -> Iterator[list[str]]:
+def opened() -> Generator[list[str]]:
     names: list[str] = []
     LISTENING.append(names)
     try:
@@ -52,7 +52,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[DecoderModel]:
 def test_generate_opens_each_file_once_and_builds_the_model_once(
     run_of: Callable[[str], Path], built: list[DecoderModel]
 ) -> None:
-    folder = run_of("language")
+    folder = run_of("language")  # which trains it, where no test has
+    built.clear()
     with opened() as names:
         assert status(["generate", str(folder), "--prompt", "To be", "--max-new-tokens", "3"]) == 0
     inside = Counter(Path(name).name for name in names if Path(name).parent == folder)
