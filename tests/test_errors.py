@@ -1,10 +1,17 @@
 """Error messages suggest the nearest valid name, or none."""
 
+import sys
 from typing import TypedDict, Unpack
 
 import pytest
 
-from addnorm.errors import InputError, Interrupted, known_keywords, nearest
+from addnorm.errors import InputError, Interrupted, known_keywords, nearest, optional
+
+
+def test_an_optional_package_is_imported_or_named_with_its_extra() -> None:
+    assert optional("json.decoder", "x", "this") is sys.modules["json.decoder"]
+    with pytest.raises(InputError, match=r"^this needs an .*: pip install 'addnorm\[x\]'$"):
+        optional("no_such_package", "x", "this")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import wraps
+from importlib import import_module
 from operator import index
 from typing import Any, ParamSpec, SupportsIndex, TypeVar, get_args
 
@@ -52,6 +53,19 @@ class Interrupted(Exception):
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[int, int]]:
         """Be the same in another process, where the message alone would make no error."""
         return Interrupted, (self.step, self.saved)
+
+
+def optional(module: str, extra: str, what: str) -> Any:
+    """Import a module that is no core dependency.
+
+    Raises `InputError` if it is not installed: `what` needs the packages of an extra.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"{what} needs an extra package: pip install 'addnorm[{extra}]'"
+        ) from error
 
 
 _FUNCTIONS = """

@@ -48,6 +48,17 @@ def stack(config: TransformerConfig, *, cross: bool) -> Stack:
     )
 
 
+def test_a_block_has_each_of_its_sublayers_in_their_order() -> None:
+    class Mine(Block):
+        """Inherits them."""
+
+    parts = {name: nn.Identity() for name in reversed(Block.__annotations__)}
+    assert [*dict(Mine(**parts).named_children())] == [*Block.__annotations__]
+    for wrong in (parts | {"norm": nn.Identity()}, {"attention": nn.Identity()}):
+        with pytest.raises(TypeError, match="takes attention, attention_residual, feedforward"):
+            Mine(**wrong)
+
+
 FEEDFORWARDS = [  # every expert has tokens
     replace(one, top_k=one.n_experts) if isinstance(one, MixtureOfExpertsConfig) else one
     for one in FEEDFORWARD_RECORDS

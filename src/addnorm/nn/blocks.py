@@ -27,25 +27,29 @@ class Mixer(Protocol):
         ...
 
 
-class Block(nn.Module):
+class Sublayers(nn.Module):
+    """The sublayers of a block, registered in the order in which its class names them; abstract."""
+
+    def __init__(self, **sublayers: nn.Module) -> None:
+        super().__init__()
+        kinds = (vars(kind) for kind in type(self).__mro__)
+        names = next(kind["__annotations__"] for kind in kinds if "__annotations__" in kind)
+        if sublayers.keys() != names.keys():
+            raise TypeError(f"{type(self).__name__} takes {', '.join(names)}")
+        for name in names:
+            self.add_module(name, sublayers[name])
+
+
+class Block(Sublayers):
     """Self-attention, then feed-forward, each inside its residual (Vaswani et al. 2017, §3.1).
 
     `attention` may be any other mixer.
     """
 
-    def __init__(
-        self,
-        *,
-        attention: nn.Module,
-        attention_residual: nn.Module,
-        feedforward: nn.Module,
-        feedforward_residual: nn.Module,
-    ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.attention_residual = attention_residual
-        self.feedforward = feedforward
-        self.feedforward_residual = feedforward_residual
+    attention: nn.Module
+    attention_residual: nn.Module
+    feedforward: nn.Module
+    feedforward_residual: nn.Module
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
         self_cache = None if cache is None else cache.self_cache
@@ -53,26 +57,15 @@ class Block(nn.Module):
         return self.feedforward_residual(x, self.feedforward, ctx.valid)
 
 
-class CrossBlock(nn.Module):
+class CrossBlock(Sublayers):
     """Self-attention, cross-attention, then feed-forward: the original decoder layer."""
 
-    def __init__(
-        self,
-        *,
-        attention: nn.Module,
-        attention_residual: nn.Module,
-        cross_attention: nn.Module,
-        cross_attention_residual: nn.Module,
-        feedforward: nn.Module,
-        feedforward_residual: nn.Module,
-    ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.attention_residual = attention_residual
-        self.cross_attention = cross_attention
-        self.cross_attention_residual = cross_attention_residual
-        self.feedforward = feedforward
-        self.feedforward_residual = feedforward_residual
+    attention: nn.Module
+    attention_residual: nn.Module
+    cross_attention: nn.Module
+    cross_attention_residual: nn.Module
+    feedforward: nn.Module
+    feedforward_residual: nn.Module
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
         self_cache, cross_cache = (
@@ -85,27 +78,17 @@ class CrossBlock(nn.Module):
         return self.feedforward_residual(x, self.feedforward, ctx.valid)
 
 
-class ParallelBlock(nn.Module):
+class ParallelBlock(Sublayers):
     """`x + attention(norm(x)) + feedforward(norm(x))` (GPT-J, PaLM, GPT-NeoX).
 
     `norm` is the norm that the branches share, or the identity.
     """
 
-    def __init__(
-        self,
-        *,
-        norm: nn.Module,
-        attention: nn.Module,
-        attention_residual: nn.Module,
-        feedforward: nn.Module,
-        feedforward_residual: nn.Module,
-    ) -> None:
-        super().__init__()
-        self.norm = norm
-        self.attention = attention
-        self.attention_residual = attention_residual
-        self.feedforward = feedforward
-        self.feedforward_residual = feedforward_residual
+    norm: nn.Module
+    attention: nn.Module
+    attention_residual: nn.Module
+    feedforward: nn.Module
+    feedforward_residual: nn.Module
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
         self_cache = None if cache is None else cache.self_cache
@@ -116,28 +99,16 @@ class ParallelBlock(nn.Module):
         return x + attended + self.feedforward_residual(h, self.feedforward, ctx.valid)
 
 
-class ParallelCrossBlock(nn.Module):
+class ParallelCrossBlock(Sublayers):
     """`x + attention(norm(x)) + cross_attention(norm(x)) + feedforward(norm(x))`."""
 
-    def __init__(
-        self,
-        *,
-        norm: nn.Module,
-        attention: nn.Module,
-        attention_residual: nn.Module,
-        cross_attention: nn.Module,
-        cross_attention_residual: nn.Module,
-        feedforward: nn.Module,
-        feedforward_residual: nn.Module,
-    ) -> None:
-        super().__init__()
-        self.norm = norm
-        self.attention = attention
-        self.attention_residual = attention_residual
-        self.cross_attention = cross_attention
-        self.cross_attention_residual = cross_attention_residual
-        self.feedforward = feedforward
-        self.feedforward_residual = feedforward_residual
+    norm: nn.Module
+    attention: nn.Module
+    attention_residual: nn.Module
+    cross_attention: nn.Module
+    cross_attention_residual: nn.Module
+    feedforward: nn.Module
+    feedforward_residual: nn.Module
 
     def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
         self_cache, cross_cache = (

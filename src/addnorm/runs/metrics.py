@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from addnorm.errors import InputError
+from addnorm.errors import optional
 
 
 def perplexity(loss: float) -> float:
@@ -79,12 +79,7 @@ def transcription_scores(hypotheses: Sequence[str], references: Sequence[str]) -
     Insertions, deletions and substitutions of the whole corpus, divided by the words (or
     characters) of its references (Morris et al. 2004). Raises `InputError` without jiwer.
     """
-    try:
-        import jiwer
-    except ImportError as error:
-        raise InputError(
-            "error rates are measured by an extra package: pip install 'addnorm[audio]'"
-        ) from error
+    jiwer = optional("jiwer", "audio", "an error rate")
     sides = list(references), list(hypotheses)
     return {"wer": 100 * float(jiwer.wer(*sides)), "cer": 100 * float(jiwer.cer(*sides))}
 
@@ -236,10 +231,4 @@ def surface_forms(
 
 
 def _sequence_labeling() -> Any:
-    try:
-        from seqeval.metrics import sequence_labeling
-    except ImportError as error:
-        raise InputError(
-            "tagging is scored by an extra package: pip install 'addnorm[tagging]'"
-        ) from error
-    return sequence_labeling
+    return optional("seqeval.metrics.sequence_labeling", "tagging", "the F1 of tags")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, optional
 
 MEASURES = ("rouge1", "rouge2", "rougeL")
 """Common words, common pairs of words, and the longest common subsequence of words."""
@@ -55,10 +55,5 @@ def lead(text: str) -> str:
 
 
 def _scorer() -> Any:
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError as error:
-        raise InputError(
-            "ROUGE is computed by an extra package: pip install 'addnorm[summaries]'"
-        ) from error
-    return RougeScorer(list(MEASURES), use_stemmer=True)
+    library = optional("rouge_score.rouge_scorer", "summaries", "ROUGE")
+    return library.RougeScorer(list(MEASURES), use_stemmer=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from addnorm.errors import InputError
+from addnorm.errors import optional
 
 MEASURED_WITH = "measured_with"
 """The field of a line that says, by metric, what its figures were measured with."""
@@ -58,13 +58,8 @@ class Journal:
 
 
 def _summary_writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise InputError(
-            "train.tensorboard = true needs an extra package: pip install 'addnorm[tensorboard]'"
-        ) from error
-    return SummaryWriter(folder)
+    board = optional("torch.utils.tensorboard", "tensorboard", "train.tensorboard = true")
+    return board.SummaryWriter(folder)
 
 
 @dataclass(frozen=True)

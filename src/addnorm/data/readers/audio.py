@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from importlib import import_module
 from io import SEEK_CUR, SEEK_END, BytesIO
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,7 +17,7 @@ from addnorm.config import config
 from addnorm.data.examples import Clip, Example
 from addnorm.data.readers.labelled_files import LabelledFiles, Readable
 from addnorm.data.readers.text_files import find
-from addnorm.errors import InputError
+from addnorm.errors import InputError, optional
 
 Speed = Annotated[float, Field(ge=0.5, le=2.0)]
 
@@ -137,10 +136,7 @@ def read_audio(
 
 
 def _library(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InputError('sound files need: pip install "addnorm[audio]"') from error
+    return optional(name, "audio", "a sound file")
 
 
 STREAMED = 0x7FFFF000

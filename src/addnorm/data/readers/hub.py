@@ -19,7 +19,7 @@ from addnorm.data.readers.rows import Row, assemble
 from addnorm.data.readers.saved_dataset import SPLITS, STATE, loaded, undecoded
 from addnorm.data.readers.tables import KINDS, Columns, Record, cell_of
 from addnorm.data.readers.text_files import given
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, optional
 
 
 @config
@@ -122,11 +122,10 @@ def _image_file(cell: object, where: str) -> Readable:
 
 
 def _splits(path: str, name: str | None) -> Mapping[str, Any]:
-    try:
-        import datasets
-        from datasets.exceptions import DatasetsError
-    except ImportError as error:
-        raise InputError('kind = "dataset" needs: pip install "addnorm[datasets]"') from error
+    optional("datasets", "datasets", 'kind = "dataset"')
+    import datasets
+    from datasets.exceptions import DatasetsError
+
     found: Any
     try:
         if any((Path(path) / file).is_file() for file in (SPLITS, STATE)):

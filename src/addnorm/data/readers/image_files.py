@@ -14,7 +14,7 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.data.examples import Example, Image
 from addnorm.data.readers.labelled_files import LabelledFiles, Readable
-from addnorm.errors import InputError
+from addnorm.errors import InputError, optional
 
 LARGEST = 2**26
 """The most pixels of a picture: a file of a few bytes may unpack to any number of them."""
@@ -90,11 +90,10 @@ def read_image(
     Raises `InputError`, beginning with `where`, for a file that is damaged, truncated or no
     picture, for one of several frames, and for one of more than `LARGEST` pixels.
     """
-    try:
-        from PIL import Image as pillow
-        from PIL import ImageOps
-    except ImportError as error:
-        raise InputError('image files need: pip install "addnorm[images]"') from error
+    optional("PIL", "images", "an image file")
+    from PIL import Image as pillow
+    from PIL import ImageOps
+
     if channels not in MODES:
         raise InputError(f"{where}: no picture has {channels} values a pixel, as the model reads")
     try:

@@ -1,12 +1,11 @@
 """A dataset that Hugging Face's library saved to disk, row by row, with its classes by name."""
 
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from addnorm.data.readers.class_names import renames_of, with_names
-from addnorm.errors import InputError
+from addnorm.errors import InputError, optional
 
 STATE = "state.json"
 """The file that is in the folder of every saved split."""
@@ -31,8 +30,7 @@ def saved_rows(folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
 
     Raises `InputError` without the package, and for a folder that it cannot read.
     """
-    if find_spec("datasets") is None:
-        raise InputError(f'{folder}: needs: pip install "addnorm[datasets]"')
+    optional("datasets", "datasets", f"{folder}: a saved dataset")
     dataset = loaded(folder)
     renames = renames_of(dataset.features.to_dict())
     for n, record in enumerate(undecoded(dataset), 1):

@@ -28,7 +28,7 @@ from addnorm.data.readers.plain_text import RowFiles
 from addnorm.data.readers.rows import Row
 from addnorm.data.readers.saved_dataset import is_saved, saved_rows
 from addnorm.data.readers.text_files import find, given, lines_of, read_text
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, optional
 
 Record = Mapping[str, object]
 """The cells of a row by column name."""
@@ -347,10 +347,9 @@ READERS: dict[str, Callable[[Path, str], Records]] = {
 
 
 def _parquet(path: Path) -> Records:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise InputError(f'{path}: Parquet needs: pip install "addnorm[parquet]"') from error
+    optional("pyarrow", "parquet", f"{path}: Parquet")
+    from pyarrow import parquet
+
     try:
         table = parquet.read_table(path)
         records = cast(list[Record], table.to_pylist())
