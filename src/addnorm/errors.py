@@ -25,6 +25,11 @@ class TextError(InputError):
     """A text that a model cannot read: other texts, and the rest of what was asked, may be fine."""
 
 
+def refuse(error: InputError) -> None:
+    """Raise the error: what is done about a bad file or line, unless the caller skips it."""
+    raise error
+
+
 class NotFollowed(UserWarning):
     """Settings in a file are ignored; the message names the file and the keys."""
 

@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.contracts import check_config, check_gradients, check_module, context, started
+from hypothesis import given
+from tests.contracts import context, started
+from tests.nn.slots import BEGIN, FEW, PADDING, SLOTS, TOKEN, passing
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from addnorm.nn.context import Context
-from addnorm.nn.masks import Full
 from addnorm.nn.positions import NoPosition
 from addnorm.nn.recurrent import CELLS, Cell, Recurrent, RecurrentConfig, Runs
 
@@ -23,24 +21,9 @@ NAMES = ["rnn", "lstm", "gru", "wide"]
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False], ids=["causal", "both"])
 EACH = pytest.mark.parametrize("config", RECORDS, ids=NAMES)
 
-PADDING, TOKEN, BEGIN = 0, 1, 2
-"""What a slot holds: nothing, a token of the text before it, or the first token of a text."""
-SLOTS = st.one_of(
-    st.lists(st.lists(st.integers(PADDING, most), min_size=7, max_size=7), min_size=1, max_size=3)
-    for most in (BEGIN, TOKEN)
-)
-FEW = settings(max_examples=12)
-
 
 def build(config: RecurrentConfig, d_model: int = 4, *, causal: bool) -> Recurrent:
     return started(config.build(d_model, NoPosition(), causal)).double()
-
-
-def passing(slots: Tensor, start: int = 0, end: int | None = None) -> Context:
-    """The pass over the slots from `start` to `end`, those before them being cached."""
-    seen = slots[:, :end]
-    valid, segments = seen != PADDING, (seen == BEGIN).cumsum(1) if (slots == BEGIN).any() else None
-    return context(len(seen), seen.shape[1] - start, valid=valid, segments=segments, past=start)
 
 
 def texts(slots: Tensor) -> list[tuple[int, list[int]]]:
@@ -74,20 +57,6 @@ def paper(cell: Cell, kernel: nn.RNNBase, x: Tensor) -> Tensor:
                 h = z * h + (1 - z) * torch.tanh(drive[2] + r * echo[2])
         states.append(h)
     return torch.stack(states)
-
-
-@EACH
-@DIRECTIONS
-def test_contract(config: RecurrentConfig, causal: bool) -> None:
-    check_config(config, RecurrentConfig)
-    x = torch.randn(2, 5, 4)
-    valid = torch.tensor([[False, True, True, True, True], [True, True, True, False, False]])
-    for ctx in (context(2, 5), context(2, 5, valid=valid)):
-        check_module(
-            lambda: config.build(4, NoPosition(), causal),
-            lambda m, dtype, ctx=ctx: m(x.to(dtype), ctx),
-        )
-    assert config.build(4, NoPosition(), causal).pattern == Full()
 
 
 def test_sizes() -> None:
@@ -156,114 +125,11 @@ def test_torch_reads_both_ways_alike(cell: Cell) -> None:
     assert_close(mixer(x, context(3, 6)), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@given(data=st.data())
-@settings(max_examples=20)
-def test_no_token_looks_ahead(cell: Cell, data: st.DataObject) -> None:
-    """Exactly, in float32, and with padding or without."""
-    t = data.draw(st.integers(1, 6))
-    mixer, x = build(RecurrentConfig(cell=cell), causal=True).float(), torch.randn(2, 7, 4)
-    slots = torch.tensor(
-        data.draw(st.just([[TOKEN] * 7] * 2) | SLOTS.filter(lambda s: len(s) == 2))
-    )
-    changed = x.clone()
-    changed[:, t:] = torch.randn(2, 7 - t, 4)
-    ctx = passing(slots)
-    assert torch.equal(mixer(x, ctx)[:, :t], mixer(changed, ctx)[:, :t])
-
-
-@EACH
-@FEW
-@given(slots=SLOTS, cuts=st.sets(st.integers(1, 6)))
-def test_a_cache_changes_nothing(
-    config: RecurrentConfig, slots: list[list[int]], cuts: set[int]
-) -> None:
-    """In whatever parts the tokens come, padding and new texts among them."""
-    mixer, held = build(config, causal=True), torch.tensor(slots)
-    x, cache = torch.randn(*held.shape, 4).double(), mixer.new_cache()
-    ends = [*sorted(cuts), 7]
-    parts = [
-        mixer(x[:, start:end], passing(held, start, end), cache)
-        for start, end in zip([0, *ends], ends, strict=False)
-    ]
-    assert_close(torch.cat(parts, 1), mixer(x, passing(held)), rtol=0, atol=1e-12)
-
-
-@EACH
-@FEW
-@given(
-    slots=SLOTS, pick=st.lists(st.integers(0, 2), min_size=1, max_size=4), first=st.integers(0, 6)
-)
-def test_select_follows_the_rows(
-    config: RecurrentConfig, slots: list[list[int]], pick: list[int], first: int
-) -> None:
-    mixer, held = build(config, causal=True), torch.tensor(slots)
-    x, cache = torch.randn(*held.shape, 4).double(), mixer.new_cache()
-    rows = torch.tensor(pick) % len(held)
-    if first:
-        mixer(x[:, :first], passing(held, 0, first), cache)
-    cache.select(rows)
-    y = mixer(x[rows, first:], passing(held[rows], first), cache)
-    assert_close(y, mixer(x, passing(held))[rows, first:], rtol=0, atol=1e-12)
-
-
-@EACH
-@DIRECTIONS
-def test_what_stands_at_padding_is_never_read(config: RecurrentConfig, causal: bool) -> None:
-    mixer, x = build(config, causal=causal), torch.randn(2, 5, 4).double()
-    slots = torch.tensor([[0, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
-    y, real = mixer(x, passing(slots)), slots != PADDING
-    foul = torch.where(real[..., None], x, torch.nan).requires_grad_()
-    again = mixer(foul, passing(slots))
-    assert torch.equal(again, y)
-    assert torch.equal(y[~real], torch.zeros(8, 4).double())
-    again.sum().backward()
-    assert torch.equal(foul.grad[~real], torch.zeros(8, 4).double())
-    assert all(p.grad.isfinite().all() for p in mixer.parameters())
-    nothing = passing(torch.zeros_like(slots))
-    assert torch.equal(mixer(foul, nothing), torch.zeros_like(x))
-
-
 @EACH
 def test_a_sum_of_both_directions_sees_everything(config: RecurrentConfig) -> None:
     mixer, x = build(config, causal=False), torch.randn(1, 6, 4).double().requires_grad_()
     mixer(x, context(1, 6))[0, 2].sum().backward()
     assert (x.grad[0].abs().sum(-1) > 0).all()
-
-
-@EACH
-@DIRECTIONS
-def test_gradients(config: RecurrentConfig, causal: bool) -> None:
-    mixer = config.build(4, NoPosition(), causal)
-    slots = torch.tensor([[0, 1, 1], [1, 2, 1]])
-    for ctx in (context(2, 3), passing(slots)):
-        check_gradients(mixer, lambda m, x, ctx=ctx: m(x, ctx), torch.randn(2, 3, 4), twice=True)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("padded", [False, True])
-def test_mixed_precision(cell: Cell, padded: bool) -> None:
-    """Under autocast a state may come back narrower than the inputs; it serves all the same."""
-    mixer = RecurrentConfig(cell=cell).build(8, NoPosition(), True)
-    x, cache = torch.randn(2, 4, 8), mixer.new_cache()
-    slots = torch.full((2, 4), TOKEN)
-    slots[0, 0] = PADDING if padded else TOKEN
-    with torch.autocast("cpu", torch.bfloat16):
-        parts = [mixer(x[:, n : n + 1], passing(slots, n, n + 1), cache) for n in range(4)]
-    expected = mixer(x, passing(slots))
-    assert_close(torch.cat(parts, 1).float(), expected, rtol=0, atol=2e-2)
-
-
-@EACH
-def test_no_tokens_at_all(config: RecurrentConfig) -> None:
-    mixer, x = build(config, causal=True), torch.randn(2, 3, 4).double()
-    cache = mixer.new_cache()
-    parts = [
-        mixer(x[:, start:end], context(2, end - start, past=start), cache)
-        for start, end in ((0, 0), (0, 2), (2, 2), (2, 3))
-    ]
-    assert_close(torch.cat(parts, 1), mixer(x, context(2, 3)), rtol=0, atol=1e-12)
-    assert mixer(x[:0], context(0, 3)).shape == (0, 3, 4)
 
 
 def test_a_cache_needs_one_direction() -> None:

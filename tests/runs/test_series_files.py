@@ -85,7 +85,7 @@ def answers_new_files(run: Run, folder: Path) -> None:
         [*answer_series(run, [folder / "hole.csv"])]
     skipped: list[InputError] = []
     files = [folder / "hole.csv", folder / "nowhere.csv", folder / "new.csv"]
-    rest = [*answer_series(run, files, errors="skip", skipped=skipped.append)]
+    rest = [*answer_series(run, files, skipped=skipped.append)]
     assert [str(error).partition(" ")[0] for error in skipped] == [
         f"{folder / 'hole.csv'}:6:", f"{folder / 'nowhere.csv'}",
     ]  # fmt: skip

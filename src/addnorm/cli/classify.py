@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, pair_of
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files, pair_of
 from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
 
@@ -96,12 +96,11 @@ def classify(
 def _classify_files(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
-    from addnorm.cli.transcribed import Skipped, files_and_errors
     from addnorm.runs.media import classify_files
 
-    paths, errors = files_and_errors(files, reading)
-    with Skipped(f"of {len(paths)} files") as skipped:
-        for file, one in classify_files(opened, paths, errors=errors, skipped=skipped):
+    paths, skipped = media_files(files, reading)
+    with skipped:
+        for file, one in classify_files(opened, paths, skipped=skipped):
             figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
             print(figures if json_lines else f"{one.label}\t{file}", flush=True)
 
@@ -109,13 +108,12 @@ def _classify_files(
 def _answer_tables(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
-    from addnorm.cli.transcribed import Skipped, files_and_errors
     from addnorm.runs.predictions import numbers_line
     from addnorm.runs.series_files import answer_series
 
-    paths, errors = files_and_errors(files, reading, "tables of series")
-    with Skipped("series or tables") as skipped:
-        for one in answer_series(opened, paths, errors=errors, skipped=skipped):
+    paths, skipped = media_files(files, reading, "tables of series", "series or tables")
+    with skipped:
+        for one in answer_series(opened, paths, skipped=skipped):
             said = one.numbers if one.classified is None else asdict(one.classified)
             figures = {"file": str(one.file), "series": one.series, **said}
             numbers = numbers_line(one.numbers.values())

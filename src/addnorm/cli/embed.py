@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files
+from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files
 from addnorm.cli.plot import check_ending
 from addnorm.cli.where import ANYWHERE, Where
 
@@ -84,12 +84,11 @@ def _of_files(
     opened: "Run", files: Sequence[Path], pooling: "Pooling | None", reading: Reading
 ) -> "Iterator[Tensor]":
     """The vector of each image or clip; those that cannot be read are said and counted."""
-    from addnorm.cli.transcribed import Skipped, files_and_errors
     from addnorm.runs.media import embed_files
 
-    paths, errors = files_and_errors(files, reading)
-    with Skipped(f"of {len(paths)} files") as skipped:
-        for _, vector in embed_files(opened, paths, pooling, errors=errors, skipped=skipped):
+    paths, skipped = media_files(files, reading)
+    with skipped:
+        for _, vector in embed_files(opened, paths, pooling, skipped=skipped):
             yield vector.cpu()
 
 

@@ -206,7 +206,7 @@ def generate(
         raise InputError("give either --prompt or files, and not both")
     import_named(imports)
     opened = _opened(run, speed, asked)
-    from addnorm.cli.transcribed import write_files
+    from addnorm.cli.generated import write_files
     from addnorm.runs.media import reads_files
     from addnorm.runs.use import write, write_as_it_comes
 

@@ -1,11 +1,17 @@
-"""Formatting generated texts: a line for each text, or a line of JSON."""
+"""Writing generated texts: a line for each text, or a line of JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from addnorm.cli.lines import one_line
+from addnorm.cli.lines import Reading, media_files, one_line
 from addnorm.runs.types import Written
+
+if TYPE_CHECKING:
+    from addnorm.generate import DecodingConfig
+    from addnorm.runs.run import Run
 
 
 def as_lines(best: Sequence[Written], n_best: int) -> list[str]:
@@ -42,3 +48,27 @@ def depth_of(best: Sequence[Written], number: int) -> str:
     depth = best[0].depth
     mean = "its one token took every layer" if depth is None else f"mean depth {depth:.2f} layers"
     return f"text {number}: {mean}"
+
+
+def write_files(
+    opened: "Run",
+    files: Sequence[Path],
+    decoding: "DecodingConfig",
+    max_new_tokens: int | None,
+    reading: Reading,
+    *,
+    json_lines: bool,
+) -> None:
+    """Write the texts of each file, a line each: the text, a tab, and the file's name."""
+    from addnorm.runs.media import transcribe_files
+
+    paths, skipped = media_files(files, reading)
+    n_best = decoding.n_best if decoding.kind == "beam" else 1
+    with skipped:
+        found = transcribe_files(
+            opened, paths, decoding, max_new_tokens=max_new_tokens, skipped=skipped
+        )
+        for file, best in found:
+            lines = as_json(best, str(file)) if json_lines else as_lines(best, n_best)
+            tail = "" if json_lines else f"\t{file}"
+            print("\n".join(line + tail for line in lines), flush=True)

@@ -69,6 +69,43 @@ class Reading:
 
 STRICT = Reading()
 
+
+class SkipCounter:
+    """Prints each error of what is skipped, and at the end how many: `2 of 7 files skipped`.
+
+    Where nothing is to be skipped, it raises the first.
+    """
+
+    def __init__(self, reading: Reading, several: str, one: str | None = None) -> None:
+        self.skips, self.n = reading.errors == "skip", 0
+        self.several, self.one = several, one or several
+
+    def __call__(self, error: InputError) -> None:
+        if not self.skips:
+            raise error
+        self.n += 1
+        print(f"addnorm: {error}: skipped", file=sys.stderr)
+
+    def __enter__(self) -> "SkipCounter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.n:
+            what = self.one if self.n == 1 else self.several
+            print(f"addnorm: {self.n} {what} skipped", file=sys.stderr)
+
+
+def media_files(
+    files: Sequence[Path], reading: Reading, what: str = "image or sound files", of: str = ""
+) -> tuple[list[Path], SkipCounter]:
+    """The files to read, and what counts the bad ones. Raises `InputError` without files."""
+    if not files:
+        raise InputError(f"name the {what} to read")
+    if reading.errors == "replace":
+        raise InputError("--errors replace is for text: give stop or skip")
+    return list(files), SkipCounter(reading, of or f"of {len(files)} files")
+
+
 Rows = Callable[[Path], Iterable[tuple[str, Any]] | None]
 """The rows of a file of another kind, such as conversations, with their places; None for lines.
 
@@ -92,7 +129,7 @@ class Lines:
         self.places: dict[int, str] = {}
         """The place of each row, by the number of lines and rows before it."""
         self.read = 0
-        self.skipped = 0
+        self.skipped = SkipCounter(reading, "lines", "line")
         self.begun: list[tuple[int, str]] = []
         """The number of lines before each file, and its name."""
 
@@ -103,11 +140,9 @@ class Lines:
         `TextError`, the lines of the group are tried apart, to find the one that is meant. Any
         other error is about no line, and ends all.
         """
-        for first, group in self.groups():
-            yield from self._answers(answer, first, group)
-        if self.skipped:
-            lines = "line" if self.skipped == 1 else "lines"
-            print(f"addnorm: {self.skipped} {lines} skipped", file=sys.stderr)
+        with self.skipped:
+            for first, group in self.groups():
+                yield from self._answers(answer, first, group)
 
     def _answers(
         self, answer: Callable[[int, list[Any]], Sequence[T]], first: int, group: list[Any]
@@ -116,7 +151,7 @@ class Lines:
             found = answer(first, group)
         except TextError as error:
             if len(group) == 1:
-                self._skip(TextError(f"{self._place(first)}: {error}"))
+                self.skipped(TextError(f"{self._place(first)}: {error}"))
                 return
             half = len(group) // 2
             yield from self._answers(answer, first, group[:half])
@@ -166,7 +201,7 @@ class Lines:
                 yield self.read - len(group), group
                 group = []
             if wrong:
-                self._skip(item)
+                self.skipped(item)
             else:
                 group.append(item)
             self.read += 1
@@ -182,13 +217,6 @@ class Lines:
             return self.places[before]
         first, name = next(one for one in reversed(self.begun) if one[0] <= before)
         return f"{name}:{before - first + 1}"
-
-    def _skip(self, error: InputError) -> None:
-        """Count a line that is left out; raise `error` where nothing is to be left out."""
-        if self.reading.errors != "skip":
-            raise error
-        self.skipped += 1
-        print(f"addnorm: {error}: skipped", file=sys.stderr)
 
     def _decoded(self, name: str, number: int, line: bytes) -> str | TextError:
         """The text of a line, or what is wrong with it."""

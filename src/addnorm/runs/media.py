@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -22,7 +21,7 @@ from addnorm.data import (
 )
 from addnorm.data.batches.signals import inputs_of
 from addnorm.data.readers.image_files import read_image
-from addnorm.errors import InputError
+from addnorm.errors import InputError, refuse
 from addnorm.generate import DecodingConfig, TextDecoder, Transcription, Translation, transcribe
 from addnorm.models import (
     EncoderConfig,
@@ -53,19 +52,18 @@ def classify_files(
     run: TrainedModel,
     files: Sequence[Path],
     *,
-    errors: Literal["stop", "skip"] = "stop",
-    skipped: Callable[[InputError], None] = lambda _: None,
+    skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[tuple[Path, Classified]]:
     """The class of each image or clip, in the order of the files.
 
-    Raises `InputError` for a file that cannot be read, or leaves it out and hands the error to
-    `skipped`.
+    A file that cannot be read is left out if `skipped` returns after taking the `InputError`; by
+    default it raises it.
     """
     if run.task != "classification":
         raise wrong_task(run, "has no classes")
     read = _reader(run)
-    for some in _groups(read, files, batch_size, errors, skipped):
+    for some in _groups(read, files, batch_size, skipped):
         yield from zip([file for file, _ in some], _classified(run, some), strict=True)
 
 
@@ -76,8 +74,7 @@ def transcribe_files(
     decoding: DecodingConfig,
     *,
     max_new_tokens: int | None = None,
-    errors: Literal["stop", "skip"] = "stop",
-    skipped: Callable[[InputError], None] = lambda _: None,
+    skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[tuple[Path, list[Written]]]:
     """The texts of each image or clip, best first, in the order of the files.
@@ -93,7 +90,7 @@ def transcribe_files(
     writer = Translation(model, target.bos_id, never=target.never_ids)
     prompt = _prompt(run)
     done = 0
-    for some in _groups(read, files, batch_size, errors, skipped):
+    for some in _groups(read, files, batch_size, skipped):
         found = transcribe(
             Transcription(
                 writer,
@@ -174,8 +171,7 @@ def embed_files(
     files: Sequence[Path],
     pooling: Pooling | None = None,
     *,
-    errors: Literal["stop", "skip"] = "stop",
-    skipped: Callable[[InputError], None] = lambda _: None,
+    skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[tuple[Path, Float[Tensor, " width"]]]:
     """A vector for each image or clip, pooled from its final hidden states.
@@ -183,7 +179,7 @@ def embed_files(
     Of an encoder–decoder these are the encoder's. Raises `InputError` as `classify_files` does.
     """
     read = _reader(run)
-    for some in _groups(read, files, batch_size, errors, skipped):
+    for some in _groups(read, files, batch_size, skipped):
         vectors = _vectors(run, [signal for _, signal in some], pooling)
         yield from zip([file for file, _ in some], vectors, strict=True)
 
@@ -219,7 +215,6 @@ def _groups(
     read: Callable[[Path], Tensor],
     files: Sequence[Path],
     size: int,
-    errors: Literal["stop", "skip"],
     skipped: Callable[[InputError], None],
 ) -> Iterator[list[tuple[Path, Tensor]]]:
     """Files with what is in them, in groups; none of which is empty."""
@@ -229,8 +224,6 @@ def _groups(
             try:
                 some.append((file, read(file)))
             except InputError as error:
-                if errors == "stop":
-                    raise
                 skipped(error)
         if some:
             yield some

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -13,7 +12,7 @@ from torch import Tensor
 from addnorm.data import LabelledSeriesConfig
 from addnorm.data.batches.signals import side_by_side
 from addnorm.data.readers.text_files import find
-from addnorm.errors import InputError
+from addnorm.errors import InputError, refuse
 from addnorm.runs.layout import VARIABLES
 from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
@@ -40,16 +39,14 @@ def answer_series(
     run: TrainedModel,
     files: Sequence[Path],
     *,
-    errors: Literal["stop", "skip"] = "stop",
-    skipped: Callable[[InputError], None] = lambda _: None,
+    skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[SeriesAnswer]:
     """The class, or the numbers, of each series of each table, in their order.
 
     A table has the columns of the training data by their names, in any order; that of the answer
-    may be missing, and is not read. Raises `InputError` for a table that cannot be read and for a
-    series with an empty cell; or leaves the rest of that table, or that series, out and hands the
-    error to `skipped`.
+    may be missing, and is not read. `skipped` takes the `InputError` of a table that cannot be
+    read, whose rest is left out, and of a series with an empty cell; by default it raises it.
     """
     data = run.recipe.data
     if not isinstance(data, LabelledSeriesConfig):
@@ -58,7 +55,7 @@ def answer_series(
         where = run.name if run.folder is None else run.folder / VARIABLES
         raise InputError(f"{where}: missing: the run does not have the names of its variables")
     for file in files:
-        found = _series(data, file, run.variables, errors, skipped)
+        found = _series(data, file, run.variables, skipped)
         while some := list(islice(found, batch_size)):
             yield from _answered(run, file, some)
 
@@ -67,7 +64,6 @@ def _series(
     data: LabelledSeriesConfig,
     file: Path,
     variables: tuple[str, ...],
-    errors: Literal["stop", "skip"],
     skipped: Callable[[InputError], None],
 ) -> Iterator[tuple[str, Float[Tensor, "variables time"]]]:
     """The series of a table by their names, each complete."""
@@ -77,13 +73,8 @@ def _series(
             if not isinstance(values, str):
                 yield one.name, values
                 continue
-            error = InputError(f"{one.where}: series {one.name!r}: {values}")
-            if errors == "stop":
-                raise error
-            skipped(error)
+            skipped(InputError(f"{one.where}: series {one.name!r}: {values}"))
     except InputError as error:
-        if errors == "stop":
-            raise
         skipped(error)
 
 
