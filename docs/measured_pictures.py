@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib import pyplot as plt
 
-from addnorm.inspect.confusion import confusion_picture
+from addnorm.inspect.predictions import confusion_picture
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 

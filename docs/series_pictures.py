@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 import addnorm
 from addnorm.data.batches.buckets import SeriesBatchesConfig
 from addnorm.data.readers.series import SeriesConfig
-from addnorm.inspect.forecasts import forecast_picture
+from addnorm.inspect.predictions import forecast_picture
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.forecast import ForecastHeadConfig

@@ -25,7 +25,7 @@ from addnorm.nn.positions import (
     SinusoidalConfig,
     TransformerXLConfig,
 )
-from addnorm.nn.positions.none import NoPosition
+from addnorm.nn.positions.position import NoPosition
 from addnorm.nn.positions.rotary import Rotary
 from addnorm.nn.positions.sinusoidal import frequencies
 from addnorm.nn.recurrent import RecurrentConfig

@@ -29,8 +29,7 @@ from addnorm.nn.positions import (
 )
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig
-from addnorm.prune.choice import kept_layers, kept_units
-from addnorm.prune.importance import gated
+from addnorm.prune.selection import gated, kept_layers, kept_units
 from addnorm.prune.smaller import Pruning, keep_weights, smaller_config
 from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
 

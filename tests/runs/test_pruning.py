@@ -15,7 +15,7 @@ import addnorm
 from addnorm.cli.main import status
 from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError
-from addnorm.prune.importance import gated, importance
+from addnorm.prune.selection import gated, importance
 from addnorm.prune.units import feedforward_rows, head_groups
 from addnorm.runs.evaluation import EvaluationData, evaluate_run
 from addnorm.runs.pruning import PruneOptions, PruneReport, calibration_batches, prune_run

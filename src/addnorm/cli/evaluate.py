@@ -67,7 +67,7 @@ def evaluate(
     if early is not None:
         console.out(f"exits: {early}", highlight=False)
     if confusion is not None:
-        from addnorm.inspect.confusion import confusion_picture
+        from addnorm.inspect.predictions import confusion_picture
 
         title = f"{run.name}: {evaluation.scores['accuracy']:.1f} % of {split} are right"
         pairs = [(gold, evaluation.predictions[i]) for i, gold in evaluation.gold.items()]

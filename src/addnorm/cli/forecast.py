@@ -80,7 +80,7 @@ def forecast(
 
     found = forecast_after(opened, history, horizon=horizon, until=until, truth=truth)
     if output.plot is not None:
-        from addnorm.inspect.forecasts import forecast_picture
+        from addnorm.inspect.predictions import forecast_picture
 
         title = f"{run.name}: {history.name} from {found.times[0]} on"
         forecast_picture(found, output.plot, title)

@@ -15,8 +15,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from addnorm.errors import InputError
-from addnorm.generate.branches import branched, extended, selected
-from addnorm.generate.buffers import buffers, extend, in_buffers, is_in_buffers
+from addnorm.generate.buffers import (
+    branched,
+    buffers,
+    extend,
+    extended,
+    in_buffers,
+    is_in_buffers,
+    selected,
+)
 from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import (
     Continuation,

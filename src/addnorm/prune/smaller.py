@@ -13,7 +13,7 @@ from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Item, equal, items_of, shown
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
-from addnorm.prune.choice import Kept, n_kept
+from addnorm.prune.selection import Kept, n_kept
 
 OF_HEADS = {
     "q_proj.weight": 0,

@@ -18,7 +18,7 @@ from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.positions.alibi import ALiBi
 from addnorm.nn.positions.kerple import KERPLE
 from addnorm.nn.positions.learned import Learned
-from addnorm.nn.positions.none import NoPosition
+from addnorm.nn.positions.position import NoPosition
 from addnorm.nn.positions.rotary import DynamicRotary, Rotary
 from addnorm.nn.positions.sinusoidal import Sinusoidal
 from addnorm.nn.positions.t5 import T5Bias

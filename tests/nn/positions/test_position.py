@@ -18,6 +18,7 @@ from addnorm.nn.positions import (
     LearnedConfig,
     LinearScaling,
     Llama3Scaling,
+    NoPosition,
     NoPositionConfig,
     NTKScaling,
     Position,
@@ -205,3 +206,15 @@ def test_a_gpu_gives_the_same(config: PositionConfig) -> None:
     expected = model(x, ctx)
     there = replace(ctx, kv_positions=ctx.kv_positions.cuda())
     assert_close(model.cuda()(x.cuda(), there).cpu(), expected, rtol=0, atol=1e-10)
+
+
+def test_acts_nowhere() -> None:
+    position, ctx = NoPositionConfig().build(build_context(4, 2)), context(1, 3)
+    x, q, k = torch.randn(1, 3, 4), torch.randn(1, 2, 3, 2), torch.randn(1, 2, 3, 2)
+    assert isinstance(position, NoPosition)
+    assert position.embed(x, ctx) is x
+    assert position.rotate(q, k, ctx) == (q, k)
+    assert position.rotate_all(q, k, ctx) == (q, k)
+    assert position.score_bias(q, ctx) is None
+    assert position.in_layer(0) is position
+    assert position.max_len is None

@@ -5,8 +5,14 @@ from typing import Annotated
 from addnorm.nn.positions.alibi import ALiBi, ALiBiConfig
 from addnorm.nn.positions.kerple import KERPLE, KERPLEConfig
 from addnorm.nn.positions.learned import Learned, LearnedConfig
-from addnorm.nn.positions.none import NoPosition, NoPositionConfig
-from addnorm.nn.positions.position import Bias, BuildContext, Position, PositionPart
+from addnorm.nn.positions.position import (
+    Bias,
+    BuildContext,
+    NoPosition,
+    NoPositionConfig,
+    Position,
+    PositionPart,
+)
 from addnorm.nn.positions.rotary import DynamicRotary, Rotary, RotaryConfig
 from addnorm.nn.positions.scaling import (
     DynamicScaling,

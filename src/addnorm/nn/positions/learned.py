@@ -8,8 +8,7 @@ from torch import nn
 from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.nn.context import Context
-from addnorm.nn.positions.none import NoPosition
-from addnorm.nn.positions.position import BuildContext, Position
+from addnorm.nn.positions.position import BuildContext, NoPosition, Position
 from addnorm.nn.types import Hidden
 
 

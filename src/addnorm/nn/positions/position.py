@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from addnorm.config import config
 from addnorm.nn.built import built, check_shape
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Full
@@ -143,3 +144,17 @@ def build_position(config: PositionPart, sizes: BuildContext) -> Position:
     for i, of in enumerate((q, k)):
         check_shape(config, "rotate(q, k, ctx)", lambda i=i: layer.rotate(q, k, ctx)[i], of.shape)
     return position
+
+
+class NoPosition(Position):
+    """`x + 0`: acts nowhere (Kazemnejad et al. 2023); self-attention is permutation equivariant."""
+
+
+@config
+class NoPositionConfig:
+    """No positions at all."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, build_context: BuildContext) -> NoPosition:
+        return NoPosition()

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.none import NoPosition
-from addnorm.nn.positions.position import BuildContext, Position
+from addnorm.nn.positions.position import BuildContext, NoPosition, Position
 from addnorm.nn.types import Hidden
 
 Layout = Literal["interleaved", "halves"]

@@ -1,26 +1,29 @@
-"""The picture of which classes are taken for which: its cells are the counts."""
+"""Pictures of predictions: a confusion matrix of counts, and lines for each forecast variable."""
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 from addnorm.errors import InputError
-from addnorm.inspect import confusion
-from addnorm.inspect.confusion import confusion_picture
+from addnorm.inspect import predictions
+from addnorm.inspect.predictions import confusion_picture, forecast_picture
+from addnorm.runs.types import Forecast
 
 PAIRS = [("a", "a"), ("a", "b"), ("b", "b"), ("b", "b"), ("$x", "a")]
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, labels: list[str], file: Path) -> Figure:
     kept: list[Figure] = []
-    whole = confusion.finished
+    whole = predictions.finished
 
     def finished(figure: Figure, *rest: object) -> Figure:
         kept.append(whole(figure, *rest))
         return kept[0]
 
-    monkeypatch.setattr(confusion, "finished", finished)
+    monkeypatch.setattr(predictions, "finished", finished)
     confusion_picture(PAIRS, labels, file)
     return kept[0]
 
@@ -44,3 +47,20 @@ def test_many_classes_have_no_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="end the name in"):
         confusion_picture(PAIRS, ["$x", "a", "b"], tmp_path / "a.doc")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_each_variable_has_its_lines(known: bool, tmp_path: Path) -> None:
+    times = [datetime(2020, 1, 1) + timedelta(hours=i) for i in range(206)]
+    said = torch.randn(2, 6).double()
+    truth = said + 1 if known else None
+    past = torch.randn(2, 200).double()
+    one = Forecast(("low", "$high"), tuple(times[:200]), tuple(times[200:]), past, said, truth)
+    figure = forecast_picture(one, tmp_path / "f.svg", "a title")
+    assert (tmp_path / "f.svg").stat().st_size > 1000
+    assert len(figure.axes) == 2
+    for i, ax in enumerate(figure.axes):
+        lines = {str(line.get_label()): line.get_ydata() for line in ax.lines}
+        assert [*lines] == (["past", "truth", "forecast"] if known else ["past", "forecast"])
+        assert [*lines["past"]] == past[i, -100:].tolist()
+        assert [*lines["forecast"]][1:] == said[i].tolist()
