@@ -64,6 +64,9 @@ MOVED: Mapping[str, str] = {
     "addnorm.data.tokenizers": "addnorm.data.tokenizing.tokenizers",
     "addnorm.data.windows": "addnorm.data.batches.windows",
     "addnorm.data.word_splitting": "addnorm.data.tokenizing.word_splitting",
+    "addnorm.generate.branches": "addnorm.generate.buffers",
+    "addnorm.inspect.confusion": "addnorm.inspect.predictions",
+    "addnorm.inspect.forecasts": "addnorm.inspect.predictions",
     "addnorm.lab.ablation": "addnorm.lab.studies.ablation",
     "addnorm.lab.boards": "addnorm.lab.records",
     "addnorm.lab.cell": "addnorm.lab.studies.cell addnorm.lab.studies.worker",
@@ -84,6 +87,9 @@ MOVED: Mapping[str, str] = {
     "addnorm.nn.calibration": "addnorm.tuning.calibration",
     "addnorm.nn.kept": "addnorm.tuning.cache",
     "addnorm.nn.pages": "addnorm.tuning.pages",
+    "addnorm.nn.positions.none": "addnorm.nn.positions.position",
+    "addnorm.prune.choice": "addnorm.prune.selection",
+    "addnorm.prune.importance": "addnorm.prune.selection",
     "addnorm.train": "addnorm.training",
 }
 """The new path of each module, or of a package with everything in it; of a split module, both."""
