@@ -61,7 +61,6 @@ UNMIRRORED = {
     "cli/distill.py": "runs/test_teacher.py",
     "runs/sequences.py": "runs/test_teacher.py",
     "training/distillation.py": "runs/test_teacher.py",
-    "convert/core/activations.py": "parity/test_gpt2.py",
     "convert/families/fairseq.py": "parity/test_marian.py",
     "convert/families/table.py": "convert/test_folder.py",
     "convert/core/family.py": "convert/test_folder.py",

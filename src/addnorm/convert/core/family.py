@@ -21,7 +21,6 @@ from addnorm.nn.attention import (
 )
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
-from addnorm.nn.norms import LayerNormConfig, NormConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.parts import kind_of
 
@@ -201,6 +200,24 @@ def _explicit_layers(model: ModelConfig, n: int | None = None) -> dict[str, Any]
     }
 
 
+def written_out(model: ModelConfig) -> ModelConfig:
+    """The configuration with all sizes, and with the decoder's parts next to the encoder's."""
+    changes: dict[str, Any] = {
+        "attention": _written_out(model.attention, model.d_model),
+        "feedforward": _with_width(model.feedforward, model.d_model),
+    }
+    if isinstance(model, EncoderDecoderConfig):
+        decoder = model.decoder_parts
+        changes |= {
+            "n_decoder_layers": model.n_decoder_layers or model.n_layers,
+            "decoder_attention": _written_out(decoder.attention, model.d_model),
+            "decoder_feedforward": _with_width(decoder.feedforward, model.d_model),
+            "decoder_position": model.decoder_position or model.position,
+            "decoder_max_len": model.decoder_max_len or model.max_len,
+        }
+    return replace(model, **changes)
+
+
 def _with_width(feedforward: Any, d_model: int) -> Any:
     """A feed-forward with its default width written out."""
     if isinstance(feedforward, FeedForwardConfig):
@@ -285,19 +302,9 @@ def _are_layers(values: tuple[Any, ...]) -> bool:
 # Accessors for parts of a configuration.
 
 
-def decoder(spec: ModelSpec) -> DecoderConfig:
-    """The decoder configuration of `spec`. Raises `InputError` for another architecture."""
-    return _of(DecoderConfig, spec)
-
-
 def encoder(spec: ModelSpec) -> EncoderConfig:
     """The encoder configuration of `spec`. Raises `InputError` for another architecture."""
     return _of(EncoderConfig, spec)
-
-
-def one_stack(spec: ModelSpec) -> DecoderConfig | EncoderConfig:
-    """The decoder or the encoder of `spec`. Raises `InputError` where both are."""
-    return encoder(spec) if isinstance(spec.model, EncoderConfig) else decoder(spec)
 
 
 def encoder_decoder(spec: ModelSpec) -> EncoderDecoderConfig:
@@ -316,18 +323,6 @@ def attention_of(model: ModelConfig | LayerParts) -> AttentionConfig:
     if not isinstance(model.attention, AttentionConfig):
         raise InputError(f"no family has a {kind_of(model.attention)} where attention stands")
     return model.attention
-
-
-def mlp_of(model: ModelConfig) -> FeedForwardConfig:
-    """The feed-forward configuration of a model. Raises `InputError` if it is not an MLP."""
-    if not isinstance(model.feedforward, FeedForwardConfig):
-        raise InputError(f"this family has no {kind_of(model.feedforward)} feed-forward")
-    return model.feedforward
-
-
-def eps_of(norm: NormConfig | None, default: float) -> float:
-    """The ε of a layer norm, or `default` for any other norm, which is refused elsewhere."""
-    return norm.eps if isinstance(norm, LayerNormConfig) else default
 
 
 def layers(n: int, maps: Callable[[int], Iterable[TensorMap]]) -> Iterator[TensorMap]:

@@ -5,7 +5,7 @@ rather than copies where possible.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -217,3 +217,11 @@ def weight_and_bias(our_name: str, their_name: str, *, bias: bool = True) -> lis
     """Maps of the weight of a layer and, optionally, its bias."""
     kinds = ("weight", "bias") if bias else ("weight",)
     return [Renamed(f"{our_name}.{kind}", f"{their_name}.{kind}") for kind in kinds]
+
+
+def renamed(
+    ours: str, theirs: str, names: Mapping[str, str], *, bias: bool = True
+) -> Iterator[Renamed]:
+    """Maps of the weights and biases of named parts of one of our modules and one of theirs."""
+    for our_part, their_part in names.items():
+        yield from weight_and_bias(f"{ours}.{our_part}", f"{theirs}.{their_part}", bias=bias)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from warnings import warn
 
+from addnorm.convert.core.keys import Computed, Fields
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError, NotFollowed
-from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.models import ModelConfig
 from addnorm.nn.positions import (
     DynamicScaling,
     LinearScaling,
@@ -22,9 +23,9 @@ from addnorm.parts import kind_of
 THETA = 10000.0
 
 
-def read_rotary(settings: Settings) -> RotaryConfig:
-    """LLaMA's rotary positions, which rotate all features of a head."""
-    return rotary_of(rope_table(settings), settings, settings.get("rope_theta", THETA))
+def _read(settings: Settings) -> Fields:
+    theta = settings.get("rope_theta", THETA)
+    return {"position": rotary_of(rope_table(settings), settings, theta)}
 
 
 def rope_table(settings: Settings) -> Settings:
@@ -98,8 +99,17 @@ def rope_keys(table: Json) -> Json:
     }
 
 
-def max_position_embeddings_of(model: DecoderConfig | EncoderConfig) -> int:
-    """`max_position_embeddings`, beyond which transformers applies dynamic scaling."""
+ROTARY = Computed(_read, lambda spec: rope_keys(write_rotary(spec.model.position)))
+"""LLaMA's rotary positions, which rotate all features of a head."""
+
+MAX_LEN = Computed(
+    lambda settings: {"max_len": settings.required_int("max_position_embeddings")},
+    lambda spec: {"max_position_embeddings": _max_position_embeddings(spec.model)},
+)
+"""The longest input, beyond which transformers scales dynamic positions."""
+
+
+def _max_position_embeddings(model: ModelConfig) -> int:
     scaling = model.position.scaling if isinstance(model.position, RotaryConfig) else None
     return scaling.original_max_len if isinstance(scaling, DynamicScaling) else model.max_len
 

@@ -125,14 +125,14 @@ class Settings:
             raise InputError(f"{self.where}: {key} = {found!r} must be a list of names")
         return found
 
-    def choose(self, key: str, known: Mapping[str, V], default: str) -> V:
-        """Look up the name under a key in `known`. Raises `InputError` for an unknown name."""
+    def choose(self, key: str, values: Mapping[Any, V], default: Any) -> V:
+        """The value for what is under a key. Raises `InputError` for an unknown name."""
         name = self.get(key, default)
-        if name not in known:
+        if name not in values:
             raise InputError(
-                f"{self.where}: {key} = {name!r} is not supported.{choices(name, known)}"
+                f"{self.where}: {key} = {name!r} is not supported.{choices(str(name), values)}"
             )
-        return known[name]
+        return values[name]
 
     def ignore(self, *keys: str) -> None:
         """Count keys as read: whatever their values are, nothing here depends on them."""

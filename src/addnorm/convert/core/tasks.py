@@ -1,15 +1,17 @@
 """Encoder tasks and heads, given by the `architectures` key of a `config.json`."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.keys import Fields
 from addnorm.convert.core.known import token_head_of
-from addnorm.convert.core.maps import Renamed, TensorMap
+from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings, labels_of
 from addnorm.errors import InputError, choices
-from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
+from addnorm.models import EncoderConfig, ModelConfig
+from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
@@ -46,6 +48,28 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
     return known[names[0]]
 
 
+@dataclass(frozen=True)
+class DecoderHead:
+    """The keys of a decoder's head; its class is named `stem` and `ending`, or `Model` without one.
+
+    `tied` is whether the table of tokens is the head where no key says so.
+    """
+
+    stem: str
+    tied: bool
+    ending: str = "ForCausalLM"
+
+    def read(self, settings: Settings) -> Fields:
+        tied = settings.get("tie_word_embeddings", self.tied)
+        return {"head": decoder_head(settings, tied=tied)}
+
+    def write(self, spec: ModelSpec) -> Json:
+        if isinstance(spec.model.head, HiddenHeadConfig):
+            return {"architectures": [f"{self.stem}Model"], "tie_word_embeddings": False}
+        tied = token_head_of(spec.model).tied
+        return {"architectures": [f"{self.stem}{self.ending}"], "tie_word_embeddings": tied}
+
+
 def decoder_head(settings: Settings, *, tied: bool) -> TokenHeadConfig | HiddenHeadConfig:
     """The head of a decoder; none where its class is the body alone, and no table serves as one."""
     return HiddenHeadConfig() if is_body(settings) and not tied else TokenHeadConfig(tied=tied)
@@ -58,19 +82,53 @@ def is_body(settings: Settings) -> bool:
 
 
 def head_weights(model: ModelConfig, theirs: str) -> Iterator[TensorMap]:
-    """The map of the scores of tokens, where there are any that no table serves."""
+    """The map of the token scores' weights, if they are not the table of tokens."""
     if not isinstance(model.head, HiddenHeadConfig) and not token_head_of(model).tied:
         yield Renamed("head.weight", theirs)
 
 
-def decoder_keys(
-    model: DecoderConfig | EncoderConfig, stem: str, task: str = "ForCausalLM"
-) -> Json:
-    """The keys that say which head a decoder has; `task` is what its class ends with."""
-    if isinstance(model.head, HiddenHeadConfig):
-        return {"architectures": [f"{stem}Model"], "tie_word_embeddings": False}
-    tied = token_head_of(model).tied
-    return {"architectures": [f"{stem}{task}"], "tie_word_embeddings": tied}
+@dataclass(frozen=True)
+class EncoderHeads:
+    """The keys of an encoder's task: each has a head, and a class named `stem` and an ending."""
+
+    stem: str
+    heads: Mapping[Task, HeadConfig]
+    endings: Mapping[str, Task] = field(default_factory=lambda: ENDINGS)
+
+    def read(self, settings: Settings) -> Fields:
+        task = task_of(settings, self.stem, self.endings)
+        values: dict[str, Any] = {"head": self.heads[task]}
+        if task in ("sequence", "tags"):
+            values["labels"] = labels_of(settings)
+        if task == "sequence":
+            values["head.problem"] = problem_of(settings)
+        return values
+
+    def write(self, spec: ModelSpec) -> Json:
+        head = spec.model.head
+        labelled = isinstance(head, ClassificationHeadConfig | TaggingHeadConfig)
+        keys = label_keys(spec.labels, head) if labelled else {}
+        return {"architectures": [architecture(head, self.stem, self.endings)], **keys}
+
+
+HeadNames = Mapping[type, Mapping[str, str]]
+"""Hugging Face names of the parts of each head, by our names."""
+
+
+def head_maps(head: HeadConfig, names: HeadNames) -> Iterator[TensorMap]:
+    """The maps of a head's weights and biases."""
+    for our_part, theirs in names.get(type(head), {}).items():
+        yield from weight_and_bias(f"head.{our_part}", theirs)
+
+
+def like_feedforward(model: ModelConfig) -> ModelConfig:
+    """The model with the activation of its feed-forward layers before the scores of tokens too."""
+    head = model.head
+    assert isinstance(model.feedforward, FeedForwardConfig)
+    if not isinstance(head, TokenHeadConfig) or head.transform is None:
+        return model
+    transform = replace(head.transform, activation=model.feedforward.activation)
+    return replace(model, head=replace(head, transform=transform))
 
 
 WRITERS = {"decoder": "a decoder that writes", "encoder_decoder": "an encoder with its decoder"}
@@ -151,11 +209,6 @@ def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDI
         if known == task:
             return f"{stem}{ending}"
     raise InputError(f"this family has no {kind_of(head)} head")
-
-
-def labels_for(settings: Settings, task: Task) -> tuple[str, ...]:
-    """The names of the classes or tags, if the head has any."""
-    return labels_of(settings) if task in ("sequence", "tags") else ()
 
 
 def without_pooler(spec: ModelSpec, names: Collection[str]) -> ModelSpec:

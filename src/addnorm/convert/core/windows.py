@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from addnorm.convert.core.family import attention_of
+from addnorm.convert.core.keys import Fields
 from addnorm.convert.core.settings import Settings
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.models import ModelConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import FullPatternConfig, PatternConfig, WindowPatternConfig
 from addnorm.parts import kind_of
@@ -43,17 +44,16 @@ def shortest_cycle(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
     return tuple(layers)
 
 
-def read_windows(
-    settings: Settings, types: Sequence[str], size: int | None
-) -> tuple[PatternConfig, tuple[LayerConfig, ...]]:
+def read_windows(settings: Settings, types: Sequence[str], size: int | None) -> Fields:
     """The pattern of all layers, or a repeating layer pattern if they differ."""
     patterns = [pattern_for_layer_type(settings, kind, size) for kind in types]
-    if all(one == patterns[0] for one in patterns):
-        return patterns[0], ()
-    return FullPatternConfig(), shortest_cycle([LayerConfig(pattern=one) for one in patterns])
+    if all(pattern == patterns[0] for pattern in patterns):
+        return {"attention.pattern": patterns[0]}
+    layers = [LayerConfig(pattern=pattern) for pattern in patterns]
+    return {"layer_pattern": shortest_cycle(layers)}
 
 
-def write_windows(model: DecoderConfig | EncoderConfig) -> tuple[list[str], int | None]:
+def write_windows(model: ModelConfig) -> tuple[list[str], int | None]:
     """Write `layer_types` and `sliding_window`. Raises `InputError` if they cannot express it."""
     types: list[str] = []
     sizes: set[int] = set()

@@ -1,8 +1,8 @@
 """BART: learned positions, embedding norm, post-norm, GELU."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from addnorm.convert.core import keys
 from addnorm.convert.core.equivalents import with_biases
 from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder
 from addnorm.convert.core.known import token_head_of
@@ -11,6 +11,7 @@ from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families import fairseq
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
+from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
@@ -19,34 +20,11 @@ FIRST = 2
 """The table row of the first position."""
 
 
-def _read(settings: Settings) -> ModelSpec:
-    for key in ("normalize_before", "add_final_layer_norm", "static_position_embeddings"):
-        settings.expect(key, False)
-    settings.expect("normalize_embedding", True)
-    settings.expect("add_bias_logits", False, True)  # there is one either way
-    settings.expect("extra_pos_embeddings", FIRST)
-    settings.expect("force_bos_token_to_be_generated", False, True)
-    for key in ("classif_dropout", "classifier_dropout"):
-        settings.get(key, 0.0)
-    n_layers, n_decoder_layers = fairseq.depths(settings)
-    embedding = fairseq.embedding_scale(settings)
-    tied = settings.get("tie_word_embeddings", True)
-    model = EncoderDecoderConfig(
-        d_model=settings.required_int("d_model", "hidden_size"),
-        n_layers=n_layers,
-        n_decoder_layers=n_decoder_layers,
-        max_len=settings.required_int("max_position_embeddings"),
-        position=LearnedConfig(),
-        **fairseq.sublayers(settings),
-        embedding=replace(embedding, norm=LayerNormConfig()),
-        share_embeddings=tied,
-        head=TokenHeadConfig(tied=tied, bias=True),
-        dropout=settings.get("dropout", 0.1),
-    )
-    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
+def _read_sharing(settings: Settings) -> keys.Fields:
+    return {"share_embeddings": settings.get("tie_word_embeddings", True)}
 
 
-def _write(spec: ModelSpec) -> Json:
+def _check_sharing(spec: ModelSpec) -> Json:
     model = encoder_decoder(spec)
     share, tied = model.share_embeddings, token_head_of(model).tied
     if share != tied:
@@ -56,10 +34,28 @@ def _write(spec: ModelSpec) -> Json:
         )
     if (target := spec.target_vocab_size) not in (None, spec.vocab_size):
         raise InputError(f"bart has one vocabulary, not {spec.vocab_size} and {target} tokens")
-    return fairseq.written(spec, "bart", "BartForConditionalGeneration") | {
-        "max_position_embeddings": model.max_len,
-        "normalize_embedding": True,
-    }
+    return {}
+
+
+TABLE = fairseq.fairseq_table(
+    "bart",
+    "BartForConditionalGeneration",
+    EncoderDecoderConfig(
+        position=LearnedConfig(),
+        embedding=EmbeddingConfig(norm=LayerNormConfig()),
+        head=TokenHeadConfig(bias=True),
+    ),
+    keys.Size("max_len", "max_position_embeddings"),
+    fairseq.SCALE,
+    keys.Value("dropout", "dropout", 0.1),
+    keys.Computed(_read_sharing, _check_sharing),
+    keys.Fixed("normalize_embedding", True, written=True),
+    keys.Fixed("normalize_before add_final_layer_norm static_position_embeddings", False),
+    keys.Fixed("add_bias_logits", False, (True,)),  # there is one either way
+    keys.Fixed("force_bos_token_to_be_generated", False, (True,)),
+    keys.Ignored("classif_dropout classifier_dropout"),
+    keys.Fixed("extra_pos_embeddings", FIRST),
+)
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -81,8 +77,8 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
 
 BART = Family(
     model_types=("bart",),
-    read=_read,
-    write=_write,
+    read=TABLE.read,
+    write=TABLE.write,
     maps=_maps,
     equivalent=with_biases,
     refine_by_names=fairseq.with_head_bias,

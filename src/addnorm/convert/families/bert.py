@@ -2,33 +2,28 @@
 
 from collections.abc import Iterator
 
-from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import (
-    Family,
-    ModelSpec,
-    attention_of,
-    encoder,
-    eps_of,
-    layers,
-    mlp_of,
+from addnorm.convert.core import keys
+from addnorm.convert.core.family import Family, ModelSpec, layers
+from addnorm.convert.core.maps import (
+    Duplicated,
+    Renamed,
+    SkipRows,
+    TensorMap,
+    renamed,
+    weight_and_bias,
 )
-from addnorm.convert.core.known import embedding_of
-from addnorm.convert.core.maps import Duplicated, Renamed, SkipRows, TensorMap, weight_and_bias
-from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import (
     ENDINGS,
+    EncoderHeads,
+    HeadNames,
     Task,
-    architecture,
-    label_keys,
-    labels_for,
-    problem_of,
-    task_of,
+    head_maps,
+    like_feedforward,
     without_pooler,
 )
-from addnorm.models import EncoderConfig
+from addnorm.models import EncoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
@@ -40,134 +35,76 @@ from addnorm.nn.heads import (
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
 
-RELICS = (
-    "directionality",
-    "pooler_fc_size",
-    "pooler_num_attention_heads",
-    "pooler_num_fc_layers",
-    "pooler_size_per_head",
-    "pooler_type",
-)
+RELICS = """
+    directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head pooler_type
+"""
 """Keys in the first converted files that no library uses."""
 
+BERT_MODEL = EncoderConfig(
+    position=LearnedConfig(),
+    attention=AttentionConfig(n_heads=1),
+    embedding=EmbeddingConfig(scale="one", norm=LayerNormConfig()),
+    init="bert",
+)
 
-def _read(settings: Settings) -> ModelSpec:
-    task = task_of(settings, "Bert", {**ENDINGS, "ForPreTraining": "tokens"})
-    activation = activation_of(settings, "hidden_act", "gelu")
-    transform = TransformConfig(activation=activation, norm=norm_of(settings))
-    model = body_of(settings, head_of(settings, task, transform))
-    return ModelSpec(
-        model=model,
-        vocab_size=settings.required_int("vocab_size"),
-        labels=labels_for(settings, task),
-    )
+HEADS: dict[Task, HeadConfig] = {
+    "tokens": TokenHeadConfig(
+        bias=True, transform=TransformConfig(activation="gelu", norm=LayerNormConfig())
+    ),
+    "sequence": ClassificationHeadConfig(
+        pooling="first", transform=TransformConfig(activation="tanh")
+    ),
+    "tags": TaggingHeadConfig(),
+    "body": PoolerHeadConfig(),
+}
 
+BERT_KEYS: tuple[keys.Entry, ...] = (
+    keys.VOCABULARY,
+    keys.Size("d_model", "hidden_size"),
+    keys.Size("n_layers", "num_hidden_layers"),
+    keys.Size("attention.n_heads", "num_attention_heads"),
+    keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.1),
+    keys.Size("feedforward.d_ff", "intermediate_size"),
+    keys.Choice("feedforward.activation", "hidden_act", keys.ACTIVATIONS, "gelu"),
+    keys.Value("norm.eps embedding.norm.eps head.transform.norm.eps", "layer_norm_eps", 1e-12),
+    keys.Size("embedding.n_types", "type_vocab_size", 2),
+    keys.Value("dropout", "hidden_dropout_prob", 0.1),
+    keys.Value("head.tied", "tie_word_embeddings", True),
+    keys.Value("head.dropout", "classifier_dropout", lambda s: s.get("hidden_dropout_prob", 0.1)),
+    keys.Fixed("position_embedding_type", "absolute", written=True),
+    keys.Fixed("is_decoder add_cross_attention", False),
+    keys.Ignored(RELICS),
+)
+"""The keys shared by BERT and RoBERTa."""
 
-def body_of(settings: Settings, head: HeadConfig, *, first_row: int = 0) -> EncoderConfig:
-    """The encoder with a head; positions begin at row `first_row` of their table."""
-    settings.expect("is_decoder", False)
-    settings.expect("add_cross_attention", False)
-    settings.expect("position_embedding_type", "absolute")
-    for key in RELICS:
-        settings.get(key, settings.tree.get(key) or "")
-    norm = norm_of(settings)
-    return EncoderConfig(
-        d_model=settings.required_int("hidden_size"),
-        n_layers=settings.required_int("num_hidden_layers"),
-        max_len=settings.required_int("max_position_embeddings") - first_row,
-        position=LearnedConfig(),
-        attention=AttentionConfig(
-            n_heads=settings.required_int("num_attention_heads"),
-            dropout=settings.get("attention_probs_dropout_prob", 0.1),
-        ),
-        feedforward=FeedForwardConfig(
-            d_ff=settings.required_int("intermediate_size"),
-            activation=activation_of(settings, "hidden_act", "gelu"),
-        ),
-        norm=norm,
-        embedding=EmbeddingConfig(
-            scale="one", norm=norm, n_types=settings.optional_int("type_vocab_size") or 2
-        ),
-        head=head,
-        dropout=settings.get("hidden_dropout_prob", 0.1),
-        init="bert",
-    )
-
-
-def head_of(settings: Settings, task: Task, transform: TransformConfig) -> HeadConfig:
-    """The head of a task; `transform` precedes the token logits."""
-    tied = settings.get("tie_word_embeddings", True)
-    dropout = settings.optional_float("classifier_dropout")
-    dropout = settings.get("hidden_dropout_prob", 0.1) if dropout is None else dropout
-    match task:
-        case "tokens":
-            return TokenHeadConfig(tied=tied, bias=True, transform=transform)
-        case "sequence":
-            return ClassificationHeadConfig(
-                problem=problem_of(settings),
-                pooling="first",
-                transform=TransformConfig(activation="tanh"),
-                dropout=dropout,
-            )
-        case "tags":
-            return TaggingHeadConfig(dropout=dropout)
-        case "body":
-            return PoolerHeadConfig()
-
-
-def norm_of(settings: Settings) -> LayerNormConfig:
-    """The norm that is used everywhere."""
-    return LayerNormConfig(eps=settings.get("layer_norm_eps", 1e-12))
-
-
-def _write(spec: ModelSpec) -> Json:
-    return settings_of(spec, "Bert") | {"model_type": "bert"}
-
-
-def settings_of(spec: ModelSpec, stem: str, *, first_row: int = 0) -> Json:
-    """The config keys shared by BERT and RoBERTa."""
-    model = encoder(spec)
-    attention, feedforward = attention_of(model), mlp_of(model)
-    tree: Json = {
-        "architectures": [architecture(model.head, stem)],
-        "vocab_size": spec.vocab_size,
-        "hidden_size": model.d_model,
-        "num_hidden_layers": model.n_layers,
-        "num_attention_heads": attention.n_heads,
-        "intermediate_size": feedforward.d_ff or 4 * model.d_model,
-        "hidden_act": activation_name(feedforward.activation),
-        "hidden_dropout_prob": model.dropout,
-        "attention_probs_dropout_prob": attention.dropout,
-        "max_position_embeddings": model.max_len + first_row,
-        "type_vocab_size": embedding_of(model).n_types,
-        "layer_norm_eps": eps_of(model.norm, 1e-12),
-        "position_embedding_type": "absolute",
-    }
-    if isinstance(model.head, TokenHeadConfig):
-        tree["tie_word_embeddings"] = model.head.tied
-    if isinstance(model.head, ClassificationHeadConfig | TaggingHeadConfig):
-        tree |= {"classifier_dropout": model.head.dropout, **label_keys(spec.labels, model.head)}
-    return tree
+TABLE = keys.ConfigTable(
+    BERT_MODEL,
+    (
+        EncoderHeads("Bert", HEADS, {**ENDINGS, "ForPreTraining": "tokens"}),
+        keys.Size("max_len", "max_position_embeddings"),
+        *BERT_KEYS,
+    ),
+    simplify=like_feedforward,
+)
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    model = encoder(spec)
-    yield from body_maps(model, "bert")
-    match model.head:
-        case TokenHeadConfig() as head:
-            transform = "cls.predictions.transform"
-            yield from weight_and_bias("head.transform.proj", f"{transform}.dense")
-            yield from weight_and_bias("head.transform.norm", f"{transform}.LayerNorm")
-            yield from scores("cls.predictions", tied=head.tied)
-        case ClassificationHeadConfig():
-            yield from weight_and_bias("head.transform.proj", "bert.pooler.dense")
-            yield from weight_and_bias("head.proj", "classifier")
-        case TaggingHeadConfig():
-            yield from weight_and_bias("head.proj", "classifier")
-        case PoolerHeadConfig():
-            yield from weight_and_bias("head.proj", "bert.pooler.dense")
-        case _:
-            pass
+    yield from body_maps(spec.model, "bert")
+    yield from head_maps(spec.model.head, HEAD_NAMES)
+    if isinstance(spec.model.head, TokenHeadConfig):
+        yield from scores("cls.predictions", tied=spec.model.head.tied)
+
+
+HEAD_NAMES: HeadNames = {
+    TokenHeadConfig: {
+        "transform.proj": "cls.predictions.transform.dense",
+        "transform.norm": "cls.predictions.transform.LayerNorm",
+    },
+    ClassificationHeadConfig: {"transform.proj": "bert.pooler.dense", "proj": "classifier"},
+    TaggingHeadConfig: {"proj": "classifier"},
+    PoolerHeadConfig: {"proj": "bert.pooler.dense"},
+}
 
 
 def scores(theirs: str, *, tied: bool) -> Iterator[TensorMap]:
@@ -179,38 +116,36 @@ def scores(theirs: str, *, tied: bool) -> Iterator[TensorMap]:
         yield Duplicated("head.bias", f"{theirs}.decoder.bias", f"{theirs}.bias")
 
 
-def body_maps(model: EncoderConfig, theirs: str, *, first_row: int = 0) -> Iterator[TensorMap]:
+def body_maps(model: ModelConfig, theirs: str, *, first_row: int = 0) -> Iterator[TensorMap]:
     """The maps of embeddings and layers."""
     table, rows = "embed.position.table.weight", f"{theirs}.embeddings.position_embeddings.weight"
     yield Renamed("embed.tokens.weight", f"{theirs}.embeddings.word_embeddings.weight")
     yield SkipRows(table, rows, first_row) if first_row else Renamed(table, rows)
     yield Renamed("embed.types.weight", f"{theirs}.embeddings.token_type_embeddings.weight")
     yield from weight_and_bias("embed.norm", f"{theirs}.embeddings.LayerNorm")
-    yield from layers(model.n_layers, lambda i: _layer(i, f"{theirs}.encoder.layer.{i}"))
-
-
-def _layer(i: int, theirs: str) -> Iterator[TensorMap]:
-    ours = f"stack.blocks.{i}"
-    for part, name in {"q": "query", "k": "key", "v": "value"}.items():
-        yield from weight_and_bias(
-            f"{ours}.attention.{part}_proj", f"{theirs}.attention.self.{name}"
-        )
-    yield from weight_and_bias(f"{ours}.attention.out_proj", f"{theirs}.attention.output.dense")
-    yield from weight_and_bias(
-        f"{ours}.attention_residual.norm", f"{theirs}.attention.output.LayerNorm"
+    yield from layers(
+        model.n_layers, lambda i: renamed(f"stack.blocks.{i}", f"{theirs}.encoder.layer.{i}", LAYER)
     )
-    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
-    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
-    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.output.LayerNorm")
 
+
+LAYER = {
+    "attention.q_proj": "attention.self.query",
+    "attention.k_proj": "attention.self.key",
+    "attention.v_proj": "attention.self.value",
+    "attention.out_proj": "attention.output.dense",
+    "attention_residual.norm": "attention.output.LayerNorm",
+    "feedforward.up_proj": "intermediate.dense",
+    "feedforward.down_proj": "output.dense",
+    "feedforward_residual.norm": "output.LayerNorm",
+}
 
 RENAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 """Tensor names in the first files."""
 
 BERT = Family(
     model_types=("bert",),
-    read=_read,
-    write=_write,
+    read=TABLE.read,
+    write=TABLE.write,
     maps=_maps,
     prefix="bert.",
     renames=RENAMES,

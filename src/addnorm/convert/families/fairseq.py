@@ -2,92 +2,96 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
-from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import ModelSpec, attention_of, encoder_decoder, mlp_of
-from addnorm.convert.core.known import embedding_of, token_head_of
-from addnorm.convert.core.maps import Reshaped, TensorMap, ZeroTensor, weight_and_bias
-from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core import keys
+from addnorm.convert.core.family import ModelSpec, encoder_decoder
+from addnorm.convert.core.known import token_head_of
+from addnorm.convert.core.maps import Reshaped, TensorMap, ZeroTensor, renamed, weight_and_bias
+from addnorm.convert.core.settings import Json
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID, PAD_ID
-from addnorm.models import EncoderDecoderConfig
+from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 
 HEAD_BIAS = "final_logits_bias"
 
+TOKEN_IDS: Json = {
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+    "decoder_start_token_id": BOS_ID,
+}
+"""The ids of our tokenizers, which those of a folder replace."""
 
-def sublayers(settings: Settings) -> dict[str, Any]:
-    """Attention and feed-forward of both stacks, with a bias everywhere; of the decoder where they
-    differ from the encoder's."""
-    encoder, decoder = (_sublayers(settings, side) for side in ("encoder", "decoder"))
-    own = {f"decoder_{name}": part for name, part in decoder.items() if part != encoder[name]}
-    return encoder | own
 
-
-def _sublayers(settings: Settings, side: str) -> dict[str, Any]:
-    return {
-        "attention": AttentionConfig(
-            n_heads=settings.required_int(f"{side}_attention_heads"),
-            dropout=settings.get("attention_dropout", 0.0),
+def fairseq_table(
+    model_type: str, architecture: str, model: EncoderDecoderConfig, *entries: keys.Entry
+) -> keys.ConfigTable:
+    """The table of a family: the keys of both stacks, and `entries`."""
+    attention, feedforward = AttentionConfig(n_heads=1), FeedForwardConfig()
+    return keys.ConfigTable(
+        replace(
+            model,
+            attention=attention,
+            decoder_attention=attention,
+            feedforward=feedforward,
+            decoder_feedforward=feedforward,
         ),
-        "feedforward": FeedForwardConfig(
-            d_ff=settings.required_int(f"{side}_ffn_dim"),
-            activation=activation_of(settings, "activation_function", "gelu"),
-            dropout=settings.get("activation_dropout", 0.0),
+        (
+            keys.VOCABULARY,
+            keys.Size("d_model", "d_model hidden_size"),
+            keys.Size("n_layers", "encoder_layers num_hidden_layers"),
+            keys.Size("n_decoder_layers", "decoder_layers"),
+            keys.Size("attention.n_heads", "encoder_attention_heads"),
+            keys.Size("decoder_attention.n_heads", "decoder_attention_heads"),
+            keys.Size("feedforward.d_ff", "encoder_ffn_dim"),
+            keys.Size("decoder_feedforward.d_ff", "decoder_ffn_dim"),
+            keys.Choice(
+                "feedforward.activation decoder_feedforward.activation",
+                "activation_function",
+                keys.ACTIVATIONS,
+                "gelu",
+            ),
+            keys.Value("attention.dropout decoder_attention.dropout", "attention_dropout", 0.0),
+            keys.Value(
+                "feedforward.dropout decoder_feedforward.dropout", "activation_dropout", 0.0
+            ),
+            keys.Value("head.tied", "tie_word_embeddings", True),
+            keys.Ignored("encoder_layerdrop decoder_layerdrop"),
+            *entries,
         ),
-    }
-
-
-def depths(settings: Settings) -> tuple[int, int]:
-    """The numbers of encoder and decoder layers."""
-    for side in ("encoder", "decoder"):  # random layer dropping in training
-        settings.get(f"{side}_layerdrop", 0.0)
-    return settings.required_int("encoder_layers", "num_hidden_layers"), settings.required_int(
-        "decoder_layers"
+        {
+            "model_type": model_type,
+            "architectures": [architecture],
+            "is_encoder_decoder": True,
+            **TOKEN_IDS,
+            "forced_eos_token_id": None,
+            "encoder_layerdrop": 0.0,
+            "decoder_layerdrop": 0.0,
+        },
+        _without_equal_decoder,
     )
 
 
-def embedding_scale(settings: Settings) -> EmbeddingConfig:
-    """Embeddings, optionally multiplied by √d_model."""
-    return EmbeddingConfig(scale="sqrt" if settings.get("scale_embedding", False) else "one")
+SCALE = keys.Choice("embedding.scale", "scale_embedding", {True: "sqrt", False: "one"}, False)
 
 
-def written(spec: ModelSpec, model_type: str, architecture: str) -> Json:
-    """The config keys shared by these families."""
-    model = encoder_decoder(spec)
-    attention, dense = attention_of(model), mlp_of(model)
-    config: Json = {
-        "model_type": model_type,
-        "architectures": [architecture],
-        "is_encoder_decoder": True,
-        "vocab_size": spec.vocab_size,
-        "d_model": model.d_model,
-        "activation_function": activation_name(dense.activation),
-        "dropout": model.dropout,
-        "attention_dropout": attention.dropout,
-        "activation_dropout": dense.dropout,
-        "scale_embedding": embedding_of(model).scale == "sqrt",
-        "tie_word_embeddings": token_head_of(model).tied,
-        "pad_token_id": PAD_ID,
-        "bos_token_id": BOS_ID,
-        "eos_token_id": EOS_ID,
-        "decoder_start_token_id": BOS_ID,
-        "forced_eos_token_id": None,
-    }
-    n_decoder_layers = model.n_decoder_layers or model.n_layers
-    for side, parts, n_layers in (
-        ("encoder", model, model.n_layers),
-        ("decoder", model.decoder_parts, n_decoder_layers),
-    ):
-        config |= {
-            f"{side}_layers": n_layers,
-            f"{side}_attention_heads": attention_of(parts).n_heads,
-            f"{side}_ffn_dim": mlp_of(parts).d_ff or 4 * model.d_model,
-            f"{side}_layerdrop": 0.0,
-        }
-    return config
+def _without_equal_decoder(model: ModelConfig) -> ModelConfig:
+    """The model without the decoder's attention or feed-forward where the encoder's is the same."""
+    assert isinstance(model, EncoderDecoderConfig)
+    return replace(
+        model,
+        decoder_attention=_if_other(model.decoder_attention, model.attention),
+        decoder_feedforward=_if_other(model.decoder_feedforward, model.feedforward),
+    )
+
+
+T = TypeVar("T")
+
+
+def _if_other(part: T, other: object) -> T | None:
+    return None if part == other else part
 
 
 def with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
@@ -115,14 +119,19 @@ def stacks(model: EncoderDecoderConfig, *, key_bias: bool = True) -> Iterator[Te
 
 def _layer(ours: str, theirs: str, cross: bool, lacks: int | None) -> Iterator[TensorMap]:
     yield from _attention(f"{ours}.attention", f"{theirs}.self_attn", lacks)
-    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.self_attn_layer_norm")
+    yield from renamed(ours, theirs, LAYER)
     if cross:
         norm = "cross_attention_residual.norm"
         yield from _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn", lacks)
         yield from weight_and_bias(f"{ours}.{norm}", f"{theirs}.encoder_attn_layer_norm")
-    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.fc1")
-    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.fc2")
-    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.final_layer_norm")
+
+
+LAYER = {
+    "attention_residual.norm": "self_attn_layer_norm",
+    "feedforward.up_proj": "fc1",
+    "feedforward.down_proj": "fc2",
+    "feedforward_residual.norm": "final_layer_norm",
+}
 
 
 def _attention(ours: str, theirs: str, lacks: int | None) -> Iterator[TensorMap]:

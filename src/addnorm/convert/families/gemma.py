@@ -1,16 +1,12 @@
 """Gemma 1, 2 and 3 (text): scaled embeddings, offset RMSNorm; later sandwich norms, windows."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
-from addnorm.convert.core.activations import activation_of
-from addnorm.convert.core.family import ModelSpec, attention_of, decoder, one_stack
-from addnorm.convert.core.known import token_head_of
-from addnorm.convert.core.maps import TensorMap
-from addnorm.convert.core.rotary import THETA, read_rotary, rope_keys, rotary_of, write_rotary
+from addnorm.convert.core import keys
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.rotary import THETA, rope_keys, rotary_of, write_rotary
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import decoder_head, is_body
+from addnorm.convert.core.tasks import is_body
 from addnorm.convert.core.windows import (
     FULL,
     SLIDING,
@@ -21,48 +17,42 @@ from addnorm.convert.core.windows import (
     write_windows,
 )
 from addnorm.convert.families.llama_relatives import (
+    ATTENTION_BIAS,
+    LLAMA_ATTENTION,
+    LLAMA_MODEL,
     SANDWICH,
-    check_divides,
-    maps,
-    read_attention,
-    read_eps,
-    read_gated_feedforward,
-    read_model,
+    divides,
+    head_width,
+    llama_keys,
     relative,
-    write_model,
 )
-from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.models import EncoderConfig
 from addnorm.models.layers import LayerConfig
-from addnorm.nn.attention import AttentionConfig, ScaledDotConfig
+from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.feedforward import Activation
-from addnorm.nn.heads import HiddenHeadConfig, TokenHeadConfig
+from addnorm.nn.heads import HiddenHeadConfig
 from addnorm.nn.norms import OffsetRMSNormConfig
-from addnorm.nn.positions import PositionConfig, RotaryConfig
+from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import SandwichNormConfig
-from addnorm.parts import kind_of
 
 GLOBAL_THETA = 1000000.0
 WINDOW = 4096
+D_HEAD = 256
 TANH = "gelu_pytorch_tanh"
 
 
-def _read_1(settings: Settings) -> ModelSpec:
-    """In the first files, `hidden_act = "gelu"` means the tanh approximation."""
-    _check_causal(settings)
-    settings.expect("hidden_activation", None, TANH)
-    activation = activation_of(settings, "hidden_act", TANH)
-    bias = settings.get("attention_bias", False)
-    return _model(
-        settings,
-        read_attention(settings, kv_heads=16, d_head=256, bias=bias, out_bias=bias),
-        read_rotary(settings),
-        activation="gelu_tanh" if activation == "gelu" else activation,
-    )
+@dataclass(frozen=True)
+class Cap(keys.Key):
+    """The bound of a soft cap: none for a null, `missing` for an absent key."""
+
+    missing: float | None
+
+    def decoded(self, settings: Settings) -> float | None:
+        cap = settings.optional_float(self.names)
+        return cap if self.names in settings.tree else self.missing
 
 
-def _check_causal(settings: Settings) -> None:
+def _check_causal(settings: Settings) -> keys.Fields:
     """Raise `InputError` where no function is meant: without padding and with it, two of them."""
     if settings.get("use_bidirectional_attention", False):
         raise settings.refuse(
@@ -70,98 +60,29 @@ def _check_causal(settings: Settings) -> None:
             "transformers then looks ahead or not as its kernel, and padding beside the text, have "
             "it, which is no one model; Gemma 3 has it in full",
         )
+    return {}
 
 
-def _read_2(settings: Settings) -> ModelSpec:
-    _check_causal(settings)
-    softcap = _cap(settings, "attn_logit_softcapping", 50.0)
-    size = settings.optional_int("sliding_window", missing=WINDOW)
-    settings.expect("sliding_window_size", None, size)
-    pattern, cycle = read_windows(settings, _types(settings, 2), size)
-    return _model(
-        settings,
-        _attention(settings, softcap=softcap, pattern=pattern),
-        read_rotary(settings),
-        layer_pattern=cycle,
-        residual=SandwichNormConfig(),
-        softcap=_cap(settings, "final_logit_softcapping", 30.0),
-    )
+def _check_old_activation(settings: Settings) -> keys.Fields:
+    """Raise `InputError` if the older key, which is no longer used, has another activation."""
+    settings.expect("hidden_act", None, TANH, "gelu", settings.tree.get("hidden_activation"))
+    return {}
 
 
-def _read_3(settings: Settings) -> ModelSpec:
-    settings.expect("attn_logit_softcapping", None)  # transformers ignores it
-    size = settings.optional_int("sliding_window", missing=WINDOW)
-    both_ways = settings.get("use_bidirectional_attention", False)
-    if both_ways and size is not None:
-        size = size // 2 + 1  # so many on both sides together, the token itself not counted
-    rotary, local = _rotary_by_type(settings)
-    types = _types(settings, settings.get("sliding_window_pattern", 6))
-    settings.get("_sliding_window_pattern", 6)
-    every = [
-        LayerConfig(
-            pattern=pattern_for_layer_type(settings, kind, size),
-            position=local if kind == SLIDING else rotary,
-        )
-        for kind in types
-    ]
-    norm = OffsetRMSNormConfig(eps=read_eps(settings))
-    return _model(
-        settings,
-        _attention(settings, softcap=None, qk_norm=norm),
-        rotary,
-        layer_pattern=shortest_cycle(every),
-        residual=SandwichNormConfig(),
-        softcap=_cap(settings, "final_logit_softcapping", None),
-        kind=EncoderConfig if both_ways else DecoderConfig,
-    )
+@dataclass(frozen=True)
+class Scale(keys.Key):
+    """The scale of scores, `query_pre_attn_scalar^-½`, if it is not that of the width of a head."""
+
+    def decoded(self, settings: Settings) -> float | None:
+        scalar = settings.optional_int(self.names, missing=256) or 256
+        d_head = head_width(D_HEAD).decoded(settings)
+        return None if scalar == d_head else scalar**-0.5
+
+    def encoded(self, value: float) -> int:
+        return round(value**-2)
 
 
-def _model(
-    settings: Settings,
-    attention: AttentionConfig,
-    position: PositionConfig,
-    *,
-    activation: Activation | None = None,
-    softcap: float | None = None,
-    kind: type[DecoderConfig | EncoderConfig] = DecoderConfig,
-    **overrides: Any,
-) -> ModelSpec:
-    if activation is None:
-        activation = activation_of(settings, "hidden_activation", TANH)
-        # The older of the two keys, no longer used.
-        settings.expect("hidden_act", None, TANH, "gelu", settings.tree.get("hidden_activation"))
-    head = decoder_head(settings, tied=settings.get("tie_word_embeddings", True))
-    if kind is EncoderConfig and is_body(settings):
-        head = HiddenHeadConfig()
-    if isinstance(head, TokenHeadConfig):
-        head = replace(head, softcap=softcap)
-    return read_model(
-        settings,
-        attention,
-        position,
-        kind,
-        norm=OffsetRMSNormConfig(eps=read_eps(settings)),
-        embedding=EmbeddingConfig(scale="sqrt"),
-        feedforward=read_gated_feedforward(settings, activation=activation),
-        head=head,
-        **overrides,
-    )
-
-
-def _attention(settings: Settings, *, softcap: float | None, **overrides: Any) -> AttentionConfig:
-    """Attention with scores scaled by `query_pre_attn_scalar^-½`, not by the head width."""
-    bias = settings.get("attention_bias", False)
-    overrides |= {"bias": bias, "out_bias": bias}
-    attention = read_attention(settings, kv_heads=4, d_head=256, **overrides)
-    scalar = settings.optional_int("query_pre_attn_scalar", missing=256) or 256
-    factor = None if scalar == attention.d_head else scalar**-0.5
-    return replace(attention, score=ScaledDotConfig(factor=factor, softcap=softcap))
-
-
-def _cap(settings: Settings, key: str, missing: float | None) -> float | None:
-    """The cap under a key: None if null, `missing` if the key is absent."""
-    cap = settings.optional_float(key)
-    return cap if key in settings.tree else missing
+SCALE = Scale("attention.score.factor", "query_pre_attn_scalar")
 
 
 def _types(settings: Settings, every: int) -> list[str]:
@@ -169,6 +90,35 @@ def _types(settings: Settings, every: int) -> list[str]:
     n_layers = settings.required_int("num_hidden_layers")
     default_types = [SLIDING if (i + 1) % every else FULL for i in range(n_layers)]
     return read_layer_types(settings, n_layers) or default_types
+
+
+def _read_windows(settings: Settings) -> keys.Fields:
+    size = settings.optional_int("sliding_window", missing=WINDOW)
+    settings.expect("sliding_window_size", None, size)
+    return read_windows(settings, _types(settings, 2), size)
+
+
+def _write_windows(spec: ModelSpec) -> Json:
+    types, size = write_windows(spec.model)
+    return {"layer_types": types, "sliding_window": size or WINDOW}
+
+
+def _read_layers(settings: Settings) -> keys.Fields:
+    """Gemma 3: full-attention and sliding-window layers also differ in their positions."""
+    size = settings.optional_int("sliding_window", missing=WINDOW)
+    if settings.get("use_bidirectional_attention", False) and size is not None:
+        size = size // 2 + 1  # so many on both sides together, the token itself not counted
+    rotary, local = _rotary_by_type(settings)
+    every = settings.optional_int("sliding_window_pattern") or 6
+    settings.ignore("_sliding_window_pattern")
+    layers = [
+        LayerConfig(
+            pattern=pattern_for_layer_type(settings, kind, size),
+            position=local if kind == SLIDING else rotary,
+        )
+        for kind in _types(settings, every)
+    ]
+    return {"position": rotary, "layer_pattern": shortest_cycle(layers)}
 
 
 def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
@@ -191,88 +141,116 @@ def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
     )
 
 
-def _write_1(spec: ModelSpec) -> Json:
-    model = decoder(spec)
-    return {
-        **write_model(spec, "gemma", "Gemma"),
-        **rope_keys(write_rotary(model.position)),
-        "attention_bias": attention_of(model).bias,
-    }
-
-
-def _write_2(spec: ModelSpec) -> Json:
-    model = decoder(spec)
-    softcap = _score(model).softcap
-    return {
-        **_written(spec, "gemma2", "Gemma2"),
-        **rope_keys(write_rotary(model.position)),
-        "attn_logit_softcapping": softcap,
-    }
-
-
-def _write_3(spec: ModelSpec) -> Json:
-    model = one_stack(spec)
-    written = _written(spec, "gemma3_text", "Gemma3")
+def _write_layers(spec: ModelSpec) -> Json:
+    model, tree = spec.model, _write_windows(spec)
     by_type: dict[str, Json] = {
         kind: write_rotary(layer.position)
-        for kind, layer in zip(written["layer_types"], model.layers(model.n_layers), strict=True)
+        for kind, layer in zip(tree["layer_types"], model.layers(model.n_layers), strict=True)
     }
     full = by_type.setdefault(FULL, write_rotary(model.position))
     local = by_type.setdefault(SLIDING, {"rope_type": "default", "rope_theta": THETA})
+    if isinstance(model, EncoderConfig):  # the windows of both sides together
+        tree["sliding_window"] = 2 * (tree["sliding_window"] - 1)
     return {
-        **written,
+        **tree,
         **rope_keys(full),
         "rope_parameters": by_type,
         "rope_local_base_freq": local["rope_theta"],
-    } | _both_ways(model, written)
-
-
-def _both_ways(model: DecoderConfig | EncoderConfig, written: Json) -> Json:
-    """What an encoder says, and what is said of its windows on both sides together."""
-    body = isinstance(model.head, HiddenHeadConfig)
-    keys: Json = {"architectures": ["Gemma3TextModel"]} if body else {}
-    if isinstance(model, EncoderConfig):
-        window = 2 * (written["sliding_window"] - 1)
-        keys |= {"use_bidirectional_attention": True, "sliding_window": window}
-    return keys
-
-
-def _written(spec: ModelSpec, model_type: str, stem: str) -> Json:
-    """The config keys shared by Gemma 2 and 3."""
-    model = one_stack(spec)
-    check_divides(model, model_type)
-    types, size = write_windows(model)
-    scale = _score(model).scale(attention_of(model).heads(model.d_model).d_head)
-    return {
-        **write_model(spec, model_type, stem, activation="hidden_activation"),
-        "attention_bias": attention_of(model).bias,
-        "query_pre_attn_scalar": round(scale**-2),
-        "final_logit_softcapping": _softcap(model),
-        "layer_types": types,
-        "sliding_window": size or WINDOW,
     }
 
 
-def _softcap(model: DecoderConfig | EncoderConfig) -> float | None:
-    return None if isinstance(model.head, HiddenHeadConfig) else token_head_of(model).softcap
+def _read_body(settings: Settings) -> keys.Fields:
+    return {"head": HiddenHeadConfig()} if is_body(settings) else {}
 
 
-def _score(model: DecoderConfig | EncoderConfig) -> ScaledDotConfig:
-    score = attention_of(model).score
-    if not isinstance(score, ScaledDotConfig):
-        raise InputError(f"gemma has no {kind_of(score)} scores")
-    return score
+def _write_body(spec: ModelSpec) -> Json:
+    body = isinstance(spec.model.head, HiddenHeadConfig)
+    return {"architectures": ["Gemma3TextModel"]} if body else {}
 
 
-def _sandwiched(spec: ModelSpec) -> Iterator[TensorMap]:
-    return maps(spec, SANDWICH)
+ACTIVATION = keys.Choice("feedforward.activation", "hidden_activation", keys.ACTIVATIONS, TANH)
+ACTIVATION_1 = keys.Choice(
+    "feedforward.activation",
+    "hidden_act",
+    {TANH: "gelu_tanh", **keys.ACTIVATIONS, "gelu": "gelu_tanh"},  # in the first files, the same
+    TANH,
+)
 
+MODEL = replace(LLAMA_MODEL, norm=OffsetRMSNormConfig(), embedding=EmbeddingConfig(scale="sqrt"))
 
-GEMMA = relative("gemma", read=_read_1, write=_write_1)
+GEMMA = relative(
+    "gemma",
+    MODEL,
+    (
+        *llama_keys("Gemma", kv_heads=16, d_head=D_HEAD, tied=True, activation=ACTIVATION_1),
+        ATTENTION_BIAS,
+        keys.Fixed("hidden_activation", None, (TANH,)),
+        keys.Computed(_check_causal),
+    ),
+)
 """Gemma Team 2024 (2403.08295)."""
 
-GEMMA2 = relative("gemma2", read=_read_2, write=_write_2, maps=_sandwiched)
+GEMMA2 = relative(
+    "gemma2",
+    replace(MODEL, residual=SandwichNormConfig()),
+    (
+        *llama_keys("Gemma2", kv_heads=4, d_head=D_HEAD, tied=True, activation=ACTIVATION),
+        ATTENTION_BIAS,
+        divides("gemma2"),
+        keys.Computed(_check_causal),
+        keys.Computed(_check_old_activation),
+        SCALE,
+        keys.Computed(_read_windows, _write_windows),
+        Cap("attention.score.softcap", "attn_logit_softcapping", 50.0),
+        Cap("head.softcap", "final_logit_softcapping", 30.0),
+    ),
+    norms=SANDWICH,
+)
 """Gemma Team 2024 (2408.00118)."""
 
-GEMMA3 = relative("gemma3_text", read=_read_3, write=_write_3, maps=_sandwiched)
+MODEL_3 = replace(
+    MODEL,
+    residual=SandwichNormConfig(),
+    attention=replace(LLAMA_ATTENTION, qk_norm=OffsetRMSNormConfig()),
+)
+DECODER_3 = keys.ConfigTable(
+    MODEL_3,
+    (
+        *llama_keys(
+            "Gemma3",
+            kv_heads=4,
+            d_head=D_HEAD,
+            tied=True,
+            activation=ACTIVATION,
+            position=keys.Computed(_read_layers, _write_layers),
+        ),
+        ATTENTION_BIAS,
+        divides("gemma3_text"),
+        keys.Computed(_check_old_activation),
+        SCALE,
+        keys.Fixed("attn_logit_softcapping", None),  # transformers ignores it
+        Cap("head.softcap", "final_logit_softcapping", None),
+        keys.Computed(lambda settings: {}, _write_body),
+    ),
+)
+ENCODER_3 = keys.ConfigTable(
+    EncoderConfig(**{part.name: getattr(MODEL_3, part.name) for part in fields(TransformerConfig)}),
+    (
+        *DECODER_3.entries,
+        keys.Fixed("use_bidirectional_attention", True, written=True),
+        keys.Computed(_read_body),
+    ),
+)
+
+
+def _read_3(settings: Settings) -> ModelSpec:
+    both_ways = settings.get("use_bidirectional_attention", False)
+    return (ENCODER_3 if both_ways else DECODER_3).read(settings)
+
+
+def _write_3(spec: ModelSpec) -> Json:
+    return (ENCODER_3 if isinstance(spec.model, EncoderConfig) else DECODER_3).write(spec)
+
+
+GEMMA3 = replace(GEMMA2, model_types=("gemma3_text",), read=_read_3, write=_write_3)
 """Gemma Team 2025."""

@@ -2,78 +2,50 @@
 
 from collections.abc import Iterator
 
-from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, decoder, layers
+from addnorm.convert.core import keys
+from addnorm.convert.core.family import Family, ModelSpec, layers
 from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, Transposed, weight_and_bias
-from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import decoder_head, decoder_keys, head_weights
-from addnorm.errors import InputError
+from addnorm.convert.core.tasks import DecoderHead, head_weights
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
-from addnorm.parts import kind_of
 
-
-def _read(settings: Settings) -> ModelSpec:
-    settings.expect("scale_attn_weights", True)
-    settings.expect("scale_attn_by_inverse_layer_idx", False)
-    settings.expect("reorder_and_upcast_attn", False, True)
-    d_model = settings.required_int("n_embd", "hidden_size")
-    for key in ("summary_type", "summary_use_proj", "summary_activation"):
-        settings.get(key, settings.tree.get(key) or "")
-    for key in ("summary_first_dropout", "summary_proj_to_labels"):
-        settings.get(key, settings.tree.get(key) or 0)
-    model = DecoderConfig(
-        d_model=d_model,
-        n_layers=settings.required_int("n_layer", "num_hidden_layers"),
-        max_len=settings.required_int("n_positions", "max_position_embeddings"),
+TABLE = keys.ConfigTable(
+    DecoderConfig(
         position=LearnedConfig(),
-        attention=AttentionConfig(
-            n_heads=settings.required_int("n_head", "num_attention_heads"),
-            dropout=settings.get("attn_pdrop", 0.1),
-        ),
-        feedforward=FeedForwardConfig(
-            d_ff=settings.optional_int("n_inner") or 4 * d_model,
-            activation=activation_of(settings, "activation_function", "gelu_new"),
-        ),
-        norm=LayerNormConfig(eps=settings.get("layer_norm_epsilon", 1e-5)),
+        attention=AttentionConfig(n_heads=1),
         residual=PreNormConfig(),
         embedding=EmbeddingConfig(scale="one"),
-        head=decoder_head(settings, tied=settings.get("tie_word_embeddings", True)),
-        dropout=settings.get("resid_pdrop", 0.1),
         init="gpt2",
-    )
-    settings.get("embd_pdrop", 0.1)
-    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
-
-
-def _write(spec: ModelSpec) -> Json:
-    model = decoder(spec)
-    attention, feedforward = attention_of(model), model.feedforward
-    if not isinstance(feedforward, FeedForwardConfig):
-        raise InputError(f"gpt2 has no {kind_of(feedforward)} feed-forward")
-    return {
-        "model_type": "gpt2",
-        "vocab_size": spec.vocab_size,
-        "n_positions": model.max_len,
-        "n_embd": model.d_model,
-        "n_layer": model.n_layers,
-        "n_head": attention.n_heads,
-        "n_inner": feedforward.d_ff or 4 * model.d_model,
-        "activation_function": activation_name(feedforward.activation),
-        "layer_norm_epsilon": getattr(model.norm, "eps", 1e-5),
-        "attn_pdrop": attention.dropout,
-        "resid_pdrop": model.dropout,
-        "embd_pdrop": model.dropout,
-    } | decoder_keys(model, "GPT2", "LMHeadModel")
+    ),
+    (
+        keys.VOCABULARY,
+        keys.Size("max_len", "n_positions max_position_embeddings"),
+        keys.Size("d_model", "n_embd hidden_size"),
+        keys.Size("n_layers", "n_layer num_hidden_layers"),
+        keys.Size("attention.n_heads", "n_head num_attention_heads"),
+        keys.Size(
+            "feedforward.d_ff", "n_inner", lambda s: 4 * s.required_int("n_embd", "hidden_size")
+        ),
+        keys.Choice("feedforward.activation", "activation_function", keys.ACTIVATIONS, "gelu_new"),
+        keys.Value("norm.eps", "layer_norm_epsilon", 1e-5),
+        keys.Value("attention.dropout", "attn_pdrop", 0.1),
+        keys.Value("dropout", "resid_pdrop", 0.1),
+        keys.Repeated("dropout", "embd_pdrop"),
+        DecoderHead("GPT2", tied=True, ending="LMHeadModel"),
+        keys.Fixed("scale_attn_weights", True),
+        keys.Fixed("scale_attn_by_inverse_layer_idx", False),
+        keys.Fixed("reorder_and_upcast_attn", False, (True,)),
+        keys.Ignored("summary_type summary_use_proj summary_activation summary_first_dropout"),
+        keys.Ignored("summary_proj_to_labels"),
+    ),
+)
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    model = decoder(spec)
+    model = spec.model
     yield Renamed("embed.tokens.weight", "transformer.wte.weight")
     yield Renamed("embed.position.table.weight", "transformer.wpe.weight")
     yield from layers(model.n_layers, lambda i: _layer(i, model.d_model))
@@ -101,8 +73,8 @@ def _turned(ours: str, theirs: str) -> Iterator[TensorMap]:
 
 GPT2 = Family(
     model_types=("gpt2",),
-    read=_read,
-    write=_write,
+    read=TABLE.read,
+    write=TABLE.write,
     maps=_maps,
     prefix="transformer.",
     ignored=(r".*\.attn\.(bias|masked_bias)",),

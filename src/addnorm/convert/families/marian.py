@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from addnorm.convert.core import keys
 from addnorm.convert.core.equivalents import with_biases, with_split_sinusoids
 from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder
 from addnorm.convert.core.known import token_head_of
@@ -14,17 +15,9 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.positions import SinusoidalConfig
 
 
-def _read(settings: Settings) -> ModelSpec:
-    for key in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
-        settings.expect(key, False)
-    settings.expect("add_bias_logits", False, True)  # there is one either way
-    settings.expect("static_position_embeddings", True)
-    settings.expect("extra_pos_embeddings", 0, 1, 2)  # only in tables that are not learned
-    for key in ("classif_dropout", "classifier_dropout"):
-        settings.get(key, 0.0)
-    n_layers, n_decoder_layers = fairseq.depths(settings)
+def _read_tables(settings: Settings) -> keys.Fields:
+    """There is one table of tokens for all, or there are three."""
     share = settings.get("share_encoder_decoder_embeddings", True)
-    tied = settings.get("tie_word_embeddings", True)
     vocab_size = settings.required_int("vocab_size")
     target = settings.optional_int("decoder_vocab_size") or vocab_size
     if share and target != vocab_size:
@@ -32,35 +25,38 @@ def _read(settings: Settings) -> ModelSpec:
             "decoder_vocab_size",
             f"shared embeddings have one vocabulary, and vocab_size = {vocab_size}",
         )
-    model = EncoderDecoderConfig(
-        d_model=settings.required_int("d_model", "hidden_size"),
-        n_layers=n_layers,
-        n_decoder_layers=n_decoder_layers,
-        max_len=settings.required_int("max_position_embeddings"),
-        position=SinusoidalConfig(layout="halves"),
-        **fairseq.sublayers(settings),
-        embedding=fairseq.embedding_scale(settings),
-        share_embeddings=share and tied,  # one table for all, or three
-        head=TokenHeadConfig(tied=tied, bias=True),
-        dropout=settings.get("dropout", 0.1),
-    )
-    return ModelSpec(
-        model=model,
-        vocab_size=vocab_size,
-        target_vocab_size=None if target == vocab_size else target,
-    )
+    return {
+        "share_embeddings": share and settings.get("tie_word_embeddings", True),
+        "target_vocab_size": None if target == vocab_size else target,
+    }
 
 
-def _write(spec: ModelSpec) -> Json:
+def _write_tables(spec: ModelSpec) -> Json:
     model = encoder_decoder(spec)
     if model.share_embeddings and not token_head_of(model).tied:
         raise InputError("marian's shared embeddings are the head's as well: head.tied = false")
-    return fairseq.written(spec, "marian", "MarianMTModel") | {
+    return {
         "decoder_vocab_size": spec.target_vocab_size or spec.vocab_size,
-        "max_position_embeddings": model.max_len,
         "share_encoder_decoder_embeddings": model.share_embeddings,
-        "static_position_embeddings": True,
     }
+
+
+TABLE = fairseq.fairseq_table(
+    "marian",
+    "MarianMTModel",
+    EncoderDecoderConfig(
+        position=SinusoidalConfig(layout="halves"), head=TokenHeadConfig(bias=True)
+    ),
+    keys.Size("max_len", "max_position_embeddings"),
+    fairseq.SCALE,
+    keys.Value("dropout", "dropout", 0.1),
+    keys.Computed(_read_tables, _write_tables),
+    keys.Fixed("static_position_embeddings", True, written=True),
+    keys.Fixed("normalize_before normalize_embedding add_final_layer_norm", False),
+    keys.Fixed("add_bias_logits", False, (True,)),  # there is one either way
+    keys.Ignored("classif_dropout classifier_dropout"),
+    keys.Fixed("extra_pos_embeddings", 0, (1, 2)),  # only in tables that are not learned
+)
 
 
 def _restated(model: ModelConfig) -> ModelConfig:
@@ -82,8 +78,8 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
 
 MARIAN = Family(
     model_types=("marian",),
-    read=_read,
-    write=_write,
+    read=TABLE.read,
+    write=TABLE.write,
     maps=_maps,
     equivalent=_restated,
     refine_by_names=fairseq.with_head_bias,

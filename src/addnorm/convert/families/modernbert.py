@@ -2,19 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, eps_of, layers
+from addnorm.convert.core import keys
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, layers
 from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.rotary import rotary_of, write_rotary
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import (
-    Task,
-    architecture,
-    label_keys,
-    labels_for,
-    problem_of,
-    task_of,
-)
+from addnorm.convert.core.tasks import EncoderHeads
 from addnorm.convert.core.windows import (
     FULL,
     SLIDING,
@@ -30,7 +23,6 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
-    HeadConfig,
     HiddenHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
@@ -44,59 +36,34 @@ from addnorm.parts import kind_of
 GLOBAL, LOCAL = 160_000.0, 10_000.0
 """The rotary bases of global and local layers."""
 
-POOLINGS = {"cls": "first", "mean": "mean"}
+IGNORED = """
+    deterministic_flash_attn initializer_cutoff_factor layer_norm_eps position_embedding_type
+    reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction
+"""
+"""Keys of training and of kernels, and keys of BERT without a use."""
 
 
-def _read(settings: Settings) -> ModelSpec:
-    _pass_over(settings)
-    norm = LayerNormConfig(
-        eps=settings.get("norm_eps", 1e-5), bias=settings.get("norm_bias", False)
-    )
-    n_layers = settings.required_int("num_hidden_layers")
-    everywhere, cycle = _layers_of(settings, n_layers)
-    task = task_of(settings, "ModernBert")
-    assert isinstance(everywhere.position, RotaryConfig)
-    model = EncoderConfig(
-        d_model=settings.required_int("hidden_size"),
-        n_layers=n_layers,
-        max_len=settings.required_int("max_position_embeddings"),
-        position=everywhere.position,
-        attention=AttentionConfig(
-            n_heads=settings.required_int("num_attention_heads"),
-            bias=settings.get("attention_bias", False),
-            dropout=settings.get("attention_dropout", 0.0),
-            pattern=everywhere.pattern or FullPatternConfig(),
-        ),
-        feedforward=GatedFeedForwardConfig(
-            d_ff=settings.required_int("intermediate_size"),
-            activation=activation_of(settings, "hidden_activation", "gelu"),
-            bias=settings.get("mlp_bias", False),
-            dropout=settings.get("mlp_dropout", 0.0),
-        ),
-        norm=norm,
-        residual=PreNormConfig(first=False),
-        embedding=EmbeddingConfig(scale="one", norm=norm),
-        head=_head(settings, task, norm),
-        dropout=settings.get("embedding_dropout", 0.0),
-        init="bert",
-        layer_pattern=cycle,
-    )
-    return ModelSpec(
-        model=model,
-        vocab_size=settings.required_int("vocab_size"),
-        labels=labels_for(settings, task),
-    )
+def _read_layers(settings: Settings) -> keys.Fields:
+    everywhere, cycle = _layers_of(settings, settings.required_int("num_hidden_layers"))
+    return {
+        "position": everywhere.position,
+        "attention.pattern": everywhere.pattern,
+        "layer_pattern": cycle,
+    }
 
 
-def _pass_over(settings: Settings) -> None:
-    """Ignore keys about training and kernels, and unused BERT keys."""
-    for key in ("initializer_cutoff_factor", "layer_norm_eps"):
-        settings.optional_float(key)
-    for key in ("deterministic_flash_attn", "sparse_prediction", "repad_logits_with_grad"):
-        settings.get(key, False)
-    settings.get("reference_compile", False)
-    settings.get("sparse_pred_ignore_index", -100)
-    settings.get("position_embedding_type", "absolute")
+def _write_layers(spec: ModelSpec) -> Json:
+    model = encoder(spec)
+    types, size = write_windows(model)
+    full, sliding = write_rotary(model.position), write_rotary(_local(model, types))
+    return {
+        "layer_types": types,
+        "local_attention": 128 if size is None else 2 * (size - 1),
+        "rope_parameters": {FULL: full, SLIDING: sliding},
+        "global_rope_theta": full["rope_theta"],
+        "local_rope_theta": sliding["rope_theta"],
+        **_every(types),
+    }
 
 
 def _layers_of(settings: Settings, n_layers: int) -> tuple[LayerConfig, tuple[LayerConfig, ...]]:
@@ -131,67 +98,6 @@ def _rotary(settings: Settings, tables: Settings, kind: str, theta: float) -> Ro
     return rotary_of(table, settings, theta)
 
 
-def _head(settings: Settings, task: Task, norm: LayerNormConfig) -> HeadConfig:
-    transform = TransformConfig(
-        activation=activation_of(settings, "classifier_activation", "gelu"),
-        bias=settings.get("classifier_bias", False),
-        norm=norm,
-    )
-    tied = settings.get("tie_word_embeddings", True)
-    bias = settings.get("decoder_bias", True)
-    pooling = settings.choose("classifier_pooling", POOLINGS, "cls")
-    dropout = settings.get("classifier_dropout", 0.0)
-    match task:
-        case "tokens":
-            return TokenHeadConfig(tied=tied, bias=bias, transform=transform)
-        case "sequence":
-            return ClassificationHeadConfig(
-                problem=problem_of(settings),
-                pooling="mean" if pooling == "mean" else "first",
-                transform=transform,
-                dropout=dropout,
-            )
-        case "tags":
-            return TaggingHeadConfig(transform=transform, dropout=dropout)
-        case "body":
-            return HiddenHeadConfig()
-
-
-def _write(spec: ModelSpec) -> Json:
-    model = encoder(spec)
-    attention, feedforward = attention_of(model), _gated(model)
-    types, size = write_windows(model)
-    full, sliding = write_rotary(model.position), write_rotary(_local(model, types))
-    return {
-        "model_type": "modernbert",
-        "architectures": [architecture(model.head, "ModernBert")],
-        "vocab_size": spec.vocab_size,
-        "hidden_size": model.d_model,
-        "num_hidden_layers": model.n_layers,
-        "num_attention_heads": attention.n_heads,
-        "intermediate_size": feedforward.d_ff or 8 * model.d_model // 3,
-        "hidden_activation": activation_name(feedforward.activation),
-        "max_position_embeddings": model.max_len,
-        "norm_eps": eps_of(model.norm, 1e-5),
-        "norm_bias": isinstance(model.norm, LayerNormConfig) and model.norm.bias,
-        "attention_bias": attention.bias,
-        "attention_dropout": attention.dropout,
-        "mlp_bias": feedforward.bias,
-        "mlp_dropout": feedforward.dropout,
-        "embedding_dropout": model.dropout,
-        "layer_types": types,
-        "local_attention": 128 if size is None else 2 * (size - 1),
-        "rope_parameters": {FULL: full, SLIDING: sliding},
-        "global_rope_theta": full["rope_theta"],
-        "local_rope_theta": sliding["rope_theta"],
-        # The default ids belong to a particular vocabulary.
-        **dict.fromkeys(f"{kind}_token_id" for kind in ("bos", "eos", "pad", "cls", "sep")),
-        **_every(types),
-        **_written_head(model.head),
-        **(label_keys(spec.labels, model.head) if spec.labels else {}),
-    }
-
-
 def _gated(model: EncoderConfig) -> GatedFeedForwardConfig:
     if not isinstance(model.feedforward, GatedFeedForwardConfig):
         raise InputError(f"modernbert has no {kind_of(model.feedforward)} feed-forward")
@@ -213,19 +119,55 @@ def _every(types: Sequence[str]) -> Json:
     return {"global_attn_every_n_layers": n} if regular else {}
 
 
-def _written_head(head: HeadConfig) -> Json:
-    tree: Json = {}
-    if not isinstance(head, TokenHeadConfig | ClassificationHeadConfig | TaggingHeadConfig):
-        return tree
-    if head.transform is not None:
-        name = head.transform.activation
-        tree["classifier_activation"] = name if name == "tanh" else activation_name(name)
-        tree["classifier_bias"] = head.transform.bias
-    if isinstance(head, TokenHeadConfig):
-        return tree | {"decoder_bias": head.bias, "tie_word_embeddings": head.tied}
-    if isinstance(head, ClassificationHeadConfig):
-        tree["classifier_pooling"] = "cls" if head.pooling == "first" else head.pooling
-    return tree | {"classifier_dropout": head.dropout}
+NORM = LayerNormConfig(bias=False)
+TRANSFORM = TransformConfig(norm=NORM)
+
+TABLE = keys.ConfigTable(
+    EncoderConfig(
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=1),
+        feedforward=GatedFeedForwardConfig(),
+        norm=NORM,
+        residual=PreNormConfig(first=False),
+        embedding=EmbeddingConfig(scale="one", norm=NORM),
+        init="bert",
+    ),
+    (
+        EncoderHeads(
+            "ModernBert",
+            {
+                "tokens": TokenHeadConfig(transform=TRANSFORM),
+                "sequence": ClassificationHeadConfig(transform=TRANSFORM),
+                "tags": TaggingHeadConfig(transform=TRANSFORM),
+                "body": HiddenHeadConfig(),
+            },
+        ),
+        keys.VOCABULARY,
+        keys.Size("d_model", "hidden_size"),
+        keys.Size("n_layers", "num_hidden_layers"),
+        keys.Size("max_len", "max_position_embeddings"),
+        keys.Computed(_read_layers, _write_layers),
+        keys.Size("attention.n_heads", "num_attention_heads"),
+        keys.Value("attention.bias", "attention_bias", False),
+        keys.Value("attention.dropout", "attention_dropout", 0.0),
+        keys.Size("feedforward.d_ff", "intermediate_size"),
+        keys.Choice("feedforward.activation", "hidden_activation", keys.ACTIVATIONS, "gelu"),
+        keys.Value("feedforward.bias", "mlp_bias", False),
+        keys.Value("feedforward.dropout", "mlp_dropout", 0.0),
+        keys.Value("norm.eps embedding.norm.eps head.transform.norm.eps", "norm_eps", 1e-5),
+        keys.Value("norm.bias embedding.norm.bias head.transform.norm.bias", "norm_bias", False),
+        keys.Value("dropout", "embedding_dropout", 0.0),
+        keys.Value("head.tied", "tie_word_embeddings", True),
+        keys.Value("head.bias", "decoder_bias", True),
+        keys.Choice("head.pooling", "classifier_pooling", {"cls": "first", "mean": "mean"}, "cls"),
+        keys.Value("head.dropout", "classifier_dropout", 0.0),
+        keys.Choice("head.transform.activation", "classifier_activation", keys.ACTIVATIONS, "gelu"),
+        keys.Value("head.transform.bias", "classifier_bias", False),
+        keys.Ignored(IGNORED),
+    ),
+    # The default ids belong to a particular vocabulary.
+    dict.fromkeys(f"{kind}_token_id" for kind in ("bos", "eos", "pad", "cls", "sep")),
+)
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -276,8 +218,8 @@ def _layer(i: int, model: EncoderConfig, *, bias: bool) -> Iterator[TensorMap]:
 
 MODERNBERT = Family(
     model_types=("modernbert",),
-    read=_read,
-    write=_write,
+    read=TABLE.read,
+    write=TABLE.write,
     maps=_maps,
     prefix="model.",
     ties=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),

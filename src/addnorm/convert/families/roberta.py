@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from addnorm.convert.core.family import NO_PADDING, Family, ModelSpec, encoder
-from addnorm.convert.core.maps import TensorMap, weight_and_bias
+from addnorm.convert.core import keys
+from addnorm.convert.core.family import NO_PADDING, Family, ModelSpec
+from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import labels_for, task_of, without_pooler
+from addnorm.convert.core.tasks import EncoderHeads, HeadNames, head_maps, without_pooler
 from addnorm.convert.families.bert import (
+    BERT_KEYS,
+    BERT_MODEL,
+    HEADS,
     RENAMES,
     body_maps,
-    body_of,
-    head_of,
-    norm_of,
     scores,
-    settings_of,
 )
 from addnorm.errors import InputError
 from addnorm.nn.heads import (
@@ -21,7 +21,6 @@ from addnorm.nn.heads import (
     PoolerHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
-    TransformConfig,
 )
 
 PAD = 1
@@ -35,31 +34,29 @@ def _first_row(spec: ModelSpec) -> int:
     return (PAD if spec.pad_id is None else spec.pad_id) + 1
 
 
+def _read_positions(settings: Settings) -> keys.Fields:
+    pad = settings.get("pad_token_id", PAD)
+    if pad < 0:
+        raise settings.refuse("pad_token_id", "positions begin after the row of that number")
+    return {"max_len": settings.required_int("max_position_embeddings") - pad - 1, "pad_id": pad}
+
+
+def _write_positions(spec: ModelSpec) -> Json:
+    first_row = _first_row(spec)
+    return {
+        "max_position_embeddings": spec.model.max_len + first_row,
+        "pad_token_id": first_row - 1,
+    }
+
+
 def _family(model_type: str, stem: str) -> Family:
-    def read(settings: Settings) -> ModelSpec:
-        pad = settings.get("pad_token_id", PAD)
-        if pad < 0:
-            raise settings.refuse("pad_token_id", "positions begin after the row of that number")
-        task = task_of(settings, stem)
-        # The activation before the token logits is always GELU.
-        transform = TransformConfig(activation="gelu", norm=norm_of(settings))
-        head = head_of(settings, task, transform)
-        return ModelSpec(
-            model=body_of(settings, head, first_row=pad + 1),
-            vocab_size=settings.required_int("vocab_size"),
-            labels=labels_for(settings, task),
-            pad_id=pad,
-        )
-
-    def write(spec: ModelSpec) -> Json:
-        first_row = _first_row(spec)
-        common = settings_of(spec, stem, first_row=first_row)
-        return common | {"model_type": model_type, "pad_token_id": first_row - 1}
-
+    # The activation before the scores of tokens is always GELU.
+    positions = keys.Computed(_read_positions, _write_positions)
+    table = keys.ConfigTable(BERT_MODEL, (EncoderHeads(stem, HEADS), positions, *BERT_KEYS))
     return Family(
         model_types=(model_type,),
-        read=read,
-        write=write,
+        read=table.read,
+        write=table.write,
         maps=_maps,
         prefix="roberta.",
         renames=RENAMES,
@@ -73,23 +70,24 @@ def _family(model_type: str, stem: str) -> Family:
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    model = encoder(spec)
-    yield from body_maps(model, "roberta", first_row=_first_row(spec))
-    match model.head:
-        case TokenHeadConfig() as head:
-            yield from weight_and_bias("head.transform.proj", "lm_head.dense")
-            yield from weight_and_bias("head.transform.norm", "lm_head.layer_norm")
-            yield from scores("lm_head", tied=head.tied)
-        case ClassificationHeadConfig():
-            yield from weight_and_bias("head.transform.proj", "classifier.dense")
-            yield from weight_and_bias("head.proj", "classifier.out_proj")
-        case TaggingHeadConfig():
-            yield from weight_and_bias("head.proj", "classifier")
-        case PoolerHeadConfig():
-            yield from weight_and_bias("head.proj", "roberta.pooler.dense")
-        case _:
-            pass
+    yield from body_maps(spec.model, "roberta", first_row=_first_row(spec))
+    yield from head_maps(spec.model.head, HEAD_NAMES)
+    if isinstance(spec.model.head, TokenHeadConfig):
+        yield from scores("lm_head", tied=spec.model.head.tied)
 
+
+HEAD_NAMES: HeadNames = {
+    TokenHeadConfig: {
+        "transform.proj": "lm_head.dense",
+        "transform.norm": "lm_head.layer_norm",
+    },
+    ClassificationHeadConfig: {
+        "transform.proj": "classifier.dense",
+        "proj": "classifier.out_proj",
+    },
+    TaggingHeadConfig: {"proj": "classifier"},
+    PoolerHeadConfig: {"proj": "roberta.pooler.dense"},
+}
 
 ROBERTA = _family("roberta", "Roberta")
 """Liu et al. 2019."""

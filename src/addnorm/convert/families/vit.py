@@ -2,32 +2,15 @@
 
 from collections.abc import Iterator
 
-from addnorm.convert.core.activations import activation_name, activation_of
-from addnorm.convert.core.family import (
-    Family,
-    ModelSpec,
-    attention_of,
-    encoder,
-    eps_of,
-    layers,
-    mlp_of,
-)
-from addnorm.convert.core.maps import Reshaped, TensorMap, weight_and_bias
+from addnorm.convert.core import keys
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, layers
+from addnorm.convert.core.maps import Reshaped, TensorMap, renamed, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import (
-    Task,
-    architecture,
-    label_keys,
-    labels_for,
-    problem_of,
-    task_of,
-    without_pooler,
-)
+from addnorm.convert.core.tasks import EncoderHeads, HeadNames, Task, head_maps, without_pooler
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, PoolerHeadConfig
+from addnorm.nn.heads import ClassificationHeadConfig, PoolerHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.nn.positions import NoPositionConfig
@@ -37,71 +20,22 @@ ENDINGS: dict[str, Task] = {"Model": "body", "ForImageClassification": "sequence
 """The tasks by class name ending."""
 
 
-def _read(settings: Settings) -> ModelSpec:
-    task = task_of(settings, "ViT", ENDINGS)
-    settings.get("encoder_stride", 16)
-    settings.expect("pooler_act", "tanh")
-    d_model = settings.required_int("hidden_size")
-    settings.expect("pooler_output_size", d_model)
+def _read_patches(settings: Settings) -> keys.Fields:
     patch, other = settings.int_pair("patch_size", 16)
     if patch != other:
         raise settings.refuse("patch_size", "patches must be square")
-    model = EncoderConfig(
-        d_model=d_model,
-        n_layers=settings.required_int("num_hidden_layers"),
-        position=NoPositionConfig(),
-        attention=AttentionConfig(
-            n_heads=settings.required_int("num_attention_heads"),
-            bias=settings.get("qkv_bias", True),
-            out_bias=True,
-            dropout=settings.get("attention_probs_dropout_prob", 0.0),
-        ),
-        feedforward=FeedForwardConfig(
-            d_ff=settings.required_int("intermediate_size"),
-            activation=activation_of(settings, "hidden_act", "gelu"),
-        ),
-        norm=LayerNormConfig(eps=settings.get("layer_norm_eps", 1e-12)),
-        residual=PreNormConfig(),
-        input=PatchEmbeddingConfig(
-            size=settings.int_pair("image_size", 224),
-            channels=settings.optional_int("num_channels") or 3,
-            patch=patch,
-        ),
-        head=_head(settings, task),
-        dropout=settings.get("hidden_dropout_prob", 0.0),
-        init="bert",
-    )
-    return ModelSpec(model=model, labels=labels_for(settings, task))
+    settings.expect("pooler_output_size", settings.required_int("hidden_size"))
+    return {"input.size": settings.int_pair("image_size", 224), "input.patch": patch}
 
 
-def _head(settings: Settings, task: Task) -> HeadConfig:
-    if task == "body":
-        return PoolerHeadConfig()
-    return ClassificationHeadConfig(problem=problem_of(settings), pooling="first")
-
-
-def _write(spec: ModelSpec) -> Json:
-    model = encoder(spec)
-    attention, feedforward, patches = attention_of(model), mlp_of(model), _patches(model)
+def _write_patches(spec: ModelSpec) -> Json:
+    patches = _patches(encoder(spec))
+    rows, columns = patches.size
     return {
-        "model_type": "vit",
-        "architectures": [architecture(model.head, "ViT", ENDINGS)],
-        "hidden_size": model.d_model,
-        "num_hidden_layers": model.n_layers,
-        "num_attention_heads": attention.n_heads,
-        "intermediate_size": feedforward.d_ff or 4 * model.d_model,
-        "hidden_act": activation_name(feedforward.activation),
-        "hidden_dropout_prob": model.dropout,
-        "attention_probs_dropout_prob": attention.dropout,
-        "layer_norm_eps": eps_of(model.norm, 1e-12),
-        "image_size": patches.size[0] if len(set(patches.size)) == 1 else list(patches.size),
+        "image_size": rows if rows == columns else [rows, columns],
         "patch_size": patches.patch,
-        "num_channels": patches.channels,
-        "qkv_bias": attention.bias,
         "encoder_stride": patches.patch,
-        "pooler_act": "tanh",
-        "pooler_output_size": model.d_model,
-        **(label_keys(spec.labels, model.head) if spec.labels else {}),
+        "pooler_output_size": spec.model.d_model,
     }
 
 
@@ -109,6 +43,39 @@ def _patches(model: EncoderConfig) -> PatchEmbeddingConfig:
     if not isinstance(model.input, PatchEmbeddingConfig):
         raise InputError(f"vit reads images, not {model.input.kind}")
     return model.input
+
+
+TABLE = keys.ConfigTable(
+    EncoderConfig(
+        position=NoPositionConfig(),
+        attention=AttentionConfig(n_heads=1, out_bias=True),
+        norm=LayerNormConfig(),
+        residual=PreNormConfig(),
+        input=PatchEmbeddingConfig(),
+        head=PoolerHeadConfig(),
+        init="bert",
+    ),
+    (
+        EncoderHeads(
+            "ViT",
+            {"body": PoolerHeadConfig(), "sequence": ClassificationHeadConfig(pooling="first")},
+            ENDINGS,
+        ),
+        keys.Computed(_read_patches, _write_patches),
+        keys.Size("input.channels", "num_channels", 3),
+        keys.Size("d_model", "hidden_size"),
+        keys.Size("n_layers", "num_hidden_layers"),
+        keys.Size("attention.n_heads", "num_attention_heads"),
+        keys.Value("attention.bias", "qkv_bias", True),
+        keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.0),
+        keys.Size("feedforward.d_ff", "intermediate_size"),
+        keys.Choice("feedforward.activation", "hidden_act", keys.ACTIVATIONS, "gelu"),
+        keys.Value("norm.eps", "layer_norm_eps", 1e-12),
+        keys.Value("dropout", "hidden_dropout_prob", 0.0),
+        keys.Fixed("pooler_act", "tanh", written=True),
+        keys.Ignored("encoder_stride"),
+    ),
+)
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -123,28 +90,38 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     bias = attention_of(model).bias
     yield from layers(model.n_layers, lambda i: _layer(i, bias=bias))
     yield from weight_and_bias("stack.norm", "vit.layernorm")
-    if isinstance(model.head, ClassificationHeadConfig):
-        yield from weight_and_bias("head.proj", "classifier")
-    if isinstance(model.head, PoolerHeadConfig):
-        yield from weight_and_bias("head.proj", "vit.pooler.dense")
+    yield from head_maps(model.head, HEAD_NAMES)
+
+
+HEAD_NAMES: HeadNames = {
+    ClassificationHeadConfig: {"proj": "classifier"},
+    PoolerHeadConfig: {"proj": "vit.pooler.dense"},
+}
 
 
 def _layer(i: int, *, bias: bool) -> Iterator[TensorMap]:
     ours, theirs = f"stack.blocks.{i}", f"vit.encoder.layer.{i}"
-    for part, name in {"q": "query", "k": "key", "v": "value"}.items():
-        old = f"{theirs}.attention.attention.{name}"
-        yield from weight_and_bias(f"{ours}.attention.{part}_proj", old, bias=bias)
-    yield from weight_and_bias(f"{ours}.attention.out_proj", f"{theirs}.attention.output.dense")
-    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.layernorm_before")
-    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.intermediate.dense")
-    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.output.dense")
-    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.layernorm_after")
+    yield from renamed(ours, theirs, QKV, bias=bias)
+    yield from renamed(ours, theirs, LAYER)
 
+
+QKV = {
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+}
+LAYER = {
+    "attention.out_proj": "attention.output.dense",
+    "attention_residual.norm": "layernorm_before",
+    "feedforward.up_proj": "intermediate.dense",
+    "feedforward.down_proj": "output.dense",
+    "feedforward_residual.norm": "layernorm_after",
+}
 
 VIT = Family(
     model_types=("vit",),
-    read=_read,
-    write=_write,
+    read=TABLE.read,
+    write=TABLE.write,
     maps=_maps,
     prefix="vit.",
     # transformers renamed its modules, but not the tensors on disk.

@@ -2,63 +2,42 @@
 
 from collections.abc import Iterator
 
+from addnorm.convert.core import keys
 from addnorm.convert.core.equivalents import with_biases
 from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder
 from addnorm.convert.core.known import token_head_of
 from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
-from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families import fairseq
-from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
 
-COUNTS = """
-    classifier_proj_size mask_feature_length mask_feature_min_masks mask_time_length
-    mask_time_min_masks median_filter_width
+IGNORED = """
+    apply_spec_augment classifier_proj_size mask_feature_length mask_feature_min_masks
+    mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob median_filter_width
+    scale_embedding
 """
-"""Keys for classifiers, training and time stamps."""
+"""Keys of classifiers, training and time stamps, and one without a use."""
 
-
-def _read(settings: Settings) -> ModelSpec:
-    settings.expect("use_weighted_layer_sum", False)
-    for key in ("apply_spec_augment", "scale_embedding"):  # training only; unused
-        settings.get(key, False)
-    for key in ("mask_feature_prob", "mask_time_prob"):
-        settings.get(key, 0.0)
-    for key in COUNTS.split():
-        settings.get(key, 0)
-    n_layers, n_decoder_layers = fairseq.depths(settings)
-    model = EncoderDecoderConfig(
-        d_model=settings.required_int("d_model", "hidden_size"),
-        n_layers=n_layers,
-        n_decoder_layers=n_decoder_layers,
-        max_len=settings.required_int("max_source_positions"),
-        decoder_max_len=settings.required_int("max_target_positions"),
+TABLE = fairseq.fairseq_table(
+    "whisper",
+    "WhisperForConditionalGeneration",
+    EncoderDecoderConfig(
         position=LearnedConfig(),
-        **fairseq.sublayers(settings),
         residual=PreNormConfig(),
-        input=LogMelEmbeddingConfig(n_mels=settings.required_int("num_mel_bins")),
+        input=LogMelEmbeddingConfig(),
         embedding=EmbeddingConfig(scale="one"),
-        head=TokenHeadConfig(tied=settings.get("tie_word_embeddings", True)),
-        dropout=settings.get("dropout", 0.0),
-    )
-    return ModelSpec(model=model, vocab_size=settings.required_int("vocab_size"))
-
-
-def _write(spec: ModelSpec) -> Json:
-    model = encoder_decoder(spec)
-    if not isinstance(model.input, LogMelEmbeddingConfig):
-        raise InputError(f"whisper hears log_mel, and does not read {model.input.kind}")
-    return fairseq.written(spec, "whisper", "WhisperForConditionalGeneration") | {
-        "num_mel_bins": model.input.n_mels,
-        "max_source_positions": model.max_len,
-        "max_target_positions": model.decoder_max_len or model.max_len,
-        "begin_suppress_tokens": None,
-    }
+    ),
+    keys.Size("input.n_mels", "num_mel_bins"),
+    keys.Size("max_len", "max_source_positions"),
+    keys.Size("decoder_max_len", "max_target_positions"),
+    keys.Value("dropout", "dropout", 0.0),
+    keys.Fixed("use_weighted_layer_sum", False),
+    keys.Computed(lambda settings: {}, lambda spec: {"begin_suppress_tokens": None}),
+    keys.Ignored(IGNORED),
+)
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -76,8 +55,8 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
 
 WHISPER = Family(
     model_types=("whisper",),
-    read=_read,
-    write=_write,
+    read=TABLE.read,
+    write=TABLE.write,
     maps=_maps,
     equivalent=with_biases,
     prefix="model.",

@@ -1,0 +1,267 @@
+"""Two-way tables of config keys: an entry reads keys of a `config.json`, and writes them again.
+
+Fields of a model are named by paths, such as `attention.n_heads`. An entry may have several paths,
+separated by spaces, whose fields take the same value; a model may lack some of them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from addnorm.convert.core.family import ModelSpec, attention_of, written_out
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.errors import InputError
+from addnorm.models import ModelConfig
+from addnorm.nn.feedforward import Activation
+from addnorm.parts import kind_of
+
+Fields = Mapping[str, Any]
+"""The values of fields by their paths."""
+
+Default = int | Callable[[Settings], int | None] | None
+"""A size, or what computes it from other keys."""
+
+OF_SPEC = frozenset({"vocab_size", "target_vocab_size", "labels", "pad_id"})
+"""The fields of a `ModelSpec`; all other paths start at its model."""
+
+
+@runtime_checkable
+class Entry(Protocol):
+    """Keys of a `config.json`, and the fields that they stand for."""
+
+    def read(self, settings: Settings) -> Fields:
+        """The values of fields. Raises `InputError` for an unsupported value of a key."""
+        ...
+
+    def write(self, spec: ModelSpec) -> Json:
+        """The keys of a model. Raises `InputError` for a value without a key."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConfigTable:
+    """All keys of a family: `base` has the parts that its models share, with any sizes.
+
+    `constants` are written into every `config.json`. `simplify` turns what was read into the usual
+    form of the same model.
+    """
+
+    base: ModelConfig
+    entries: tuple[Entry, ...]
+    constants: Json = field(default_factory=dict[str, Any])
+    simplify: Callable[[ModelConfig], ModelConfig] = lambda model: model
+
+    def read(self, settings: Settings) -> ModelSpec:
+        """The configuration of a `config.json`. Raises `InputError` for an unsupported value."""
+        values: dict[str, Any] = {}
+        for entry in self.entries:
+            values |= entry.read(settings)
+        of_spec = {name: values.pop(name) for name in OF_SPEC & values.keys()}
+        return ModelSpec(model=self.simplify(with_values(self.base, values)), **of_spec)
+
+    def write(self, spec: ModelSpec) -> Json:
+        """The keys of a model, as far as the family can express it."""
+        if type(spec.model) is not type(self.base):
+            raise InputError(f"this family has no model of kind {spec.model.kind!r}")
+        attention_of(spec.model)
+        spec = replace(spec, model=written_out(spec.model))
+        tree = dict(self.constants)
+        for entry in self.entries:
+            tree |= entry.write(spec)
+        return tree
+
+
+def with_values(part: Any, values: Fields) -> Any:
+    """The part with new values at these paths, without those of fields that it lacks."""
+    names = {field.name for field in fields(part)}
+    changes = {path: value for path, value in values.items() if path in names}
+    for name in names:
+        inner = {
+            path.removeprefix(f"{name}."): value
+            for path, value in values.items()
+            if path.startswith(f"{name}.")
+        }
+        whole = changes.get(name, getattr(part, name))
+        if inner and is_dataclass(whole):
+            changes[name] = with_values(whole, inner)
+    return replace(part, **changes)
+
+
+def values_at(spec: ModelSpec, paths: str) -> Iterator[Any]:
+    """The values at these paths, without those of fields that the model lacks."""
+    for path in paths.split():
+        parts = [spec if path in OF_SPEC else spec.model]
+        for name in path.split("."):
+            parts = [getattr(part, name) for part in parts if hasattr(part, name)]
+        yield from parts
+
+
+@dataclass(frozen=True)
+class Key(ABC):
+    """A key with the value of fields, under its names in a file: the first one is written."""
+
+    paths: str
+    names: str
+
+    @abstractmethod
+    def decoded(self, settings: Settings) -> Any:
+        """Our value of the key."""
+
+    def encoded(self, value: Any) -> Any:
+        """The key's value for ours."""
+        return value
+
+    def read(self, settings: Settings) -> Fields:
+        return dict.fromkeys(self.paths.split(), self.decoded(settings))
+
+    def write(self, spec: ModelSpec) -> Json:
+        values = list(values_at(spec, self.paths))
+        return {self.names.split()[0]: self.encoded(values[0])} if values else {}
+
+
+@dataclass(frozen=True)
+class Size(Key):
+    """A positive integer; without a `default` it is required.
+
+    `missing` stands for an absent key if that differs from a null.
+    """
+
+    default: Default | Literal["required"] = "required"
+    missing: Default = None
+
+    def decoded(self, settings: Settings) -> int | None:
+        names = self.names.split()
+        if self.default == "required":
+            return settings.required_int(*names)
+        size = settings.optional_int(*names)
+        absent = not any(name in settings.tree for name in names)
+        if size is not None:
+            return size
+        default = self.missing if absent and self.missing is not None else self.default
+        return default(settings) if callable(default) else default
+
+    def write(self, spec: ModelSpec) -> Json:
+        keys = super().write(spec)
+        if not keys and self.default == "required":
+            name = self.paths.split()[0].split(".")[0]
+            part = getattr(spec.model, name)
+            raise InputError(f"this family has no {kind_of(part)} {name}")
+        return keys
+
+
+@dataclass(frozen=True)
+class Value(Key):
+    """A bool or number of the type of its default, which another key may give."""
+
+    default: bool | float | Callable[[Settings], float]
+
+    def decoded(self, settings: Settings) -> bool | float:
+        default = self.default(settings) if callable(self.default) else self.default
+        return settings.get(self.names, default)
+
+
+@dataclass(frozen=True)
+class Choice(Key):
+    """A value of ours for each valid value of the key; `default` is one of theirs."""
+
+    ours: Mapping[Any, Any]
+    default: str | bool
+
+    def decoded(self, settings: Settings) -> Any:
+        return settings.choose(self.names, self.ours, self.default)
+
+    def encoded(self, value: Any) -> Any:
+        return their_name(value, self.ours)
+
+
+def their_name(value: Any, ours: Mapping[Any, Any]) -> Any:
+    """The first of their names for our value; for a part that differs, that of one of its kind.
+
+    Reading back then names the fields that differ. Raises `InputError` for other values.
+    """
+    equal = [name for name, other in ours.items() if other == value]
+    kind = type(value) if is_dataclass(value) else ()
+    similar = [name for name, other in ours.items() if isinstance(other, kind)]
+    if not equal and not similar:
+        shown = kind_of(value) if is_dataclass(value) else value
+        raise InputError(f"this family has no {shown!r}, only {', '.join(map(str, ours))}")
+    return [*equal, *similar][0]
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "relu2": "squared_relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
+    "mish": "mish",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+}
+"""From Hugging Face names (including older ones) to ours; the first of several is written."""
+
+
+@dataclass(frozen=True)
+class Repeated(Key):
+    """A key for transformers alone: it is written, and whatever it says has no effect here."""
+
+    def decoded(self, settings: Settings) -> None:
+        settings.ignore(*self.names.split())
+
+    def read(self, settings: Settings) -> Fields:
+        self.decoded(settings)
+        return {}
+
+
+VOCABULARY = Size("vocab_size", "vocab_size")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Keys that must have a value, or one of `others`; written if transformers would not know."""
+
+    names: str
+    value: object
+    others: tuple[object, ...] = ()
+    written: bool = False
+
+    def read(self, settings: Settings) -> Fields:
+        for name in self.names.split():
+            settings.expect(name, self.value, *self.others)
+        return {}
+
+    def write(self, spec: ModelSpec) -> Json:
+        return dict.fromkeys(self.names.split(), self.value) if self.written else {}
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Keys without an effect on what the model computes at inference."""
+
+    names: str
+
+    def read(self, settings: Settings) -> Fields:
+        settings.ignore(*self.names.split())
+        return {}
+
+    def write(self, spec: ModelSpec) -> Json:
+        return {}
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Keys and fields that functions convert."""
+
+    reading: Callable[[Settings], Fields]
+    writing: Callable[[ModelSpec], Json] = lambda spec: {}
+
+    def read(self, settings: Settings) -> Fields:
+        return self.reading(settings)
+
+    def write(self, spec: ModelSpec) -> Json:
+        return self.writing(spec)
