@@ -64,6 +64,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.data.tokenizers": "addnorm.data.tokenizing.tokenizers",
     "addnorm.data.windows": "addnorm.data.batches.windows",
     "addnorm.data.word_splitting": "addnorm.data.tokenizing.word_splitting",
+    "addnorm.demo.words": "addnorm.demo",
     "addnorm.generate.branches": "addnorm.generate.buffers",
     "addnorm.inspect.confusion": "addnorm.inspect.predictions",
     "addnorm.inspect.forecasts": "addnorm.inspect.predictions",

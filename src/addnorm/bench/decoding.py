@@ -57,10 +57,7 @@ def decoding(generate: Callable[[int], object], sizes: DecodingSizes) -> Run:
 
     def run() -> Round:
         prompt, whole = _seconds(generate, 1), _seconds(generate, sizes.new)
-        details = {
-            "with prompt": sizes.batch * sizes.new / whole,
-            "prompt ms": 1e3 * prompt,
-        }
+        details = {"with prompt": sizes.batch * sizes.new / whole, "prompt ms": 1e3 * prompt}
         return Round(max(whole - prompt, 1e-9), sizes.batch * (sizes.new - 1), details)
 
     return run

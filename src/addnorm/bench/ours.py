@@ -110,11 +110,7 @@ def _opened(folder: Path, precision: DecodingPrecision) -> Model:
 
 
 def _updates(
-    model: torch.nn.Module,
-    batches: Sequence[Batch],
-    config: TrainConfig,
-    tokens: int,
-    folder: Path,
+    model: torch.nn.Module, batches: Sequence[Batch], config: TrainConfig, tokens: int, folder: Path
 ) -> Run:
     torch.set_num_threads(cores())
     run_folder = Path(tempfile.mkdtemp(dir=folder))

@@ -12,10 +12,7 @@ from addnorm.bench.training import Precision
 
 def train_characters() -> Benchmark:
     """A very small character-level GPT."""
-    its: dict[str, Any] = {
-        "sizes": CHARACTERS,
-        "cost": Cost("f32", CHARACTERS.training_flop),
-    }
+    its: dict[str, Any] = {"sizes": CHARACTERS, "cost": Cost("f32", CHARACTERS.training_flop)}
     implementations = (
         implementation("ours", ours.train_decoder, **its),
         implementation("ours, compiled", ours.train_decoder, compile=True, **its),

@@ -6,13 +6,18 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
 from rich.console import Console
+from torch import Tensor
 
 from addnorm.data.examples import Pair
+from addnorm.data.ids.framing import as_read
 from addnorm.data.readers.dates import DatesConfig
-from addnorm.demo.words import words_looked_at
 from addnorm.errors import InputError
-from addnorm.inspect.pictures import Lettering, attention_picture, position_picture
+from addnorm.generate import translate
+from addnorm.inspect.capture import attention_weights
+from addnorm.inspect.pictures import Lettering, Panel, attention_picture, position_picture
+from addnorm.models import EncoderDecoderModel
 from addnorm.nn.positions import sinusoidal_encoding
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.folder import read_settings
@@ -33,7 +38,7 @@ def demo(to: str, out: Path, console: Console) -> float:
     with as_file(files("addnorm.demo") / "recipe.toml") as file:
         recipe = read_recipe(file, {"data.to": f'"{to}"'})
         text = file.read_text(encoding="utf-8")
-    check_choices()  # these two fail, if they do, before anything is removed
+    check_choices()  # an error here comes before anything is removed
     corpus = recipe.corpus()
     with locked(out):
         clear(out)
@@ -103,8 +108,55 @@ def varied(pairs: Sequence[Pair]) -> list[Pair]:
 
 def draw(run: Run, pairs: list[Pair], out: Path, console: Console) -> None:
     """Plot cross-attention and position encodings to files in the run folder."""
-    panels = [words_looked_at(run, pair.source) for pair in pairs]
+    panels = [word_attention(run, pair.source) for pair in pairs]
     attention_picture(panels, out / "attention.png", "Where each produced word looked", columns=2)
     table = sinusoidal_encoding(torch.arange(64), run.recipe.model.d_model)
     position_picture(table, out / "positions.png", "Sinusoidal positions")
     console.print(f"\nPictures: {out / 'attention.png'} · {out / 'positions.png'}")
+
+
+@torch.inference_mode()
+def word_attention(run: Run, source: str) -> Panel:
+    """The word-level cross-attention of a translation, averaged over layers and heads."""
+    model, tokenizers = run.model, run.tokenizers
+    assert isinstance(model, EncoderDecoderModel)
+    [tokens] = as_read("translation", tokenizers.source, [source])
+    [[best, *_]] = translate(model, [tokens], run.recipe.eval.decoding)
+    output = [tokenizers.target.bos_id, *best.ids]
+    with attention_weights(model) as by_module:
+        model(torch.tensor([tokens]), torch.tensor([output]))
+    cross = [weights for name, weights in by_module.items() if name.endswith("cross_attention")]
+    weights = torch.stack(cross).mean((0, 2))[0, : len(best.ids)]
+    source_words = words_of(tokenizers.source.pieces(tokens[:-1]))
+    target_words = words_of(tokenizers.target.pieces(best.ids))
+    return Panel(
+        weights=gathered(weights, [i for _, i in target_words], [i for _, i in source_words]),
+        source=[word for word, _ in source_words],
+        target=[word for word, _ in target_words],
+    )
+
+
+def words_of(pieces: list[str]) -> list[tuple[str, list[int]]]:
+    """Group tokens into words with token indices: a token that begins with a space begins a word.
+
+    In scripts without spaces, such as Chinese and Japanese, every token is a word.
+    """
+    unspaced = any("\u3040" <= char <= "\u9fff" for piece in pieces for char in piece)
+    if unspaced or not any(piece.startswith(" ") for piece in pieces):
+        return [(piece.strip() or piece, [i]) for i, piece in enumerate(pieces)]
+    words: list[tuple[str, list[int]]] = []
+    for i, piece in enumerate(pieces):
+        if piece.startswith(" ") or not words:
+            words.append((piece.strip(), [i]))
+        else:
+            word, places = words[-1]
+            words[-1] = (word + piece, [*places, i])
+    return words
+
+
+def gathered(
+    weights: Float[Tensor, "target source"], rows: list[list[int]], columns: list[list[int]]
+) -> Float[Tensor, "target_words source_words"]:
+    """Word-level weights: the mean over target tokens of the sum over source tokens."""
+    by_row = torch.stack([weights[places].mean(0) for places in rows])
+    return torch.stack([by_row[:, places].sum(1) for places in columns], dim=1)

@@ -1,4 +1,4 @@
-"""The digest of all that decides the result of a cell, by which a study knows what it has done."""
+"""The digest of everything that a cell's result depends on, which identifies finished cells."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def cell_digest(
 
 
 def digest_of_file(file: Path) -> str:
-    """The digest of a file, computed once as long as its size and time are the same."""
+    """The digest of a file, computed again only if its size or time has changed."""
     facts = file.stat()
     return _digest(file, facts.st_size, facts.st_mtime_ns)
 
@@ -58,7 +58,7 @@ def _digest(file: Path, size: int, time: int) -> str:
 
 
 def files_in(data: Mapping[str, Any]) -> Iterator[Path]:
-    """The files that a recipe's data name, where training looks for them, in order."""
+    """The files that a recipe's data name, at the paths where training looks for them, in order."""
     root = Path(data.get("root") or os.environ.get(ROOT, ""))
     for key, value in data.items():
         if key not in ("kind", "root"):
@@ -68,10 +68,10 @@ def files_in(data: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _media_files(data: Mapping[str, Any]) -> Iterator[Path]:
-    """The sounds or images of folders, patterns and tables, and the texts beside them."""
+    """The sounds or images of folders, patterns and tables, and the text files next to them."""
     config: LabelledFiles = TypeAdapter[Any](DataConfig).validate_python(dict(data))
-    for named in given(config.train, config.valid, config.test).values():
-        for _, file, _ in config.found(named):
+    for pattern in given(config.train, config.valid, config.test).values():
+        for _, file, _ in config.found(pattern):
             if isinstance(file, Path):
                 yield file
                 if config.labels == "text_beside":
@@ -79,15 +79,15 @@ def _media_files(data: Mapping[str, Any]) -> Iterator[Path]:
 
 
 FOLDERS = "path"
-"""The field of data that may name a folder: a dataset that was saved there."""
+"""The field of data that may name the folder of a saved dataset."""
 
 
 def _named(value: Any, root: Path, *, folders: bool) -> Iterator[Path]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        for one in value:
-            yield from _named(one, root, folders=folders)
+        for name in value:
+            yield from _named(name, root, folders=folders)
     elif isinstance(value, str) and value and "\n" not in value and len(value) < MOST_LETTERS:
         path = root / value
         if path.is_file():
@@ -97,13 +97,13 @@ def _named(value: Any, root: Path, *, folders: bool) -> Iterator[Path]:
 
 
 MOST_LETTERS = 4096
-"""The longest path there is."""
+"""The length of the longest path."""
 
 
 def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """The folders that training begins with and learns from, and the bases of their adapters.
+    """The digests of the models that training starts from or learns from, and of their bases.
 
-    Names and configuration count as weights do: rows are taken over by name.
+    Their names and configuration count as well as their weights: rows are copied by name.
     """
     train = recipe.get("train", {})
     folders = (train.get("start"), (train.get("distillation") or {}).get("teacher"))
@@ -112,7 +112,7 @@ def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _files_of(folders: Sequence[Path]) -> Iterator[Path]:
-    """What is read of model folders: their weights, settings and tokenizers, and their bases'."""
+    """The files that decide what a model folder gives, and those of the bases of adapters."""
     for folder in folders:
         for place in places_of(folder):
             files = (file for file in place.rglob("*") if file.is_file())
@@ -120,22 +120,22 @@ def _files_of(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _is_of_training(file: Path, folder: Path) -> bool:
-    """Whether a file of a model folder is left by its training, and decides nothing."""
+    """Whether a file of a model folder is only a record of its training."""
     path = file.relative_to(folder)
     return any(path.match(pattern) for pattern in OF_TRAINING if pattern != BASE)
 
 
 def digests_of_module(name: str) -> list[str]:
-    """The digests of a file or module with parts of a person's own, and of those it imports."""
+    """The digests of a file or module with custom parts, and of the files that it imports."""
     path = Path(name)
     if not path.is_file():
-        found = find_spec(name)
-        path = Path(found.origin) if found and found.origin else path
+        spec = find_spec(name)
+        path = Path(spec.origin) if spec and spec.origin else path
     return [digest_of_file(file) for file in sources_of(path)]
 
 
 def sources_of(path: Path) -> list[Path]:
-    """A module's files: all of its package, or itself and what it imports from its own folder."""
+    """A module's files: all of its package, or itself and what it imports from its folder."""
     if path.name == "__init__.py":
         return sorted(path.parent.rglob("*.py"))
     if not path.is_file() or {"site-packages", "dist-packages"} & {*path.parts}:
@@ -151,7 +151,7 @@ def sources_of(path: Path) -> list[Path]:
 
 @cache
 def code_digest() -> str:
-    """The version of AddNorm, and the digest of its modules, for a copy that somebody works on."""
+    """The version of AddNorm, and the digest of the modules that results depend on."""
     here = Path(__file__).parent
     total = xxhash.xxh3_64()
     for file in sorted(here.parent.rglob("*.py")):

@@ -1,7 +1,7 @@
-"""Statistics of comparisons: paired differences, intervals, corrections, and how many seeds decide.
+"""Statistics of comparisons: paired differences, intervals, corrections, and seeds to decide.
 
-Variants are compared with the same seeds and the same data, so their differences are paired: what
-a seed does to both cancels out.
+Variants are compared with the same seeds and the same data, so their differences are paired: the
+effect of a seed on both cancels out.
 """
 
 import math
@@ -23,10 +23,10 @@ LEVEL = 0.95
 """The confidence of every interval."""
 
 POWER = 0.8
-"""The probability with which `seeds_to_decide` seeds would find a difference of the size seen."""
+"""The probability with which `seeds_to_decide` seeds would find a difference of this size."""
 
 MOST_SEEDS = 10_000
-"""More seeds than these are "no number of seeds"."""
+"""The most seeds that `seeds_to_decide` returns."""
 
 Verdict = Literal["higher", "lower", "equal", "undecided"]
 
@@ -56,7 +56,7 @@ class Difference:
     adjusted: float
     verdict: Verdict
     needed: int | None
-    """The seeds that would decide it, if the difference is what it seems; None if none would."""
+    """The seeds that would decide it, if this is the true difference; None if none would."""
 
 
 def mean_interval(values: Sequence[float], least_spread: float = 0.0) -> Interval:
@@ -82,25 +82,25 @@ def differences(
 ) -> list[Difference]:
     """Compare the values of each variant with those of the first, seed by seed.
 
-    A pair is the values of a variant and those of the first one with the same seeds. All pairs
-    together are one family of tests, corrected by Holm, with `others` that are not shown. Scores
-    that are whole multiples of a `resolution`, such as the accuracy on 20 examples, are taken to
-    vary by one at least: equal differences of few seeds are no certainty. Raises `ValueError` for
-    values of different lengths, or none.
+    A pair is the values of a variant and those of the first with the same seeds. All pairs are one
+    family of tests, corrected by Holm, together with `others` that are not shown. Scores that are
+    multiples of a `resolution`, such as the accuracy on 20 examples, are taken to vary by at least
+    that: equal differences of few seeds are not certain. Raises `ValueError` for values of
+    different lengths, or none.
     """
     all_of = [[a - b for a, b in zip(ours, first, strict=True)] for ours, first in pairs]
-    ps = [_p(one, resolution) for one in all_of]
+    ps = [_p(values, resolution) for values in all_of]
     n_tests = len(ps) + others
     return [
-        _difference(one, p, adjusted, n_tests, resolution)
-        for one, p, adjusted in zip(all_of, ps, holm([*ps, *[1.0] * others]), strict=False)
+        _difference(values, p, adjusted, n_tests, resolution)
+        for values, p, adjusted in zip(all_of, ps, holm([*ps, *[1.0] * others]), strict=False)
     ]
 
 
 def _p(values: Sequence[float], resolution: float) -> float:
-    """The p-value of the t-test that the mean is zero; 1 where nothing can be tested.
+    """The p-value of the t-test that the mean is zero; 1 if it cannot be tested.
 
-    Differences that are all equal, of scores of unknown resolution, have that of the sign test.
+    Equal differences of scores of unknown resolution have the p-value of the sign test.
     """
     n = len(values)
     if n < 2 or not any(values) or not np.all(np.isfinite(values)):
@@ -132,7 +132,7 @@ def _difference(
 
 
 def p_value(p: float) -> str:
-    """A p-value as it is printed after its letter: `= 0.012`, or `< 0.001`."""
+    """A p-value as text for the end of a sentence: `= 0.012`, or `< 0.001`."""
     return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
 
 
@@ -154,7 +154,7 @@ def bounds(interval: Interval) -> str:
 
 
 def effect_size(values: Sequence[float]) -> float:
-    """The mean in units of the standard deviation; not a number for fewer than two values."""
+    """The mean in units of the standard deviation; NaN for fewer than two values."""
     if len(values) < 2:
         return math.nan
     mean, spread = float(np.mean(values)), _spread(values)
@@ -164,16 +164,16 @@ def effect_size(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """The standard deviation; zero for values that differ by rounding only."""
+    """The standard deviation; zero for values that differ only by rounding."""
     if np.ptp(values) <= 1e-12 * np.max(np.abs(values)):
         return 0.0
     return float(np.std(values, ddof=1))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p-values adjusted so that all tests together err in 5 of 100 studies (Holm 1979).
+    """The p-values corrected so that any test errs in at most 5 of 100 studies (Holm 1979).
 
-    `max over smaller p of min(1, (m - rank) p)`, rank from zero; scipy has no function of it.
+    `max over smaller p of min(1, (m - rank) p)`, rank from zero; scipy does not have it.
     """
     adjusted, largest = [1.0] * len(ps), 0.0
     for rank, index in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
@@ -183,10 +183,10 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def seeds_to_decide(values: Sequence[float], n_tests: int = 1) -> int | None:
-    """The least number of seeds whose t-test finds this effect in 80 of 100 studies.
+    """The smallest number of seeds whose t-test finds this effect in 80 of 100 studies.
 
     By the noncentral t distribution with `effect · √n`, at 5 % divided by the number of tests. None
-    if the effect is zero or unknown, or more than 10,000 seeds were needed.
+    if the effect is zero or unknown, or more than 10,000 seeds are needed.
     """
     effect = abs(effect_size(values))
     if not 0 < effect < math.inf:
@@ -235,7 +235,7 @@ def bootstrap_interval(
         drawn = weights[index]
         return (difference[index] * drawn).sum(axis) / drawn.sum(axis)
 
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (np.arange(ours.size),),
         weighted,
         n_resamples=resamples,
@@ -244,4 +244,4 @@ def bootstrap_interval(
         method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return Interval(mean=mean, low=float(found.low), high=float(found.high), n=ours.size)
+    return Interval(mean=mean, low=float(interval.low), high=float(interval.high), n=ours.size)

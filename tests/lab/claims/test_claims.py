@@ -20,7 +20,7 @@ CHINESE = re.compile("[一-鿿]")
 def test_a_claim_is_complete_and_short(name: str) -> None:
     claim = claim_called(name)
     assert len((FOLDER / f"{name}.py").read_text("utf-8").splitlines()) < 150
-    for both in (claim.title, claim.said, claim.literature, claim.predicted, claim.rule):
+    for both in (claim.title, claim.statement, claim.literature, claim.predicted, claim.rule):
         assert isinstance(both, Both)
         assert both.en
         assert CHINESE.search(both.zh)

@@ -120,7 +120,7 @@ def test_nothing_is_run_beside_what_measures_time(
 
 def keep(folder: Path, jobs: list[Job], value: float) -> None:
     for job in jobs:
-        laboratory._keep(folder, job, [("loss", "loss", job.settings.get("norm", "x"), value)])
+        laboratory._save(folder, job, [("loss", "loss", job.settings.get("norm", "x"), value)])
 
 
 def test_figures_are_those_of_the_largest_complete_size_and_the_latest(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_line_has_the_seconds_that_its_cell_took(tmp_path: Path) -> None:
     rows, seconds = laboratory.timed_job(REACH)
     assert rows == run_job(REACH)
     assert 0 < seconds < 600
-    laboratory._keep(tmp_path, REACH, rows, seconds)
+    laboratory._save(tmp_path, REACH, rows, seconds)
     [line] = lines_of(tmp_path, "distance")
     assert line["seconds"] == round(seconds, 2)
     old = {name: value for name, value in line.items() if name != "seconds"}

@@ -28,9 +28,9 @@ def folder(tmp_path: Path) -> Path:
         for name, time in (("layernorm", 10.0), ("rmsnorm", 12.0)):
             if "d" in job.settings:
                 rows.append(Row("time", name, job.settings["d"], time + seed / 10))
-        laboratory._keep(tmp_path, job, rows)
+        laboratory._save(tmp_path, job, rows)
     some = jobs_of(["word_order"], "quick")[0]
-    laboratory._keep(tmp_path, some, [Row("accuracy", "accuracy", "encoder without", 50.5)])
+    laboratory._save(tmp_path, some, [Row("accuracy", "accuracy", "encoder without", 50.5)])
     return tmp_path
 
 

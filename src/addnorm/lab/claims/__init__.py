@@ -1,4 +1,7 @@
-"""The ten claims of the tutorials, each in a file of its own."""
+"""The ten claims of the tutorials, one a file, and their figures and report.
+
+`addnorm lab` reads the names without importing torch: a claim is imported when it is used.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,7 +28,7 @@ CLAIMS = (
 
 
 def claims_called(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of claims, or of all for "all". Raises `InputError` for the first that is none."""
+    """The names of claims, all for "all". Raises `InputError` for the first that does not exist."""
     for name in names:
         if name != "all":
             _check(name)

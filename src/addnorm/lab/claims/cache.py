@@ -7,6 +7,7 @@ from math import log
 from torch import nn
 
 from addnorm.lab.claims.claim import (
+    LOSS,
     Both,
     Claim,
     Finding,
@@ -47,17 +48,17 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
     model = decoder(vocab, seed, d_model=WIDTH, feedforward={"kind": "mlp", "d_ff": 1024})
     learn_text(model, settings["task"], LENGTH, Course(settings["steps"], lr=1e-3), seed)
     for weights in WEIGHTS:
-        weighed = deepcopy(model).eval()
+        copied = deepcopy(model).eval()
         if weights != "float32":
-            with_weights(weighed, weights)
-        yield Row("size", "weights", weights, _megabytes(weighed))
-        yield Row("loss", "weights", weights, loss_on_new(weighed, settings["task"], 256, LENGTH))
-        yield Row("speed", "weights", weights, 1 / seconds_a_token(weighed, 32, cached=True))
+            with_weights(copied, weights)
+        yield Row("size", "weights", weights, _megabytes(copied))
+        yield Row("loss", "weights", weights, loss_on_new(copied, settings["task"], 256, LENGTH))
+        yield Row("speed", "weights", weights, 1 / seconds_a_token(copied, 32, cached=True))
 
 
 def _megabytes(model: nn.Module) -> float:
-    tensors = {id(one): one for one in model.state_dict().values()}.values()
-    return sum(one.numel() * one.element_size() for one in tensors) / 1e6
+    tensors = {id(tensor): tensor for tensor in model.state_dict().values()}.values()
+    return sum(tensor.nbytes for tensor in tensors) / 1e6
 
 
 def _times(lengths: Sequence[int], seed: int) -> Iterable[Row]:
@@ -69,7 +70,7 @@ def _times(lengths: Sequence[int], seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code."""
+    """The verdict by the rule."""
     exact, memory = Point("loss", "weights", "float32"), Point("size", "weights", "float32")
     loss = {name: results.difference(exact._replace(x=name), exact) for name in WEIGHTS[1:]}
     share = {name: results.ratio(memory._replace(x=name), memory) for name in loss}
@@ -85,7 +86,7 @@ def judge(results: Results) -> Sequence[Finding]:
 def growth(results: Results, series: str) -> list[float]:
     """For each seed, the power of the length with which a token's time grows."""
     least, *_, most = results.xs("time", series)
-    short, long = (results.values[Point("time", series, one)] for one in (least, most))
+    short, long = (results.values[Point("time", series, length)] for length in (least, most))
     span = log(float(most) / float(least))
     return [log(long[seed] / short[seed]) / span for seed in short]
 
@@ -114,7 +115,7 @@ def _of(name: str, share: float) -> Both:
 
 CLAIM = Claim(
     title=Both("The cache, and smaller weights", "缓存与更小的权重"),
-    said=Both(
+    statement=Both(
         "The cache turns quadratic decoding linear; INT8 quarters memory for a known loss.",
         "键值缓存把二次的解码变为线性；INT8 以已知的损失把内存减至四分之一。",
     ),
@@ -138,7 +139,7 @@ CLAIM = Claim(
             True,
         ),
         "size": Panel(Both("weights", "权重"), Both("megabytes", "兆字节")),
-        "loss": Panel(Both("weights", "权重"), Both("loss, nats", "损失（纳特）")),
+        "loss": Panel(Both("weights", "权重"), LOSS),
         "speed": Panel(Both("weights", "权重"), Both("tokens a second", "词元/秒")),
     },
     cells=cells,

@@ -1,4 +1,4 @@
-"""What a claim is: what is said, what is measured, and the rule by which the figures settle it."""
+"""A claim: its statement, what is measured, and the rule by which the figures settle it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Size = Literal["quick", "full", "night"]
 SEEDS: Mapping[Size, int] = {"quick": 3, "full": 5, "night": 5}
 
 Settings = Mapping[str, Any]
-"""What a cell measures and how long it trains, as JSON has it."""
+"""What a cell measures and how long it trains, as values of JSON."""
 
 Word = Literal["supported", "refuted", "undecided"]
 
@@ -22,6 +22,9 @@ class Both(NamedTuple):
 
     en: str
     zh: str
+
+
+LOSS = Both("loss, nats", "损失（纳特）")
 
 
 class Row(NamedTuple):
@@ -34,7 +37,7 @@ class Row(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel of the picture, and a table: what is measured against what."""
+    """A panel of the picture, and a table: the names of its axes, and which are logarithmic."""
 
     x: Both
     y: Both
@@ -50,7 +53,7 @@ class Finding(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The values by seed of one point of a series are addressed by these."""
+    """A point of a series, which has a value for each seed."""
 
     panel: str
     series: str
@@ -58,7 +61,7 @@ class Point(NamedTuple):
 
 
 class Results:
-    """The rows of all seeds."""
+    """The rows of all seeds, by point."""
 
     def __init__(self, rows: Iterable[tuple[int, Row]]) -> None:
         self.values: dict[Point, dict[int, float]] = {}
@@ -67,14 +70,14 @@ class Results:
 
     def series(self, panel: str) -> list[str]:
         """The series of a panel, in the order in which they were measured."""
-        return list(dict.fromkeys(one.series for one in self.values if one.panel == panel))
+        return list(dict.fromkeys(point.series for point in self.values if point.panel == panel))
 
     def xs(self, panel: str, series: str | None = None) -> list[float | str]:
-        """Where a panel, or one of its series, has values; numbers in ascending order."""
-        points = (one for one in self.values if one.panel == panel)
-        found = dict.fromkeys(one.x for one in points if series in (None, one.series))
-        numbers = [x for x in found if not isinstance(x, str)]
-        return [*sorted(numbers), *(x for x in found if isinstance(x, str))]
+        """The places at which a panel, or one of its series, has values; numbers ascending."""
+        points = (point for point in self.values if point.panel == panel)
+        xs = dict.fromkeys(point.x for point in points if series in (None, point.series))
+        numbers = [x for x in xs if not isinstance(x, str)]
+        return [*sorted(numbers), *(x for x in xs if isinstance(x, str))]
 
     def mean(self, panel: str, series: str, x: float | str) -> Interval:
         """The mean over seeds with its 95 % interval."""
@@ -91,7 +94,7 @@ class Results:
         """How much more two series differ at `x` than `before`, with its 95 % interval."""
         points = [Point(panel, series, at) for at in (x, before) for series in (ours, first)]
         columns = [self.values[point] for point in points]
-        seeds = [seed for seed in columns[0] if all(seed in one for one in columns)]
+        seeds = [seed for seed in columns[0] if all(seed in column for column in columns)]
         return mean_interval(
             [(columns[0][s] - columns[1][s]) - (columns[2][s] - columns[3][s]) for s in seeds]
         )
@@ -102,50 +105,42 @@ class Results:
         return mean_interval([mine[seed] / theirs[seed] for seed in theirs if seed in mine])
 
 
-def at_least(found: Interval, limit: float, text: Both) -> Finding:
+def at_least(interval: Interval, limit: float, text: Both) -> Finding:
     """Supported if the interval lies above a limit, refuted if below, else undecided.
 
-    Values that are all equal to the limit decide nothing.
-
-    The text has places for `{mean}`, `{low}`, `{high}` and `{limit}`.
+    Values that are all equal to the limit are undecided. The text has places for `{mean}`, `{low}`,
+    `{high}` and `{limit}`.
     """
-    word: Word = "undecided"
-    if found.low > limit:
-        word = "supported"
-    elif found.high < limit:
-        word = "refuted"
-    return _told(word, found, limit, text)
+    return _finding(interval.low > limit, interval.high < limit, interval, limit, text)
 
 
-def at_most(found: Interval, limit: float, text: Both) -> Finding:
+def at_most(interval: Interval, limit: float, text: Both) -> Finding:
     """Supported if the interval lies below a limit, refuted if above, else undecided."""
-    word: Word = "undecided"
-    if found.high <= limit:
-        word = "supported"
-    elif found.low > limit:
-        word = "refuted"
-    return _told(word, found, limit, text)
+    return _finding(interval.high <= limit, interval.low > limit, interval, limit, text)
 
 
-def _told(word: Word, found: Interval, limit: float, text: Both) -> Finding:
-    numbers = {name: f"{getattr(found, name):.3g}" for name in ("mean", "low", "high")}
+def _finding(
+    supported: bool, refuted: bool, interval: Interval, limit: float, text: Both
+) -> Finding:
+    numbers = {name: f"{getattr(interval, name):.3g}" for name in ("mean", "low", "high")}
     numbers["limit"] = f"{limit:g}"
-    return Finding(word, Both(*(one.format(**numbers) for one in text)))
+    word: Word = "supported" if supported else "refuted" if refuted else "undecided"
+    return Finding(word, Both(*(sentence.format(**numbers) for sentence in text)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim of the tutorials, complete: its source, our prediction, and how it is settled.
+    """A claim of the tutorials: its source, our prediction, and how it is settled.
 
     `cells` are the settings to measure at a size and on a task, `measure` gives the rows of one of
     them with a seed, `judge` settles. `natural` claims can be measured on natural language too.
     """
 
     title: Both
-    said: Both
+    statement: Both
     literature: Both
     literature_finds: Word
-    """The verdict that would follow from what the literature says; undecided where it is silent."""
+    """The verdict that follows from the literature; undecided if it does not settle the claim."""
     predicted: Both
     rule: Both
     panels: Mapping[str, Panel]
@@ -157,8 +152,5 @@ class Claim:
 
 def verdict(findings: Sequence[Finding]) -> Word:
     """Refuted if any part is, else undecided if any part is, else supported."""
-    words = {one.word for one in findings}
-    for word in ("refuted", "undecided"):
-        if word in words or not words:
-            return word if words else "undecided"
-    return "supported"
+    words = {part.word for part in findings} or {"undecided"}
+    return "refuted" if "refuted" in words else "undecided" if "undecided" in words else "supported"

@@ -32,7 +32,7 @@ MIXERS: Mapping[str, Mapping[str, Any]] = {
 Draw = Callable[[torch.Generator, int, int], Examples]
 TASKS: Mapping[str, Draw] = {"copying": remembered, "recall": recalled, "adding": added}
 DISTANCES = {"quick": (2, 16, 64), "full": (2, 16, 128, 512), "night": (2, 16, 128, 512)}
-BESIDE = {"full": (16,), "night": (16, 128, 512)}  # of recall and adding, which decide nothing
+ALSO_SHOWN = {"full": (16,), "night": (16, 128, 512)}  # of recall and adding, without a verdict
 STEPS = {"quick": 100, "full": 300, "night": 300}
 QUICK = ("copying",)
 REACH = 2 * (3 - 1) + 1  # of two stacked convolutions of width three
@@ -44,13 +44,13 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
     return [
         {"mixer": mixer, "asked": asked, "distance": distance, "steps": STEPS[size]}
         for asked in tasks
-        for distance in (DISTANCES if asked == "copying" else BESIDE)[size]
+        for distance in (DISTANCES if asked == "copying" else ALSO_SHOWN)[size]
         for mixer in MIXERS
     ] + [{"reach": "convolution"}]
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Right answers after training at that distance; or how far the gradient of an output goes."""
+    """The accuracy after training at a distance; or how many tokens an output depends on."""
     if "reach" in settings:
         yield Row("reach", "convolution", 2, float(reach(seed)))
         return
@@ -79,14 +79,14 @@ def judge(results: Results) -> Sequence[Finding]:
     names = results.series("copying")
     close = {name: results.mean("copying", name, near) for name in names}
     right = {name: results.mean("copying", name, far) for name in names}
-    found = results.mean("reach", "convolution", 2)
-    exact = found.low == found.high == REACH
+    interval = results.mean("reach", "convolution", 2)
+    exact = interval.low == interval.high == REACH
     others = [name for name in names if name != "attention"]
     return [
         *(at_least(close[name], 90, _of(name, near)) for name in names),
         at_least(right["attention"], 95, _of("attention", far)),
         *(at_most(right[name], 50, _of(name, far)) for name in others),
-        Finding("supported" if exact else "refuted", _told(found.mean)),
+        Finding("supported" if exact else "refuted", _reach_text(interval.mean)),
     ]
 
 
@@ -99,7 +99,7 @@ def _of(name: str, far: float | str) -> Both:
     )
 
 
-def _told(mean: float) -> Both:
+def _reach_text(mean: float) -> Both:
     return Both(
         f"Two stacked convolutions of width 3 reach {mean:g} tokens; L (k − 1) + 1 = {REACH}.",
         f"两层宽度 3 的卷积可及 {mean:g} 个词元；L (k − 1) + 1 = {REACH}。",
@@ -113,7 +113,7 @@ def _panel(name: Both) -> Panel:
 
 CLAIM = Claim(
     title=Both("Information over distance", "信息与距离"),
-    said=Both(
+    statement=Both(
         "RNNs forget, LSTMs and GRUs less so, convolutions see L (k − 1) + 1 tokens; attention "
         "reaches every token in one step.",
         "RNN 会遗忘，LSTM 与 GRU 稍好，卷积只看到 L (k − 1) + 1 个词元；注意力一步可及任何词元。",

@@ -35,7 +35,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Train at one length; measure the last tokens of longer and longer texts."""
+    """Train at one length; measure the loss of the last tokens of longer texts."""
     length, kind = settings["length"], settings["position"]
     vocab = text_of(settings["task"]).vocab
     model = decoder(vocab, seed, position={"kind": kind}, max_len=length)
@@ -52,18 +52,18 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code."""
+    """The verdict by the rule."""
     grown = results.difference(Point("loss", "sinusoidal", 4), Point("loss", "sinusoidal", 1))
-    learnt = results.difference(Point("loss", "none", 1), Point("loss", "sinusoidal", 1))
+    gain = results.difference(Point("loss", "none", 1), Point("loss", "sinusoidal", 1))
     refuses = Point("refused", "learned", 2) in results.values
     return [
-        at_least(learnt, LIMIT, LEARNT),
+        at_least(gain, LIMIT, GAIN),
         at_most(grown, LIMIT, GROWN),
         Finding("supported" if refuses else "refuted", REFUSES if refuses else ANSWERS),
     ]
 
 
-LEARNT = Both(
+GAIN = Both(
     "At the training length, sinusoidal positions are worth {mean} nats ({low} to {high}; the "
     "limit is {limit}).",
     "在训练长度处，正弦位置带来 {mean} 纳特的改善（{low} 至 {high}；界限为 {limit}）。",
@@ -83,7 +83,7 @@ ANSWERS = Both(
 )
 CLAIM = Claim(
     title=Both("Positions beyond the training length", "超出训练长度的位置"),
-    said=Both(
+    statement=Both(
         'Sinusoidal positions "may allow the model to extrapolate to sequence lengths longer than '
         'the ones encountered during training" (Vaswani et al. 2017, §3.5), and tutorials repeat '
         "that they do, while learned ones cannot.",

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 
 from addnorm.lab.claims.claim import (
+    LOSS,
     Both,
     Claim,
     Finding,
@@ -73,7 +74,7 @@ def _decoding(past: int, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code."""
+    """The verdict by the rule."""
     one, eight = (Point("heads", "loss", n) for n in (1, 8))
     mqa, gqa, mha = (Point("kv heads", "loss", n) for n in (1, 2, 8))
     memory, speed = Point("memory", "cache", 8), Point("speed", "decoding", 8)
@@ -105,7 +106,7 @@ SPEED = Both(
 )
 CLAIM = Claim(
     title=Both("One head, several heads, shared heads", "单头、多头与共享键值"),
-    said=Both(
+    statement=Both(
         "Several heads attend to different things and beat one of the same cost (Vaswani et al. "
         "2017, §3.2.2); MQA and GQA lose little and save memory and time (Shazeer 2019, Ainslie).",
         "多头能关注不同内容，优于同等代价的单头（Vaswani 等 2017，§3.2.2）；MQA 与 GQA 损失很少，"
@@ -127,11 +128,9 @@ CLAIM = Claim(
         "纳特，缓存缩至八分之一，且解码快一成，则论断成立。",
     ),
     panels={
-        "heads": Panel(Both("heads", "头数"), Both("loss, nats", "损失（纳特）"), True),
+        "heads": Panel(Both("heads", "头数"), LOSS, True),
         "kv heads": Panel(
-            Both("pairs of keys and values for 8 heads", "8 个头的键值组数"),
-            Both("loss, nats", "损失（纳特）"),
-            True,
+            Both("pairs of keys and values for 8 heads", "8 个头的键值组数"), LOSS, True
         ),
         "memory": Panel(
             Both("pairs of keys and values", "键值组数"),

@@ -98,19 +98,18 @@ def run_claims(jobs: Sequence[Job], folder: Path, at_once: int, watch: Watch) ->
     together = [job for job in left if not job.settings.get(ALONE)]
     alone = [job for job in left if job.settings.get(ALONE)]
     done = len(jobs) - len(left)
-    for some, n in ((together, at_once), (alone, 1)):
+    for part, n in ((together, at_once), (alone, 1)):
         with processes(n) as make:
-            for index, (rows, seconds) in outcomes(make, timed_job, some, n) if some else ():
-                _keep(folder, some[index], rows, seconds)
+            for index, (rows, seconds) in outcomes(make, timed_job, part, n) if part else ():
+                _save(folder, part[index], rows, seconds)
                 done += 1
-                watch(done, len(jobs), some[index].claim)
+                watch(done, len(jobs), part[index].claim)
 
 
 def run_with_progress(jobs: Sequence[Job], folder: Path, at_once: int, console: Console) -> None:
     """Run claims with a plan and a bar on a console. Raises `KeyboardInterrupt` when stopped."""
-    cells, left = (
-        [(job.claim, job.task) for job in some] for some in (jobs, left_of(jobs, folder))
-    )
+    cells = [(job.claim, job.task) for job in jobs]
+    left = [(job.claim, job.task) for job in left_of(jobs, folder)]
     console.out(plan(jobs[0].size, cells, left, at_once))
     with progress_bar(console, len(jobs)) as watch:
         run_claims(jobs, folder, at_once, watch)
@@ -121,7 +120,7 @@ def has_figures(folder: Path) -> bool:
     return any(lines_of(folder, name) for name in CLAIMS)
 
 
-def _keep(folder: Path, job: Job, rows: Iterable[Row], seconds: float | None = None) -> None:
+def _save(folder: Path, job: Job, rows: Iterable[Row], seconds: float | None = None) -> None:
     line: Mapping[str, Any] = {
         "digest": digest_of(job),
         "size": job.size,
@@ -215,9 +214,9 @@ def measured(folder: Path, claim: str) -> list[Measured]:
     by_task: list[Measured] = []
     for task in dict.fromkeys(line["task"] for line in lines):
         sizes = [
-            _measured(claim, size, task, some)
+            _measured(claim, size, task, of_size)
             for size in reversed(SIZES)
-            if (some := [line for line in lines if (line["size"], line["task"]) == (size, task)])
+            if (of_size := [x for x in lines if (x["size"], x["task"]) == (size, task)])
         ]
         sizes = [size for size in sizes if size.n_seeds]
         by_task += [*(size for size in sizes if not size.left), *sizes][:1]

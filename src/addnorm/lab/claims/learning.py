@@ -1,4 +1,4 @@
-"""How the models of the claims are made, trained and measured: small, all in the same way."""
+"""Building, training and measuring the small models of the claims, all in the same way."""
 
 import math
 import time
@@ -26,26 +26,26 @@ SMALL: Mapping[str, Any] = {
     "position": {"kind": "rotary"},
     "residual": {"kind": "pre"},
 }
-"""The model that a claim varies, unless it says otherwise."""
+"""The model that a claim varies by default."""
 
 BATCH = 32
-"""Sequences a step."""
+"""The number of sequences in a step."""
 
 
 def decoder(vocab: int, seed: int, **fields: Any) -> DecoderModel:
-    """A small decoder with some fields of its configuration replaced, of reproducible weights."""
+    """A small decoder with some fields of its configuration replaced; the seed sets its weights."""
     torch.manual_seed(seed)
     return TypeAdapter(DecoderConfig).validate_python({**SMALL, **fields}).build(vocab)
 
 
 def encoder(vocab: int, seed: int, **fields: Any) -> EncoderModel:
-    """A small encoder that gives logits over the vocabulary at every place."""
+    """A small encoder with logits over the vocabulary at every place."""
     torch.manual_seed(seed)
     return TypeAdapter(EncoderConfig).validate_python({**SMALL, **fields}).build(vocab)
 
 
 class Course(NamedTuple):
-    """How a model is trained: steps of AdamW, its learning rate and how that begins and ends."""
+    """How a model is trained: steps of AdamW, and the schedule of the learning rate."""
 
     steps: int
     lr: float = 3e-3
@@ -53,7 +53,7 @@ class Course(NamedTuple):
     falls: bool = True
 
     def factor(self, step: int) -> float:
-        """Of the learning rate at a step, counted from 0: linear up, then along a cosine."""
+        """The factor of the learning rate at a step from 0: linear warm-up, then half a cosine."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -61,14 +61,11 @@ class Course(NamedTuple):
 
 
 def learn(
-    model: nn.Module,
-    draw: Callable[[torch.Generator], Examples],
-    course: Course,
-    seed: int,
+    model: nn.Module, draw: Callable[[torch.Generator], Examples], course: Course, seed: int
 ) -> list[float]:
     """Train a model on new examples each step; return the loss of each, in nats.
 
-    It ends before its time where a loss is not finite.
+    Training stops at a loss that is NaN or infinite.
     """
     generator = torch.Generator().manual_seed(1000 + seed)
     optimizer = torch.optim.AdamW(model.parameters(), course.lr, betas=(0.9, 0.98), foreach=True)
@@ -90,7 +87,7 @@ def learn(
 def learn_text(
     model: nn.Module, task: str, length: int, course: Course, seed: int, n: int = BATCH
 ) -> list[float]:
-    """Train a model on texts of a task, to tell their next tokens."""
+    """Train a model to predict the next tokens of a task's texts."""
     text = text_of(task)
     return learn(model, lambda g: next_tokens(text.draw(g, n, length + 1)), course, seed)
 
@@ -103,7 +100,7 @@ def loss_of(model: nn.Module, examples: Examples) -> Tensor:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, examples: Examples) -> float:
-    """How many of the places that are scored have the right token as their likeliest, in %."""
+    """The percentage of scored places whose most probable token is right."""
     model.eval()
     scored = examples.targets != IGNORED
     best = model(examples.tokens, examples.valid).argmax(-1)
@@ -114,7 +111,7 @@ def accuracy(model: nn.Module, examples: Examples) -> float:
 def loss_on_new(
     model: nn.Module, task: str, n: int, length: int, last: int | None = None, seed: int = 7
 ) -> float:
-    """The loss on texts that it never saw, over their `last` tokens, or all."""
+    """The loss on unseen texts, over their `last` tokens, or all."""
     model.eval()
     generator = torch.Generator().manual_seed(seed)
     tokens = text_of(task).draw(generator, n, length + 1, test=True)
@@ -127,31 +124,30 @@ Kind = TypeVar("Kind")
 
 
 def seconds_in_turn(works: Mapping[Kind, Callable[[], object]], repeats: int) -> dict[Kind, float]:
-    """The median time of each piece of work, taken in turn; two first rounds are not counted."""
+    """The median time of each function, run in turn; the first two rounds are not counted."""
     times: dict[Kind, list[float]] = {kind: [] for kind in works}
     for _ in range(repeats + 2):
         for kind, work in works.items():
             begun = time.perf_counter()
             work()
             times[kind].append(time.perf_counter() - begun)
-    return {kind: median(some[2:]) for kind, some in times.items()}
+    return {kind: median(seconds[2:]) for kind, seconds in times.items()}
 
 
 def seconds_of(work: Callable[[], object], repeats: int) -> float:
-    """The median time of a piece of work."""
+    """The median time of a function."""
     return seconds_in_turn({None: work}, repeats)[None]
 
 
 def cache_bytes(cache: KVCache) -> int:
-    """What the keys and values of all cached tokens take."""
+    """The bytes of the keys and values of all cached tokens."""
     layers = (layer.self_cache for layer in cache)
-    kept = (one for layer in layers if isinstance(layer, SelfCache) for one in layer.kept)
-    return sum(one.numel() * one.element_size() for one in kept)
+    return sum(t.nbytes for layer in layers if isinstance(layer, SelfCache) for t in layer.kept)
 
 
 @torch.no_grad()
 def seconds_a_token(model: DecoderModel, past: int, *, cached: bool) -> float:
-    """The seconds that one more token takes after `past` of them."""
+    """The seconds for the next token after `past` tokens."""
     tokens = torch.zeros(1, past, dtype=torch.long)
     if not cached:
         return seconds_of(lambda: model.next_token_logits(tokens), 7)
@@ -161,7 +157,7 @@ def seconds_a_token(model: DecoderModel, past: int, *, cached: bool) -> float:
 
 
 def entropy(weights: torch.Tensor) -> float:
-    """The entropy of attention over its largest value, `-Σ w log w / log n`."""
+    """The entropy of attention as a fraction of its maximum, `-Σ w log w / log n`."""
     total = -torch.special.xlogy(weights, weights).sum(-1).mean().item()
     return total / math.log(weights.shape[-1])
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from addnorm.lab.claims.claim import (
+    LOSS,
     Both,
     Claim,
     Finding,
@@ -32,9 +33,9 @@ WORST_SPREAD, MEAN_LENGTH = 0.9, 24
 def cells(size: Size, task: str) -> Sequence[Settings]:
     """Each norm at each spread of lengths, and at each learning rate."""
     base = {"task": task, "steps": STEPS[size]}
-    spreads = [{**base, "norm": one, "spread": s} for one in NORMS for s in SPREADS[size]]
+    spreads = [{**base, "norm": norm, "spread": s} for norm in NORMS for s in SPREADS[size]]
     rates = [SLOWEST * 2 ** (power / 2) for power in POWERS[size]]
-    return spreads + [{**base, "norm": one, "rate": rate} for one in RATED for rate in rates]
+    return spreads + [{**base, "norm": norm, "rate": rate} for norm in RATED for rate in rates]
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
@@ -57,7 +58,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code."""
+    """The verdict by the rule."""
     widest = results.xs("spread")[-1]
     worse = results.difference(
         Point("spread", "batchnorm", widest), Point("spread", "layernorm", widest)
@@ -67,15 +68,15 @@ def judge(results: Results) -> Sequence[Finding]:
 
 
 def four_times(results: Results) -> Finding:
-    """Whether the largest rates differ by four: known to a step of the sweep, and below its end."""
+    """Whether the largest rates differ by a factor of four, as exactly as the sweep tells."""
     rates = [float(rate) for rate in results.xs("rate")]
     ours, theirs = (largest_rates(results, name) for name in RATED)
     if rates[-1] in (*ours.values(), *theirs.values()):
         return Finding("undecided", ENDLESS)
-    found = mean_interval([ours[seed] / theirs[seed] for seed in ours])
+    ratio = mean_interval([ours[seed] / theirs[seed] for seed in ours])
     step = rates[1] / rates[0]
-    low, high = min(found.low, found.mean / step), max(found.high, found.mean * step)
-    return at_least(replace(found, low=low, high=high), 4.0, RATIO)
+    low, high = min(ratio.low, ratio.mean / step), max(ratio.high, ratio.mean * step)
+    return at_least(replace(ratio, low=low, high=high), 4.0, RATIO)
 
 
 def largest_rates(results: Results, name: str) -> dict[int, float]:
@@ -109,7 +110,7 @@ ENDLESS = Both(
 )
 CLAIM = Claim(
     title=Both("Layer norm, batch norm and unequal lengths", "层归一化、批归一化与不等长序列"),
-    said=Both(
+    statement=Both(
         'Layer norm suits sequences of varying length better than batch norm, and "allows four '
         'times the learning rate" (no such figure is in the paper that it is ascribed to).',
         "层归一化比批归一化更适合变长序列，并且“允许四倍的学习率”（被引用的论文中并无此数字）。",
@@ -131,15 +132,9 @@ CLAIM = Claim(
     ),
     panels={
         "spread": Panel(
-            Both("spread of lengths, of their mean", "长度的离散程度（相对均值）"),
-            Both("loss, nats", "损失（纳特）"),
+            Both("spread of lengths, of their mean", "长度的离散程度（相对均值）"), LOSS
         ),
-        "rate": Panel(
-            Both("learning rate", "学习率"),
-            Both("loss, nats", "损失（纳特）"),
-            log_x=True,
-            log_y=True,
-        ),
+        "rate": Panel(Both("learning rate", "学习率"), LOSS, log_x=True, log_y=True),
     },
     cells=cells,
     measure=measure,

@@ -105,7 +105,7 @@ def claim_page(name: str, by_task: Sequence[Measured], language: Language) -> st
     lines = [
         f"# {_of(claim.title, language)}",
         "",
-        f"**{words['said']}** {_of(claim.said, language)}",
+        f"**{words['said']}** {_of(claim.statement, language)}",
         "",
         f"**{words['literature']}** {_of(claim.literature, language)}",
         "",

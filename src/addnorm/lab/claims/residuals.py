@@ -111,7 +111,7 @@ WORSE = Both(
 )
 CLAIM = Claim(
     title=Both("Residual connections and depth", "残差连接与深度"),
-    said=Both(
+    statement=Both(
         "Residual connections give the gradient a way past every layer; without them deep models "
         "do not train (He et al. 2016).",
         "残差连接让梯度绕过每一层；没有它，深层模型无法训练（He 等 2016）。",

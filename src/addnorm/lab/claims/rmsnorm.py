@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from addnorm.lab.claims.claim import (
+    LOSS,
     Both,
     Claim,
     Finding,
@@ -37,7 +38,7 @@ WIDTHS, LENGTH, LIMIT = (64, 256), 32, 0.02
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
     """Each norm trained, and both timed in turn."""
-    trained = [{"task": task, "norm": one, "steps": STEPS[size]} for one in NORMS]
+    trained = [{"task": task, "norm": norm, "steps": STEPS[size]} for norm in NORMS]
     return [
         *trained,
         *({"task": task, "d": d, "timed": TIMED[size], "alone": True} for d in WIDTHS),
@@ -70,7 +71,7 @@ def _step(model: nn.Module, examples: Examples) -> None:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code."""
+    """The verdict by the rule."""
     worse = results.difference(Point("loss", "loss", "rmsnorm"), Point("loss", "loss", "layernorm"))
     widest = results.xs("time")[-1]
     ratio = results.ratio(Point("time", "rmsnorm", widest), Point("time", "layernorm", widest))
@@ -90,7 +91,7 @@ TIME = Both(
 )
 CLAIM = Claim(
     title=Both("RMSNorm beside LayerNorm", "RMSNorm 与 LayerNorm"),
-    said=Both(
+    statement=Both(
         "RMSNorm is as good as LayerNorm and cheaper, by 7 % to 64 % (Zhang & Sennrich 2019).",
         "RMSNorm 与 LayerNorm 同样好，而且更省，省 7 % 至 64 %（Zhang 与 Sennrich 2019）。",
     ),
@@ -109,7 +110,7 @@ CLAIM = Claim(
         "（同一进程内交替测量），则论断成立。",
     ),
     panels={
-        "loss": Panel(Both("norm", "归一化"), Both("loss, nats", "损失（纳特）")),
+        "loss": Panel(Both("norm", "归一化"), LOSS),
         "time": Panel(Both("width", "宽度"), Both("a step, ms", "一步用时（毫秒）"), True),
     },
     cells=cells,

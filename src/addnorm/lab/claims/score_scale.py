@@ -27,16 +27,19 @@ from addnorm.nn.attention.scores import ScoreConfig
 SCORES = ("scaled_dot", "dot", "bilinear", "additive")
 WIDTHS = (16, 64, 256, 1024)
 TRAINED = {"quick": (16, 64), "full": (16, 64, 256), "night": (16, 64, 256, 512)}
-BESIDE = {**TRAINED, "full": (16, 64), "night": (16, 64, 256)}  # what decides nothing, and is dear
+OTHERS = {"quick": (16, 64), "full": (16, 64), "night": (16, 64, 256)}  # without a verdict
 STEPS = {"quick": 150, "full": 800, "night": 800}
 KEYS, LENGTH = 64, 32
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
     """Each score at the start for all widths, and trained for some."""
-    start: list[Settings] = [{"score": one} for one in SCORES]
-    trained = [(one, d) for one in SCORES for d in (TRAINED if "dot" in one else BESIDE)[size]]
-    return start + [{"score": one, "d": d, "steps": STEPS[size]} for one, d in trained]
+    start: list[Settings] = [{"score": score} for score in SCORES]
+    return start + [
+        {"score": score, "d": d, "steps": STEPS[size]}
+        for score in SCORES
+        for d in (TRAINED if "dot" in score else OTHERS)[size]
+    ]
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
@@ -59,21 +62,19 @@ def _trained(settings: Settings, seed: int) -> Iterable[Row]:
     model = decoder(text.vocab, seed, d_model=d, attention=attention, position={"kind": "learned"})
     learn_text(model, MADE, LENGTH, Course(settings["steps"], lr=5e-3), seed)
     loss = loss_on_new(model, MADE, 64, LENGTH)
-    with attention_weights(model) as shown, torch.no_grad():
+    with attention_weights(model) as by_layer, torch.no_grad():
         model(text.draw(torch.Generator().manual_seed(7), 16, LENGTH))
-    last = torch.stack([one[..., -1:, :] for one in shown.values()])
+    last = torch.stack([weights[..., -1:, :] for weights in by_layer.values()])
     yield Row("trained", settings["score"], d, loss)
     yield Row("trained entropy", settings["score"], d, entropy(last))
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code."""
+    """The verdict by the rule."""
     plain = results.mean("entropy", "dot", 1024)
     scaled = results.mean("entropy", "scaled_dot", 1024)
-    widest = results.xs("trained", "dot")[-1]
-    loss = results.difference(
-        Point("trained", "dot", widest), Point("trained", "scaled_dot", widest)
-    )
+    dot = Point("trained", "dot", results.xs("trained", "dot")[-1])
+    loss = results.difference(dot, dot._replace(series="scaled_dot"))
     return [
         at_most(plain, 0.1, PLAIN),
         at_least(scaled, 0.8, SCALED),
@@ -115,7 +116,7 @@ def _panel(english: str, chinese: str, *, log_y: bool = False) -> Panel:
 
 CLAIM = Claim(
     title=Both("Scores and the factor 1/√d", "注意力分数与因子 1/√d"),
-    said=Both(
+    statement=Both(
         "For large d, dot products grow large, pushing the softmax into regions of extremely small "
         "gradient; therefore they are divided by √d (Vaswani et al. 2017, §3.2.1).",
         "d 较大时点积很大，会把 softmax 推入梯度极小的区域，因此要除以 √d（Vaswani 等 2017，"

@@ -1,6 +1,6 @@
-"""What the models of the claims learn: data that is made, and natural language where there is some.
+"""The data of the claims: generated sequences, and natural language.
 
-All draw from a generator, so that a seed decides them.
+All are drawn from a generator, so that a seed decides them.
 """
 
 from functools import cache
@@ -15,11 +15,11 @@ from addnorm.data.readers.text_files import read_text
 from addnorm.errors import InputError
 
 IGNORED = -100
-"""The target of a place that is not scored."""
+"""The target of a place without a score."""
 
 
 class Examples(NamedTuple):
-    """Tokens, the target of each place, and which places are no padding."""
+    """Tokens, the target of each place, and which places are not padding."""
 
     tokens: Int[Tensor, "batch seq"]
     targets: Int[Tensor, "batch seq"]
@@ -42,8 +42,8 @@ class Text(Protocol):
 class Chain:
     """A random Markov chain of order two over eight tokens: the two latest decide the next.
 
-    What is best possible is 1.25 nats a token; who sees the latest alone reaches 1.90, who sees
-    none 2.04.
+    The best possible loss is 1.25 nats a token; a model that sees only the latest token reaches
+    1.90, one that sees none 2.04.
     """
 
     vocab = 8
@@ -88,7 +88,7 @@ class Characters:
 
 
 MADE = "chain"
-"""The name of the task that makes its own data."""
+"""The name of the task whose data is generated."""
 
 
 @cache
@@ -99,7 +99,7 @@ def text_of(task: str) -> Text:
 
 @cache
 def halfway(task: str) -> float:
-    """Between the loss of who knows how frequent tokens are, and who knows which follow which."""
+    """The mean of the losses of a unigram and a bigram model of a task's texts."""
     text = text_of(task)
     drawn = text.draw(torch.Generator().manual_seed(1), 2000, 64)
     follows = torch.zeros(text.vocab, text.vocab, dtype=torch.double)

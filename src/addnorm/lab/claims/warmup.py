@@ -100,7 +100,7 @@ DEEPNORM = Both(
 )
 CLAIM = Claim(
     title=Both("Warm-up and where the norm stands", "学习率预热与归一化的位置"),
-    said=Both(
+    statement=Both(
         "Post-norm Transformers diverge without a warm-up of the learning rate, pre-norm ones need "
         "none (Xiong et al. 2020); DeepNorm trains where post-norm diverges (Wang et al. 2022).",
         "后置归一化的 Transformer 没有学习率预热就会发散，前置归一化则不需要（Xiong 等 2020）；"

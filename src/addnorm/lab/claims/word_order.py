@@ -27,7 +27,7 @@ WITHOUT = {"encoder": "encoder without", "decoder": "decoder without"}
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
     """An encoder with each kind of positions; encoder and decoder without any."""
-    kinds = [("encoder", "none"), ("decoder", "none"), *(("encoder", one) for one in POSITIONS)]
+    kinds = [("encoder", "none"), ("decoder", "none"), *(("encoder", kind) for kind in POSITIONS)]
     return [{"model": model, "position": kind, "steps": STEPS[size]} for model, kind in kinds]
 
 
@@ -48,7 +48,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code."""
+    """The verdict by the rule."""
     lost = results.mean("accuracy", "accuracy", WITHOUT["encoder"])
     seen = results.mean("accuracy", "accuracy", WITHOUT["decoder"])
     schemes = [
@@ -80,7 +80,7 @@ def _with(kind: str) -> Both:
 
 CLAIM = Claim(
     title=Both("Word order without positions", "没有位置时的词序"),
-    said=Both(
+    statement=Both(
         'Attention treats its input as a set, so that without positions "I love you" and "you '
         'love I" are the same to a Transformer.',
         "注意力把输入当作集合，因此没有位置时，“我爱你”与“你爱我”对 Transformer 毫无区别。",
@@ -103,9 +103,7 @@ CLAIM = Claim(
         "十个噪声词元之中有两个标记，回答哪一个在前。若没有位置的编码器和解码器都不超过 55 %，"
         "而每种方案都达到 95 %，则论断成立。",
     ),
-    panels={
-        "accuracy": Panel(Both("positions", "位置"), Both("right answers, %", "正确率（%）")),
-    },
+    panels={"accuracy": Panel(Both("positions", "位置"), Both("right answers, %", "正确率（%）"))},
     cells=cells,
     measure=measure,
     judge=judge,
