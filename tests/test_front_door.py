@@ -216,18 +216,18 @@ def test_every_part_has_its_configuration_here() -> None:
 
 
 def test_type_checkers_see_what_is_there() -> None:
-    """The imports for type checkers are those of the table, name by name."""
-    tree = ast.parse(Path(an.__file__).read_text(encoding="utf-8"))
-    [block] = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {
+    """Every import of the stub, however it is written, is what Python gives by its name."""
+    tree = ast.parse(Path(an.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    listed = {
         alias.asname: f"{node.module}.{alias.name}"
-        for node in ast.walk(block)
+        for node in tree.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
-        if alias.asname is not None
     }
-    table = {name: f"{module}.{name}" for name, module in an._NAMES.items()}
-    assert seen == table | an._ALIASES
+    assert {*listed, "__version__"} == {*an.__all__}
+    assert listed == {name: f"{module}.{name}" for name, module in an._MODULES.items()}
+    [version] = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]
+    assert ast.unparse(version) == "__version__: str"
 
 
 MISTAKES = {

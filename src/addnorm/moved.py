@@ -4,7 +4,6 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -111,15 +110,16 @@ def new_paths(name: str) -> list[str]:
     return []
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         paths = new_paths(fullname)
-        return ModuleSpec(fullname, _Alias(paths), is_package=True) if paths else None
+        loader: Any = _Alias(paths)  # `importlib.abc` takes too long to import for its base classes
+        return ModuleSpec(fullname, loader, is_package=True) if paths else None
 
 
-class _Alias(Loader):
+class _Alias:
     """Fills the module at a former path from the modules at the new ones."""
 
     def __init__(self, paths: Sequence[str]) -> None:

@@ -315,3 +315,20 @@ class Run(TrainedModel):
         folder = path_of(folder)
         save_run(self, folder)
         return self.written_to(folder)
+
+
+@known_keywords
+def load(
+    folder: FileName,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: str | torch.dtype | None = None,
+    pickled: bool = False,
+) -> Run:
+    """Load a trained model from a run folder or a Hugging Face folder, with tokenizer and labels.
+
+    `device` is for example "cuda". `dtype`, such as "bfloat16", is by default that of the stored
+    weights. `pickled` allows a `pytorch_model.bin`, read by torch's weights-only loader. Raises
+    `InputError`, a `ValueError`, naming what is missing, damaged or not supported.
+    """
+    return Run.open(folder, device=device, dtype=dtype, pickled=pickled)
