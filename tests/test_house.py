@@ -60,7 +60,6 @@ UNMIRRORED = {
     "cli/merge.py": "runs/test_adapted.py",
     "cli/distill.py": "runs/test_teacher.py",
     "runs/sequences.py": "runs/test_teacher.py",
-    "training/distillation.py": "runs/test_teacher.py",
     "convert/families/fairseq.py": "parity/test_marian.py",
     "convert/families/table.py": "convert/test_folder.py",
     "convert/core/family.py": "convert/test_folder.py",

@@ -17,7 +17,7 @@ from addnorm.data.batches.buckets import BatchingConfig
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
-from addnorm.models.transformer import LayerPositionConfig
+from addnorm.models.layers import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.cores import CoreConfig
 from addnorm.nn.attention.outputs import OutputConfig

@@ -91,6 +91,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.prune.choice": "addnorm.prune.selection",
     "addnorm.prune.importance": "addnorm.prune.selection",
     "addnorm.train": "addnorm.training",
+    "addnorm.train.distill": "addnorm.training.distillation",
 }
 """The new path of each module, or of a package with everything in it; of a split module, both."""
 

@@ -12,8 +12,7 @@ from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.built import built
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import kind_of
-from addnorm.training.distill import imitation_sum
-from addnorm.training.distillation import DistillationConfig
+from addnorm.training.distillation import DistillationConfig, imitation_sum
 from addnorm.training.intermediate import LayerLoss
 from addnorm.training.logit_adjustment import LogitAdjustment
 from addnorm.training.loss import (

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.training.average import weights_of
-from addnorm.training.distill import imitation_sum
+from addnorm.training.distillation import imitation_sum
 from addnorm.training.loss import cross_entropy_sum
 from addnorm.training.settings import TrainConfig
 from addnorm.training.trainer import Trainer
