@@ -1,12 +1,12 @@
 """Configurations are frozen, keyword-only, and refuse invalid values in one sentence."""
 
 from dataclasses import FrozenInstanceError, replace
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from addnorm.config import ConfigError, Probability, config
+from addnorm.config import ConfigError, Probability, WordOrTable, config
 from addnorm.errors import InputError
 
 
@@ -109,3 +109,47 @@ def test_a_mistake_within_another_keeps_its_place() -> None:
     with pytest.raises(ValidationError) as plain:
         TypeAdapter(Outer).validate_python({"size": "x"})
     assert not isinstance(plain.value, InputError)
+
+
+@config
+class Sized:
+    """A table."""
+
+    size: int = 1
+
+
+@config
+class WordOrSize:
+    """A field of either form."""
+
+    pooling: Annotated[Literal["mean", "max"] | Sized, WordOrTable()] = "mean"
+
+
+@pytest.mark.parametrize("value", ["max", {"size": 3}])
+def test_both_forms_are_read_and_written(value: Any) -> None:
+    outer = WordOrSize(pooling=value)
+    assert outer.pooling == (value if isinstance(value, str) else Sized(**value))
+    adapter = TypeAdapter(WordOrSize)
+    assert adapter.dump_python(outer, mode="json") == {"pooling": value}
+    assert adapter.validate_python({"pooling": value}) == outer
+    assert WordOrSize(pooling=outer.pooling) == outer
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("men", "pooling = 'men' does not exist. Did you mean 'mean'? Valid: mean, max."),
+        ({"sise": 3}, "pooling.sise is not a field. Did you mean 'size'? Valid: size."),
+        ({"size": "x"}, "pooling.size = 'x': must be an integer"),
+    ],
+)
+def test_an_error_is_about_the_form_that_was_meant(value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        WordOrSize(pooling=value)
+    assert message in str(caught.value)
+
+
+def test_the_schema_has_both_forms() -> None:
+    words, table = TypeAdapter(WordOrSize).json_schema()["properties"]["pooling"]["anyOf"]
+    assert words == {"enum": ["mean", "max"], "type": "string"}
+    assert table["$ref"].endswith("Sized")

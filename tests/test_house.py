@@ -38,7 +38,6 @@ UNMIRRORED = {
     "runs/consistency.py": "runs/test_recipe.py",
     "runs/checked_trainer.py": "runs/test_recovery.py",
     "nn/attention/cores.py": "nn/attention/test_core.py",
-    "nn/attention/heads.py": "nn/attention/test_multihead.py",
     "__main__.py": "test_house.py",
     "bench/ours.py": "bench/test_benchmarks.py",
     "bench/peers/ctranslate2.py": "bench/test_benchmarks.py",

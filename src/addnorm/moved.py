@@ -84,6 +84,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.lab.tables": "addnorm.lab.studies.tables",
     "addnorm.lab.training": "addnorm.lab.studies.worker",
     "addnorm.lab.words": "addnorm.lab.studies.report",
+    "addnorm.nn.attention.heads": "addnorm.nn.types",
     "addnorm.nn.calibration": "addnorm.tuning.calibration",
     "addnorm.nn.kept": "addnorm.tuning.cache",
     "addnorm.nn.pages": "addnorm.tuning.pages",
@@ -92,6 +93,8 @@ MOVED: Mapping[str, str] = {
     "addnorm.prune.importance": "addnorm.prune.selection",
     "addnorm.train": "addnorm.training",
     "addnorm.train.distill": "addnorm.training.distillation",
+    "addnorm.train.logit_adjustment": "addnorm.training.loss",
+    "addnorm.word_or_table": "addnorm.config",
 }
 """The new path of each module, or of a package with everything in it; of a split module, both."""
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.nn.attention import EagerCore
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import TokenHead
@@ -15,6 +14,7 @@ from addnorm.nn.masks import Full
 from addnorm.nn.norms import NormConfig, RMSNorm
 from addnorm.nn.positions import NoPosition, Position
 from addnorm.nn.residuals import Depth, PreNorm
+from addnorm.nn.types import HeadShape
 
 
 class HalvedNorm(RMSNorm):

@@ -26,7 +26,6 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig, EagerCoreConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
@@ -35,6 +34,7 @@ from addnorm.nn.masks import Window
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import LearnedConfig, RotaryConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.nn.types import HeadShape
 
 
 def gpt2(d_model: int = 8, n_layers: int = 2, **changes: Any) -> DecoderConfig:

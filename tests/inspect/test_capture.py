@@ -24,7 +24,6 @@ from addnorm.nn.attention import (
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.attention.scores import DotProduct
@@ -39,6 +38,7 @@ from addnorm.nn.positions import (
     T5BiasConfig,
     TransformerXLConfig,
 )
+from addnorm.nn.types import HeadShape
 
 
 @pytest.mark.parametrize("core", [SDPACoreConfig(), EagerCoreConfig()])

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from addnorm.config import WordOrTable
 from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Hidden
-from addnorm.word_or_table import WordOrTable
 
 RealTokens = Bool[Tensor, "batch seq 1"]
 """Which tokens are real."""

@@ -1,8 +1,10 @@
-"""Type aliases for the tensor shapes that are used across `nn`.
+"""Shapes that are used across `nn`: type aliases for tensors, and the heads of attention.
 
 Shapes that only one file uses are named in that file. Slots (indices into a stored sequence) have
 their own types in `masks`.
 """
+
+from dataclasses import dataclass
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -36,3 +38,24 @@ Mixed = Float[Tensor, "batch heads q_seq d_value"]
 
 KeysValues = tuple[Keys, Keys]
 """The keys and the values."""
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """The numbers of query heads and key/value heads, and the width of a head."""
+
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+
+    def __post_init__(self) -> None:
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"n_heads = {self.n_heads} cannot share n_kv_heads = {self.n_kv_heads} evenly: "
+                f"n_kv_heads must be one of {divisors(self.n_heads)}"
+            )
+
+
+def divisors(n: int) -> list[int]:
+    """The divisors of `n` in ascending order."""
+    return [d for d in range(1, n + 1) if n % d == 0]

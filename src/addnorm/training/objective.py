@@ -14,9 +14,9 @@ from addnorm.nn.heads import TokenHead
 from addnorm.parts import kind_of
 from addnorm.training.distillation import DistillationConfig, imitation_sum
 from addnorm.training.intermediate import LayerLoss
-from addnorm.training.logit_adjustment import LogitAdjustment
 from addnorm.training.loss import (
     CrossEntropyConfig,
+    LogitAdjustment,
     LossConfig,
     exits_cross_entropy_sum,
     head_cross_entropy_sum,

@@ -11,7 +11,6 @@ from addnorm.config import config
 from addnorm.convert.transfer.readers import Reader, readers
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -20,6 +19,7 @@ from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ParallelConfig
+from addnorm.nn.types import HeadShape
 
 BLOCK = "stack.blocks.0"
 

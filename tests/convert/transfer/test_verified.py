@@ -13,7 +13,6 @@ from addnorm.convert.transfer.verified import unequal
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -26,6 +25,7 @@ from addnorm.nn.norms import OffsetRMSNormConfig, RMSNormConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ParallelConfig, PostNormConfig, PreNormConfig, SandwichNormConfig
+from addnorm.nn.types import HeadShape
 
 HEADS = AttentionConfig(n_heads=4)
 GATED = AttentionConfig(n_heads=4, output=GatedOutputConfig())

@@ -4,7 +4,6 @@ from addnorm.nn.attention.core import EagerCore, EagerCoreConfig, SDPACore, SDPA
 from addnorm.nn.attention.cores import CoreConfig, CorePart
 from addnorm.nn.attention.differential import DifferentialCore, DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCore, FlexCoreConfig
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.multihead import AttentionConfig, CrossAttention, SelfAttention
 from addnorm.nn.attention.outputs import GatedOutput, GatedOutputConfig, OutputConfig, OutputPart
 from addnorm.nn.attention.patterns import (
@@ -22,6 +21,7 @@ from addnorm.nn.attention.scores import (
     ScoreConfig,
     ScorePart,
 )
+from addnorm.nn.types import HeadShape
 
 __all__ = [
     "AdditiveConfig",

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn import functional
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.kernels import (
     EVERYTHING,
     BiasTensor,
@@ -28,7 +27,7 @@ from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.positions.position import Bias
-from addnorm.nn.types import Keys, Mixed, Queries, Values
+from addnorm.nn.types import HeadShape, Keys, Mixed, Queries, Values
 from addnorm.parts import is_ours
 
 Weights = Float[Tensor, "batch heads q_seq kv_seq"]

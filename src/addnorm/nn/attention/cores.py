@@ -8,9 +8,9 @@ from torch import nn
 from addnorm.nn.attention.core import EagerCoreConfig, SDPACoreConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.built import built_module
 from addnorm.nn.masks import Full
+from addnorm.nn.types import HeadShape
 from addnorm.parts import Family
 
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.attention.core import EagerCore, Weights, fused
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.attention.kernels import EVERYTHING, dot_product_attention, shared
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.attention.tiles import Attend, in_tiles, is_tiled
@@ -22,7 +21,7 @@ from addnorm.nn.functional import at_least_float32
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.norms import RMSNorm
 from addnorm.nn.positions.position import Bias
-from addnorm.nn.types import Keys, Mixed, Queries, Values
+from addnorm.nn.types import HeadShape, Keys, Mixed, Queries, Values
 
 
 def lambda_init(layer: int) -> float:

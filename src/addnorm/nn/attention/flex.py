@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from addnorm import compiler
 from addnorm.config import config
 from addnorm.nn.attention.core import SDPACore, Weights, fused
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.positions.position import Bias, PairBias
-from addnorm.nn.types import Keys, Queries
+from addnorm.nn.types import HeadShape, Keys, Queries
 
 
 class FlexCore(SDPACore):

@@ -11,7 +11,6 @@ from addnorm.nn.attention.core import NOT_FUSED, EagerCoreConfig, SDPACoreConfig
 from addnorm.nn.attention.cores import CoreConfig, build_core
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
-from addnorm.nn.attention.heads import HeadShape, divisors
 from addnorm.nn.attention.outputs import OutputConfig, PlainOutput, build_output
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, build_score, is_fused
@@ -21,7 +20,7 @@ from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
-from addnorm.nn.types import Heads, Hidden, KeysValues
+from addnorm.nn.types import Heads, HeadShape, Hidden, KeysValues, divisors
 from addnorm.parts import check_conflicts
 
 

@@ -6,10 +6,9 @@ import torch
 from torch import nn
 
 from addnorm.config import config
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.built import built_module
 from addnorm.nn.linear import Linear
-from addnorm.nn.types import Heads, Hidden
+from addnorm.nn.types import Heads, HeadShape, Hidden
 from addnorm.parts import Family
 
 

@@ -9,10 +9,9 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from addnorm.config import config
-from addnorm.nn.attention.heads import HeadShape
 from addnorm.nn.built import built_module
 from addnorm.nn.functional import soft_capped
-from addnorm.nn.types import ExpandedKeys, Queries
+from addnorm.nn.types import ExpandedKeys, HeadShape, Queries
 from addnorm.parts import Family, is_ours
 
 Scores = Float[Tensor, "batch heads q_seq kv_seq"]
