@@ -62,7 +62,6 @@ UNMIRRORED = {
     "convert/families/fairseq.py": "parity/test_marian.py",
     "convert/families/table.py": "convert/test_folder.py",
     "convert/core/family.py": "convert/test_folder.py",
-    "convert/families/llama_relatives.py": "parity/test_llama.py",
     "convert/core/rotary.py": "parity/test_llama.py",
     "convert/core/tasks.py": "parity/test_bert.py",
     "convert/core/windows.py": "parity/test_qwen.py",

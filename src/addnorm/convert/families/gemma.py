@@ -16,7 +16,7 @@ from addnorm.convert.core.windows import (
     shortest_cycle,
     write_windows,
 )
-from addnorm.convert.families.llama_relatives import (
+from addnorm.convert.families.llama import (
     ATTENTION_BIAS,
     LLAMA_ATTENTION,
     LLAMA_MODEL,

@@ -1,13 +1,165 @@
-"""LLaMA 1 to 3: rotary positions, RMSNorm (pre-norm), SwiGLU, grouped-query attention."""
+"""LLaMA 1 to 3, Mistral, Qwen 2 and 3; Gemma shares their tensor names and most keys."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from addnorm.convert.core import keys
-from addnorm.convert.families.llama_relatives import (
-    ATTENTION_BIAS,
-    LLAMA_MODEL,
-    divides,
-    llama_keys,
-    relative,
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, layers
+from addnorm.convert.core.maps import Renamed, TensorMap, renamed
+from addnorm.convert.core.rotary import MAX_LEN, ROTARY
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import DecoderHead, head_weights
+from addnorm.convert.core.windows import (
+    FULL,
+    SLIDING,
+    pattern_for_layer_type,
+    read_layer_types,
+    read_windows,
+    write_windows,
 )
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.feedforward import GatedFeedForwardConfig
+from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.positions import RotaryConfig
+from addnorm.nn.residuals import PreNormConfig
+
+IGNORED = (r".*\.rotary_emb\.inv_freq",)
+TIES = (("lm_head.weight", "model.embed_tokens.weight"),)
+
+PRE = {
+    "attention_residual.norm": "input_layernorm",
+    "feedforward_residual.norm": "post_attention_layernorm",
+}
+SANDWICH = {
+    "attention_residual.norm_in": "input_layernorm",
+    "attention_residual.norm_out": "post_attention_layernorm",
+    "feedforward_residual.norm_in": "pre_feedforward_layernorm",
+    "feedforward_residual.norm_out": "post_feedforward_layernorm",
+}
+"""Hugging Face names of the norms by our names."""
+
+LLAMA_ATTENTION = AttentionConfig(n_heads=1, bias=False, out_bias=False)
+
+LLAMA_MODEL = DecoderConfig(
+    position=RotaryConfig(),
+    attention=LLAMA_ATTENTION,
+    feedforward=GatedFeedForwardConfig(bias=False),
+    norm=RMSNormConfig(),
+    residual=PreNormConfig(),
+    embedding=EmbeddingConfig(scale="one"),
+    dropout=0.0,
+    init="gpt2",
+)
+
+ACTIVATION = keys.Choice("feedforward.activation", "hidden_act", keys.ACTIVATIONS, "silu")
+
+ATTENTION_BIAS = keys.Value("attention.bias attention.out_bias", "attention_bias", False)
+
+
+def _n_heads(settings: Settings) -> int:
+    return settings.required_int("num_attention_heads")
+
+
+def _share(settings: Settings) -> int | None:
+    """The width of a head, or None if the heads do not divide the width of the model."""
+    d_model, n_heads = settings.required_int("hidden_size"), _n_heads(settings)
+    return None if d_model % n_heads else d_model // n_heads
+
+
+def head_width(missing: int | None) -> keys.Size:
+    """The key of the width of a head; `missing` stands for an absent key."""
+    return keys.Size("attention.d_head", "head_dim", _share, missing)
+
+
+def llama_keys(
+    stem: str,
+    *,
+    kv_heads: int | None = None,
+    d_head: int | None = None,
+    tied: bool = False,
+    activation: keys.Entry = ACTIVATION,
+    position: keys.Entry = ROTARY,
+) -> tuple[keys.Entry, ...]:
+    """The keys of all relatives; `kv_heads`, `d_head` and `tied` stand for absent keys."""
+    return (
+        keys.VOCABULARY,
+        MAX_LEN,
+        position,
+        keys.Size("d_model", "hidden_size"),
+        keys.Size("n_layers", "num_hidden_layers"),
+        keys.Size("attention.n_heads", "num_attention_heads"),
+        keys.Size("attention.n_kv_heads", "num_key_value_heads", _n_heads, kv_heads),
+        head_width(d_head),
+        keys.Value("attention.dropout", "attention_dropout", 0.0),
+        keys.Size("feedforward.d_ff", "intermediate_size"),
+        activation,
+        keys.Value("norm.eps attention.qk_norm.eps", "rms_norm_eps", 1e-6),
+        DecoderHead(stem, tied),
+    )
+
+
+def divides(model_type: str) -> keys.Entry:
+    """The check that the heads divide the width of a written model, as transformers requires."""
+
+    def check(spec: ModelSpec) -> Json:
+        model = spec.model
+        if model.d_model % (n_heads := attention_of(model).n_heads):
+            raise InputError(
+                f"{model_type} needs a width that divides into heads: d_model = {model.d_model}, "
+                f"n_heads = {n_heads}"
+            )
+        return {}
+
+    return keys.Computed(lambda settings: {}, check)
+
+
+def maps(spec: ModelSpec, norms: Mapping[str, str]) -> Iterator[TensorMap]:
+    """The maps of all tensors."""
+    model = spec.model
+    yield Renamed("embed.tokens.weight", "model.embed_tokens.weight")
+    yield from layers(model.n_layers, lambda i: _layer(i, model, norms))
+    yield Renamed("stack.norm.weight", "model.norm.weight")
+    yield from head_weights(model, "lm_head.weight")
+
+
+def _layer(i: int, model: ModelConfig, norms: Mapping[str, str]) -> Iterator[TensorMap]:
+    attention, feedforward = attention_of(model), model.feedforward
+    assert isinstance(feedforward, GatedFeedForwardConfig)
+    out_bias = attention.bias if attention.out_bias is None else attention.out_bias
+    ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"
+    qk_norms = {} if attention.qk_norm is None else QK_NORMS
+    yield from renamed(ours, theirs, {**norms, **qk_norms}, bias=False)
+    yield from renamed(ours, theirs, QKV, bias=attention.bias)
+    yield from renamed(ours, theirs, {"attention.out_proj": "self_attn.o_proj"}, bias=out_bias)
+    yield from renamed(ours, theirs, GATED, bias=feedforward.bias)
+
+
+QKV = {f"attention.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}
+QK_NORMS = {f"attention.{part}_norm": f"self_attn.{part}_norm" for part in "qk"}
+GATED = {f"feedforward.{part}_proj": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+
+
+def relative(
+    model_type: str,
+    model: DecoderConfig,
+    entries: tuple[keys.Entry, ...],
+    norms: Mapping[str, str] = PRE,
+) -> Family:
+    """A family with the tensor names of LLaMA."""
+    table = keys.ConfigTable(model, entries)
+    return Family(
+        model_types=(model_type,),
+        read=table.read,
+        write=table.write,
+        maps=lambda spec: maps(spec, norms),
+        prefix="model.",
+        ignored=IGNORED,
+        ties=TIES,
+    )
+
 
 LLAMA = relative(
     "llama",
@@ -20,3 +172,58 @@ LLAMA = relative(
     ),
 )
 """Touvron et al. 2023; Grattafiori et al. 2024."""
+
+
+def _read_one_window(settings: Settings) -> keys.Fields:
+    size = settings.optional_int("sliding_window", missing=4096)
+    kind = FULL if size is None else SLIDING
+    return {"attention.pattern": pattern_for_layer_type(settings, kind, size)}
+
+
+def _write_one_window(spec: ModelSpec) -> Json:
+    return {"sliding_window": write_windows(spec.model)[1]}
+
+
+MISTRAL = relative(
+    "mistral",
+    LLAMA_MODEL,
+    (*llama_keys("Mistral", kv_heads=8), keys.Computed(_read_one_window, _write_one_window)),
+)
+"""Jiang et al. 2023."""
+
+
+def _read_windows(settings: Settings) -> keys.Fields:
+    """Layers from `max_window_layers` onwards have a window, unless `layer_types` is given."""
+    n_layers = settings.required_int("num_hidden_layers")
+    first = settings.get("max_window_layers", 28)
+    size = settings.optional_int("sliding_window", missing=4096)
+    size = size if settings.get("use_sliding_window", False) else None
+    default_types = [SLIDING if size is not None and i >= first else FULL for i in range(n_layers)]
+    return read_windows(settings, read_layer_types(settings, n_layers) or default_types, size)
+
+
+def _write_windows(spec: ModelSpec) -> Json:
+    types, size = write_windows(spec.model)
+    return {
+        "use_sliding_window": size is not None,
+        "sliding_window": size,
+        "max_window_layers": types.index(SLIDING) if size is not None else len(types),
+        "layer_types": types,
+    }
+
+
+WINDOWS = keys.Computed(_read_windows, _write_windows)
+
+QWEN2 = relative(
+    "qwen2",
+    replace(LLAMA_MODEL, attention=replace(LLAMA_ATTENTION, bias=True)),
+    (*llama_keys("Qwen2", kv_heads=32), WINDOWS),
+)
+"""Yang et al. 2024."""
+
+QWEN3 = relative(
+    "qwen3",
+    replace(LLAMA_MODEL, attention=replace(LLAMA_ATTENTION, qk_norm=RMSNormConfig())),
+    (*llama_keys("Qwen3", kv_heads=32, d_head=128), WINDOWS, ATTENTION_BIAS),
+)
+"""Yang et al. 2025."""

@@ -2,18 +2,15 @@
 
 from addnorm.convert.core.family import Family
 from addnorm.convert.families.bart import BART
-from addnorm.convert.families.bert import BERT
+from addnorm.convert.families.bert import BERT, CAMEMBERT, ROBERTA, XLM_ROBERTA
 from addnorm.convert.families.distilbert import DISTILBERT
 from addnorm.convert.families.gemma import GEMMA, GEMMA2, GEMMA3
 from addnorm.convert.families.gpt2 import GPT2
 from addnorm.convert.families.gpt_neox import GPT_NEOX
-from addnorm.convert.families.llama import LLAMA
+from addnorm.convert.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from addnorm.convert.families.marian import MARIAN
-from addnorm.convert.families.mistral import MISTRAL
 from addnorm.convert.families.modernbert import MODERNBERT
 from addnorm.convert.families.opt import OPT
-from addnorm.convert.families.qwen import QWEN2, QWEN3
-from addnorm.convert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from addnorm.convert.families.t5 import MT5, T5
 from addnorm.convert.families.vit import VIT
 from addnorm.convert.families.whisper import WHISPER
