@@ -6,7 +6,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit
+from addnorm.bench.benchmark import Benchmark, Goal, Limit, Ratio
 from addnorm.bench.implementation import Implementation, Round, Run, implementation
 
 
@@ -88,8 +88,8 @@ BENCHMARK = Benchmark(
         implementation("broken", unbuildable),
     ),
     targets=(
-        Beside(ours=("ours",), peers=("peer", "absent"), goal=Goal(must=1.5, aim=3.0)),
-        Beside(ours=("ours",), peers=("absent",), goal=Goal(must=1.0)),
+        Ratio(ours=("ours",), peers=("peer", "absent"), goal=Goal(must=1.5, aim=3.0)),
+        Ratio(ours=("ours",), peers=("absent",), goal=Goal(must=1.0)),
         Limit(ours=("ours",), figure="detail", goal=Goal(must=6.0, at_most=True)),
     ),
     details=("detail",),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from addnorm.bench.benchmark import Beside, Goal, Limit
+from addnorm.bench.benchmark import Goal, Limit, Ratio
 from addnorm.bench.implementation import Round
 from addnorm.bench.rounds import Outcome, Spread
 
@@ -39,8 +39,8 @@ def test_marks(value: float, goal: Goal, met: str) -> None:
     assert goal.met(value) == met
 
 
-def test_the_best_of_ours_beside_the_best_of_them() -> None:
-    target = Beside(
+def test_the_best_of_ours_against_the_best_of_them() -> None:
+    target = Ratio(
         ours=("ours", "ours, compiled"), peers=("slow", "fast", "absent"), goal=Goal(must=1.2)
     )
     target_result = target.evaluate(OUTCOMES)
@@ -51,7 +51,7 @@ def test_the_best_of_ours_beside_the_best_of_them() -> None:
 
 def test_where_less_is_better_the_best_is_the_least() -> None:
     goal = Goal(must=0.5, at_most=True)
-    target_result = Beside(ours=("ours",), peers=("slow", "fast"), figure="ms", goal=goal)
+    target_result = Ratio(ours=("ours",), peers=("slow", "fast"), figure="ms", goal=goal)
     assert target_result.evaluate(OUTCOMES).comparison == "ours : fast, ms"
     assert target_result.evaluate(OUTCOMES).met == "not met"
 
@@ -65,12 +65,12 @@ def test_a_limit() -> None:
 @pytest.mark.parametrize(
     ("target", "missing"),
     [
-        (Beside(ours=("ours",), peers=("absent",), goal=Goal(must=1.0)), "absent"),
-        (Beside(ours=("absent", "nobody"), peers=("fast",), goal=Goal()), "absent or nobody"),
+        (Ratio(ours=("ours",), peers=("absent",), goal=Goal(must=1.0)), "absent"),
+        (Ratio(ours=("absent", "nobody"), peers=("fast",), goal=Goal()), "absent or nobody"),
         (Limit(ours=("ours",), figure="fraction", goal=Goal(aim=0.8)), "ours"),
     ],
 )
-def test_what_was_not_measured_is_said(target: Beside | Limit, missing: str) -> None:
+def test_what_was_not_measured_is_said(target: Ratio | Limit, missing: str) -> None:
     target_result = target.evaluate(OUTCOMES)
     assert (target_result.value, target_result.met) == (None, "not measured")
     assert target_result.comparison == f"no figures of {missing}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.bench import NAMES, prepared
-from addnorm.bench.benchmark import Benchmark, Beside
+from addnorm.bench.benchmark import Benchmark, Ratio
 from addnorm.bench.benchmarks import BENCHMARKS, named
 from addnorm.bench.decoding import DecodingSizes
 from addnorm.bench.implementation import Implementation, Worker
@@ -42,7 +42,7 @@ def test_a_work_holds_together(benchmark: Benchmark) -> None:
     assert any(name != "ours" for name in names)
     for target in benchmark.targets:
         assert set(target.ours) <= set(names)
-        assert not isinstance(target, Beside) or set(target.peers) <= set(names)
+        assert not isinstance(target, Ratio) or set(target.peers) <= set(names)
     for one in benchmark.implementations:
         assert pickle.loads(pickle.dumps(one)).name == one.name, "it is sent to another process"
 

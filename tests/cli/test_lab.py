@@ -18,9 +18,9 @@ def test_the_claims_are_listed_with_what_is_known(tmp_path: Path, addnorm: Comma
 
 
 WRONG = [
-    (["run"], "run what?"),
+    (["run"], "no claims to run"),
     (["run", "extrapolatoin"], "Did you mean 'extrapolation'?"),
-    (["run", "all", "--quick", "--full"], "--quick and --full: one of them"),
+    (["run", "all", "--quick", "--full"], "--quick and --full: give one of them"),
     (["run", "heads", "--data.root", "{folder}"], "tinyshakespeare/input.txt"),
     (["run", "heads", "--processes", "999"], "this machine has"),
     (["report", "--out", "{folder}"], "no figures of claims"),

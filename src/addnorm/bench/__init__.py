@@ -16,7 +16,7 @@ NAMES = (
     "long-context",
     "start-up",
 )
-"""The names of the benchmarks (see `bench.benchmarks`), which need no library to be known."""
+"""The names of the benchmarks of `bench.benchmarks`; checking a name imports no library."""
 
 
 def check_names(names: Sequence[str]) -> None:

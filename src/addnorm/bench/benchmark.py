@@ -42,7 +42,7 @@ class TargetResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class Ratio:
     """A target for the ratio of our best implementation to the best peer, round by round."""
 
     ours: tuple[str, ...]
@@ -78,7 +78,7 @@ class Limit:
         return TargetResult(comparison=comparison, value=value, met=self.goal.met(value.median))
 
 
-Target = Beside | Limit
+Target = Ratio | Limit
 """Any kind of target."""
 
 

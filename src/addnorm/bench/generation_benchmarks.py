@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from addnorm.bench import ours, prepared
-from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit, Target
+from addnorm.bench.benchmark import Benchmark, Goal, Limit, Ratio, Target
 from addnorm.bench.decoding import BYTES, SHORT, DecodingSizes, Precision
 from addnorm.bench.implementation import Implementation, Run, implementation
 from addnorm.bench.peers import ctranslate2, hf, llama_cpp
@@ -47,11 +47,11 @@ def decode(name: str, batch: int, aims: Callable[[Precision], tuple[Target, ...]
 
 
 def alone(precision: Precision) -> tuple[Target, ...]:
-    """One text at a time: beside llama.cpp, and close to the memory bandwidth."""
+    """One text at a time: against llama.cpp, and the fraction of the memory bandwidth."""
     mine = (f"ours {SHORT[precision]}",)
     must = {"float32": 1.0, "bfloat16": 1.05, "int8": 1.15}[precision]
     return (
-        Beside(ours=mine, peers=(f"llama.cpp {SHORT[precision]}",), goal=Goal(must=must)),
+        Ratio(ours=mine, peers=(f"llama.cpp {SHORT[precision]}",), goal=Goal(must=must)),
         Limit(ours=mine, figure="fraction", goal=Goal(aim=0.9)),
     )
 
@@ -63,7 +63,7 @@ def together(precision: Precision) -> tuple[Target, ...]:
         for name, _, needs, precisions in DECODERS
         if needs and precision in precisions
     )
-    return (Beside(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=Goal(must=1.4, aim=2.0)),)
+    return (Ratio(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=Goal(must=1.4, aim=2.0)),)
 
 
 def translations() -> Benchmark:
@@ -87,7 +87,7 @@ def translations() -> Benchmark:
             )
         goal = Goal(must=1.2, aim=1.5)
         peers = (theirs, f"{theirs}, workers")
-        targets.append(Beside(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=goal))
+        targets.append(Ratio(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=goal))
     return Benchmark(
         name="translate",
         description="a translator of 6 + 6 × 512, beam 4, 64 sources of 20 tokens to 32 tokens",

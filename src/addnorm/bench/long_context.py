@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit, Target
+from addnorm.bench.benchmark import Benchmark, Goal, Limit, Ratio, Target
 from addnorm.bench.decoding import GPT2_VOCABULARY
 from addnorm.bench.implementation import Round, Run, held_mib, implementation
 from addnorm.bench.sizes import random_tokens
@@ -77,8 +77,8 @@ def benchmark() -> Benchmark:
     first, *_, last = writing
     gigabytes, constant = Goal(must=4096.0, at_most=True), Goal(must=1.1, at_most=True)
     limits = tuple(Limit(ours=(name,), figure="peak_mib", goal=gigabytes) for name in reading)
-    beside: tuple[Target, ...] = tuple(
-        Beside(ours=(last,), peers=(first,), figure=figure, goal=constant)
+    ratios: tuple[Target, ...] = tuple(
+        Ratio(ours=(last,), peers=(first,), figure=figure, goal=constant)
         for figure in ("ms", "held MiB")
     )
     return Benchmark(
@@ -93,6 +93,6 @@ def benchmark() -> Benchmark:
             ),
             *(implementation(name, write, length=n, window=WINDOW) for name, n in writing.items()),
         ),
-        targets=(*limits, *beside),
+        targets=(*limits, *ratios),
         details=("held MiB",),
     )

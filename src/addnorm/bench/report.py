@@ -149,7 +149,7 @@ def rounded(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(result: Result, folder: Path) -> Path:
-    """Write the result to `bench-NAME-PROCESSOR.json`, one processor's beside another's."""
+    """Write the result to `bench-NAME-PROCESSOR.json`, with a file for each processor."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"bench-{result.benchmark.name}-{file_name(processor())}.json"
     file.write_text(json.dumps(as_json(result), indent=1, ensure_ascii=False) + "\n", "utf-8")

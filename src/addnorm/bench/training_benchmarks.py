@@ -3,7 +3,7 @@
 from typing import Any
 
 from addnorm.bench import ours
-from addnorm.bench.benchmark import Benchmark, Beside, Goal, Limit, Target
+from addnorm.bench.benchmark import Benchmark, Goal, Limit, Ratio, Target
 from addnorm.bench.implementation import Cost, Implementation, implementation
 from addnorm.bench.peers import hf, joeynmt, litgpt, plain, x_transformers
 from addnorm.bench.sizes import BASE, CHARACTERS, DECODER, TINY
@@ -26,7 +26,7 @@ def train_characters() -> Benchmark:
         description="training a decoder of 4 × 128 on characters, 12 × 64 a batch, float32",
         unit="tokens/s",
         implementations=implementations,
-        targets=(beside_the_best(implementations, Goal(must=1.2, aim=1.5)),),
+        targets=(against_the_best(implementations, Goal(must=1.2, aim=1.5)),),
     )
 
 
@@ -56,7 +56,7 @@ def train_decoder(precision: Precision) -> Benchmark:
         unit="tokens/s",
         implementations=implementations,
         targets=(
-            beside_the_best(implementations, goal),
+            against_the_best(implementations, goal),
             Limit(ours=OURS, figure="fraction", goal=Goal(must=0.75, aim=0.85)),
         ),
     )
@@ -78,7 +78,7 @@ def train_translator_tiny() -> Benchmark:
         description="training a translator of 4 + 4 × 128, 128 sentences of 32 tokens, float32",
         unit="target tokens/s",
         implementations=implementations,
-        targets=(beside_the_best(implementations, Goal(must=1.5, aim=2.2)),),
+        targets=(against_the_best(implementations, Goal(must=1.5, aim=2.2)),),
     )
 
 
@@ -102,14 +102,14 @@ def train_translator_base() -> Benchmark:
         description="training a translator of 6 + 6 × 512, 64 sentences of 32 tokens, bfloat16",
         unit="target tokens/s",
         implementations=implementations,
-        targets=(beside_the_best(implementations, Goal(must=2.0, aim=2.5)),),
+        targets=(against_the_best(implementations, Goal(must=2.0, aim=2.5)),),
     )
 
 
 OURS = ("ours", "ours, compiled")
 
 
-def beside_the_best(implementations: tuple[Implementation, ...], goal: Goal) -> Target:
+def against_the_best(implementations: tuple[Implementation, ...], goal: Goal) -> Target:
     """A target for the ratio of the faster of ours to the fastest of all others."""
     peers = tuple(peer.name for peer in implementations if peer.name not in OURS)
-    return Beside(ours=OURS, peers=peers, goal=goal)
+    return Ratio(ours=OURS, peers=peers, goal=goal)

@@ -15,22 +15,22 @@ def bench(
     out: Path = Path("benchmarks/results"),
     listed: Annotated[bool, Parameter(name="--list", negative="", show_default=False)] = False,
 ) -> None:
-    """Measure ours and the installed peers in turn, each in a process of its own.
+    """Measure AddNorm and the installed peers in turn, each in its own process.
 
-    Shows medians with their spread, the fraction of what the machine itself can do, and the targets
-    of each benchmark; writes all of it to `bench-NAME-PROCESSOR.json`.
+    Shows medians with their spread, the fraction of the machine's peak, and the targets of each
+    benchmark; writes all of it to `bench-NAME-PROCESSOR.json`.
     `pip install 'addnorm[bench]'` brings the peers. Example: `addnorm bench decode --rounds 3`.
 
     Parameters
     ----------
     benchmarks
-        Which benchmarks; all of them if none is named.
+        The names of the benchmarks; by default all.
     rounds
-        How often each implementation has its turn.
+        The number of rounds of each implementation.
     out
         The folder for the figures.
     listed
-        Say which benchmarks there are, and measure nothing.
+        Only list the benchmarks.
     """
     check_names(benchmarks)
     from addnorm.bench import report

@@ -14,7 +14,7 @@ def compare(
     out: Path | None = None,
     imports: Imports = (),
 ) -> None:
-    """Show runs side by side: what differs in their recipes, what they cost and what they reached.
+    """Show runs side by side: the differences of their recipes, their cost and their scores.
 
     Example: `addnorm compare runs/a runs/b --out comparison`.
 
@@ -33,8 +33,8 @@ def compare(
     from addnorm.lab.comparison import compare as compare_runs
     from addnorm.lab.comparison import comparison_table, write_comparison
 
-    found = compare_runs(runs)
-    output().print(comparison_table(found))
+    comparison = compare_runs(runs)
+    output().print(comparison_table(comparison))
     if out is not None:
-        for file in write_comparison(found, out):
+        for file in write_comparison(comparison, out):
             console.out(str(file), highlight=False)

@@ -34,11 +34,12 @@ def list_claims(*, out: Path = FOLDER) -> None:
     from addnorm.lab.claims.laboratory import measured
     from addnorm.lab.claims.report import findings_of
 
-    table = Table("claim", "what it is about", "data", "verdict")
+    table = Table("claim", "subject", "data", "verdict")
     for name in CLAIMS:
         claim = claim_called(name)
-        found = [(one.task, verdict(findings_of(claim, one))) for one in measured(out, name)]
-        for task, word in found or [("", "not measured")]:
+        figures = measured(out, name)
+        verdicts = [(of_task.task, verdict(findings_of(claim, of_task))) for of_task in figures]
+        for task, word in verdicts or [("", "not measured")]:
             table.add_row(name, claim.title.en, task, word)
     output().print(table)
 
@@ -53,7 +54,7 @@ def run(
     processes: int | None = None,
     root: Annotated[Path | None, Parameter(name="--data.root")] = None,
 ) -> None:
-    """Measure claims, write their report, and go on where an earlier one was stopped.
+    """Measure claims and write their report; what was measured before is not measured again.
 
     Example: `addnorm lab run all --quick`.
 
@@ -77,9 +78,9 @@ def run(
     """
     sizes = [size for size, given in (("quick", quick), ("full", full), ("night", night)) if given]
     if len(sizes) > 1:
-        raise InputError(f"--{sizes[0]} and --{sizes[1]}: one of them")
+        raise InputError(f"--{sizes[0]} and --{sizes[1]}: give one of them")
     if not claims:
-        raise InputError("run what? Claims as `addnorm lab list` names them, or all")
+        raise InputError("no claims to run: give names that `addnorm lab list` shows, or all")
     claims = claims_called(claims)
     from addnorm.cli.terminal import console
     from addnorm.lab.claims.laboratory import jobs_of, run_with_progress
@@ -95,7 +96,7 @@ def run(
 
 @lab.command
 def report(*, out: Path = FOLDER) -> None:
-    """Write the report again from the figures that are kept.
+    """Write the report again from the saved figures.
 
     Example: `addnorm lab report --out lab`.
 
@@ -123,26 +124,26 @@ def speedrun(
     out: Path = Path("speedruns"),
     root: Annotated[Path, Parameter(name="--data.root")],
 ) -> None:
-    """Time how long a recipe takes from nothing to a stated figure, beside the record.
+    """Time how long a recipe trains to a given figure, compared with the record.
 
     Example: `addnorm lab speedrun shakespeare-1.88 my.toml --data.root data`.
 
     Parameters
     ----------
     board
-        What is to be reached: shakespeare-1.88 and shakespeare-1.58 nats, multi30k-41 BLEU,
-        digits-99 percent; shakespeare alone is both of its own.
+        The figure to reach: shakespeare-1.88 and shakespeare-1.58 nats, multi30k-41 BLEU, digits-99
+        percent; shakespeare alone is both of its boards.
     recipe
         A recipe on the board's data; by default the record runs against the one before it.
     seeds
-        How many runs each recipe has, in turn.
+        The number of runs of each recipe, in turn.
     out
         The folder of recipes, runs and times.
     root
         The folder with the data.
     """
     if seeds < 1:
-        raise InputError(f"--seeds {seeds}: at least one")
+        raise InputError(f"--seeds {seeds}: must be at least 1")
     boards = boards_of(board)
     from addnorm.cli.terminal import console, output
     from addnorm.lab.speedrun import speedrun as run_board

@@ -62,7 +62,7 @@ def test_the_overview_lists_all_ten(folder: Path) -> None:
     lines = overview(found, "en").splitlines()
     assert sum(line.startswith("| ") and "|" in line[4:] for line in lines) >= 10
     assert sum("not measured |" in line for line in lines) == 8
-    [line] = [line for line in lines if "RMSNorm beside LayerNorm" in line]
+    [line] = [line for line in lines if "RMSNorm and LayerNorm" in line]
     assert "(rmsnorm.md) | Generated data | quick | 3 | **refuted** (1 of 2 parts" in line
 
 

@@ -131,7 +131,7 @@ CLAIM = Claim(
         "Two layers of each, equal steps. The claim holds if, copying over two tokens, each is "
         "right in at least 90 %, and over the greatest distance attention in at least 95 % and "
         "every other in at most 50 %, and the gradient of stacked convolutions reaches exactly "
-        "L (k − 1) + 1 tokens. Recall and addition are shown beside.",
+        "L (k − 1) + 1 tokens. Recall and addition are shown as well.",
         "各两层，步数相同。若跨两个词元复制时各者至少 90 % 正确，在最远距离注意力至少 95 %、"
         "其余至多 50 %，且堆叠卷积的梯度恰好可及 L (k − 1) + 1 个词元，则论断成立。"
         "回忆与加法只作展示。",

@@ -105,7 +105,7 @@ RATIO = Both(
     "层归一化能承受的最大学习率是批归一化的 {mean} 倍（{low} 至 {high}；论断为 {limit} 倍）。",
 )
 ENDLESS = Both(
-    "A norm bears the largest learning rate that was tried, so nothing is known of their ratio.",
+    "One norm trains with the largest learning rate that was tried, so the ratio is unknown.",
     "有一种归一化能承受所试的最大学习率，因此无从得知二者之比。",
 )
 CLAIM = Claim(

@@ -90,7 +90,7 @@ TIME = Both(
     "在最大宽度下，使用 RMSNorm 的一步用时为 {mean}（{low} 至 {high}；低于 {limit} 视为更省）。",
 )
 CLAIM = Claim(
-    title=Both("RMSNorm beside LayerNorm", "RMSNorm 与 LayerNorm"),
+    title=Both("RMSNorm and LayerNorm", "RMSNorm 与 LayerNorm"),
     statement=Both(
         "RMSNorm is as good as LayerNorm and cheaper, by 7 % to 64 % (Zhang & Sennrich 2019).",
         "RMSNorm 与 LayerNorm 同样好，而且更省，省 7 % 至 64 %（Zhang 与 Sennrich 2019）。",

@@ -120,7 +120,7 @@ def next_tokens(tokens: Int[Tensor, "batch length"]) -> Examples:
 def in_order(generator: torch.Generator, n: int, length: int, *, causal: bool) -> Examples:
     """Among noise stand tokens 2 and 3: the answer is 1 where 2 comes first, else 0.
 
-    It is given where a last or, for encoders, a first token of its own asks for it.
+    The answer is the target of a special token: the last or, for encoders, the first.
     """
     tokens = torch.randint(5, 13, (n, length), generator=generator)
     places = torch.rand(n, length, generator=generator).topk(2).indices

@@ -33,8 +33,7 @@ from addnorm.training.journal import read_journal
 
 LOG = "train.log"
 TIMES = "seconds.json"
-"""The seconds of each stretch of training, in a file of their own: they differ between equal runs.
-"""
+"""The seconds of each stretch of training, separate because equal runs differ in them."""
 TIMES_OF = TypeAdapter(list[float])
 
 
