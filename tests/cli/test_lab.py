@@ -25,7 +25,10 @@ WRONG = [
     (["run", "heads", "--processes", "999"], "this machine has"),
     (["report", "--out", "{folder}"], "no figures of claims"),
     (["speedrun", "shakespear", "--data.root", "{folder}"], "Did you mean 'shakespeare'?"),
-    (["speedrun", "digits", "--data.root", "{folder}", "--seeds", "0"], "--seeds 0: must be at least 1"),
+    (
+        ["speedrun", "digits", "--data.root", "{folder}", "--seeds", "0"],
+        "--seeds 0: must be at least 1",
+    ),
     (["speedrun", "digits", "{folder}/none.toml", "--data.root", "{folder}"], "none.toml"),
     (["speedrun", "digits"], "--data.root"),
     (["rum", "heads"], "rum"),
