@@ -5,15 +5,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from addnorm.atomic import atomic_file
-from addnorm.errors import InputError
-from addnorm.inspect.pictures import FAINT, INK
-
-try:
-    from matplotlib import rc_context
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-except ImportError as error:
-    raise InputError("Pictures need matplotlib: pip install 'addnorm[plots]'.") from error
+from addnorm.inspect.pictures import FAINT, INK, Axes, Figure, rc_context
 
 
 @runtime_checkable

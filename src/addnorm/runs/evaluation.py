@@ -373,7 +373,9 @@ def check_early(run: TrainedModel) -> None:
     """Raise `InputError` unless the run's model has exits whose answers are classes or tokens."""
     check_exits_early(run.model)
     if run.task not in ("classification", "tagging", "language"):
-        raise InputError(f"`exit`: a {run.task} model gives no probabilities to be sure by")
+        raise InputError(
+            f"`exit`: early exit needs class or token probabilities: a {run.task} model has none"
+        )
 
 
 @dataclass(frozen=True)
