@@ -152,6 +152,18 @@ def test_imports_have_no_circle() -> None:
     assert not {name for name in graph if name in reached(name)}
 
 
+def test_nn_imports_nothing_that_starts_a_process_or_opens_a_file() -> None:
+    """What it does is watched in `nn/test_choices.py`."""
+    banned = {"concurrent", "io", "multiprocessing", "os", "pathlib", "shutil", "subprocess"}
+    for path in (ROOT / "src" / "addnorm" / "nn").rglob("*.py"):
+        names = [
+            (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        assert not {name.split(".")[0] for name in names} & banned, path
+
+
 def test_runs_imports_at_the_top() -> None:
     lazy = {
         f"{_name(path)}: {node.module}"
