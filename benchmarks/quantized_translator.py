@@ -26,9 +26,9 @@ import torch
 
 from addnorm.data.examples import source_text
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, TextDecoder
+from addnorm.metrics.scores import translation_scores
 from addnorm.quantize import Int8Config, StaticConfig, WeightsOnlyConfig, quantize
 from addnorm.runs.evaluation import EvaluationData, data_of
-from addnorm.runs.metrics import translation_scores
 from addnorm.runs.quantization import QuantizeOptions, calibration_examples
 from addnorm.runs.quantized import Quantization
 from addnorm.runs.run import Run

@@ -26,8 +26,14 @@ SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
 BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
-    "runs/predictions.py": "runs/test_evaluation.py",
-    "runs/written.py": "runs/test_evaluation.py",
+    "tasks/classification.py": "runs/test_evaluation.py",
+    "tasks/hidden.py": "runs/test_evaluation.py",
+    "tasks/language.py": "runs/test_evaluation.py",
+    "tasks/multi_label.py": "runs/test_evaluation.py",
+    "tasks/regression.py": "runs/test_evaluation.py",
+    "tasks/tagging.py": "runs/test_evaluation.py",
+    "tasks/task.py": "runs/test_evaluation.py",
+    "tasks/translation.py": "runs/test_evaluation.py",
     "data/ids/answers.py": "data/readers/test_chat.py",
     "data/tokenizing/sides.py": "data/batches/test_buckets.py",
     "data/readers/npz_images.py": "data/batches/test_images.py",

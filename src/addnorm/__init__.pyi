@@ -116,7 +116,7 @@ from addnorm.runs.in_memory import train as train
 from addnorm.runs.recipe import Recipe as Recipe
 from addnorm.runs.run import Run as Run
 from addnorm.runs.run import load as load
-from addnorm.runs.settings import EvalConfig as EvalConfig
+from addnorm.tasks.eval_config import EvalConfig as EvalConfig
 from addnorm.training.constraint import MaxNormConfig as MaxNormConfig
 from addnorm.training.loss import CrossEntropyConfig as CrossEntropyConfig
 from addnorm.training.optim import AdadeltaConfig as AdadeltaConfig

@@ -91,6 +91,15 @@ MOVED: Mapping[str, str] = {
     "addnorm.nn.positions.none": "addnorm.nn.positions.position",
     "addnorm.prune.choice": "addnorm.prune.selection",
     "addnorm.prune.importance": "addnorm.prune.selection",
+    "addnorm.runs.forecast_scores": "addnorm.tasks.forecasting",
+    "addnorm.runs.metrics": "addnorm.metrics.scores",
+    "addnorm.runs.predictions": (
+        "addnorm.tasks.classification addnorm.tasks.regression addnorm.tasks.tagging"
+    ),
+    "addnorm.runs.rouge": "addnorm.metrics.rouge",
+    "addnorm.runs.settings": "addnorm.tasks.eval_config",
+    "addnorm.runs.task": "addnorm.tasks.of_model",
+    "addnorm.runs.written": "addnorm.tasks.translation",
     "addnorm.train": "addnorm.training",
     "addnorm.train.distill": "addnorm.training.distillation",
     "addnorm.train.logit_adjustment": "addnorm.training.loss",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from addnorm.cli.fields import SETTINGS, TABLES, fields_given, settings_of, unknown_field
 from addnorm.errors import InputError
-from addnorm.runs.settings import EvalConfig
+from addnorm.tasks.eval_config import EvalConfig
 from addnorm.training.settings import TrainConfig
 
 

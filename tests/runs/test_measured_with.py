@@ -14,11 +14,11 @@ from tests.runs.tiny import RECIPES, said, train_tiny
 from addnorm.cli.main import status
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig
 from addnorm.lab.comparison import compare, rows
+from addnorm.metrics.scores import translation_scores
 from addnorm.runs.description import describe
 from addnorm.runs.measured_with import measured_with
-from addnorm.runs.metrics import translation_scores
 from addnorm.runs.recipe import Recipe, read_recipe
-from addnorm.runs.settings import MEASURED
+from addnorm.tasks import TASKS
 from addnorm.training.journal import read_journal
 
 
@@ -71,7 +71,7 @@ def test_lower_case_is_part_of_every_line(tmp_path: Path, task: str) -> None:
     if not hasattr(recipe.data, "lowercase"):
         pytest.skip("the data are no texts")
     lower = replace(recipe, data=replace(recipe.data, lowercase=True))  # pyright: ignore
-    for metric in MEASURED[task]:  # pyright: ignore[reportArgumentType]
+    for metric in TASKS[task].metrics:  # pyright: ignore[reportArgumentType]
         line = measured_with(recipe, metric)
         assert measured_with(lower, metric) == (line and f"{line}; texts in lower case")
 

@@ -27,8 +27,8 @@ from addnorm.runs.recipe import (
     task_of,
     with_current_names,
 )
-from addnorm.runs.task import check_corpus
 from addnorm.runs.training import train_run
+from addnorm.tasks.of_model import check_corpus
 from addnorm.training.settings import TrainConfig
 
 CLASSES = ClassificationHeadConfig()

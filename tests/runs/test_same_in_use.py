@@ -23,9 +23,9 @@ from torch.nn import functional as F
 import addnorm
 from addnorm.data import Corpus
 from addnorm.inspect.prepared_text import prepare_text
+from addnorm.metrics.scores import accuracy, translation_scores
 from addnorm.runs.evaluation import evaluation_of
 from addnorm.runs.export import Form, export_run
-from addnorm.runs.metrics import accuracy, translation_scores
 from addnorm.runs.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.sequences import written_sequences

@@ -31,9 +31,9 @@ from addnorm.generate import GreedyConfig
 from addnorm.inspect.prepared_text import prepare_text
 from addnorm.runs.evaluation import evaluation_of
 from addnorm.runs.export import export_run
-from addnorm.runs.predictions import numbers_line
 from addnorm.runs.run import Run
-from addnorm.runs.settings import EvalConfig
+from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.regression import numbers_line
 
 MOST = 8
 TEXTS = [" ".join(f"w{(7 * i + k * k) % 23}" for k in range(2 + i % 19)) for i in range(40)]

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from addnorm.runs.task import target_unit
+from addnorm.tasks import TASKS
 from addnorm.training import progress
 from addnorm.training.progress import ProgressBar, text_progress
 
@@ -85,9 +85,9 @@ def test_the_speed_is_of_what_is_target_unit() -> None:
     with ProgressBar(console, "examples") as bar:
         bar.stepped(1, 7, 1.0, 100)
     assert "examples/s" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert target_unit("classification") == "examples"
-    assert target_unit("forecasting") == "values"
-    assert target_unit("tagging") == target_unit("translation") == "tokens"
+    assert TASKS["classification"].target_unit == "examples"
+    assert TASKS["forecasting"].target_unit == "values"
+    assert TASKS["tagging"].target_unit == TASKS["translation"].target_unit == "tokens"
 
 
 def test_a_long_text_is_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,10 +63,10 @@ def classify(
     opened = where.open(run)
     from addnorm.data.tokenizing.word_splitting import words_between_spaces
     from addnorm.runs.media import reads_files
-    from addnorm.runs.predictions import numbers_line
     from addnorm.runs.series_files import reads_tables
     from addnorm.runs.use import classify as classify_texts
     from addnorm.runs.use import predict, tag
+    from addnorm.tasks.regression import numbers_line
 
     if reads_files(opened) or reads_tables(opened):
         if pairs:
@@ -108,8 +108,8 @@ def _classify_files(
 def _answer_tables(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
-    from addnorm.runs.predictions import numbers_line
     from addnorm.runs.series_files import answer_series
+    from addnorm.tasks.regression import numbers_line
 
     paths, skipped = media_files(files, reading, "tables of series", "series or tables")
     with skipped:

@@ -13,7 +13,7 @@ PARTS = ("data", "tokenizer")
 """Tables that are a single part, for which a bare word is allowed: `--tokenizer char`."""
 SETTINGS = {
     "train": ("addnorm.training.settings", "TrainConfig"),
-    "eval": ("addnorm.runs.settings", "EvalConfig"),
+    "eval": ("addnorm.tasks.eval_config", "EvalConfig"),
 }
 """The tables whose fields do not depend on a kind, and the classes that list them."""
 

@@ -18,8 +18,8 @@ from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
 from addnorm.runs.shortening import ids_as_shortened
-from addnorm.runs.task import task_of_head
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.of_model import task_of_head
 from addnorm.training.loss import loss_sum
 
 

@@ -20,8 +20,9 @@ from addnorm.runs.differences import differences
 from addnorm.runs.folder import is_run, read_settings
 from addnorm.runs.quantized import read_quantization
 from addnorm.runs.recipe import Recipe, task_of
-from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
 from addnorm.runs.training import Prepared
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import LOWER_IS_BETTER
 from addnorm.training.journal import read_journal
 
 TEXTS = ("comparison.md", "comparison.json")
@@ -104,7 +105,7 @@ def _facts(folder: Path, name: str) -> Facts:
     lines = logged.lines
     steps = {line["step"]: line for line in lines if "loss" in line}
     checks = {line["step"]: line for line in lines if "valid_loss" in line}
-    metric = recipe.eval.metric or MEASURED[task_of(recipe)][0]
+    metric = recipe.eval.metric or TASKS[task_of(recipe)].metrics[0]
     lines_of = logged.measured_with
     measured = lines_of.get(int(max(checks, default=0)), {})
     scores = {

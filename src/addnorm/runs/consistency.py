@@ -28,8 +28,9 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, M
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
-from addnorm.runs.settings import MEASURED, EvalConfig
-from addnorm.runs.task import check_batching, task_of_training
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.of_model import check_batching, task_of_training
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.settings import TrainConfig
 
@@ -118,7 +119,7 @@ def check_input(
 def check_targets(train: TrainConfig, task: Task, place: Place) -> None:
     """Raise `InputError` for a setting about classes where numbers or several labels are learnt."""
     for name in ("r_drop", "label_smoothing"):
-        if (value := getattr(train, name)) and task in ("multi_label", "regression", "forecasting"):
+        if (value := getattr(train, name)) and not TASKS[task].classes:
             raise InputError(
                 f"{place(['train', name])}: train.{name} = {value} is for classes: several labels "
                 "and numbers have none, so leave it out"
@@ -185,10 +186,10 @@ def check_training(
         )
     check_targets(train, task, place)
     metric = settings.metric
-    if metric is not None and metric not in MEASURED[task]:
+    if metric is not None and metric not in TASKS[task].metrics:
         raise InputError(
             f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}."
-            f"{choices(str(metric), MEASURED[task])}"
+            f"{choices(str(metric), TASKS[task].metrics)}"
         )
     reads_text = isinstance(model, DecoderConfig) or model.input.kind == "tokens"
     if metric in ("wer", "cer") and reads_text:

@@ -19,17 +19,18 @@ from addnorm.data.tokenizing.lower_case import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.special_tokens import with_special_tokens
 from addnorm.errors import InputError
+from addnorm.metrics.rouge import rouge_scores
+from addnorm.metrics.scores import entity_scores, transcription_scores
 from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.folder import Saved, read_settings
-from addnorm.runs.metrics import entity_scores, transcription_scores
 from addnorm.runs.reading import as_trained
 from addnorm.runs.recipe import Recipe, task_of
-from addnorm.runs.rouge import rouge_scores
-from addnorm.runs.settings import EvalConfig
-from addnorm.runs.task import PLAIN_TEXTS, check_batching, check_corpus
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.of_model import check_batching, check_corpus
 from addnorm.training.progress import text_progress
 
 
@@ -71,7 +72,7 @@ def read_data(
     if more and tokenizers is not None and tokenizers.source is not tokenizers.target:
         raise InputError("denoising needs one tokenizer for source and target; here are two")
     learnt = None if saved or tokenizers else recipe.tokenizer
-    if corpus is None and task in PLAIN_TEXTS and can_keep(recipe.data):
+    if corpus is None and TASKS[task].plain_texts and can_keep(recipe.data):
         say, show = _told(console or Console(quiet=True))
         files = cast(TextFiles, recipe.data)
         lowercase = files.lowercase or (tokenizers is not None and tokenizers.lowercase)

@@ -12,10 +12,10 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError
 from addnorm.runs.decoding import decoding_for
 from addnorm.runs.restoring import before_gap, fill_gaps
-from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Candidate, Filled
 from addnorm.runs.use import batch_logits
+from addnorm.tasks.of_model import wrong_task
 
 MASKED = re.compile("|".join(map(re.escape, MASKS)))
 

@@ -37,7 +37,7 @@ from addnorm.runs.recipe import (
     with_current_names,
 )
 from addnorm.runs.start import sized, tree_of
-from addnorm.runs.task import has_labels
+from addnorm.tasks.of_model import has_labels
 
 FORMAT = 1
 """The version of this layout, stored in `config.json`."""

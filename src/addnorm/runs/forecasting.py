@@ -16,9 +16,9 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
-from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Forecast
+from addnorm.tasks.of_model import wrong_task
 
 MOST_STEPS = 1_000_000
 """The longest forecast; a number with more digits is a mistake, and fills the memory."""

@@ -25,9 +25,9 @@ from addnorm.runs.folder import Saved, is_run
 from addnorm.runs.lock import locked
 from addnorm.runs.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.settings import EvalConfig
 from addnorm.runs.training import Prepared, fit
 from addnorm.runs.types import check_data, corpus_of, path_of
+from addnorm.tasks.eval_config import EvalConfig
 from addnorm.training.adapters import AdapterConfig
 from addnorm.training.constraint import MaxNormConfig
 from addnorm.training.distillation import DistillationConfig

@@ -7,11 +7,11 @@ from typing import Any
 
 from addnorm.data import lowercases
 from addnorm.generate.rules import NO_RULES
-from addnorm.runs.metrics import sacrebleu_signatures
+from addnorm.metrics.rouge import MEASURES
+from addnorm.metrics.scores import sacrebleu_signatures
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
-from addnorm.runs.rouge import MEASURES
-from addnorm.runs.settings import MEASURED, MetricName
-from addnorm.runs.task import PLAIN_TEXTS
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import MetricName
 
 MARKS = "case and punctuation count"
 
@@ -38,7 +38,7 @@ def measured_with(
 
 def main_metric(recipe: Recipe) -> MetricName:
     """The metric that picks the best weights."""
-    return recipe.eval.metric or MEASURED[task_of(recipe)][0]
+    return recipe.eval.metric or TASKS[task_of(recipe)].metrics[0]
 
 
 def measure_of(recipe: Recipe, valid_data: str) -> str:
@@ -79,7 +79,7 @@ def _chrf(recipe: Recipe) -> str:
 
 def _batches(recipe: Recipe) -> str:
     """What stands before each token, or which tokens are hidden, in plain texts."""
-    if task_of(recipe) not in PLAIN_TEXTS:
+    if not TASKS[task_of(recipe)].plain_texts:
         return ""
     return f"batches {_as_text(_tree(recipe)['train']['batching'])}"
 

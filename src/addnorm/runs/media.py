@@ -37,9 +37,9 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.decoding import later
 from addnorm.runs.pooled import pooled
 from addnorm.runs.speech_prompt import SpeechPrompt, speech_prompt
-from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Classified, Pooling, Written
+from addnorm.tasks.of_model import wrong_task
 
 
 def reads_files(run: TrainedModel) -> bool:

@@ -21,8 +21,8 @@ from addnorm.nn.init import without_values
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.build import sized_model, vocabulary_sizes
 from addnorm.runs.start import NOTHING_MATCHES, MatchReport, shown, transfer_matching_weights
-from addnorm.runs.task import task_of_head
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.of_model import task_of_head
 from addnorm.training.average import Weights, weights_of
 
 Kind = Literal["labels", "variables", "source tokens", "target tokens", "tokens"]

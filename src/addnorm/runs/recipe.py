@@ -24,9 +24,9 @@ from addnorm.runs.chat_template import chat_template
 from addnorm.runs.consistency import Place, check_input, check_training
 from addnorm.runs.imports import check_imports, import_named
 from addnorm.runs.mistakes import chooses, classes_in, explain, hints_of, written_path
-from addnorm.runs.settings import EvalConfig
 from addnorm.runs.start import MODEL, merged, model_tree
-from addnorm.runs.task import task_of_training
+from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.of_model import task_of_training
 from addnorm.training.settings import TrainConfig
 
 

@@ -9,7 +9,7 @@ from addnorm.data.scaling import Scaling
 from addnorm.files import read_json
 from addnorm.runs.layout import SCALING
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.task import task_of_head
+from addnorm.tasks.of_model import task_of_head
 
 SCALES = TypeAdapter(Scaling)
 

@@ -15,9 +15,9 @@ from addnorm.errors import InputError
 from addnorm.files import read_json
 from addnorm.runs.digests import digest
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.use import write
+from addnorm.tasks.of_model import wrong_task
 from addnorm.training.progress import text_progress
 
 FACTS, PARTIAL, WHOLE = "sequences.json", "sequences.partial.txt", "sequences.txt"

@@ -14,9 +14,9 @@ from addnorm.data.batches.signals import side_by_side
 from addnorm.data.readers.text_files import find
 from addnorm.errors import InputError, refuse
 from addnorm.runs.layout import VARIABLES
-from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import Classified
+from addnorm.tasks.of_model import wrong_task
 
 
 @dataclass(frozen=True)

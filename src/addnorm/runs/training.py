@@ -54,12 +54,12 @@ from addnorm.runs.recipe import Recipe
 from addnorm.runs.resuming import check_same_run
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_around
-from addnorm.runs.settings import LOWER_IS_BETTER
-from addnorm.runs.task import target_unit
 from addnorm.runs.teacher import begin_from, open_teacher
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.variables import variables_of
 from addnorm.runs.warnings import size_of, warnings_for
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import LOWER_IS_BETTER
 from addnorm.training.adapters import Adapted, adapt
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.optim import check_installed
@@ -297,7 +297,7 @@ def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = 
     run = run.written_to(folder) if prepared.adapted is None else run
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
     kernels = kernels_of(folder, console) if on_cpu else nullcontext()
-    with kernels, ProgressBar(console, target_unit(run.task)) as bar:
+    with kernels, ProgressBar(console, TASKS[run.task].target_unit) as bar:
         with checked_trainer(
             recipe,
             run.model,

@@ -38,11 +38,9 @@ from addnorm.runs.chat import Messages, chat_prompt, continues, drops_space, pro
 from addnorm.runs.decoding import decoding_for, later
 from addnorm.runs.media import embedded_files, reads_files, transcribed
 from addnorm.runs.pooled import pooled
-from addnorm.runs.predictions import filled, tags_at
 from addnorm.runs.restoring import BLANK, restored
 from addnorm.runs.sentence_vectors import SentenceVectors
 from addnorm.runs.shortening import as_shortened, ids_as_shortened
-from addnorm.runs.task import wrong_task
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.runs.types import (
     Classified,
@@ -53,6 +51,8 @@ from addnorm.runs.types import (
     check_choice,
     listed,
 )
+from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.tagging import filled, tags_at
 
 Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
 """What stands in for a model: a compiled graph, or early exits at which tokens leave it."""

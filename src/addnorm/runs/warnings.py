@@ -22,8 +22,8 @@ from addnorm.nn.positions import NoPositionConfig
 from addnorm.parts import kind_of
 from addnorm.runs.encoded_data import EncodedData
 from addnorm.runs.recipe import Recipe
-from addnorm.runs.settings import WRITING, EvalConfig
 from addnorm.runs.short_run import settings_without_effect
+from addnorm.tasks.eval_config import WRITING, EvalConfig
 from addnorm.training.precision import resolve_device
 
 LONG = 2**20

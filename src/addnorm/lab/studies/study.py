@@ -35,7 +35,8 @@ from addnorm.processor import file_name
 from addnorm.runs.imports import imports_of
 from addnorm.runs.lock import locked
 from addnorm.runs.recipe import RECIPE, Recipe, task_of
-from addnorm.runs.settings import LOWER_IS_BETTER, MEASURED
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import LOWER_IS_BETTER
 
 MOST_SEEDS = 10_000
 """The most seeds of a study: more could not be trained in a lifetime."""
@@ -275,7 +276,7 @@ def study_of(
     assert first is not None
     check_several(variants, "`vary` gives one value: give two or more, with commas between")
     task = task_of(first)
-    metric = comparable(variants, task, options.metric, first.eval.metric or MEASURED[task][0])
+    metric = comparable(variants, task, options.metric, first.eval.metric or TASKS[task].metrics[0])
     earlier = read_settings(folder)
     if earlier is not None and {*earlier.vary} != {*vary}:
         fields = " and ".join(earlier.vary)

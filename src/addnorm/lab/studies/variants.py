@@ -11,9 +11,10 @@ from pydantic import TypeAdapter
 
 from addnorm.errors import InputError, choices
 from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, read_recipe, set_field
-from addnorm.runs.settings import MEASURED, MetricName
-from addnorm.runs.task import LABELLED
 from addnorm.runs.training import Prepared
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import MetricName
+from addnorm.tasks.of_model import LABELLED
 
 Fields = Mapping[str, str]
 """Fields of a recipe with their values, written as in TOML; a bare word is a string."""
@@ -243,7 +244,7 @@ def comparable(variants: Sequence[Variant], task: str, metric: str | None, usual
     Language models with different tokenizers are compared by bits per character. Raises
     `InputError` for a score of tokens where these differ, and for one that the task does not have.
     """
-    metrics: tuple[str, ...] = MEASURED[task]  # pyright: ignore[reportArgumentType]
+    metrics: tuple[str, ...] = TASKS[task].metrics  # pyright: ignore[reportArgumentType]
     metrics += (PER_CHARACTER,) if task == "language" else ()
     if metric is not None and metric not in metrics:
         raise InputError(f"`metric = {metric}`: not measured for {task}.{choices(metric, metrics)}")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from addnorm.data.scaling import Scaling
-from addnorm.runs.forecast_scores import ForecastErrors
+from addnorm.tasks.forecasting import ForecastErrors
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 6))

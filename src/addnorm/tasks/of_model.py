@@ -28,14 +28,9 @@ from addnorm.nn.heads import (
 )
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import kind_of, members
+from addnorm.tasks import TASKS
 
-LABELLED: tuple[Task, ...] = (
-    "classification",
-    "multi_label",
-    "regression",
-    "tagging",
-    "forecasting",
-)
+LABELLED = tuple(name for name, task in TASKS.items() if task.labels)
 """The tasks whose outputs are labels or numbers of the data."""
 
 PROBLEMS: dict[Problem, Task] = {
@@ -112,9 +107,6 @@ def task_of_training(model: ModelConfig, batching: BatchingConfig) -> Task:
     return "denoising" if denoises else task
 
 
-PLAIN_TEXTS: tuple[Task, ...] = ("language", "masked_language", "denoising")
-"""The tasks whose data are plain texts."""
-
 HIDING: dict[Task, type] = {"masked_language": MaskedConfig, "denoising": DenoisingConfig}
 """The batches of tasks that hide parts of plain texts."""
 
@@ -145,33 +137,11 @@ def check_batching(task: Task, batching: BatchingConfig) -> None:
 
 def check_corpus(wanted: Task, corpus: Corpus) -> None:
     """Raise `InputError` if the data are for another task than the model."""
-    if corpus.task == ("language" if wanted in PLAIN_TEXTS else wanted):
+    if corpus.task == (TASKS[wanted].learns_from or wanted):
         return
-    models: dict[Task, str] = {
-        "language": "model.kind = 'decoder'",
-        "translation": "model.kind = 'encoder_decoder'",
-        "classification": "model.kind = 'encoder' with model.head.kind = 'classification'",
-        "masked_language": "model.kind = 'encoder' with model.head.kind = 'token'",
-        "denoising": "train.batching.kind = 'denoising'",
-        "multi_label": "model.head = { kind = 'classification', problem = 'multi_label' }",
-        "regression": "model.head = { kind = 'classification', problem = 'regression' }",
-        "tagging": "model.kind = 'encoder' with model.head.kind = 'tagging'",
-        "forecasting": "model.kind = 'encoder' with model.head.kind = 'forecast'",
-    }
     raise InputError(
-        f"the data are for {corpus.task}, the model is for {wanted}: use {models[corpus.task]}"
+        f"the data are for {corpus.task}, the model is for {wanted}: use {TASKS[corpus.task].model}"
     )
-
-
-def target_unit(task: Task) -> str:
-    """What the targets are, in the word that a speed counts them by."""
-    match task:
-        case "classification" | "multi_label" | "regression":
-            return "examples"
-        case "forecasting":
-            return "values"
-        case _:
-            return "tokens"
 
 
 @runtime_checkable
@@ -186,18 +156,5 @@ class HasTask(Protocol):
 
 def wrong_task(model: HasTask, cannot: str) -> InputError:
     """The error for a model whose task is another; `cannot` says what it does not do."""
-    use = command_for(model.task)
+    use = TASKS[model.task].command
     return InputError(f"{model.name}: a {model.task} model {cannot}: use `{use}`")
-
-
-def command_for(task: Task) -> str:
-    """The command that uses a model of a task on new texts."""
-    match task:
-        case "language" | "translation" | "denoising":
-            return "addnorm generate"
-        case "masked_language":
-            return "addnorm fill"
-        case "forecasting":
-            return "addnorm forecast"
-        case _:
-            return "addnorm classify"

@@ -10,7 +10,7 @@ from addnorm.data.batches.buckets import DenoisingConfig, MaskedConfig, TokensCo
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.heads import ClassificationHeadConfig, PoolerHeadConfig, TaggingHeadConfig
-from addnorm.runs.task import check_batching, has_labels, task_of_model, task_of_training
+from addnorm.tasks.of_model import check_batching, has_labels, task_of_model, task_of_training
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import pytest
 from pydantic import ValidationError
 
 from addnorm.data.examples import Task
-from addnorm.runs.settings import MEASURED, EvalConfig
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import EvalConfig
 
 
 def test_every_task_has_a_metric() -> None:
-    assert set(MEASURED) == set(get_args(Task))
-    assert MEASURED["language"][0] == MEASURED["translation"][0] == "loss"
+    assert set(TASKS) == set(get_args(Task))
+    assert TASKS["language"].metrics[0] == TASKS["translation"].metrics[0] == "loss"
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])

@@ -1,4 +1,4 @@
-"""Scoring forecasts: errors on scaled data, in the units of each variable, and of naive ones."""
+"""Forecasting: the next steps of a series, scored on scaled data and in units."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +10,29 @@ from torch import Tensor, nn
 from addnorm.data.batches.batch import Loader
 from addnorm.data.ids.forecast_windows import ForecastWindows, naive_forecasts
 from addnorm.data.scaling import Scaling
+from addnorm.models import Model
+from addnorm.tasks.task import Evaluation, EvaluationSplit, Task
+
+
+class Forecasting(Task):
+    """The next steps after a window, by the least squared error on scaled data."""
+
+    name = "forecasting"
+    model = "model.kind = 'encoder' with model.head.kind = 'forecast'"
+    metrics = ("mse", "mae", "loss")
+    command = "addnorm forecast"
+    target_unit = "values"
+    labels = True
+    classes = False
+
+    def evaluate(self, model: Model, split: EvaluationSplit, n_written: int | None) -> Evaluation:
+        """The errors over all windows; in the units of each variable as details."""
+        assert split.scaling is not None
+        errors, batches = forecast_errors(model, split.loader)
+        scores = {"loss": errors.scores["mse"], **errors.scores}
+        units = errors.in_units(split.labels, split.scaling)
+        values = errors.of_windows()
+        return Evaluation(scores, batches=tuple(batches), details=units, values=values)
 
 
 @dataclass

@@ -5,7 +5,6 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from addnorm.config import config
-from addnorm.data.examples import Task
 from addnorm.generate import BeamConfig, DecodingConfig
 
 MetricName = Literal[
@@ -29,19 +28,6 @@ MetricName = Literal[
     "pearson",
     "spearman",
 ]
-
-MEASURED: dict[Task, tuple[MetricName, ...]] = {
-    "language": ("loss",),
-    "translation": ("loss", "bleu", "chrf", "wer", "cer", "rouge1", "rouge2", "rougeL"),
-    "masked_language": ("loss", "accuracy"),
-    "denoising": ("loss", "accuracy"),
-    "classification": ("accuracy", "f1", "loss"),
-    "multi_label": ("f1_micro", "f1_macro", "exact", "loss"),
-    "regression": ("mse", "r2", "pearson", "spearman", "loss"),
-    "tagging": ("f1", "surface_f1", "accuracy", "loss"),
-    "forecasting": ("mse", "mae", "loss"),
-}
-"""The metrics that can select the best weights for each task; the first is the default."""
 
 TEXT_METRICS: dict[str, tuple[MetricName, ...]] = {
     "translation": ("bleu", "chrf", "wer", "cer"),

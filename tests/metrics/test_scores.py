@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.errors import InputError
-from addnorm.runs import metrics
+from addnorm.metrics import scores as metrics
 
 
 def test_perplexity_and_bits() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.errors import InputError
-from addnorm.runs.rouge import lead, rouge_scores, summary_scores
-from addnorm.runs.settings import EvalConfig
+from addnorm.metrics.rouge import lead, rouge_scores, summary_scores
+from addnorm.tasks.eval_config import EvalConfig
 
 pytest.importorskip("rouge_score", exc_type=ImportError)
 
