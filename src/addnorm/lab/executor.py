@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from addnorm.errors import InputError, Interrupted
+from addnorm.errors import InputError, Interrupted, optional
 from addnorm.processor import cores
 
 TRIES = 3
@@ -155,14 +155,9 @@ def cluster(address: str) -> Generator[Callable[[], Executor]]:
     Another worker repeats the cells of a lost one. Raises `InputError` if no scheduler answers, or
     dask is not installed.
     """
+    distributed = optional("distributed", "cluster", "`scheduler`")
     try:
-        from distributed import Client  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise InputError(
-            "`scheduler` needs an extra package: pip install 'addnorm[cluster]'"
-        ) from error
-    try:
-        client: Any = Client(address, timeout="10s", set_as_default=False)
+        client: Any = distributed.Client(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(f"`scheduler = {address}`: no scheduler answers there: {error}") from error
     with client:

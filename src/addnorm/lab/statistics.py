@@ -12,12 +12,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from addnorm.errors import InputError
+from addnorm.errors import optional
 
-try:
-    from scipy import stats
-except ImportError as error:
-    raise InputError("Comparisons need scipy: pip install 'addnorm[lab]'.") from error
+stats = optional("scipy.stats", "lab", "a comparison")
 
 LEVEL = 0.95
 """The confidence of every interval."""

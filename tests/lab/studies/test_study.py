@@ -10,16 +10,18 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.lab.small import recipe_file, small_study
+from tests.lab.studies.test_summary import figures
 from tests.lab.test_executor import Here
 
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.lab.executor import processes
-from addnorm.lab.studies.cell import FIGURES
+from addnorm.lab.studies.cell import FIGURES, figures_file, write_figures
 from addnorm.lab.studies.options import StudyOptions
 from addnorm.lab.studies.study import read_settings, seeded, study_of
 from addnorm.nn.choices import KernelChoices
@@ -45,6 +47,30 @@ def test_a_second_run_changes_and_reruns_nothing(tmp_path: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in study.folder.glob("cells/*/*")} == times
     assert lines(study.folder) == found
     assert not [*study.folder.glob("cells/*/checkpoints")]
+
+
+class Nowhere:
+    """An executor that must not be given any work."""
+
+    def submit(self, fn: object, /, *args: object) -> Any:
+        raise AssertionError("a process would start")
+
+
+def test_a_finished_study_starts_no_process(tmp_path: Path) -> None:
+    study = small_study(tmp_path)
+    for cell in study.cells:
+        cell.folder.mkdir(parents=True)
+        write_figures(cell.folder / FIGURES, figures(float(cell.seed)))
+    results = study.run(Nowhere, 1)
+    assert [[*results[i]] for i in results] == [[1, 2], [1, 2]]
+    assert [line["loss"] for line in lines(study.folder)] == [1.0, 1.0, 2.0, 2.0]
+    paused = small_study(tmp_path, steps=9)
+    for cell in paused.cells:
+        cell.folder.mkdir(parents=True)
+        write_figures(figures_file(cell.folder, 4), figures(3.0, state="paused", steps=4))
+    assert paused.run(Nowhere, 1, until=4)[1][2].state == "paused"
+    with pytest.raises(AssertionError, match="a process would start"):
+        paused.run(Nowhere, 1)
 
 
 def test_cells_of_another_recipe_are_left_out_and_counted(tmp_path: Path) -> None:

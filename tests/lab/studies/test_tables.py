@@ -1,6 +1,8 @@
 """`addnorm.lab.study`: rows that other libraries take as they are."""
 
 import math
+import pkgutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from tests.lab.small import recipe_file, small_study
 from tests.lab.studies.test_summary import figures, put
 
+import addnorm.lab
 from addnorm.errors import InputError
 from addnorm.lab import StudyTable, study
 from addnorm.lab.studies.study import RESULTS
@@ -141,3 +144,17 @@ def test_matplotlib_draws_the_rows(tmp_path: Path) -> None:
     reach = [row["difference_high"] - row["difference"] for row in rows]
     drawn = ax.errorbar(means, range(len(rows)), xerr=reach)
     assert drawn.lines[0].get_xdata().tolist() == means
+
+
+def test_no_module_hides_the_function() -> None:
+    """A folder `lab/study` would, once something imports it."""
+    for module in pkgutil.walk_packages(addnorm.lab.__path__, "addnorm.lab."):
+        import_module(module.name)
+    assert addnorm.lab.study is study
+    assert addnorm.lab.StudyTable is StudyTable
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("seed", "seeds"), ("thread", "threads")])
+def test_an_unknown_option_has_the_nearest_name(name: str, nearest: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"no argument {name}\..*Did you mean '{nearest}'"):
+        study(recipe_file(tmp_path), vary={"model.norm": ["layernorm", "rmsnorm"]}, **{name: 1})
