@@ -25,14 +25,14 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class TheirNames:
-    """The tensors of a Hugging Face family, and how they are made of ours."""
+    """The tensor maps of a Hugging Face family, by which an adapter's names are converted."""
 
     family: Family | None = None
     maps: Sequence[TensorMap] = ()
 
     @classmethod
     def of(cls, folder: Path) -> "TheirNames":
-        """Those of a Hugging Face folder; none for a run folder, whose names are ours."""
+        """The tensor maps of a Hugging Face folder; none for a run folder, which has our names."""
         if not is_hf_folder(folder):
             return cls()
         family, spec, _ = describe_folder(folder)
@@ -40,7 +40,7 @@ class TheirNames:
         return cls(family, tuple(family.maps(spec)) if same else ())
 
     def find(self, name: str) -> TensorMap | None:
-        """The map of a tensor, which a model without a head has without the prefix."""
+        """The map of a tensor, whose name lacks the prefix in a model without a head."""
         if self.family is None:
             return None
         name = self.family.renamed(name)
@@ -122,7 +122,7 @@ def _joint(
 
 
 def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -> dict[str, Tensor]:
-    """The weights, by our names, that an adapter changes, with the change.
+    """The changes of an adapter by our names of the weights.
 
     Its layers have our names or those of the family. Tensors that are saved whole come first: PEFT
     saves the base of a head that it changes so, too. Raises `InputError` for one that neither has,
@@ -155,7 +155,7 @@ def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -
 
 
 def _is_tied_copy(name: str, adapter: PeftAdapter, names: TheirNames) -> bool:
-    """Whether a tensor is the second name of one that is there, as PEFT saves tied ones."""
+    """Whether a tensor is a tied copy of a stored one, as PEFT saves them."""
     tensor = adapter.saved[name]
     others = (one for other, one in adapter.saved.items() if other != name)
     unknown = adapter.stays_tied and names.find(name) is None

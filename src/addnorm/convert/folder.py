@@ -251,7 +251,7 @@ def set_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 class _Names(NamedTuple):
-    """The tensor names of a file after renaming, and the prefix that they lack."""
+    """The current tensor names of a file, and the prefix that they lack."""
 
     actual: dict[str, str]
     strip: str
@@ -271,7 +271,7 @@ def _names_in(family: Family, weights: Weights, folder: Path) -> _Names:
 def _matched(
     family: Family, spec: ModelSpec, weights: Weights, folder: Path
 ) -> list[tuple[TensorMap, list[str]]]:
-    """Each map of the family with the tensors of the file that it reads."""
+    """The family's tensor maps, each with the names of the file's tensors that it reads."""
     maps = list(family.maps(spec))
     names = _names_in(family, weights, folder)
     expected_names = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
@@ -316,7 +316,7 @@ def _read_tensors(
     folder: Path,
     dtype: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
-    """The weights of our model, all in one type: `dtype`, or by `one_dtype`."""
+    """The weights of our model in `dtype`, or else in the type that `one_dtype` chooses."""
     stored = {name: weights.dtype(name) for _, names in matched for name in names}
     for name, kind in stored.items():
         check_readable(folder, name, kind)

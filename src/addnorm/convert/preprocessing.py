@@ -22,7 +22,7 @@ FILE, NESTED = "preprocessor_config.json", "processor_config.json"
 """transformers 5 writes the second for models that read two media, with a table for each."""
 
 BILINEAR, BICUBIC = 2, 3
-"""Pillow's numbers of two ways to resize, as the file has them."""
+"""Pillow's numbers of two resizing filters, as stored in the file."""
 
 PICTURE = ("image_processor_type", "feature_extractor_type")
 OF_PICTURES = {f"ViT{name}" for name in ("ImageProcessor", "FeatureExtractor")}
@@ -32,7 +32,7 @@ ORIGIN = (
     "data_format", "input_data_format", "return_tensors", "device", "disable_grouping",
     "do_convert_rgb", "default_to_square", "image_seq_length",
 )  # fmt: skip
-"""Keys that change no number of a picture, which is read in colours."""
+"""Keys without an effect on the numbers of a picture, which is always read in colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Pictures:
 
     @property
     def keeps_its_size(self) -> bool:
-        """Whether a picture of the model's size keeps its pixels."""
+        """Whether a picture of the model's size is neither resized nor cropped."""
         height, width = self.size
         resized = self.resize in (None, self.size)
         resized = resized or (isinstance(self.resize, int) and self.resize == min(height, width))
@@ -125,7 +125,7 @@ class Sound:
 
 
 def written_preprocessing(places: Sequence[Path]) -> dict[str, Any]:
-    """What the first file of `places` says of reading pictures and sound; empty without one."""
+    """The keys of the first preprocessor file in `places`; empty without one."""
     file = find_file(places, NESTED, FILE)
     return {} if file is None else dict(Settings.of(file.parent, file.name).tree)
 
@@ -137,7 +137,7 @@ def write_preprocessing(out: Path, keys: Mapping[str, Any]) -> None:
 
 
 def copy_preprocessing(places: Sequence[Path], out: Path) -> None:
-    """Write the files of `places` that say how pictures and sound are read to a model's copy."""
+    """Copy the preprocessor files of `places` to a new folder of the model."""
     for name in (FILE, NESTED):
         if (file := find_file(places, name)) is not None:
             (out / name).write_bytes(file.read_bytes())

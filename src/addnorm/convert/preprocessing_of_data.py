@@ -1,4 +1,4 @@
-"""How the data of a run are read, as a Hugging Face folder says it: `preprocessor_config.json`."""
+"""The `preprocessor_config.json` that describes how a run reads its data."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +17,14 @@ KEPT = "cut at the middle to the shape of the model's, then scaled; there only o
 
 @dataclass(frozen=True)
 class DataReading:
-    """What the file says, empty where it cannot say how data are read, and what it leaves out."""
+    """The keys of the file, empty if it cannot describe the data, and the settings it lacks."""
 
     keys: dict[str, Any] = field(default_factory=dict[str, Any])
     left: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def reading_of(data: object, model: Any) -> DataReading:
-    """The reading of a run's data for a model that reads patches or log-mel frames."""
+    """How a run reads the data of a model of patches or log-mel frames."""
     reads = getattr(model, "input", None)
     if isinstance(reads, PatchEmbeddingConfig):
         pictures = pictures_of(data, reads.size, reads.channels)

@@ -13,7 +13,7 @@ from addnorm.files import read_file
 
 FILE = "modules.json"
 MAX_BYTES = 2**20
-"""No list of modules is longer."""
+"""The maximum size of a list of modules."""
 
 
 class Module(NamedTuple):
@@ -47,7 +47,7 @@ def _module(folder: Path, listed: Mapping[str, Any]) -> Module:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Where the model and its tokenizer are: the folder itself, or its module `Transformer`.
+    """The folder of the model and its tokenizer: this one, or its module `Transformer`.
 
     sentence-transformers has had it in `0_Transformer`.
     """
@@ -64,7 +64,7 @@ def inner_places(folder: Path) -> tuple[Path, ...]:
 
 
 def places_of(folder: Path) -> tuple[Path, ...]:
-    """Where what is around the weights of a folder is looked up, the nearest first.
+    """The folders in which the files next to the weights are searched, the nearest first.
 
     An adapter's files, then those of its base, and of the base's own base. The last has the
     weights. Raises `InputError` where a base is missing or leads back to the adapter.
@@ -87,7 +87,7 @@ def find_file(places: Sequence[Path], *names: str) -> Path | None:
 
 
 def generating_place(places: Sequence[Path]) -> Path:
-    """The place that says how a model generates: in a file of its own, or with its weights."""
+    """The folder that decides how a model generates: of its generation file, or of its weights."""
     file = find_file(places, GENERATION)
     return places[-1] if file is None else file.parent
 

@@ -50,7 +50,7 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
 
 @dataclass(frozen=True)
 class DecoderHead:
-    """The keys of a decoder's head; its class is named `stem` and `ending`, or `Model` without one.
+    """The keys of a decoder's head; its class is `stem` plus `ending`, or `Model` without a head.
 
     `tied` is whether the table of tokens is the head where no key says so.
     """
@@ -71,7 +71,7 @@ class DecoderHead:
 
 
 def decoder_head(settings: Settings, *, tied: bool) -> TokenHeadConfig | HiddenHeadConfig:
-    """The head of a decoder; none where its class is the body alone, and no table serves as one."""
+    """The head of a decoder; none if its class is the body alone and its table is not tied."""
     return HiddenHeadConfig() if is_body(settings) and not tied else TokenHeadConfig(tied=tied)
 
 
@@ -89,7 +89,7 @@ def head_weights(model: ModelConfig, theirs: str) -> Iterator[TensorMap]:
 
 @dataclass(frozen=True)
 class EncoderHeads:
-    """The keys of an encoder's task: each has a head, and a class named `stem` and an ending."""
+    """The keys of an encoder's task: each has a head, and a class named `stem` plus an ending."""
 
     stem: str
     heads: Mapping[Task, HeadConfig]

@@ -73,7 +73,7 @@ def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
 
 
 def blocks_of(stack: Stack, ledger: Ledger) -> Iterator[Block | ParallelBlock]:
-    """Yield the blocks, claiming their types."""
+    """Yield the blocks; claim their types in the ledger."""
     for block in stack.blocks:
         yield ledger.module(block, Block, ParallelBlock)
 

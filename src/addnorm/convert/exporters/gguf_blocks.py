@@ -1,4 +1,4 @@
-"""GGUF's blocks of 32 numbers with one scale: Q8_0 and Q4_0, with the whole numbers as they are."""
+"""GGUF's blocks of 32 numbers with one scale, Q8_0 and Q4_0, with the model's own integers."""
 
 from typing import Any
 

@@ -176,7 +176,7 @@ class Graph:
 
 
 def write_once(graph: Any) -> None:
-    """Have one copy of a table that is also used turned, as a tied head uses it.
+    """Store a table that is also used transposed only once, as for a tied head.
 
     The tracer writes its transpose beside it; onnxruntime makes that when it opens the graph.
     """

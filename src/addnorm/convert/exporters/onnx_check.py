@@ -123,7 +123,7 @@ class Session:
 
 @contextmanager
 def _in_a_sentence(problem: str) -> Generator[None]:
-    """What onnxruntime raises, whose exceptions have no class in common, as an `InputError`."""
+    """Convert errors of onnxruntime, which have no common class, to `InputError`."""
     try:
         yield
     except Exception as error:

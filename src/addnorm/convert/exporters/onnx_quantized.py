@@ -24,7 +24,7 @@ BLOCKED = 21
 
 
 def _dequantize_blocks(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
-    """`s_g Q` of whole numbers with a scale for each block of a row: one node of a graph."""
+    """`s_g Q` of integers with a scale for each block of a row, as one graph node."""
     return values * scale.repeat_interleave(block_size, 1)
 
 
@@ -168,7 +168,7 @@ def blocks_options() -> dict[str, Any]:
 
 
 def pack_blocks(graph: Any) -> None:
-    """Make the whole numbers of blocks INT4 in a graph that was traced with them as INT8."""
+    """Store the integers of blocks as INT4 in a graph that was traced with INT8."""
     import ml_dtypes
     import onnx_ir as ir
 

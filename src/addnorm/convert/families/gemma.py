@@ -53,7 +53,7 @@ class Cap(keys.Key):
 
 
 def _check_causal(settings: Settings) -> keys.Fields:
-    """Raise `InputError` where no function is meant: without padding and with it, two of them."""
+    """Raise `InputError` for a model that transformers computes differently with padding."""
     if settings.get("use_bidirectional_attention", False):
         raise settings.refuse(
             "use_bidirectional_attention",

@@ -1,4 +1,4 @@
-"""The tokenizer classes of transformers 5: which of them reads a folder, and what it then is.
+"""The tokenizer classes of transformers 5: the class that reads a folder, and what it changes.
 
 A generic class takes `tokenizer.json` as it is. Every other takes its vocabulary, and makes the
 rest by itself from `tokenizer_config.json`, so that `do_lower_case` there outweighs the file.
@@ -45,10 +45,10 @@ OF_MODEL = {
     "whisper": "WhisperTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
-"""The class of a model type where the folder names none."""
+"""The class of a model type, used if the folder names none."""
 
 OVERRULED = ("qwen2", "modernbert")
-"""Model types for which the class that a folder names does not count."""
+"""Model types for which transformers ignores the class that a folder names."""
 
 ALIASES = {
     "BartTokenizer": "RobertaTokenizer",
@@ -87,7 +87,7 @@ class TokenizerClass:
     unk_id: int | None = None
 
     def can_read(self, inner: Inner, names: Mapping[str, str]) -> bool:
-        """Whether a model is of the kind, and has the unknown token where the class expects it."""
+        """Whether a tokenizer model has the kind and the unknown token that the class expects."""
         known = self.unk_id is None or inner.id_to_token(self.unk_id) == names.get("unk_token")
         return self.model is None or (self.model is type(inner.model) and known)
 
@@ -104,7 +104,7 @@ def class_name(folder: Folder) -> str:
 
 
 def _has_byte_level(folder: Folder) -> bool:
-    """Whether a file that is said to be for LLaMA's class is one that this class cannot read."""
+    """Whether LLaMA's class cannot read a file that names it."""
     return folder.has(JSON) and b'"ByteLevel"' in read_file(folder.path / JSON)
 
 
@@ -148,7 +148,7 @@ QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Where Qwen2 divides a text into words."""
+"""The pattern by which Qwen2 splits a text into words."""
 
 
 def _qwen2(inner: Inner, folder: Folder) -> None:
@@ -314,4 +314,4 @@ CLASSES = {
     ),
     "MarianTokenizer": TokenizerClass(names=_T5),
 }
-"""The classes that are followed."""
+"""The supported classes by name."""

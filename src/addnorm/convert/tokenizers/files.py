@@ -114,7 +114,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def _warn_of_others(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
-    """Warn of the settings that transformers reads and that are not followed here."""
+    """Warn of tokenizer settings that transformers follows and this loader does not."""
     left: list[str] = []
     settings, kind = folder.settings, CLASSES.get(name)
     model = type(tokenizer.inner.model)
@@ -142,7 +142,7 @@ def _warn_of_others(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
 def _left_of_tokens(
     folder: Folder, kind: TokenizerClass | None, tokenizer: Tokenizer
 ) -> Iterator[str]:
-    """What transformers does otherwise with the added tokens of a folder."""
+    """How transformers treats a folder's added tokens differently."""
     settings = folder.settings
     if not folder.has(JSON):
         starts = {settings.get(f"add_{role}_token") for role in ("bos", "eos")}
@@ -211,7 +211,7 @@ def _warn_of_class(folder: Path, model_type: str, inner: tokenizers.Tokenizer) -
 
 
 STEPS = ("normalizer", "pre_tokenizer", "decoder")
-"""What a class of transformers may set around the model of a tokenizer."""
+"""The parts of a tokenizer that a class of transformers may replace."""
 
 
 def special_ids(tokenizers: Tokenizers, model_type: str) -> dict[str, Any]:
@@ -274,21 +274,21 @@ def _tokenizer(
 
 
 def _names_of_pieces(folder: Folder, inner: tokenizers.Tokenizer) -> dict[str, str]:
-    """The names of a SentencePiece model's own tokens, which a generic class takes over."""
+    """The special tokens that a SentencePiece model names, used by a generic class."""
     usual = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     own = {key: name for key, name in usual.items() if key not in folder.settings}
     return {key: name for key, name in own.items() if inner.token_to_id(name) is not None}
 
 
 def _own_unknown(inner: tokenizers.Tokenizer) -> list[int]:
-    """The id that the model gives to what it does not know, if it says."""
+    """The id of the unknown token, if the tokenizer model has one."""
     token = getattr(inner.model, "unk_token", None)
     i = None if token is None else inner.model.token_to_id(token)
     return [] if i is None else [i]
 
 
 def _set_around(folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClass) -> None:
-    """Put the tokens around a text that a class names; the file's own, where one is not there."""
+    """Add the special tokens of a class around a text, or the file's if one is missing."""
     assert kind.around is not None
     ids = {role: inner.token_to_id(token) for role, token in folder.names.items()}
     known = {role: i for role, i in ids.items() if i is not None}
@@ -302,7 +302,7 @@ def _set_around(folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClas
 def _set_wraps(
     folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClass, wraps: Wraps
 ) -> None:
-    """Put the start and the end around a text, where no file of its own says what stands there."""
+    """Add the start and end tokens around a text if no tokenizer file defines them."""
     starts, ends = (folder.setting(f"add_{role}_token", bool) for role in ("bos", "eos"))
     if (starts is not None or ends is not None) and not any(kind.around or ()):
         wraps = (starts is True, ends is True)
@@ -433,7 +433,7 @@ def _template(
     between: Sequence[int] | None = None,
     alike: bool = False,
 ) -> processors.PostProcessor:
-    """What puts tokens around a text, and between and after a pair.
+    """The post-processor that adds tokens around a text, and between and after a pair.
 
     RoBERTa ends the first text twice, and gives both texts of a pair one type, `alike`.
     """
@@ -454,7 +454,7 @@ def _typed(ids: Sequence[int], kind: int = 0) -> list[str]:
 
 
 def _leave_types(inner: tokenizers.Tokenizer) -> None:
-    """Both texts of a pair are of one type, where the model is not to be told of two."""
+    """Give both texts of a pair the same type if the model has one type."""
     one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
     found = inner.post_process(one_token, one_token)
     if any(found.type_ids):

@@ -25,10 +25,10 @@ WRAPPED = ("roberta", "longformer", "bart")
 """Model types with `merges.txt` whose texts are wrapped in bos and eos."""
 
 Wraps = tuple[bool, bool]
-"""Whether each text is preceded by bos, and followed by eos."""
+"""Whether bos precedes each text, and whether eos follows it."""
 
 Read = tuple[tokenizers.Tokenizer, Wraps | None]
-"""A tokenizer, and how it wraps a text; None if its own file defines that."""
+"""A tokenizer, and how it wraps a text; None if the tokenizer file defines that."""
 
 
 @dataclass(frozen=True)

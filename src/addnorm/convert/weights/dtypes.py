@@ -1,4 +1,4 @@
-"""Which types of stored weights are read, and the one type for weights of several."""
+"""The types of stored weights that can be read, and the common type of mixed weights."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -9,14 +9,14 @@ import torch
 from addnorm.errors import InputError, NotFollowed
 
 READABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-"""The types of weights. What is stored in fewer bits has scales or a layout of its own."""
+"""The supported types. Weights of fewer bits have scales or a special layout."""
 
 SHOWN = 3
-"""How many weights of a type that is not the usual one are named."""
+"""The most weights of one type that the warning names."""
 
 
 def check_readable(where: object, name: str, dtype: torch.dtype) -> None:
-    """Raise `InputError` for a weight that is stored in a type that no weights are read from."""
+    """Raise `InputError` for a weight of an unsupported type."""
     if dtype not in READABLE:
         known = ", ".join(map(name_of, READABLE))
         raise InputError(
@@ -28,10 +28,10 @@ def check_readable(where: object, name: str, dtype: torch.dtype) -> None:
 def one_dtype(
     where: object, stored: Mapping[str, torch.dtype], named: object = None
 ) -> torch.dtype:
-    """The type that weights of these types are read in.
+    """The type that weights of these types are converted to.
 
-    That of all; of several types the one that the configuration has `named`, as in transformers,
-    or else the widest, which rounds nothing. Where there are several, it is told in a warning.
+    If they differ, it is the type that the configuration has `named`, as in transformers, or else
+    the widest, which rounds nothing; a warning names it.
     """
     kinds = dict.fromkeys(stored.values())
     if len(kinds) < 2:

@@ -28,28 +28,28 @@ WITHOUT_EFFECT = {
     "runtime_config", "megatron_config", "megatron_core", "eva_config", "corda_config",
     "loftq_config", "lora_ga_config", "qalora_group_size",
 }
-"""Keys that say which tensors there are, which the file shows itself, or how training began."""
+"""Ignored keys: about which tensors exist, which the file shows, and how training began."""
 
 READ = {
     "peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora",
     "init_lora_weights", "ensure_weight_tying",
 }
-"""Keys that say what the tensors mean."""
+"""Keys that decide what the tensors mean."""
 # fmt: on
 
 OF_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Ways to begin that change the weights of the base as well, which is not in the file."""
+"""Initialisations that also change the weights of the base, which are not in the file."""
 
 
 @dataclass(frozen=True)
 class PeftAdapter:
-    """The changes of layers, and whole tensors in place of the base's, both by name."""
+    """The low-rank changes of layers, and the tensors that replace the base's, by name."""
 
     base: str
     layers: Mapping[str, LowRank]
     saved: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     stays_tied: bool = True
-    """Whether a tensor in place of a tied one replaces both."""
+    """Whether a replacement of a tied tensor replaces both."""
 
 
 def is_peft_folder(folder: Path) -> bool:
@@ -63,7 +63,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def name_of_base(folder: Path) -> str:
-    """What an adapter is trained on, by the name that its folder says."""
+    """The base of an adapter, by the name in its `adapter_config.json`."""
     return str(_settings(folder).get("base_model_name_or_path") or "")
 
 
@@ -110,7 +110,7 @@ def read_peft(folder: Path) -> PeftAdapter:
 
 
 def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) -> None:
-    """Write an adapter; `transposed` says that the base keeps its matrices so, as GPT-2 does."""
+    """Write an adapter; `transposed` if the base stores its matrices as (in, out), like GPT-2."""
     tensors: dict[str, Tensor] = {}
     for name, one in adapter.layers.items():
         tensors[f"{PREFIX}{name}.lora_A.weight"] = one.a
@@ -201,7 +201,7 @@ def _low_rank(
 
 
 def _of_pattern(pattern: Any, name: str, usual: Any) -> Any:
-    """The value for a layer: of the first key that its name is or ends with, as PEFT finds it."""
+    """The value of the first key that a layer's name equals or ends with, as in PEFT."""
     for key, value in (pattern or {}).items():
         if re.match(rf"(.*\.)?({key})$", name):
             return value
