@@ -44,8 +44,8 @@ class TheirNames:
         if self.family is None:
             return None
         name = self.family.renamed(name)
-        known = ((name,), (f"{self.family.prefix}{name}",))
-        return next((one for one in self.maps if one.theirs[:1] in known), None)
+        first_names = ((name,), (f"{self.family.prefix}{name}",))
+        return next((entry for entry in self.maps if entry.theirs[:1] in first_names), None)
 
 
 # From ours to theirs.
@@ -60,27 +60,27 @@ def in_their_names(
     (`c_attn` of GPT-2). Changes of parts of a joint matrix become one change, whose rank is the sum
     of theirs.
     """
-    ours = {name: one for one in names.maps for name in one.ours}
+    ours = {name: entry for entry in names.maps for name in entry.ours}
     layers: dict[str, LowRank] = {}
     turned: set[bool] = set()
     for name in adapter.layers:
-        one = ours.get(f"{name}.weight")
-        inner = one.inner if isinstance(one, Transposed) else one
-        if one is None or not isinstance(inner, Renamed | Concatenated | InterleavedHeads):
+        entry = ours.get(f"{name}.weight")
+        inner = entry.inner if isinstance(entry, Transposed) else entry
+        if entry is None or not isinstance(inner, Renamed | Concatenated | InterleavedHeads):
             return None
-        module = one.theirs[0].removesuffix(".weight")
+        module = entry.theirs[0].removesuffix(".weight")
         parts = [adapter.layers.get(part.removesuffix(".weight")) for part in inner.ours]
         joint = _joint(inner, parts, [weights[part].shape[0] for part in inner.ours])
         if joint is None:
             return None
         layers[module] = joint
-        turned.add(isinstance(one, Transposed))
+        turned.add(isinstance(entry, Transposed))
     saved: dict[str, Tensor] = {}
     for name, tensor in adapter.saved.items():
-        one = ours.get(name)
-        if not isinstance(one, Renamed):
+        entry = ours.get(name)
+        if not isinstance(entry, Renamed):
             return None
-        saved[one.their_name] = tensor
+        saved[entry.their_name] = tensor
     if len(turned) > 1:
         return None
     return PeftAdapter(adapter.base, layers, saved), turned == {True}
@@ -128,30 +128,30 @@ def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -
     saves the base of a head that it changes so, too. Raises `InputError` for one that neither has,
     and for a change of another shape.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in adapter.saved.items():
         if name not in weights and _is_tied_copy(name, adapter, names):
             continue
-        one = None if name in weights else _known(name, weights, names)
-        new = {name: tensor} if one is None else dict(_read(one, tensor))
+        known_map = None if name in weights else _known(name, weights, names)
+        new = {name: tensor} if known_map is None else dict(_read(known_map, tensor))
         for ours, value in new.items():
             if value.shape != weights[ours].shape:
                 raise InputError(
                     f"{name} has shape {tuple(value.shape)}, the model's "
                     f"{tuple(weights[ours].shape)}"
                 )
-            found[ours] = value.to(weights[ours].dtype)
+            tensors[ours] = value.to(weights[ours].dtype)
     for module, change in adapter.layers.items():
         name = f"{module}.weight"
-        one = None if name in weights else _known(name, weights, names)
+        known_map = None if name in weights else _known(name, weights, names)
         try:
-            found |= _changed({**weights, **found}, name, one, change)
+            tensors |= _changed({**weights, **tensors}, name, known_map, change)
         except RuntimeError as error:
             raise InputError(
                 f"the change of {module} has shape {change.b.shape[0]} × {change.a.shape[1]}, "
                 "another than the matrix"
             ) from error
-    return found
+    return tensors
 
 
 def _is_tied_copy(name: str, adapter: PeftAdapter, names: TheirNames) -> bool:
@@ -163,13 +163,13 @@ def _is_tied_copy(name: str, adapter: PeftAdapter, names: TheirNames) -> bool:
 
 
 def _known(name: str, weights: Weights, names: TheirNames) -> TensorMap:
-    one = names.find(name)
-    if one is None:
-        known = [theirs for each in names.maps for theirs in each.theirs] or [*weights]
+    tensor_map = names.find(name)
+    if tensor_map is None:
+        valid_names = [theirs for each in names.maps for theirs in each.theirs] or [*weights]
         raise InputError(
-            f"the adapter changes {name}, which the model lacks.{nearest(name, known)}"
+            f"the adapter changes {name}, which the model lacks.{nearest(name, valid_names)}"
         )
-    return one
+    return tensor_map
 
 
 def _changed(

@@ -59,10 +59,10 @@ def hf_model_type(folder: Path) -> str | None:
         return None
     last = places_of(folder)[-1]
     try:
-        found = Settings.of(last).tree.get("model_type")
+        model_type = Settings.of(last).tree.get("model_type")
     except InputError:
         return None
-    return None if found is None else str(found)
+    return None if model_type is None else str(model_type)
 
 
 def is_hf_folder(folder: Path) -> bool:
@@ -176,8 +176,8 @@ def save(
         spec = replace(spec, pad_id=pad_id)
     family, config = _choose_family(spec, model_type)
     tensors = _write_tensors(family, spec, model)
-    dtype = reduce(torch.promote_types, {one.dtype for one in tensors.values()})
-    tensors = {name: one.to(dtype) for name, one in tensors.items()}
+    dtype = reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
     ids = dict(ids or {}) if text is None else special_ids(text, config["model_type"])
     check_expressible(family, spec, config | ids)
@@ -192,8 +192,8 @@ def save(
         save_folder_weights(partial, tensors)
         _write(partial / "config.json", config | ids)
         inputs = sample_inputs(model)
-        found = model_logits(load(partial).model.to(inputs[0].device), inputs)
-        check_logits("Hugging Face", found, model_logits(model, inputs), dtype)
+        read_back = model_logits(load(partial).model.to(inputs[0].device), inputs)
+        check_logits("Hugging Face", read_back, model_logits(model, inputs), dtype)
     return config["model_type"]
 
 
@@ -204,12 +204,12 @@ def family_of(settings: Settings) -> Family:
 
 def family_named(model_type: str, where: str) -> Family:
     """The family of a `model_type`. Raises `InputError` if it is not supported."""
-    known = {name: family for family in FAMILIES for name in family.model_types}
-    if model_type not in known:
+    families = {name: family for family in FAMILIES for name in family.model_types}
+    if model_type not in families:
         raise InputError(
-            f"{where}: model_type = {model_type!r} is not supported.{choices(model_type, known)}"
+            f"{where}: model_type = {model_type!r} is not supported.{choices(model_type, families)}"
         )
-    return known[model_type]
+    return families[model_type]
 
 
 def read_config(family: Family, settings: Settings) -> ModelSpec:
@@ -274,7 +274,9 @@ def _matched(
     """The family's tensor maps, each with the names of the file's tensors that it reads."""
     maps = list(family.maps(spec))
     names = _names_in(family, weights, folder)
-    expected_names = {name: name.removeprefix(names.strip) for one in maps for name in one.theirs}
+    expected_names = {
+        name: name.removeprefix(names.strip) for tensor_map in maps for name in tensor_map.theirs
+    }
     _drop_tied(family, weights, names, expected_names, folder)
     missing = expected_names.values() - names.actual.keys()
     left = names.actual.keys() - expected_names.values()
@@ -283,7 +285,10 @@ def _matched(
     problems += [f"unexpected {names.actual[name]}" for name in sorted(unexpected)]
     if problems:
         raise _does_not_fit(folder, problems)
-    return [(one, [names.actual[expected_names[name]] for name in one.theirs]) for one in maps]
+    return [
+        (tensor_map, [names.actual[expected_names[name]] for name in tensor_map.theirs])
+        for tensor_map in maps
+    ]
 
 
 def _drop_tied(
@@ -291,23 +296,23 @@ def _drop_tied(
 ) -> None:
     """Drop redundant tied tensors. Raises `InputError` if they differ from each other."""
     for name, other in family.ties:
-        tied, same = (one.removeprefix(names.strip) for one in (name, other))
+        tied, same = (full.removeprefix(names.strip) for full in (name, other))
         is_stored = tied in names.actual
         if name not in expected_names and is_stored:
-            one = names.actual.pop(tied)
-            if same in names.actual and not _equal(weights, one, names.actual[same], folder):
+            stored = names.actual.pop(tied)
+            if same in names.actual and not _equal(weights, stored, names.actual[same], folder):
                 raise InputError(
                     f"{folder}: config.json ties {tied} to {same}, and they differ: "
                     "it should say tie_word_embeddings = false"
                 )
 
 
-def _equal(weights: Weights, one: str, other: str, folder: Path) -> bool:
+def _equal(weights: Weights, tied: str, other: str, folder: Path) -> bool:
     """Whether two tensors are the same, in the narrower of their types."""
-    for name in (one, other):
+    for name in (tied, other):
         check_readable(folder, name, weights.dtype(name))
-    narrow = min(weights.dtype(one), weights.dtype(other), key=lambda dtype: dtype.itemsize)
-    return torch.equal(weights[one].to(narrow), weights[other].to(narrow))
+    narrow = min(weights.dtype(tied), weights.dtype(other), key=lambda dtype: dtype.itemsize)
+    return torch.equal(weights[tied].to(narrow), weights[other].to(narrow))
 
 
 def _read_tensors(
@@ -323,24 +328,24 @@ def _read_tensors(
     if dtype is None:
         tree = Settings.of(folder).tree
         dtype = one_dtype(folder, stored, tree.get("dtype") or tree.get("torch_dtype"))
-    found: dict[str, Tensor] = {}
-    for one, names in matched:
-        found |= _read(one, names, weights, folder, dtype)
-    return found
+    tensors: dict[str, Tensor] = {}
+    for tensor_map, names in matched:
+        tensors |= _read(tensor_map, names, weights, folder, dtype)
+    return tensors
 
 
 def _read(
-    one: TensorMap, names: Sequence[str], weights: Weights, folder: Path, dtype: torch.dtype
+    tensor_map: TensorMap, names: Sequence[str], weights: Weights, folder: Path, dtype: torch.dtype
 ) -> dict[str, Tensor]:
     try:
-        read = one.read([weights[name].to(dtype) for name in names])
-        return {name: new.to(dtype) for name, new in zip(one.ours, read, strict=True)}
+        read = tensor_map.read([weights[name].to(dtype) for name in names])
+        return {name: new.to(dtype) for name, new in zip(tensor_map.ours, read, strict=True)}
     except (ValueError, RuntimeError) as error:
         raise InputError(f"{folder}: {', '.join(names)} {error}") from error
 
 
 def _check_shapes(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    expected = {name: tuple(one.shape) for name, one in model.named_parameters()}
+    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     assert expected.keys() == tensors.keys(), expected.keys() ^ tensors.keys()
     problems = [
         f"{name} has shape {tuple(tensors[name].shape)}, expected {shape}"
@@ -363,16 +368,16 @@ def _write_tensors(family: Family, spec: ModelSpec, model: nn.Module) -> dict[st
         check_as_built(ledger, model, build_untrained(spec))
     equivalent = replace(spec, model=family.equivalent(spec.model))
     with without_values():
-        shapes = {name: one.shape for name, one in build_untrained(equivalent).named_parameters()}
-    ours = {name: one.detach() for name, one in ledger.parameters().items()}
+        shapes = {name: w.shape for name, w in build_untrained(equivalent).named_parameters()}
+    ours = {name: weight.detach() for name, weight in ledger.parameters().items()}
     ledger.close()
     ours = transform_tensors(ours, spec.model, equivalent.model, shapes)
-    found: dict[str, Tensor] = {}
-    for one in family.maps(equivalent):
-        written = one.write([ours.pop(name) for name in one.ours])
-        found |= dict(zip(one.theirs, written, strict=True))
+    tensors: dict[str, Tensor] = {}
+    for tensor_map in family.maps(equivalent):
+        written = tensor_map.write([ours.pop(name) for name in tensor_map.ours])
+        tensors |= dict(zip(tensor_map.theirs, written, strict=True))
     assert not ours, ours.keys()
-    return {name: one.contiguous() for name, one in found.items()}
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Json]:

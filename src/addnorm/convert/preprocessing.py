@@ -63,7 +63,7 @@ class Pictures:
                 f"{where}: {FILE} makes it {height} × {width} pixels, and the model reads "
                 f"{self.size[0]} × {self.size[1]}"
             )
-        mean, std = (torch.tensor(one).view(-1, 1, 1) for one in (self.mean, self.std))
+        mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (self.mean, self.std))
         return (pixels.float() * self.factor - mean) / std
 
     @property
@@ -219,9 +219,9 @@ def _side(settings: Settings, key: str, default: int) -> tuple[int, int] | int:
 def _numbers(settings: Settings, key: str, n: int) -> tuple[float, ...]:
     """A number for each channel; of one number, the same for all."""
     settings.ignore(key)
-    found: object = settings.tree.get(key, [0.5] * n)
-    several = cast(list[object], found) if isinstance(found, list) else [found] * n
-    numbers = [float(one) for one in several if isinstance(one, int | float)]
+    value: object = settings.tree.get(key, [0.5] * n)
+    several = cast(list[object], value) if isinstance(value, list) else [value] * n
+    numbers = [float(number) for number in several if isinstance(number, int | float)]
     if len(numbers) != n or len(several) != n:
         raise settings.refuse(key, f"give {n} numbers, one for each channel")
     return tuple(numbers)

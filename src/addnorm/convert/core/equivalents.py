@@ -41,10 +41,10 @@ def with_split_sinusoids(model: ModelConfig) -> ModelConfig:
     if not isinstance(model, EncoderDecoderConfig):
         return model
     positions = (model.position, model.decoder_position or model.position)
-    if not all(_is_interleaved(one) for one in positions):
+    if not all(_is_interleaved(position) for position in positions):
         return model
-    sinusoids = [one for one in positions if isinstance(one, SinusoidalConfig)]
-    encoder, decoder = (replace(one, layout="halves") for one in sinusoids)
+    sinusoids = [position for position in positions if isinstance(position, SinusoidalConfig)]
+    encoder, decoder = (replace(position, layout="halves") for position in sinusoids)
     return replace(model, position=encoder, decoder_position=decoder)
 
 
@@ -59,13 +59,14 @@ def transform_tensors(
     order = None
     if _is_interleaved(old.position) and not _is_interleaved(new.position):
         order = torch.cat([torch.arange(0, old.d_model, 2), torch.arange(1, old.d_model, 2)])
-    found: dict[str, Tensor] = {}
+    transformed: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         if name in tensors:
-            found[name] = tensors[name] if order is None else _reordered(name, tensors[name], order)
+            tensor = tensors[name]
+            transformed[name] = tensor if order is None else _reordered(name, tensor, order)
         else:
-            found[name] = torch.zeros(shape, dtype=dtype)
-    return found
+            transformed[name] = torch.zeros(shape, dtype=dtype)
+    return transformed
 
 
 def _is_interleaved(position: PositionConfig) -> bool:

@@ -90,7 +90,7 @@ def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
     try:
         back = family.read(Settings(config, f"{model_type}'s config.json"))
         if family.refine_by_names is not None:
-            names = [name for one in family.maps(spec) for name in one.theirs]
+            names = [name for tensor_map in family.maps(spec) for name in tensor_map.theirs]
             back = family.refine_by_names(back, names)
     except ValueError as error:
         raise InputError(f"the {model_type} family cannot express this model: {error}") from error
@@ -114,7 +114,7 @@ def check_alike(model: ModelConfig, reader: str) -> None:
             parts = model.decoder_parts
         for i, layer in enumerate(layers):
             for field in ("attention", "feedforward", "norm"):
-                common, own = (_bare(getattr(one, field)) for one in (parts, layer))
+                common, own = (_bare(getattr(owner, field)) for owner in (parts, layer))
                 if common != own:
                     of = f" of the {name}" * (name != "stack")
                     raise InputError(
@@ -156,12 +156,13 @@ def explicit(model: ModelConfig) -> ModelConfig:
         of_decoder = _explicit_layers(decoder, len(stacks[1]))
         changes |= {f"decoder_{name}": part for name, part in of_decoder.items()}
         cross = [_written_out(layer.cross_attention, model.d_model) for layer in stacks[1]]
-        cross = [replace(one, pattern=FullPatternConfig()) for one in cross]
+        cross = [replace(attention, pattern=FullPatternConfig()) for attention in cross]
+        alike = cross.count(cross[0]) == len(cross)
         changes |= {
             "target_vocab_size": None,
             "share_embeddings": model.share_embeddings
             and isinstance(model.input, TokenInputConfig),
-            "cross_attention": cross[0] if all(one == cross[0] for one in cross) else None,
+            "cross_attention": cross[0] if alike else None,
             "n_decoder_layers": len(stacks[1]),
             "decoder_position": decoder.position,
             "decoder_max_len": (model.decoder_max_len or model.max_len) if bounded else 1,
@@ -255,7 +256,7 @@ def without_dropout(settings: Any) -> Any:
             changes[field.name] = without_dropout(value)
         elif isinstance(value, tuple):
             changes[field.name] = tuple(
-                without_dropout(one) if is_dataclass(one) else one for one in value
+                without_dropout(item) if is_dataclass(item) else item for item in value
             )
     return replace(settings, **changes)
 
@@ -268,11 +269,11 @@ def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tupl
 
     Those of a decoder that follows its encoder are named once.
     """
-    found = differences(explicit(one), explicit(other))
+    changed = differences(explicit(one), explicit(other))
     return {
         name: values
-        for name, values in found.items()
-        if not name.startswith(OF_DECODER) or found.get(name.removeprefix("decoder_")) != values
+        for name, values in changed.items()
+        if not name.startswith(OF_DECODER) or changed.get(name.removeprefix("decoder_")) != values
     }
 
 

@@ -63,10 +63,10 @@ class Concatenated:
         return (self.their_name,)
 
     def read(self, theirs: Tensors) -> Tensors:
-        [one] = theirs
-        if len(one) != sum(self.sizes):
-            raise ValueError(f"has {len(one)} rows, expected {sum(self.sizes)}")
-        return one.split(list(self.sizes))
+        [tensor] = theirs
+        if len(tensor) != sum(self.sizes):
+            raise ValueError(f"has {len(tensor)} rows, expected {sum(self.sizes)}")
+        return tensor.split(list(self.sizes))
 
     def write(self, ours: Tensors) -> Tensors:
         return [torch.cat(list(ours))]
@@ -85,17 +85,16 @@ class InterleavedHeads:
         return (self.their_name,)
 
     def read(self, theirs: Tensors) -> Tensors:
-        [one] = theirs
-        if len(one) % (3 * self.n_heads):
+        [tensor] = theirs
+        if len(tensor) % (3 * self.n_heads):
             raise ValueError(
-                f"has {len(one)} rows, expected three for each of {self.n_heads} heads"
+                f"has {len(tensor)} rows, expected three for each of {self.n_heads} heads"
             )
-        return [part.flatten(0, 1) for part in one.unflatten(0, (self.n_heads, 3, -1)).unbind(1)]
+        return [part.flatten(0, 1) for part in tensor.unflatten(0, (self.n_heads, 3, -1)).unbind(1)]
 
     def write(self, ours: Tensors) -> Tensors:
-        return [
-            torch.stack([one.unflatten(0, (self.n_heads, -1)) for one in ours], 1).flatten(0, 2)
-        ]
+        by_head = [tensor.unflatten(0, (self.n_heads, -1)) for tensor in ours]
+        return [torch.stack(by_head, 1).flatten(0, 2)]
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,10 @@ class Transposed:
         return self.inner.theirs
 
     def read(self, theirs: Tensors) -> Tensors:
-        return self.inner.read([one.mT for one in theirs])
+        return self.inner.read([tensor.mT for tensor in theirs])
 
     def write(self, ours: Tensors) -> Tensors:
-        return [one.mT for one in self.inner.write(ours)]
+        return [tensor.mT for tensor in self.inner.write(ours)]
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,8 @@ class SkipRows(OneToOne):
         return [theirs[0][self.n_rows :]]
 
     def write(self, ours: Tensors) -> Tensors:
-        [one] = ours
-        return [torch.cat([one.new_zeros(self.n_rows, one.shape[1]), one])]
+        [tensor] = ours
+        return [torch.cat([tensor.new_zeros(self.n_rows, tensor.shape[1]), tensor])]
 
 
 @dataclass(frozen=True)

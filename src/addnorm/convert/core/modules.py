@@ -33,9 +33,9 @@ def modules_of(folder: Path) -> list[Module]:
     if not file.is_file():
         return []
     tree: Any = parse_object(b'{"modules": ' + read_file(file, MAX_BYTES) + b"}", file)["modules"]
-    if not isinstance(tree, list) or not all(isinstance(one, dict) for one in tree):
+    if not isinstance(tree, list) or not all(isinstance(listed, dict) for listed in tree):
         raise InputError(f"{file}: not a list of modules")
-    return [_module(folder, one) for one in tree]
+    return [_module(folder, listed) for listed in tree]
 
 
 def _module(folder: Path, listed: Mapping[str, Any]) -> Module:
@@ -73,7 +73,7 @@ def places_of(folder: Path) -> tuple[Path, ...]:
     places = [*inner_places(folder)]
     while is_adapter(seen[-1]):
         base = base_of(seen[-1])
-        if any(base.samefile(one) for one in seen):
+        if any(base.samefile(other) for other in seen):
             raise InputError(f"{folder}: the base of this adapter leads back to it: {base}")
         seen.append(base)
         places += inner_places(base)

@@ -39,7 +39,7 @@ def sample_inputs(model: Model) -> tuple[Tensor, ...]:
             tokens = sample_tokens(_rows(target), target.position.max_len)
             inputs = (_sample_input(model.source_embed), tokens)
     device = next(model.parameters()).device
-    return tuple(one.to(device) for one in inputs)
+    return tuple(tensor.to(device) for tensor in inputs)
 
 
 def _rows(embed: nn.Module) -> int:

@@ -31,8 +31,8 @@ def _read(settings: Settings) -> Fields:
 def rope_table(settings: Settings) -> Settings:
     """`rope_parameters`, or the older `rope_scaling`, which takes precedence."""
     new, old = settings.table("rope_parameters"), settings.table("rope_scaling")
-    found = old if old is not None and old.tree else new
-    return Settings({}, settings.where) if found is None else found
+    table = old if old is not None and old.tree else new
+    return Settings({}, settings.where) if table is None else table
 
 
 def rotary_of(

@@ -70,8 +70,8 @@ class Settings:
     def get(self, key: str, default: T) -> T:
         """The value of a key, of the type of `default`, which replaces a missing or null value."""
         self._read.add(key)
-        found = self.tree.get(key)
-        return default if found is None else self._typed(key, found, type(default))
+        value = self.tree.get(key)
+        return default if value is None else self._typed(key, value, type(default))
 
     def required_int(self, *keys: str) -> int:
         """The positive integer under the first of these keys that is present."""
@@ -108,22 +108,22 @@ class Settings:
     def table(self, key: str) -> "Settings | None":
         """The object under a key, or None."""
         self._read.add(key)
-        found = self.tree.get(key)
-        if found is None:
+        tree = self.tree.get(key)
+        if tree is None:
             return None
-        if not isinstance(found, dict):
-            raise InputError(f"{self.where}: {key} = {found!r} must be an object")
-        return Settings(found, f"{self.where}: {key}")
+        if not isinstance(tree, dict):
+            raise InputError(f"{self.where}: {key} = {tree!r} must be an object")
+        return Settings(tree, f"{self.where}: {key}")
 
     def string_list(self, key: str) -> list[str] | None:
         """The list of strings under a key, or None."""
         self._read.add(key)
-        found = self.tree.get(key)
-        if found is None:
+        value = self.tree.get(key)
+        if value is None:
             return None
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise InputError(f"{self.where}: {key} = {found!r} must be a list of names")
-        return found
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise InputError(f"{self.where}: {key} = {value!r} must be a list of names")
+        return value
 
     def choose(self, key: str, values: Mapping[Any, V], default: Any) -> V:
         """The value for what is under a key. Raises `InputError` for an unknown name."""
@@ -141,10 +141,10 @@ class Settings:
     def expect(self, key: str, *valid: object) -> None:
         """Raise `InputError` unless the key has a valid value; the first is the default."""
         self._read.add(key)
-        found = self.tree.get(key, valid[0])
-        if found not in valid and found is not None:
-            shown = " or ".join(json.dumps(one) for one in valid)
-            raise InputError(f"{self.where}: {key} = {found!r} is not supported, only {shown}")
+        value = self.tree.get(key, valid[0])
+        if value not in valid and value is not None:
+            shown = " or ".join(json.dumps(option) for option in valid)
+            raise InputError(f"{self.where}: {key} = {value!r} is not supported, only {shown}")
 
     def check_all_read(self) -> None:
         """Raise `InputError` naming a key with an effect that was never read."""
@@ -159,9 +159,9 @@ class Settings:
         """A message prefix `key = value: ` for the keys with this number, or an empty string."""
         if type(value) not in (int, float):
             return ""
-        read = {key: found for key, found in self.tree.items() if key in self._read}
-        same = [(key, found) for key, found in _numbers(read) if found == value]
-        keys = [key for key, found in same if type(found) is type(value)]
+        read = {key: number for key, number in self.tree.items() if key in self._read}
+        same = [(key, number) for key, number in _numbers(read) if number == value]
+        keys = [key for key, number in same if type(number) is type(value)]
         keys = keys or [key for key, _ in same]  # an integer may stand for 0.0
         return f"{' or '.join(keys)} = {value!r}: " if keys else ""
 
@@ -172,18 +172,18 @@ class Settings:
     def _none(self, key: str) -> None:
         self._read.add(key)
 
-    def _typed(self, key: str, found: object, kind: type[T]) -> T:
-        if kind is float and isinstance(found, int) and not isinstance(found, bool):
-            found = float(found) if abs(found) < 2**53 else found
-        if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
-            raise InputError(f"{self.where}: {key} = {found!r} must be of type {kind.__name__}")
-        return found
+    def _typed(self, key: str, value: object, kind: type[T]) -> T:
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value) if abs(value) < 2**53 else value
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise InputError(f"{self.where}: {key} = {value!r} must be of type {kind.__name__}")
+        return value
 
-    def _count(self, key: str, found: int) -> int:
+    def _count(self, key: str, count: int) -> int:
         kind = "vocab_size" if "vocab" in key else "layers" if "layer" in key else "width"
-        if not 1 <= found <= LIMITS[kind]:
-            raise InputError(f"{self.where}: {key} = {found:,} must be from 1 to {LIMITS[kind]:,}")
-        return found
+        if not 1 <= count <= LIMITS[kind]:
+            raise InputError(f"{self.where}: {key} = {count:,} must be from 1 to {LIMITS[kind]:,}")
+        return count
 
 
 def _numbers(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, float]]:

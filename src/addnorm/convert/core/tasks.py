@@ -42,10 +42,10 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
     names = settings.string_list("architectures")
     if not names:
         return "body"
-    known: dict[str, Task] = {f"{stem}{ending}": task for ending, task in endings.items()}
-    if names[0] not in known:
-        raise settings.refuse("architectures", choices(names[0], known).lstrip())
-    return known[names[0]]
+    tasks: dict[str, Task] = {f"{stem}{ending}": task for ending, task in endings.items()}
+    if names[0] not in tasks:
+        raise settings.refuse("architectures", choices(names[0], tasks).lstrip())
+    return tasks[names[0]]
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,16 @@ def check_class(settings: Settings, spec: ModelSpec) -> None:
     """Raise `InputError` for a class of a generative family that we do not support."""
     if isinstance(spec.model, EncoderConfig):
         return
-    known = f"this family is read as {WRITERS[spec.model.kind]}"
+    supported = f"this family is read as {WRITERS[spec.model.kind]}"
     for name in settings.string_list("architectures") or ():
         for ending, what in LACKS.items():
             if name.endswith(ending):
                 has = "is without" if ending == "EncoderModel" else "has"
-                raise settings.refuse("architectures", f"{name} {has} {what}, and {known}")
+                raise settings.refuse("architectures", f"{name} {has} {what}, and {supported}")
         if name.endswith("ForCausalLM") and spec.model.kind == "encoder_decoder":
-            raise settings.refuse("architectures", f"{name} is without the encoder, and {known}")
+            raise settings.refuse(
+                "architectures", f"{name} is without the encoder, and {supported}"
+            )
 
 
 PROBLEMS: dict[str, Problem] = {
@@ -205,8 +207,8 @@ def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDI
             task = "body"
         case _:
             task = "own"
-    for ending, known in endings.items():
-        if known == task:
+    for ending, ending_task in endings.items():
+        if ending_task == task:
             return f"{stem}{ending}"
     raise InputError(f"this family has no {kind_of(head)} head")
 

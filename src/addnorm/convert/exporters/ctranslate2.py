@@ -343,9 +343,9 @@ def _one_eps(model: EncoderDecoderModel | DecoderModel, ledger: Ledger) -> float
     """The ε of all norms, as CTranslate2 has only one for the whole model."""
     parts = (part for name, part in model.named_children() if name != "exits")
     norms = [m for part in parts for m in part.modules() if isinstance(m, Norm)]
-    if len(found := {ledger.take(norm, "eps") for norm in norms}) != 1:
-        raise refusal(f"norms with eps of {sorted(found)} in one model", "one eps for all")
-    return found.pop()
+    if len(values := {ledger.take(norm, "eps") for norm in norms}) != 1:
+        raise refusal(f"norms with eps of {sorted(values)} in one model", "one eps for all")
+    return values.pop()
 
 
 def _array(tensor: Tensor) -> Any:

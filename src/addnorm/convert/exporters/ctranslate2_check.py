@@ -29,11 +29,11 @@ def check_ctranslate2(
     """
     if isinstance(model, DecoderModel):
         [tokens] = inputs = sample_inputs(model)
-        expected, found = model_logits(model, inputs), _logits(folder, tokens)
+        expected, actual = model_logits(model, inputs), _logits(folder, tokens)
     else:
-        expected, found = _log_probabilities(folder, model, tokenizers)
+        expected, actual = _log_probabilities(folder, model, tokenizers)
     rounding = None if quantization is None else ROUNDING.get(quantization, 0.25)
-    check_logits("CTranslate2", found, expected, expected.dtype, tolerance=rounding)
+    check_logits("CTranslate2", actual, expected, expected.dtype, tolerance=rounding)
 
 
 def _opened(kind: str, folder: Path) -> Any:
@@ -43,8 +43,8 @@ def _opened(kind: str, folder: Path) -> Any:
 
 
 def _logits(folder: Path, tokens: Tensor) -> Tensor:
-    found = _opened("Generator", folder).forward_batch(tokens.tolist())
-    return torch.from_numpy(np.array(found))
+    logits = _opened("Generator", folder).forward_batch(tokens.tolist())
+    return torch.from_numpy(np.array(logits))
 
 
 def _log_probabilities(

@@ -162,10 +162,10 @@ def _rotary_options(rotary: Rotary, d_head: int) -> Options:
     """The rotary base and linear scaling factor that give these frequencies."""
     from ctranslate2.specs import attention_spec
 
-    found = geometric(rotary)
-    if rotary.temperature != 1.0 or found is None:
+    base_and_factor = geometric(rotary)
+    if rotary.temperature != 1.0 or base_and_factor is None:
         raise refusal("rotary scaling of this kind", "none, 'linear' and 'ntk'")
-    base, factor = found
+    base, factor = base_and_factor
     width = 2 * len(rotary.frequencies)
     options: Options = {
         "rotary_dim": 0 if width == d_head else width,
@@ -184,19 +184,19 @@ def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
         raise refusal("parallel cross-attention", accepted)
     residuals = list(residuals_of(block).values())
     kinds = {type(residual) for residual in residuals}
-    found = [options for kind, options in PLACEMENTS.items() if kinds == {kind}]
+    matches = [options for kind, options in PLACEMENTS.items() if kinds == {kind}]
     parallel = isinstance(block, ParallelBlock)
-    if not found or (kinds == {Branch}) != parallel:
-        raise refusal(f"placement {' and '.join(one.__name__ for one in kinds)}", accepted)
+    if not matches or (kinds == {Branch}) != parallel:
+        raise refusal(f"placement {' and '.join(kind.__name__ for kind in kinds)}", accepted)
     for residual in residuals:
         ledger.dropout(ledger.module(residual, *PLACEMENTS).dropout)
     shared = {"shared_layer_norm": not isinstance(block.norm, NoNorm)} if parallel else {}
-    return found[0] | shared
+    return matches[0] | shared
 
 
 def residuals_of(block: Block | CrossBlock | ParallelBlock) -> dict[str, nn.Module]:
     """The residual modules by CTranslate2's names of the sublayers."""
-    found = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
-    return found | (
+    residuals = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
+    return residuals | (
         {"attention": block.cross_attention_residual} if isinstance(block, CrossBlock) else {}
     )

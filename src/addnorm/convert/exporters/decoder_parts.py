@@ -107,17 +107,17 @@ def _block_facts(block: Block | ParallelBlock, embed: Embedding, ledger: Ledger)
 def _placement(block: Block | ParallelBlock, ledger: Ledger) -> str:
     residuals = (block.attention_residual, block.feedforward_residual)
     kinds = {type(residual) for residual in residuals}
-    known = {PreNorm: "pre", PostNorm: "post", SandwichNorm: "sandwich", Branch: "parallel"}
+    names = {PreNorm: "pre", PostNorm: "post", SandwichNorm: "sandwich", Branch: "parallel"}
     kind = kinds.pop()
-    if kinds or kind not in known or (kind is Branch) != isinstance(block, ParallelBlock):
+    if kinds or kind not in names or (kind is Branch) != isinstance(block, ParallelBlock):
         return "a mixture" if kinds else kind.__name__.lower()
     norms: list[nn.Module] = [block.norm] if isinstance(block, ParallelBlock) else []
     for residual in residuals:
-        ledger.dropout(ledger.module(residual, *known).dropout)
+        ledger.dropout(ledger.module(residual, *names).dropout)
         norms += _norm_within(residual)
     for norm in norms:
         norm_kind(norm, ledger)
-    return known[kind]
+    return names[kind]
 
 
 def norms_of(block: Block | ParallelBlock) -> dict[str, nn.Module]:
@@ -208,9 +208,9 @@ def _feedforward(layer: nn.Module, ledger: Ledger) -> str:
         return type(layer).__name__
     ledger.module(layer, FeedForward, GatedFeedForward)
     ledger.dropout(layer.dropout)
-    known = {act: name for name, act in ACTIVATIONS.items()}
+    names = {act: name for name, act in ACTIVATIONS.items()}
     activation = ledger.take(layer, "activation")
-    name = known.get(activation, "an activation of its own")
+    name = names.get(activation, "an activation of its own")
     return f"gated {name}" if isinstance(layer, GatedFeedForward) else name
 
 
@@ -289,8 +289,8 @@ def geometric(rotary: Rotary) -> tuple[float, float] | None:
     actual = rotary.frequencies
     width, factor = 2 * len(actual), 1 / float(actual[0])
     base = float(actual[0] / actual[1]) ** (width / 2) if len(actual) > 1 else 10000.0
-    found = torch.allclose(frequencies(width, base) / factor, actual, rtol=1e-9, atol=0.0)
-    return (base, factor) if found else None
+    is_geometric = torch.allclose(frequencies(width, base) / factor, actual, rtol=1e-9, atol=0.0)
+    return (base, factor) if is_geometric else None
 
 
 def _pattern(attentions: list[SelfAttention], ledger: Ledger) -> str:
@@ -335,5 +335,5 @@ def _head(head: TokenHead, ledger: Ledger) -> str:
         "a scale": ledger.take(head, "scale") != 1.0,
         "softcap": ledger.take(head, "softcap") is not None,
     }
-    found = [name for name, present in extras.items() if present]
-    return f"with {' and '.join(found)}" if found else "plain"
+    names = [name for name, present in extras.items() if present]
+    return f"with {' and '.join(names)}" if names else "plain"

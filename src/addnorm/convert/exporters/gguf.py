@@ -121,7 +121,7 @@ def _add_sizes(
     attentions = [attention_of(block) for block in blocks]
     d_head = ledger.same(attentions, "d_head")
     widths = {
-        proj: ledger.same([getattr(one, proj) for one in attentions], "out_features")
+        proj: ledger.same([getattr(attention, proj) for attention in attentions], "out_features")
         for proj in ("q_proj", "k_proj", "v_proj")
     }
     if widths["k_proj"] != widths["v_proj"]:
@@ -189,12 +189,12 @@ def _add_gemma2(
 
 
 def _add_vocabulary(writer: Any, tokenizer: Tokenizer, size: int) -> None:
-    known = vocabulary(tokenizer, size)
+    words = vocabulary(tokenizer, size)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(known.pre)
-    writer.add_token_list(known.tokens)
-    writer.add_token_types(known.types)
-    writer.add_token_merges(known.merges)
+    writer.add_tokenizer_pre(words.pre)
+    writer.add_token_list(words.tokens)
+    writer.add_token_types(words.types)
+    writer.add_token_merges(words.merges)
     writer.add_bos_token_id(tokenizer.bos_id)
     if tokenizer.pad_id in tokenizer.special_ids:  # otherwise there is no padding token
         writer.add_pad_token_id(tokenizer.pad_id)
@@ -203,7 +203,7 @@ def _add_vocabulary(writer: Any, tokenizer: Tokenizer, size: int) -> None:
         add(end)
     if tokenizer.unk_id is not None:
         writer.add_unk_token_id(tokenizer.unk_id)
-    writer.add_add_bos_token(known.add_bos)
+    writer.add_add_bos_token(words.add_bos)
     writer.add_add_eos_token(False)
     writer.add_add_space_prefix(False)
 

@@ -26,9 +26,9 @@ def check_gguf(file: Path, model: DecoderModel) -> None:
     [tokens] = sample_inputs(model)
     expected = model_logits(model, (tokens,))[0]
     read = GGUFFile(file)
-    found = read.logits(tokens[0].cpu())
+    logits = read.logits(tokens[0].cpu())
     read.check_all_read()
-    check_logits("GGUF", found, expected, min(read.dtype, expected.dtype, key=_bits))
+    check_logits("GGUF", logits, expected, min(read.dtype, expected.dtype, key=_bits))
 
 
 def _bits(dtype: torch.dtype) -> float:
@@ -70,10 +70,10 @@ class GGUFFile:
 
     def required(self, name: str) -> Tensor:
         """A required tensor."""
-        found = self.tensor(name)
-        if found is None:
+        tensor = self.tensor(name)
+        if tensor is None:
             raise InputError(f"GGUF: the file has no {name}")
-        return found
+        return tensor
 
     def check_all_read(self) -> None:
         """Raise `InputError` if the file has tensors that llama.cpp would not use."""
@@ -112,8 +112,8 @@ class GGUFFile:
     def _attention(self, i: int, x: Hidden) -> Hidden:
         block, d_head = f"blk.{i}.", self.key("attention.key_length")
         q, k, v = (
-            one.unflatten(-1, (-1, d_head)).transpose(0, 1)
-            for one in self._queries_keys_values(i, x)
+            vectors.unflatten(-1, (-1, d_head)).transpose(0, 1)
+            for vectors in self._queries_keys_values(i, x)
         )
         heads = (self.key("attention.head_count"), self.key("attention.head_count_kv"))
         if (len(q), len(k)) != heads or len(v) != heads[1]:
@@ -121,7 +121,7 @@ class GGUFFile:
         if f"{block}attn_q_norm.weight" in self._raw:
             q, k = self._norm(f"{block}attn_q_norm", q), self._norm(f"{block}attn_k_norm", k)
         q, k = self._turned(q), self._turned(k)
-        k, v = (one.repeat_interleave(len(q) // len(one), dim=0) for one in (k, v))
+        k, v = (vectors.repeat_interleave(len(q) // len(vectors), dim=0) for vectors in (k, v))
         scores = _capped(q @ k.mT / math.sqrt(d_head), self.key("attn_logit_softcapping"))
         weights = (scores + self._bias(i, len(q), x.shape[0])).softmax(-1)
         return self._linear(f"{block}attn_output", (weights @ v).transpose(0, 1).flatten(1))

@@ -273,7 +273,7 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
     slots: dict[str, GraphTensor] = {}
     for i, attention in enumerate(attentions):
         heads = attention.k_proj.out_features // attention.d_head
-        dtype = next((one.dtype for one in attention.parameters()), torch.float32)
+        dtype = next((weight.dtype for weight in attention.parameters()), torch.float32)
         length = 5 if axis == "memory" else 4
         for part in ("key", "value"):  # a shared tensor would become one input
             example = torch.zeros(2, heads, length, attention.d_head, dtype=dtype)

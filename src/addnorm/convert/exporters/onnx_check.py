@@ -34,23 +34,24 @@ def check_onnx(folder: Path, model: Model) -> None:
         import onnxruntime  # noqa: F401 # pyright: ignore[reportUnusedImport]
     except ImportError:
         return
-    as_written = any(isinstance(one, DequantizedMatrix | BlockedMatrix) for one in model.modules())
+    modules = list(model.modules())
+    as_written = any(isinstance(part, DequantizedMatrix | BlockedMatrix) for part in modules)
     inputs = _inputs(folder, model)
-    read = tuple(one.cpu() for one in inputs)
+    read = tuple(tensor.cpu() for tensor in inputs)
     match model:
         case EncoderModel():
             session = Session(folder / "model.onnx", as_written=as_written)
-            found = session.run(session.source(read[0]))["output"]
+            outputs = session.run(session.source(read[0]))["output"]
         case DecoderModel():
             session = Session(folder / "decoder_model.onnx", as_written=as_written)
             new = {"input_ids": read[0], "attention_mask": torch.ones_like(read[0])}
-            found = session.run(new | session.empty_past())["logits"]
+            outputs = session.run(new | session.empty_past())["logits"]
         case EncoderDecoderModel():
-            found = _translated(folder, read, as_written=as_written)
+            outputs = _translated(folder, read, as_written=as_written)
     expected = model_logits(model, inputs)
-    rounded = any(isinstance(one, Product) and one.scale is not None for one in model.modules())
+    rounded = any(isinstance(part, Product) and part.scale is not None for part in modules)
     tolerance = INPUTS_ROUNDED if rounded else None
-    check_logits("ONNX", found, expected, expected.dtype, tolerance=tolerance)
+    check_logits("ONNX", outputs, expected, expected.dtype, tolerance=tolerance)
 
 
 def _inputs(folder: Path, model: Model) -> tuple[Tensor, ...]:
@@ -69,7 +70,7 @@ def _translated(folder: Path, read: tuple[Tensor, ...], *, as_written: bool) -> 
     encoder = Session(folder / "encoder_model.onnx", as_written=as_written)
     decoder = Session(folder / "decoder_model.onnx", as_written=as_written)
     memory = encoder.run(encoder.source(read[0]))
-    cross = {name: one for name, one in memory.items() if name.startswith("cross")}
+    cross = {name: tensor for name, tensor in memory.items() if name.startswith("cross")}
     rows, length = memory["memory"].shape[:2]
     new = {"input_ids": read[1], "encoder_attention_mask": torch.ones(rows, length).long()}
     return decoder.run(new | cross | decoder.empty_past())["logits"]
@@ -89,8 +90,8 @@ class Session:
         self.file = file
         with _in_a_sentence(f"{file}: onnxruntime cannot open it"):
             self._inner: Any = onnxruntime.InferenceSession(file, options, providers=providers)
-        self.shapes = {one.name: tuple(one.shape) for one in self._inner.get_inputs()}
-        self._types = {one.name: str(one.type) for one in self._inner.get_inputs()}
+        self.shapes = {node.name: tuple(node.shape) for node in self._inner.get_inputs()}
+        self._types = {node.name: str(node.type) for node in self._inner.get_inputs()}
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs by name, of the inputs that the graph has.
@@ -100,10 +101,10 @@ class Session:
         if missing := self.shapes.keys() - inputs.keys():
             raise InputError(f"{self.file} needs {min(missing)}: it reads {', '.join(self.shapes)}")
         asked = {name: inputs[name].numpy() for name in self.shapes}
-        names = [one.name for one in self._inner.get_outputs()]
+        names = [output.name for output in self._inner.get_outputs()]
         with _in_a_sentence(f"{self.file}: onnxruntime cannot run it on these inputs"):
-            found = self._inner.run(names, asked)
-        return {name: torch.from_numpy(one) for name, one in zip(names, found, strict=True)}
+            outputs = self._inner.run(names, asked)
+        return {name: torch.from_numpy(output) for name, output in zip(names, outputs, strict=True)}
 
     def source(self, one: Tensor) -> dict[str, Tensor]:
         """The encoder inputs: pixels, or ids with a mask and types."""

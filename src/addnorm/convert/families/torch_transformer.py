@@ -95,12 +95,13 @@ def torch_state(stack: Stack) -> dict[str, Tensor]:
         _check_known(block)
     ours = {name: weight.detach() for name, weight in stack.named_parameters()}
     maps = list(_maps(stack))
-    if odd := ours.keys() ^ {name for one in maps for name in one.ours}:
+    if odd := ours.keys() ^ {name for tensor_map in maps for name in tensor_map.ours}:
         raise InputError(f"torch's layers have biases everywhere or nowhere: {sorted(odd)[0]}")
-    found: dict[str, Tensor] = {}
-    for one in maps:
-        found |= dict(zip(one.theirs, one.write([ours[name] for name in one.ours]), strict=True))
-    return found
+    state: dict[str, Tensor] = {}
+    for tensor_map in maps:
+        written = tensor_map.write([ours[name] for name in tensor_map.ours])
+        state |= dict(zip(tensor_map.theirs, written, strict=True))
+    return state
 
 
 def torch_states(encoder: Stack, decoder: Stack) -> dict[str, Tensor]:
@@ -119,16 +120,16 @@ def _check_begins(state: State) -> None:
 
 
 def _fill(stack: Stack, state: State, maps: list[TensorMap]) -> None:
-    expected_names = {name for one in maps for name in one.theirs}
+    expected_names = {name for tensor_map in maps for name in tensor_map.theirs}
     problems = [f"missing {name}" for name in sorted(expected_names - state.keys())]
     problems += [f"unexpected {name}" for name in sorted(state.keys() - expected_names)]
     if problems:
         raise InputError(f"the tensors make no torch stack: {'; '.join(problems[:8])}")
-    found: dict[str, Tensor] = {}
-    for one in maps:
-        read = one.read([state[name] for name in one.theirs])
-        found |= {name: w.detach().clone() for name, w in zip(one.ours, read, strict=True)}
-    stack.load_state_dict(found, strict=True, assign=True)
+    tensors: dict[str, Tensor] = {}
+    for tensor_map in maps:
+        read = tensor_map.read([state[name] for name in tensor_map.theirs])
+        tensors |= {name: w.detach().clone() for name, w in zip(tensor_map.ours, read, strict=True)}
+    stack.load_state_dict(tensors, strict=True, assign=True)
 
 
 def _maps(stack: Stack) -> Iterator[TensorMap]:

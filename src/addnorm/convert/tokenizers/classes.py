@@ -88,8 +88,9 @@ class TokenizerClass:
 
     def can_read(self, inner: Inner, names: Mapping[str, str]) -> bool:
         """Whether a tokenizer model has the kind and the unknown token that the class expects."""
-        known = self.unk_id is None or inner.id_to_token(self.unk_id) == names.get("unk_token")
-        return self.model is None or (self.model is type(inner.model) and known)
+        unknown = names.get("unk_token")
+        fits = self.unk_id is None or inner.id_to_token(self.unk_id) == unknown
+        return self.model is None or (self.model is type(inner.model) and fits)
 
 
 def class_name(folder: Folder) -> str:
@@ -99,8 +100,8 @@ def class_name(folder: Folder) -> str:
     usual = OF_MODEL.get(folder.model_type, GENERIC if bare is None else None)
     if bare is None or usual == GENERIC or folder.model_type in OVERRULED:
         return usual or GENERIC
-    found = bare if bare == usual else ALIASES.get(bare, bare)
-    return GENERIC if found == "LlamaTokenizer" and _has_byte_level(folder) else found
+    name = bare if bare == usual else ALIASES.get(bare, bare)
+    return GENERIC if name == "LlamaTokenizer" and _has_byte_level(folder) else name
 
 
 def _has_byte_level(folder: Folder) -> bool:
@@ -228,9 +229,9 @@ def _charsmap(normalizer: normalizers.Normalizer | None) -> normalizers.Normaliz
     """The character map of a SentencePiece model, alone."""
     state: Any = normalizer.__getstate__() if normalizer is not None else b"{}"
     step: dict[str, Any] = json.loads(state)
-    for one in step.get("normalizers", [step]):
-        if one.get("type") == "Precompiled":
-            return normalizers.Precompiled(b64decode(one["precompiled_charsmap"]))
+    for inner_step in step.get("normalizers", [step]):
+        if inner_step.get("type") == "Precompiled":
+            return normalizers.Precompiled(b64decode(inner_step["precompiled_charsmap"]))
     return None
 
 

@@ -260,7 +260,7 @@ def _tokenizer(
     eos = _ids(folder, inner, folder.generation, "eos_token_id")
     # GPT-2 names its end token as the unknown token too, which it never needs.
     unk = [i for i in _own_unknown(inner) or unk if i not in (*bos, *eos, *end)]
-    found = Tokenizer(
+    tokenizer = Tokenizer(
         inner,
         pad_id=pad[0] if pad else None,
         unk_id=unk[0] if unk else None,
@@ -270,7 +270,7 @@ def _tokenizer(
         before=before,
         after=after,
     )
-    return found.named(folder.names, end[0] if end else None)
+    return tokenizer.named(folder.names, end[0] if end else None)
 
 
 def _names_of_pieces(folder: Folder, inner: tokenizers.Tokenizer) -> dict[str, str]:
@@ -291,9 +291,9 @@ def _set_around(folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClas
     """Add the special tokens of a class around a text, or the file's if one is missing."""
     assert kind.around is not None
     ids = {role: inner.token_to_id(token) for role, token in folder.names.items()}
-    known = {role: i for role, i in ids.items() if i is not None}
-    if all(role in known for part in kind.around for role in part):
-        before, between, after = ([known[role] for role in part] for part in kind.around)
+    present = {role: i for role, i in ids.items() if i is not None}
+    if all(role in present for part in kind.around for role in part):
+        before, between, after = ([present[role] for role in part] for part in kind.around)
         inner.post_processor = _template(
             inner, before, after, between=between, alike=not kind.second
         )
@@ -315,11 +315,11 @@ def _never(folder: Folder) -> tuple[int, ...]:
     """Tokens that must never be generated (Marian's padding), as far as the model has them."""
     match folder.generation.get("bad_words_ids"):
         case [*words] if all(isinstance(word, list) for word in words):
-            found = [word[0] for word in words if len(word) == 1 and type(word[0]) is int]
+            token_ids = [word[0] for word in words if len(word) == 1 and type(word[0]) is int]
         case _:
-            found = []
+            token_ids = []
     size = folder.config.get("decoder_vocab_size") or folder.config.get("vocab_size")
-    return tuple(sorted({i for i in found if i >= 0 and (type(size) is not int or i < size)}))
+    return tuple(sorted({i for i in token_ids if i >= 0 and (type(size) is not int or i < size)}))
 
 
 def _add_tokens(folder: Folder, inner: tokenizers.Tokenizer) -> None:
@@ -419,9 +419,11 @@ def _ids(
         ids: list[Any] = value if isinstance(value, list) else [value]
         if wrong := [i for i in ids if not (i is None or type(i) is int)]:
             raise InputError(f"{folder.path}: {key} = {wrong[0]!r} must be the id of a token")
-        known = [i for i in ids if i is not None and i >= 0 and inner.id_to_token(i) is not None]
-        if known:
-            return list(dict.fromkeys(known))
+        valid_ids = [
+            i for i in ids if i is not None and i >= 0 and inner.id_to_token(i) is not None
+        ]
+        if valid_ids:
+            return list(dict.fromkeys(valid_ids))
     return []
 
 
@@ -456,12 +458,12 @@ def _typed(ids: Sequence[int], kind: int = 0) -> list[str]:
 def _leave_types(inner: tokenizers.Tokenizer) -> None:
     """Give both texts of a pair the same type if the model has one type."""
     one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
-    found = inner.post_process(one_token, one_token)
-    if any(found.type_ids):
-        at, then = (i for i, special in enumerate(found.special_tokens_mask) if not special)
+    processed = inner.post_process(one_token, one_token)
+    if any(processed.type_ids):
+        at, then = (i for i, special in enumerate(processed.special_tokens_mask) if not special)
         before, after = _around(inner)
         inner.post_processor = _template(
-            inner, before, after, between=found.ids[at + 1 : then], alike=True
+            inner, before, after, between=processed.ids[at + 1 : then], alike=True
         )
 
 
@@ -474,9 +476,9 @@ def _token(inner: tokenizers.Tokenizer, i: int) -> str:
 def _around(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ids that are added before and after each text."""
     one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
-    found = inner.post_process(one_token)
-    at = found.special_tokens_mask.index(0)
-    return tuple(found.ids[:at]), tuple(found.ids[at + 1 :])
+    processed = inner.post_process(one_token)
+    at = processed.special_tokens_mask.index(0)
+    return tuple(processed.ids[:at]), tuple(processed.ids[at + 1 :])
 
 
 def _with_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenizer:
@@ -508,8 +510,8 @@ def _names(inner: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, str]:
         ids |= {"cls_token": before[0], "sep_token": after[-1]}
     masks = (inner.token_to_id(name) for name in ROLES["mask"].usual)
     ids["mask_token"] = next((i for i in masks if i is not None), None)
-    known = tokenizer.special_ids
-    return {key: _token(inner, i) for key, i in ids.items() if i is not None and i in known}
+    special = tokenizer.special_ids
+    return {key: _token(inner, i) for key, i in ids.items() if i is not None and i in special}
 
 
 def _write(path: Path, text: str) -> None:

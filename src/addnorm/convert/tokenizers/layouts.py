@@ -174,10 +174,10 @@ def _check_normalizer(path: Path, normalizer: normalizers.Normalizer | None) -> 
     """Raise `InputError` for a character map that would crash the library."""
     state: Any = normalizer.__getstate__() if normalizer is not None else b"{}"
     step: dict[str, Any] = json.loads(state)
-    for one in (step, *step.get("normalizers", ())):
-        if one.get("type") == "Precompiled":
+    for inner_step in (step, *step.get("normalizers", ())):
+        if inner_step.get("type") == "Precompiled":
             try:
-                check_charsmap(b64decode(one["precompiled_charsmap"]))
+                check_charsmap(b64decode(inner_step["precompiled_charsmap"]))
             except ValueError as error:
                 raise InputError(f"{path} is not a tokenizer: {error}") from error
 

@@ -171,7 +171,7 @@ def _model(data: bytes) -> SentencePiece:
     model = _fields(data)
     trainer = _message(model, 2)
     normalizer = _message(model, 3)
-    pieces = tuple(_piece(i, one) for i, one in enumerate(_all(model, 1, bytes)))
+    pieces = tuple(_piece(i, piece) for i, piece in enumerate(_all(model, 1, bytes)))
     _check_pieces(pieces)
     charsmap = _last(normalizer, 2, b"")
     if charsmap:
@@ -243,10 +243,10 @@ Fields = dict[int, list[Value]]
 
 def _fields(data: bytes) -> Fields:
     """The values of a message by field number."""
-    found: Fields = {}
+    values: Fields = {}
     for number, value in _pairs(data):
-        found.setdefault(number, []).append(value)
-    return found
+        values.setdefault(number, []).append(value)
+    return values
 
 
 def _pairs(data: bytes) -> Iterator[tuple[int, Value]]:
@@ -325,7 +325,7 @@ Choice = TypeVar("Choice", bound=IntEnum)
 
 
 def _choice(kind: type[Choice], value: int, name: str) -> Choice:
-    known = [one.value for one in kind]
-    if value not in known:
-        raise ValueError(f"{name} is {value}, not one of {known}")
+    valid = [member.value for member in kind]
+    if value not in valid:
+        raise ValueError(f"{name} is {value}, not one of {valid}")
     return kind(value)

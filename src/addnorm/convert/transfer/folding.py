@@ -75,11 +75,11 @@ def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
             "the first sublayer has no norm and reads what would be centred",
         ),
         (
-            any(isinstance(one, SinusoidalConfig) for one in positions),
+            any(isinstance(position, SinusoidalConfig) for position in positions),
             "sinusoidal positions cannot be centred (position = learned, set as well, can)",
         ),
         (
-            any(layer.norm != one.norm for one in (old, new) for layer in _layers(one)),
+            any(layer.norm != model.norm for model in (old, new) for layer in _layers(model)),
             "layers have norms of their own",
         ),
         (audio, "what comes out of an activation cannot be centred"),
@@ -159,11 +159,11 @@ class FoldingReport:
 
 def nonzero_betas(weights: Mapping[str, Tensor]) -> Weights:
     """The non-zero β of the norms in the model's stacks and exits, by norm name."""
-    named = ((name.removesuffix(".bias"), one) for name, one in weights.items())
+    named = ((name.removesuffix(".bias"), weight) for name, weight in weights.items())
     return {
-        norm: one
-        for norm, one in named
-        if f"{norm}.bias" in weights and NORMS.fullmatch(norm) and bool(one.any())
+        norm: weight
+        for norm, weight in named
+        if f"{norm}.bias" in weights and NORMS.fullmatch(norm) and bool(weight.any())
     }
 
 
@@ -184,9 +184,9 @@ def fold_layernorm(
             weights[name] = weights[name] - weights[name].mean(axis, keepdim=True)
             how[name] = "centred"
     dropped: list[str] = []
-    for norm, found in read_by.items():
-        dropped += [] if found else [norm]
-        for reader in found:
+    for norm, norm_readers in read_by.items():
+        dropped += [] if norm_readers else [norm]
+        for reader in norm_readers:
             if reader.bias is None:
                 dropped.append(reader.weight)
                 continue

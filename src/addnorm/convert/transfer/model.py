@@ -135,8 +135,8 @@ def _state(old: Model, config: ModelConfig) -> Weights:
     ledger = Ledger(old, "A transfer of weights")
     weights = ledger.state()
     sizes = {
-        name.partition("_")[0]: len(one)
-        for name, one in weights.items()
+        name.partition("_")[0]: len(weight)
+        for name, weight in weights.items()
         if name.endswith("embed.tokens.weight")
     }
     with without_values():
@@ -156,26 +156,26 @@ def _state(old: Model, config: ModelConfig) -> Weights:
 
 def _named(model: nn.Module) -> Weights:
     """Parameters and persistent buffers by name, tied ones once."""
-    kept = model.state_dict().keys()
+    saved = model.state_dict().keys()
     both = [*model.named_parameters(), *model.named_buffers()]
-    return {name: one.detach() for name, one in both if name in kept}
+    return {name: tensor.detach() for name, tensor in both if name in saved}
 
 
 def _renamed(name: str, layers: Layers) -> Iterator[str]:
     """Yield the names of an old weight in the new model: none, one or several."""
-    if found := re.fullmatch(r"(stack|encoder|decoder)\.blocks\.(\d+)\.(.*)", name):
-        places = layers[found[1]]
+    if match := re.fullmatch(r"(stack|encoder|decoder)\.blocks\.(\d+)\.(.*)", name):
+        places = layers[match[1]]
         yield from (
-            f"{found[1]}.blocks.{new}.{found[3]}"
+            f"{match[1]}.blocks.{new}.{match[3]}"
             for new, old in enumerate(places)
-            if old == int(found[2])
+            if old == int(match[2])
         )
-    elif found := re.fullmatch(r"exits\.(\d+)\.(.*)", name):
+    elif match := re.fullmatch(r"exits\.(\d+)\.(.*)", name):
         places = layers["stack"]
         yield from (
-            f"exits.{new}.{found[2]}"
+            f"exits.{new}.{match[2]}"
             for new, old in enumerate(places, 1)
-            if old + 1 == int(found[1])
+            if old + 1 == int(match[1])
         )
     else:
         yield name
@@ -200,7 +200,7 @@ def _fold(
     for name, origin in origins.items():
         model_norm = norm_of(context.new, name) is context.new.norm
         origins[name] = _folded(origin, done.how.get(name), gain=model_norm)
-    parts = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", one) for one in done.dropped)
+    parts = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", dropped_name) for dropped_name in done.dropped)
     return [f"norm: β dropped before {part}, not exact" for part in parts]
 
 
@@ -269,8 +269,8 @@ class _EquivalenceCheck:
 
     def exact(self, pattern: str) -> bool:
         """Whether all weights matching this pattern are exact or folded."""
-        named = (one for name, one in self.origins.items() if re.search(pattern, name))
-        return all(one.kind in ("exact", "folded") for one in named)
+        named = (origin for name, origin in self.origins.items() if re.search(pattern, name))
+        return all(origin.kind in ("exact", "folded") for origin in named)
 
     def unused_biases_are_zero(self) -> bool:
         """Whether all biases that the new model lacks were zero."""
@@ -296,7 +296,8 @@ class _EquivalenceCheck:
     def became_experts(self, path: str) -> bool:
         """Whether every expert is a copy of the dense layer, with gates that sum to one."""
         old, new = (
-            _feedforward_at(explicit(one), path) for one in (self.context.old, self.context.new)
+            _feedforward_at(explicit(config), path)
+            for config in (self.context.old, self.context.new)
         )
         if not isinstance(new, MixtureOfExpertsConfig) or new.top_k == 1:
             return False
@@ -313,11 +314,11 @@ class _EquivalenceCheck:
 
 def _feedforward_at(model: ModelConfig, path: str) -> Any:
     """The feed-forward at a path: of the model, of its decoder, or of one layer of either."""
-    found = re.fullmatch(r"(decoder_)?layer_pattern\.(\d+)\.feedforward", path)
-    if found is None:
+    match = re.fullmatch(r"(decoder_)?layer_pattern\.(\d+)\.feedforward", path)
+    if match is None:
         return getattr(model, path)
     stacks = model.stacks
-    return stacks["decoder" if found[1] else next(iter(stacks))][int(found[2])].feedforward
+    return stacks["decoder" if match[1] else next(iter(stacks))][int(match[2])].feedforward
 
 
 def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:
@@ -327,12 +328,12 @@ def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:
     """
     old, new = check.context.old, check.context.new
     written = differences(old, new)
-    found = {
+    differing = {
         path: f"{path}: {_short(was)} → {_short(now)}{WHY.get(_last(path), '')}"
         for path, (was, now) in explicit_differences(old, new).items()
         if path not in known and not check.same(path)
     }
-    return [line for path, line in found.items() if path in written] or list(found.values())
+    return [line for path, line in differing.items() if path in written] or list(differing.values())
 
 
 WHY = {"n_kv_heads": ": the heads of a group share their mean"}

@@ -50,7 +50,7 @@ def readers(model: Model, norms: Iterable[str], config: ModelConfig) -> dict[str
     }
     for name, mark in marks.items():
         _say(asked.get_submodule(name), mark)
-    watch = _Watch(marks, {id(one): name for name, one in asked.named_parameters()})
+    watch = _Watch(marks, {id(parameter): name for name, parameter in asked.named_parameters()})
     try:
         inputs = replace(Inputs.of(asked, asked, config), valid=None)
         read = inputs.read.double() if inputs.read.is_floating_point() else inputs.read
@@ -81,14 +81,14 @@ class _Watch(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         given = [*_tensors(args), *_tensors((kwargs or {}).values())]
-        weights = [one for one in given if id(one) in self.names]
-        if given and any(one.ndim > 1 for one in weights):
+        weights = [tensor for tensor in given if id(tensor) in self.names]
+        if given and any(tensor.ndim > 1 for tensor in weights):
             self._notice(func, given[0], weights)
         return func(*args, **(kwargs or {}))
 
     def _notice(self, func: Callable[..., Any], x: Tensor, weights: list[Tensor]) -> None:
-        matrix = next(one for one in weights if one.ndim > 1)
-        bias = next((self.names[id(one)] for one in weights if one.ndim == 1), None)
+        matrix = next(weight for weight in weights if weight.ndim > 1)
+        bias = next((self.names[id(weight)] for weight in weights if weight.ndim == 1), None)
         for norm, mark in self.marks.items():
             factor = _factor(x, mark)
             if factor is not None and func in LINEAR:
@@ -99,9 +99,11 @@ class _Watch(TorchFunctionMode):
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
     flat = (
-        one for value in values for one in (value if isinstance(value, list | tuple) else [value])
+        tensor
+        for value in values
+        for tensor in (value if isinstance(value, list | tuple) else [value])
     )
-    return [one for one in flat if isinstance(one, Tensor)]
+    return [tensor for tensor in flat if isinstance(tensor, Tensor)]
 
 
 def _factor(x: Tensor, mark: Tensor, *, some: bool = False) -> float | None:

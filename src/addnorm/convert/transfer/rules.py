@@ -54,17 +54,17 @@ class TransferContext:
 
     def old_name(self, name: str) -> str:
         """The name that a weight of the new model had in the old one."""
-        found = re.match(r"(\w+)\.blocks\.(\d+)\.", name)
-        if found is None or found[1] not in self.layers:
+        match = re.match(r"(\w+)\.blocks\.(\d+)\.", name)
+        if match is None or match[1] not in self.layers:
             return name
-        return f"{found[1]}.blocks.{self.layers[found[1]][int(found[2])]}.{name[found.end() :]}"
+        return f"{match[1]}.blocks.{self.layers[match[1]][int(match[2])]}.{name[match.end() :]}"
 
     def source_weight(self, name: str) -> Tensor | None:
         """The old weight of this name; for an expert, possibly that of the dense layer."""
-        for one in (name, re.sub(r"\.experts\.\d+\.", ".", name)):
-            if one in self.source:
-                self.used.add(one)
-                return self.source[one]
+        for old in (name, re.sub(r"\.experts\.\d+\.", ".", name)):
+            if old in self.source:
+                self.used.add(old)
+                return self.source[old]
         return None
 
 
@@ -82,17 +82,17 @@ def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin
 
 def _gain(context: TransferContext, name: str) -> RuleResult:
     """γ of a different kind of norm: kept, or converted to or from an offset from one."""
-    found = re.fullmatch(r"(?:.*\.)?(norm|norm_in|norm_out|q_norm|k_norm)\.weight", name)
+    match = re.fullmatch(r"(?:.*\.)?(norm|norm_in|norm_out|q_norm|k_norm)\.weight", name)
     kinds = (None, None)
-    if found:
+    if match:
         kinds = norm_of(context.old, context.old_name(name)), norm_of(context.new, name)
-    if type(kinds[0]) is type(kinds[1]) or not all(isinstance(one, GAINS) for one in kinds):
+    if type(kinds[0]) is type(kinds[1]) or not all(isinstance(norm, GAINS) for norm in kinds):
         return None
     if (x := context.source_weight(name)) is None or x.shape != context.start[name].shape:
         return None
-    offsets = [float(isinstance(one, OffsetRMSNormConfig)) for one in kinds]
+    offsets = [float(isinstance(norm, OffsetRMSNormConfig)) for norm in kinds]
     by = offsets[0] - offsets[1]
-    same = all(isinstance(one, RMSNormConfig | OffsetRMSNormConfig) for one in kinds)
+    same = all(isinstance(norm, RMSNormConfig | OffsetRMSNormConfig) for norm in kinds)
     how = f"γ {'+' if by > 0 else '-'} 1" if by else "γ kept"
     return x + by if by else x, Origin("folded" if same else "derived", how)
 
@@ -116,12 +116,12 @@ def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
 
 def layer_of(model: ModelConfig, name: str) -> LayerParts | None:
     """The layer that a weight belongs to; None for one outside of the layers."""
-    found = re.match(r"(\w+)\.blocks\.(\d+)\.", name)
-    if found is None:
+    match = re.match(r"(\w+)\.blocks\.(\d+)\.", name)
+    if match is None:
         return None
-    if isinstance(model, EncoderDecoderConfig) and found[1] == "decoder":
+    if isinstance(model, EncoderDecoderConfig) and match[1] == "decoder":
         model = model.decoder_parts
-    return model.layer(int(found[2]))
+    return model.layer(int(match[2]))
 
 
 def _attention_of(model: ModelConfig, name: str) -> AttentionConfig | None:
@@ -223,7 +223,7 @@ def _wider(context: TransferContext, name: str) -> RuleResult:
         return None
     axis = 1 if part[1] == "down" else 0
     n = start.shape[axis] - x.shape[axis]
-    others = [tuple(one.shape[:axis] + one.shape[axis + 1 :]) for one in (x, start)]
+    others = [tuple(tensor.shape[:axis] + tensor.shape[axis + 1 :]) for tensor in (x, start)]
     if n <= 0 or others[0] != others[1]:
         return None
     tail = start.narrow(axis, x.shape[axis], n)

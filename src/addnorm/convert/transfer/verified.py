@@ -35,7 +35,7 @@ def unequal(old: Model, new: Model, config: ModelConfig) -> str | None:
         pairs = list(zip(*both, strict=True))
     except (ValueError, RuntimeError) as error:
         return f"could not be verified: {str(error).splitlines()[0]}"
-    largest = max((float(one.abs().max()) for one, _ in pairs if one.numel()), default=0.0)
+    largest = max((float(output.abs().max()) for output, _ in pairs if output.numel()), default=0.0)
     apart = max((_apart(*pair) for pair in pairs), default=0.0)
     if apart <= TOLERANCE.get(dtype, 5e-2) * max(largest, 1e-30):
         return None
@@ -109,12 +109,14 @@ def every_output(model: Model, read: Tensor, inputs: Inputs) -> Iterator[Tensor]
             assert inputs.target is not None
             yield model(read, inputs.target, inputs.valid)
         case DecoderModel():
-            yield from (_real(one, inputs.valid) for one in model.exit_logits(read, inputs.valid))
+            yield from (
+                _real(output, inputs.valid) for output in model.exit_logits(read, inputs.valid)
+            )
         case EncoderModel():
             yield _real(model(read, inputs.valid, inputs.types), inputs.valid)
             if model.exits:
                 exits = model.exit_logits(read, inputs.valid, inputs.types)
-                yield from (_real(one, inputs.valid) for one in exits)
+                yield from (_real(output, inputs.valid) for output in exits)
 
 
 def _real(outputs: Tensor, valid: Tensor | None) -> Tensor:

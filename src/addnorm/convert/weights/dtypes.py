@@ -18,10 +18,10 @@ SHOWN = 3
 def check_readable(where: object, name: str, dtype: torch.dtype) -> None:
     """Raise `InputError` for a weight of an unsupported type."""
     if dtype not in READABLE:
-        known = ", ".join(map(name_of, READABLE))
+        valid = ", ".join(map(name_of, READABLE))
         raise InputError(
             f"{where}: {name} holds {name_of(dtype)}, which is not read as weights: store it in "
-            f"one of {known}"
+            f"one of {valid}"
         )
 
 
@@ -39,9 +39,9 @@ def one_dtype(
     wanted = next((dtype for dtype in READABLE if name_of(dtype) == named), None)
     chosen = reduce(torch.promote_types, kinds) if wanted is None else wanted
     why = "the widest" if wanted is None else "the dtype of its config.json"
-    kept = ", ".join(_told(stored, dtype) for dtype in kinds)
+    counts = ", ".join(_told(stored, dtype) for dtype in kinds)
     warn(
-        f"{where}: weights of several types ({kept}): all are read in {name_of(chosen)}, {why}; "
+        f"{where}: weights of several types ({counts}): all are read in {name_of(chosen)}, {why}; "
         "another dtype may be given",
         NotFollowed,
         stacklevel=2,
@@ -55,6 +55,6 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _told(stored: Mapping[str, torch.dtype], dtype: torch.dtype) -> str:
-    names = [name for name, one in stored.items() if one == dtype]
+    names = [name for name, other in stored.items() if other == dtype]
     few = f": {', '.join(names)}" if len(names) <= SHOWN else ""
     return f"{len(names)} in {name_of(dtype)}{few}"

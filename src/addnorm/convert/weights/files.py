@@ -84,9 +84,10 @@ class Weights(Mapping[str, Tensor]):
         return Weights(
             {
                 name: replace(
-                    one, read=partial(torch.empty, one.shape, dtype=one.dtype, device="meta")
+                    stored,
+                    read=partial(torch.empty, stored.shape, dtype=stored.dtype, device="meta"),
                 )
-                for name, one in self._stored.items()
+                for name, stored in self._stored.items()
             }
         )
 
@@ -125,12 +126,12 @@ def _read_shards(
     for name, shard in weight_map.items():
         listed[shard].add(name)
     files = {shard: _inside(folder, shard) for shard in listed}
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for shard, file in files.items():
         stored = read(file)
         _check_shard(folder / index, shard, weight_map, stored.keys(), listed[shard])
-        found |= stored
-    return {name: found[name] for name in weight_map}
+        tensors |= stored
+    return {name: tensors[name] for name in weight_map}
 
 
 def _read_index(file: Path) -> dict[str, str]:

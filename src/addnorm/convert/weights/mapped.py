@@ -67,15 +67,15 @@ def map_pickle(file: Path) -> dict[str, StoredTensor]:
         with ZipFile(file) as archive:
             packed = any(member.compress_type for member in archive.infolist())
         # Compressed data may expand to any size, and torch.save never compresses.
-        found = None if packed else torch.load(file, "cpu", weights_only=True, mmap=True)
+        content = None if packed else torch.load(file, "cpu", weights_only=True, mmap=True)
     except BadZipFile as error:
         raise InputError(f"{file}: damaged, or of torch before 1.6: {error}") from error
     except Exception as error:  # any error is possible for an untrusted file
         raise InputError(f"{file}: refused: it is damaged or holds more than tensors") from error
-    if not isinstance(found, dict):
-        what = "compressed" if packed else f"not a dictionary but {type(found).__name__}"
+    if not isinstance(content, dict):
+        what = "compressed" if packed else f"not a dictionary but {type(content).__name__}"
         raise InputError(f"{file}: {what}: expected tensors by name, as torch.save writes them")
-    return {name: _stored(name, value, file) for name, value in found.items()}
+    return {name: _stored(name, value, file) for name, value in content.items()}
 
 
 def _stored(name: object, value: object, file: Path) -> StoredTensor:

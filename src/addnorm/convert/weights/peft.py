@@ -104,7 +104,7 @@ def read_peft(folder: Path) -> PeftAdapter:
         if part not in ("A", "B", "magnitude_vector"):
             raise InputError(f"{file}: {key} is not supported: no tensor of LoRA or DoRA")
         parts.setdefault(module, {})[part] = tensor
-    layers = {name: _low_rank(file, name, found, settings) for name, found in parts.items()}
+    layers = {name: _low_rank(file, name, factors, settings) for name, factors in parts.items()}
     base, tied = settings.get("base_model_name_or_path"), settings.get("ensure_weight_tying")
     return PeftAdapter(str(base or ""), layers, saved, stays_tied=bool(tied))
 
@@ -112,14 +112,14 @@ def read_peft(folder: Path) -> PeftAdapter:
 def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) -> None:
     """Write an adapter; `transposed` if the base stores its matrices as (in, out), like GPT-2."""
     tensors: dict[str, Tensor] = {}
-    for name, one in adapter.layers.items():
-        tensors[f"{PREFIX}{name}.lora_A.weight"] = one.a
-        tensors[f"{PREFIX}{name}.lora_B.weight"] = one.b
-        if one.magnitude is not None:
-            tensors[f"{PREFIX}{name}.lora_magnitude_vector"] = one.magnitude
+    for name, change in adapter.layers.items():
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = change.a
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = change.b
+        if change.magnitude is not None:
+            tensors[f"{PREFIX}{name}.lora_magnitude_vector"] = change.magnitude
     tensors |= {f"{PREFIX}{name}": tensor for name, tensor in adapter.saved.items()}
-    ranks = {name: one.a.shape[0] for name, one in adapter.layers.items()}
-    alphas = {name: one.scale * ranks[name] for name, one in adapter.layers.items()}
+    ranks = {name: change.a.shape[0] for name, change in adapter.layers.items()}
+    alphas = {name: change.scale * ranks[name] for name, change in adapter.layers.items()}
     rank, alpha = min(ranks.values()), min(alphas.values())
     modules = sorted({name.rpartition(".")[0] for name in adapter.saved})
     settings = {
@@ -132,7 +132,7 @@ def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) 
         "target_modules": sorted(adapter.layers),
         "modules_to_save": modules or None,
         "ensure_weight_tying": bool(modules) and adapter.stays_tied,
-        "use_dora": any(one.magnitude is not None for one in adapter.layers.values()),
+        "use_dora": any(change.magnitude is not None for change in adapter.layers.values()),
         "use_rslora": False,
         "fan_in_fan_out": transposed,
         "bias": "none",
@@ -153,14 +153,14 @@ def _whole(x: float) -> float:
 def _settings(folder: Path) -> dict[str, Any]:
     file = folder / CONFIG
     try:
-        found: Any = json.loads(read_file(file))
+        tree: Any = json.loads(read_file(file))
     except FileNotFoundError as error:
         raise InputError(f"{file}: missing") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: damaged: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(tree, dict):
         raise InputError(f"{file}: damaged: not a table")
-    return cast(dict[str, Any], found)
+    return cast(dict[str, Any], tree)
 
 
 def _check(file: Path, settings: Mapping[str, Any]) -> None:
