@@ -101,7 +101,7 @@ def test_a_probability_is_that_of_the_span(runs: dict[str, Run], monkeypatch) ->
         return pytest.approx(product, rel=1e-4)
 
     def filled(said: list[int], finished: Any) -> list[list[tuple[str, float]]]:
-        given = Generated(ids=tuple(said), score=0.0, finished=finished)
+        given = Generated("", 0.0, finished, ids=tuple(said))
         monkeypatch.setattr(restoring, "_said", lambda *_: [[given]])
         masks = run.fill("to <mask> or <mask>").masks
         return [[(one.token, one.probability) for one in mask] for mask in masks]

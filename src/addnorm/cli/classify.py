@@ -64,8 +64,6 @@ def classify(
     from addnorm.data.tokenizing.word_splitting import words_between_spaces
     from addnorm.runs.media import reads_files
     from addnorm.runs.series_files import reads_tables
-    from addnorm.runs.use import classify as classify_texts
-    from addnorm.runs.use import predict, tag
     from addnorm.tasks.regression import numbers_line
 
     if reads_files(opened) or reads_tables(opened):
@@ -81,12 +79,12 @@ def classify(
             if pairs:
                 raise InputError(f"{run}: a tagging model reads one sentence: leave out --pairs")
             sentences = [words_between_spaces(line) for line in lines]
-            both = zip(sentences, tag(opened, sentences, first=first), strict=True)
+            both = zip(sentences, opened.tag(tuple(sentences), first=first), strict=True)
             return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
         if opened.task == "regression":
-            rows = predict(opened, group, first=first).tolist()
+            rows = opened.predict(group, first=first).tolist()
             return [(numbers_line(row), dict(zip(opened.labels, row, strict=True))) for row in rows]
-        found = classify_texts(opened, group, first=first, threshold=threshold)
+        found = opened.classify(group, first=first, threshold=threshold)
         return [(",".join(one.labels), asdict(one)) for one in found]
 
     for _, (plain, figures) in Lines(files, reading).answers(answer):

@@ -59,12 +59,11 @@ def embed(
     import torch
 
     from addnorm.runs.media import reads_files
-    from addnorm.runs.use import embed as embed_texts
 
     found: list[torch.Tensor] = []
 
     def answer(first: int, group: list[str]) -> list[torch.Tensor]:
-        return [*embed_texts(opened, group, pooling, first=first).cpu()]
+        return [*opened.embed(group, pooling=pooling, first=first).cpu()]
 
     answers = (
         _of_files(opened, files, pooling, reading)
@@ -77,7 +76,7 @@ def embed(
         else:
             found.append(vector)
     if out is not None:
-        _write(out, torch.stack(found) if found else embed_texts(opened, [], pooling).cpu())
+        _write(out, torch.stack(found) if found else opened.embed([], pooling=pooling).cpu())
 
 
 def _of_files(

@@ -55,7 +55,6 @@ def evaluate(
     from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
     from addnorm.models.early_exit import EarlyExit, exit_rule
-    from addnorm.runs.evaluation import evaluation_of
 
     if weights is not None:
         from addnorm.quantize import with_weights
@@ -63,7 +62,7 @@ def evaluate(
         with_weights(opened.model, weights)
     _check(opened.task, predictions, confusion)
     early = None if early_exit is None else EarlyExit(exit_rule(early_exit))
-    evaluation = evaluation_of(opened, split, console=console, early=early)
+    evaluation = opened.evaluation(split, console=console, early=early)
     if early is not None:
         console.out(f"exits: {early}", highlight=False)
     if confusion is not None:

@@ -1,5 +1,6 @@
 """`addnorm export`: export a model to Hugging Face, ONNX, CTranslate2 or GGUF."""
 
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -39,8 +40,7 @@ def export(
     import_named(imports)
     check_model_folder(run)
     from addnorm.cli.terminal import console
-    from addnorm.runs.export import export_run
     from addnorm.runs.run import Run
 
-    for line in export_run(Run.open(run, dtype=dtype), out, to=to, family=family):
-        console.out(line, highlight=False)
+    say = partial(console.out, highlight=False)
+    Run.open(run, dtype=dtype).export(out, to=to, family=family, say=say)

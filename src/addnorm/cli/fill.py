@@ -56,12 +56,11 @@ def fill(
     import_named(imports)
     opened = where.open(run)
     from addnorm.runs.fill import check_fills
-    from addnorm.runs.fill import fill as fill_texts
 
     check_fills(opened)
 
     def answer(first: int, group: list[str]) -> "list[Filled]":
-        return fill_texts(opened, group, top_k, first=first)
+        return opened.fill(group, top_k=top_k, first=first)
 
     found = Lines(files, reading).answers(answer)
     for _, one in enumerate(answer(0, [text])) if text is not None else found:

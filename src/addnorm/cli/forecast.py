@@ -76,9 +76,7 @@ def forecast(
     """
     import_named(imports)
     opened = where.open(run)
-    from addnorm.runs.forecasting import forecast as forecast_after
-
-    found = forecast_after(opened, history, horizon=horizon, until=until, truth=truth)
+    found = opened.forecast(history, horizon=horizon, until=until, truth=truth)
     if output.plot is not None:
         from addnorm.inspect.predictions import forecast_picture
 

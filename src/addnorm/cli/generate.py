@@ -12,11 +12,10 @@ from addnorm.cli.where import Where
 from addnorm.errors import InputError
 
 if TYPE_CHECKING:
-    from addnorm.generate import DecodingConfig
+    from addnorm.generate import DecodingConfig, Generated
     from addnorm.models.early_exit import EarlyExit
     from addnorm.runs.chat import Messages
     from addnorm.runs.run import Run
-    from addnorm.runs.types import Written
     from addnorm.runs.use import Compiled
 
 
@@ -74,11 +73,9 @@ class Choices:
 
     def decoding(self, run: "Run") -> "DecodingConfig":
         """The decoding that these ask for. Raises `InputError` where that cannot be."""
-        from addnorm.runs.decoding import decoding_for
-
         stopping = {"true": True, "false": False, "never": "never", None: None}
         options: dict[str, Any] = asdict(self) | {"early_stopping": stopping[self.early_stopping]}
-        return decoding_for(run, **options)
+        return run.decoding(**options)
 
 
 @Parameter(name="*")
@@ -208,7 +205,6 @@ def generate(
     opened = _opened(run, speed, asked)
     from addnorm.cli.generated import write_files
     from addnorm.runs.media import reads_files
-    from addnorm.runs.use import write, write_as_it_comes
 
     decoding = choices.decoding(opened)
     if reads_files(opened):
@@ -220,17 +216,16 @@ def generate(
     graph = _compiled(opened, decoding, early, several=prompt is None, wanted=speed.compile)
     streams = opened.task == "language" and not json_lines
     if prompt is not None and streams and decoding.kind != "beam":
-        for piece in write_as_it_comes(
-            opened, asked.of(prompt), decoding, **asdict(end), compiled=graph
-        ):
+        pieces = opened.stream(asked.of(prompt), decoding=decoding, **asdict(end), compiled=graph)
+        for piece in pieces:
             print(piece, end="", flush=True)
         print()
         _report(early)
         return
 
-    def answer(first: int, group: list[Any]) -> list[tuple[Any, list["Written"]]]:
+    def answer(first: int, group: list[Any]) -> list[tuple[Any, list["Generated"]]]:
         texts = [asked.of(text) for text in group]
-        written = write(opened, texts, decoding, **asdict(end), first=first, compiled=graph)
+        written = opened.write(texts, decoding, **asdict(end), first=first, compiled=graph)
         return [*zip(texts, written, strict=True)]
 
     lines = Lines(files, reading, _conversations(opened, asked, reading))
@@ -267,7 +262,7 @@ def _conversations(opened: "Run", asked: Asked, reading: Reading) -> "Rows | Non
 
 def _print(
     text: "str | Messages",
-    best: "list[Written]",
+    best: "list[Generated]",
     number: int,
     decoding: "DecodingConfig",
     *,

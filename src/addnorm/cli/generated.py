@@ -2,25 +2,24 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from addnorm.cli.lines import Reading, media_files, one_line
-from addnorm.runs.types import Written
+from addnorm.generate.text_decoding import Generated
 
 if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig
     from addnorm.runs.run import Run
 
 
-def as_lines(best: Sequence[Written], n_best: int) -> list[str]:
+def as_lines(best: Sequence[Generated], n_best: int) -> list[str]:
     """One line for each text, padded with empty lines up to `n_best`."""
     return [one_line(one.text) for one in best] + [""] * (n_best - len(best))
 
 
 def as_json(
-    best: Sequence[Written],
+    best: Sequence[Generated],
     number: int | str,
     *,
     deep: bool = False,
@@ -31,9 +30,17 @@ def as_json(
     `deep` adds the depth, of models whose tokens leave early; `messages` are the conversation that
     it answers, which is written with the answer at its end.
     """
-    rows = [{"input": number, **_conversation(messages, one.text), **asdict(one)} for one in best]
-    if not deep:
-        rows = [{name: value for name, value in row.items() if name != "depth"} for row in rows]
+    rows = [
+        {
+            "input": number,
+            **_conversation(messages, text.text),
+            "text": text.text,
+            "score": text.score,
+            "finished": text.finished,
+            **({"depth": text.depth} if deep else {}),
+        }
+        for text in best
+    ]
     return [json.dumps(row, ensure_ascii=False) for row in rows]
 
 
@@ -43,7 +50,7 @@ def _conversation(messages: Sequence[Mapping[str, str]], answer: str) -> dict[st
     return {"messages": [*messages, {"role": "assistant", "content": answer}]}
 
 
-def depth_of(best: Sequence[Written], number: int) -> str:
+def depth_of(best: Sequence[Generated], number: int) -> str:
     """The layers that a token of a text took, in the mean, in words."""
     depth = best[0].depth
     mean = "its one token took every layer" if depth is None else f"mean depth {depth:.2f} layers"

@@ -262,7 +262,7 @@ def _generated(ids: list[int], score: float, ends: Ids) -> Generated:
     """Cut a hypothesis at its end token; without one it was ended by the length limit."""
     written = _without_end(ids, ends)
     finished = "eos" if len(written) < len(ids) else "length"
-    return Generated(ids=written, score=score, finished=finished)
+    return Generated("", score, finished, ids=written)
 
 
 def _without_end(ids: list[int], ends: Ids) -> tuple[int, ...]:

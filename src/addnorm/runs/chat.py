@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from addnorm.data import ChatConfig
 from addnorm.data.ids.answers import prompt_ids
@@ -13,6 +14,11 @@ from addnorm.runs.trained_model import TrainedModel
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: mappings with `role` and `content`."""
+
+
+def is_conversation(text: object) -> TypeGuard[Messages]:
+    """Whether this is a conversation, and no text."""
+    return isinstance(text, list | tuple) and all(isinstance(message, Mapping) for message in text)
 
 
 def chats(run: TrainedModel) -> bool:

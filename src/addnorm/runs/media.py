@@ -22,7 +22,14 @@ from addnorm.data import (
 from addnorm.data.batches.signals import inputs_of
 from addnorm.data.readers.image_files import read_image
 from addnorm.errors import InputError, refuse
-from addnorm.generate import DecodingConfig, TextDecoder, Transcription, Translation, transcribe
+from addnorm.generate import (
+    DecodingConfig,
+    Generated,
+    TextDecoder,
+    Transcription,
+    Translation,
+    transcribe,
+)
 from addnorm.models import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -38,7 +45,7 @@ from addnorm.runs.decoding import later
 from addnorm.runs.pooled import pooled
 from addnorm.runs.speech_prompt import SpeechPrompt, speech_prompt
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.runs.types import Classified, Pooling, Written
+from addnorm.runs.types import Classified, Pooling
 from addnorm.tasks.of_model import wrong_task
 
 
@@ -76,7 +83,7 @@ def transcribe_files(
     max_new_tokens: int | None = None,
     skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
-) -> Iterator[tuple[Path, list[Written]]]:
+) -> Iterator[tuple[Path, list[Generated]]]:
     """The texts of each image or clip, best first, in the order of the files.
 
     Raises `InputError` as `classify_files` does.
@@ -107,7 +114,7 @@ def transcribe_files(
         )
         done += len(some)
         for (file, _), best in zip(some, found, strict=True):
-            yield file, [Written(g.text, g.score, g.finished) for g in best]
+            yield file, best
 
 
 def _prompt(run: TrainedModel) -> SpeechPrompt:
@@ -200,7 +207,7 @@ def transcribed(
     max_new_tokens: int | None,
     *,
     plain: bool,
-) -> list[list[Written]]:
+) -> list[list[Generated]]:
     """The texts of each file; a string in `stop` and a compiled graph, not `plain`, are refused."""
     if not plain:
         raise InputError(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 
 import torch
@@ -18,12 +18,12 @@ from addnorm.generate.next_token import positions_for
 from addnorm.models import EncoderDecoderModel
 from addnorm.runs.decoding import later
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.runs.types import Candidate, Filled, Written
+from addnorm.runs.types import Candidate, Filled
 
 GAP = re.compile("|".join([*map(re.escape, MASKS), r"<extra_id_\d+>"]))
 """What marks a gap: a mask of any name, or a sentinel of T5; the first gap is always sentinel 0."""
 
-BLANK = Generated(ids=(), score=0.0, finished="eos")
+BLANK = Generated("", 0.0, "eos")
 """What is written of a blank text."""
 
 
@@ -108,7 +108,7 @@ def restored(
     *,
     plain: bool = True,
     first: int = 0,
-) -> list[list[Written]]:
+) -> list[list[Generated]]:
     """Each text with its gaps filled, in the ways that are best; an empty text stays empty.
 
     A string in `stop` and a compiled graph, not `plain`, are refused.
@@ -148,10 +148,10 @@ def _said(
     )
 
 
-def _written(run: TrainedModel, gaps: Gapped | None, said: Generated) -> Written:
+def _written(run: TrainedModel, gaps: Gapped | None, said: Generated) -> Generated:
     spans = gaps is not None and gaps.sentinels
     text = run.tokenizers.source.decode(gaps.filled(said.ids)) if gaps and spans else said.text
-    return Written(text, said.score, said.finished)
+    return replace(said, text=text)
 
 
 def fill_gaps(

@@ -1,19 +1,22 @@
 """Run: a trained model with its tokenizers and labels; loading, using and saving it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Unpack, overload
 
 import torch
 from jaxtyping import Float
+from rich.console import Console
 from torch import Tensor
 
 from addnorm.data import Corpus, DataConfig
 from addnorm.errors import InputError, known_keywords
-from addnorm.generate import DecodingConfig
+from addnorm.generate import DecodingConfig, Generated
+from addnorm.models.early_exit import EarlyExit
+from addnorm.runs.chat import Messages, is_conversation
 from addnorm.runs.devices import device_named, dtype_named
-from addnorm.runs.evaluation import evaluate_on
+from addnorm.runs.evaluation import Evaluation, Split, evaluate_on, evaluation_of
 from addnorm.runs.export import export_run
 from addnorm.runs.fill import fill
 from addnorm.runs.forecasting import forecast
@@ -40,6 +43,7 @@ from addnorm.runs.types import (
     words_of,
 )
 from addnorm.runs.use import (
+    Compiled,
     answer,
     check_use,
     chosen_decoding,
@@ -138,32 +142,68 @@ class Run(TrainedModel):
         Raises `InputError` if the model does not generate text, a text is too long for it, or an
         option is unknown or out of range.
         """
-        stop = listed(stop, "stop")
-        chosen = chosen_decoding(self, decoding, options)
-        found = write(self, listed(texts), chosen, max_new_tokens=max_new_tokens, stop=stop)
-        written = [best[0].text for best in found]
+        results = self.write(
+            listed(texts), decoding, max_new_tokens=max_new_tokens, stop=stop, **options
+        )
+        written = [best[0].text for best in results]
         return written[0] if isinstance(texts, str) else written
+
+    @known_keywords
+    def write(
+        self,
+        texts: Sequence[str | Messages],
+        decoding: DecodingConfig | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        first: int = 0,
+        compiled: Compiled | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> list[list[Generated]]:
+        """As `generate`, with the score of each text, why it ended, and all of the `n_best`.
+
+        Conversations are answered. `first` is the number of texts before these, for messages and
+        seeds; `compiled` takes the place of the model. Raises `InputError` as `generate` does.
+        """
+        chosen = chosen_decoding(self, decoding, options)
+        return write(
+            self,
+            texts,
+            chosen,
+            max_new_tokens=max_new_tokens,
+            stop=listed(stop, "stop"),
+            first=first,
+            compiled=compiled,
+        )
+
+    def decoding(self, **options: Unpack[DecodingOptions]) -> DecodingConfig:
+        """The decoding that options ask for, or the model's own. Raises `InputError` for others."""
+        return chosen_decoding(self, None, options)
 
     @known_keywords
     def stream(
         self,
-        text: str,
+        text: str | Messages,
         *,
         max_new_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         decoding: DecodingConfig | None = None,
+        compiled: Compiled | None = None,
         **options: Unpack[DecodingOptions],
     ) -> Iterator[str]:
-        """Continue one text, yielding it in pieces as soon as each piece is final.
+        """Continue one text, or answer one conversation, in pieces as soon as each is final.
 
         Joined, the pieces are what `generate` returns for the same options. Raises `InputError` as
         `generate` does, at the call, and for beam search or if this is not a language model.
         """
         stop = listed(stop, "stop")
-        text, chosen = one_text(text), chosen_decoding(self, decoding, options)
+        chosen = chosen_decoding(self, decoding, options)
+        text = text if is_conversation(text) else one_text(text)
         if chosen.kind == "beam":
             raise InputError("beam search ends with all of a text at once: stream without beams")
-        return write_as_it_comes(self, text, chosen, max_new_tokens=max_new_tokens, stop=stop)
+        return write_as_it_comes(
+            self, text, chosen, max_new_tokens=max_new_tokens, stop=stop, compiled=compiled
+        )
 
     @known_keywords
     def chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[ChatOptions]) -> str:
@@ -203,19 +243,25 @@ class Run(TrainedModel):
         return found[0] if isinstance(texts, str) else found
 
     @known_keywords
-    def predict(self, texts: str | Several, *, batch_size: int = 64) -> Float[Tensor, "*texts n"]:
+    def predict(
+        self, texts: str | Several, *, batch_size: int = 64, first: int = 0
+    ) -> Float[Tensor, "*texts n"]:
         """The numbers of a text, or of each of a list of texts or pairs; `labels` names them.
 
         Raises `InputError` as `classify` does.
         """
-        found = predict(self, listed(texts, pairs=True), batch_size)
+        found = predict(self, listed(texts, pairs=True), batch_size, first)
         return found[0] if isinstance(texts, str) else found
 
     @overload
-    def tag(self, sentences: str, *, batch_size: int = 64) -> list[str]: ...
+    def tag(self, sentences: str, *, batch_size: int = 64, first: int = 0) -> list[str]: ...
     @overload
     def tag(
-        self, sentences: list[Sentence] | tuple[Sentence, ...], *, batch_size: int = 64
+        self,
+        sentences: list[Sentence] | tuple[Sentence, ...],
+        *,
+        batch_size: int = 64,
+        first: int = 0,
     ) -> list[list[str]]: ...
     @known_keywords
     def tag(
@@ -223,6 +269,7 @@ class Run(TrainedModel):
         sentences: str | list[Sentence] | tuple[Sentence, ...],
         *,
         batch_size: int = 64,
+        first: int = 0,
     ) -> list[str] | list[list[str]]:
         """Tag each word of a sentence, or of each sentence in a list.
 
@@ -230,12 +277,17 @@ class Run(TrainedModel):
         is several sentences. Raises `InputError` if the model does not tag, or a sentence is too
         long for it.
         """
-        found = tag(self, words_of(sentences), batch_size)
+        found = tag(self, words_of(sentences), batch_size, first)
         return found[0] if isinstance(sentences, str) else found
 
     @known_keywords
     def embed(
-        self, texts: str | Texts, *, pooling: Pooling | None = None, batch_size: int = 64
+        self,
+        texts: str | Texts,
+        *,
+        pooling: Pooling | None = None,
+        batch_size: int = 64,
+        first: int = 0,
     ) -> Float[Tensor, "*texts width"]:
         """Embed a text as a vector `[d_model]`, or each text of a list, `[texts, d_model]`.
 
@@ -250,16 +302,21 @@ class Run(TrainedModel):
         Vectors are float32 (float64 for a float64 model), and normalised if the folder says so.
         Raises `InputError` if there is no such head, or a text is too long.
         """
-        found = embed(self, listed(texts), pooling, batch_size)
+        found = embed(self, listed(texts), pooling, batch_size, first)
         return found[0] if isinstance(texts, str) else found
 
+    @overload
+    def fill(self, text: str, *, top_k: int = 5, first: int = 0) -> Filled: ...
+    @overload
+    def fill(self, text: Texts, *, top_k: int = 5, first: int = 0) -> list[Filled]: ...
     @known_keywords
-    def fill(self, text: str, *, top_k: int = 5) -> Filled:
+    def fill(self, text: str | Texts, *, top_k: int = 5, first: int = 0) -> Filled | list[Filled]:
         """Fill the masks of a text such as "To be or [MASK] to be": `.text`, and all `.masks`.
 
         Raises `InputError` if no masked language model can fill it, or it has no mask.
         """
-        return fill(self, [one_text(text)], top_k)[0]
+        results = fill(self, listed(text, "text"), top_k, first=first)
+        return results[0] if isinstance(text, str) else results
 
     @known_keywords
     def forecast(self, history: FileName, **options: Unpack[ForecastOptions]) -> Forecast:
@@ -285,6 +342,15 @@ class Run(TrainedModel):
         """
         return evaluate_on(self, data, split)
 
+    def evaluation(
+        self, split: Split, *, console: Console | None = None, early: EarlyExit | None = None
+    ) -> Evaluation:
+        """As `evaluate` on the run's own data, with the prediction of each example.
+
+        What was skipped is reported on the `console`; with `early`, examples leave at early exits.
+        """
+        return evaluation_of(self, split, console, early=early)
+
     # Exporting and saving.
 
     @known_keywords
@@ -294,16 +360,18 @@ class Run(TrainedModel):
         *,
         to: Literal["hf", "onnx", "ctranslate2", "gguf"] = "hf",
         family: str | None = None,
+        say: Callable[[str], object] = lambda _: None,
     ) -> Path:
         """Export the model to the format of another library; return the path.
 
         `hf` is a folder for `transformers`, of the first family that has all of the model's parts
         or the `family` named; `onnx` graphs for onnxruntime; `ctranslate2` a folder; `gguf` a file
-        for llama.cpp. Raises `InputError`, without writing anything, if the other library lacks a
-        part of the model.
+        for llama.cpp. `say` is called with each line about the result. Raises `InputError`,
+        without writing anything, if the other library lacks a part of the model.
         """
         out = path_of(out)
-        export_run(self, out, to=to, family=family)
+        for line in export_run(self, out, to=to, family=family):
+            say(line)
         return out
 
     def save(self, folder: FileName) -> "Run":

@@ -14,7 +14,7 @@ from torch import Tensor
 from addnorm.data import Corpus, DataConfig, DataPart
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, choices
-from addnorm.generate import DecodingConfig
+from addnorm.generate import DecodingConfig, Generated
 
 FileName = str | PathLike[str]
 """The name of a file or a folder."""
@@ -42,10 +42,11 @@ class DecodingOptions(TypedDict, total=False):
     the search ends with and when. `temperature` samples, dividing the logits, and `top_k`, `top_p`
     and `min_p` leave unlikely tokens out; `seed` says which numbers are drawn. In every decoding
     no sequence of `no_repeat_ngram` tokens comes twice, and a translation begins with the token
-    `forced_bos`, by name or id.
+    `forced_bos`, by name or id. `n_best` is how many results of a beam search `Run.write` returns.
     """
 
     beams: int
+    n_best: int
     length_penalty: float
     early_stopping: bool | Literal["never"]
     no_repeat_ngram: int
@@ -72,9 +73,13 @@ class TranslateOptions(DecodingOptions, total=False):
 
 
 class ClassifyOptions(TypedDict, total=False):
-    """The batch size (default 64), and the probability threshold for labels (default 0.5)."""
+    """The batch size (default 64), and the probability threshold for labels (default 0.5).
+
+    `first` is the number of texts before these, for messages about one of them.
+    """
 
     batch_size: int
+    first: int
     threshold: float
 
 
@@ -146,18 +151,8 @@ class Filled:
     masks: list[tuple[Candidate, ...]]
 
 
-@dataclass(frozen=True)
-class Written:
-    """A generated text, its log-probability, and why it ended.
-
-    `depth` is the mean number of layers of its tokens after the first, of all beams, where a model
-    with early exits wrote it; None elsewhere, and for a text of one token.
-    """
-
-    text: str
-    score: float
-    finished: str
-    depth: float | None = None
+Written = Generated
+"""A generated text, by its name in earlier versions."""
 
 
 @overload

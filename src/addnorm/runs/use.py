@@ -18,6 +18,7 @@ from addnorm.generate import (
     CompiledTranslation,
     Continuation,
     DecodingConfig,
+    Generated,
     GreedyConfig,
     SampleConfig,
     TextDecoder,
@@ -47,7 +48,6 @@ from addnorm.runs.types import (
     DecodingOptions,
     Pooling,
     TextPair,
-    Written,
     check_choice,
     listed,
 )
@@ -81,7 +81,7 @@ def write(
     stop: Sequence[str] = (),
     first: int = 0,
     compiled: Compiled | None = None,
-) -> list[list[Written]]:
+) -> list[list[Generated]]:
     """Continue or translate each text; return the results for each, best first.
 
     The translation of a blank text is empty; a language model starts a new text; a denoiser fills
@@ -132,7 +132,7 @@ def write(
             found = [by_place.get(i, [BLANK]) for i in range(len(told))]
         case EncoderModel():
             raise wrong_task(run, "writes no text")
-    return [[Written(g.text, g.score, g.finished, g.depth) for g in best] for best in found]
+    return found
 
 
 def write_as_it_comes(
