@@ -54,6 +54,7 @@ EXAMPLES = {
     "d_head": 64,
     "d_hidden": 512,
     "data": {"kind": "text", "train": "my.txt", "valid_fraction": 0.1},
+    "decoder_layer_pattern": [{"attention": "recurrent"}, {}],
     "decoder_max_len": 256,
     "ema": 0.999,
     "encoding": "latin-1",

@@ -119,8 +119,12 @@ class CompiledTranslation(Translation):
         never: Sequence[int] = (),
     ) -> None:
         _prepare(model, model.target_embed, model.decoder, model.head)
-        if any(pattern != Full() for pattern in model.decoder.patterns):
-            raise InputError("a decoder compiles for translation where it sees all earlier tokens")
+        for i, pattern in enumerate(model.decoder.patterns):
+            if pattern != Full():
+                raise InputError(
+                    "a decoder compiles for translation where it sees all earlier tokens, and "
+                    f"layer {i} does not"
+                )
         if any(isinstance(part, DynamicRotary) for part in model.decoder.modules()):
             raise InputError(
                 "dynamic rotary positions go by whole texts, and beams are parts of some"

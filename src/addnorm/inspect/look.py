@@ -1,7 +1,7 @@
 """Inspecting a model on one text: attention, positions, and RMS and gradients by layer."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from addnorm.errors import InputError
 from addnorm.inspect.capture import attention_weights
-from addnorm.inspect.depth import ByLayer, gradient_norms, layer_states, towers_of
+from addnorm.inspect.depth import ByLayer, Tower, gradient_norms, layer_states, towers_of
 from addnorm.inspect.distance import ByOffset, position_curves
 from addnorm.inspect.prepared_text import PreparedText, loss_of, prepare_text
+from addnorm.models import ModelConfig
 from addnorm.nn.attention.multihead import AttentionConfig, MultiHead
 from addnorm.parts import kind_of
 from addnorm.runs.trained_model import TrainedModel
@@ -101,7 +102,7 @@ def look(
     say what the model does not have. Raises `InputError` for a text that cannot be read, or is too
     long to be seen, and for a layer or head that is not there.
     """
-    wanted, notes, mixer = frozenset(views), list[str](), run.recipe.model.attention
+    wanted, notes = frozenset(views), list[str]()
     if run.quantization is not None and "gradients" in wanted:
         source = run.quantization.source
         notes.append(f"no gradients of a quantised model: look at what it was made of ({source})")
@@ -120,14 +121,16 @@ def look(
             gradients = {} if loss is None else gradient_norms(run.model, states, loss)
             notes += [of] if loss is None else []
     if "positions" in wanted and not curves:
-        kind = kind_of(run.recipe.model.position)
-        notes.append(f"positions of the kind {kind!r} do nothing by distance that can be drawn")
+        layers_of = run.recipe.model.stacks
+        kinds = dict.fromkeys(kind_of(layers_of[name][i].position) for name, i in asked.items())
+        shown = " and ".join(map(repr, kinds))
+        notes.append(f"positions of the kind {shown} do nothing by distance that can be drawn")
     maps = _maps(caught, prepared, layers, heads)
     return Look(
         run=run.name if run.folder is None else run.folder.resolve().name,
         text=text,
         prepared=prepared,
-        mixer="self-attention" if isinstance(mixer, AttentionConfig) else kind_of(mixer),
+        mixer=" and ".join(dict.fromkeys(_mixer_kinds(run.recipe.model))),
         attention=maps if "attention" in wanted else (),
         by_distance=_distances(run, maps) if "positions" in wanted else (),
         positions=tuple(curves) if "positions" in wanted else (),
@@ -155,20 +158,20 @@ def _watch_attention(
     """Record attention if requested, and add notes on layers without attention."""
     if not views & {"attention", "positions"}:
         return {}
-    without = [
-        f"{name}: its layers mix tokens by {kind_of(run.recipe.model.attention)}, "
-        "which has no attention to draw"
-        for name, tower in towers_of(run.model).items()
-        if not any(
-            isinstance(module, MultiHead)
-            for mixer in tower.stack.mixers
-            for module in mixer.modules()  # pyright: ignore[reportAttributeAccessIssue]
-        )
-    ]
+    towers = towers_of(run.model)
+    without, partly = list[str](), list[str]()
+    for name, tower in towers.items():
+        bare = _without_attention(tower)
+        kinds = dict.fromkeys(kind_of(run.recipe.model.stacks[name][i].attention) for i in bare)
+        mixed = f"by {' and '.join(kinds)}, which has no attention to draw"
+        if len(bare) == len(tower.stack.blocks):
+            without.append(f"{name}: its layers mix tokens {mixed}")
+        elif bare:
+            partly.append(f"{name}: layers {' '.join(map(str, bare))} mix tokens {mixed}")
     alone = len(views) == 1 and "attention" in views
-    if alone and len(without) == len(towers_of(run.model)) == 1:
+    if alone and len(without) == len(towers) == 1:
         raise InputError(f"{run.name}: {without[0]}: look at depth or gradients")
-    notes += without
+    notes += without + partly
     try:
         return watching.enter_context(attention_weights(run.model))
     except InputError as error:
@@ -178,19 +181,45 @@ def _watch_attention(
         return {}
 
 
+def _without_attention(tower: Tower) -> list[int]:
+    """The layers that have no attention, counted from 0."""
+    mixers: list[Any] = list(tower.stack.mixers)
+    return [
+        i
+        for i, mixer in enumerate(mixers)
+        if not any(isinstance(module, MultiHead) for module in mixer.modules())
+    ]
+
+
+def _mixer_kinds(model: ModelConfig) -> Iterator[str]:
+    """What the layers of a model mix tokens by, layer by layer."""
+    for layers in model.stacks.values():
+        for layer in layers:
+            attends = isinstance(layer.attention, AttentionConfig)
+            yield "self-attention" if attends else kind_of(layer.attention)
+
+
 def _asked_layers(run: TrainedModel, layers: Sequence[int]) -> dict[str, int]:
-    """For each stack, the first of the layers that were asked for, by default the first of all.
+    """For each stack, the first of the layers that were asked for, by default with attention.
 
     Raises `InputError` for a layer that no stack has, and for a model without layers.
     """
-    sizes = {name: len(tower.stack.blocks) for name, tower in towers_of(run.model).items()}
+    towers = towers_of(run.model)
+    sizes = {name: len(tower.stack.blocks) for name, tower in towers.items()}
     if not any(sizes.values()):
         raise InputError(f"{run.name}: there is no layer to look at: model.n_layers = 0")
     for layer in layers:
         check_number("layer", layer, max(sizes.values()))
     return {
-        name: next((layer for layer in layers if layer < size), 0) for name, size in sizes.items()
+        name: next((layer for layer in layers if layer < size), _first_attention(towers[name]))
+        for name, size in sizes.items()
     }
+
+
+def _first_attention(tower: Tower) -> int:
+    """The first layer with attention; 0 where there is none."""
+    bare = _without_attention(tower)
+    return next((i for i in range(len(tower.stack.blocks)) if i not in bare), 0)
 
 
 def check_number(what: str, number: int, n: int) -> None:

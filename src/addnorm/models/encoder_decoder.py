@@ -1,8 +1,9 @@
 """The encoder–decoder Transformer: the decoder attends to the encoded source."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import PositiveInt
@@ -18,7 +19,7 @@ from addnorm.models.inputs import (
     embedded,
     valid_positions,
 )
-from addnorm.models.layers import LayerConfig, Stacks
+from addnorm.models.layers import LayerConfig, Stacks, entries_of
 from addnorm.models.transformer import LayerCount, TransformerConfig
 from addnorm.nn.attention import CrossAttention
 from addnorm.nn.blocks import Stack
@@ -196,6 +197,17 @@ class EncoderDecoderConfig(TransformerConfig):
             "encoder": self.layers(self.n_layers),
             "decoder": self.decoder_parts.layers(n_decoder),
         }
+
+    def fields_of_layers(self, chosen: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """The fields of a configuration that has these layers of this one, in this order."""
+        encoder, decoder = chosen["encoder"], chosen["decoder"]
+        found = super().fields_of_layers({"encoder": encoder})
+        if len(decoder) != len(encoder) or self.n_decoder_layers is not None:
+            found["n_decoder_layers"] = len(decoder)
+        pattern = entries_of(self.decoder_parts.layer_pattern, decoder)
+        if self.decoder_layer_pattern is not None or pattern != found["layer_pattern"]:
+            found["decoder_layer_pattern"] = pattern
+        return found
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """Build the model; `target_vocab_size` defaults to `vocab_size`.

@@ -1,6 +1,6 @@
 """The parts of one layer: what `layer_pattern` gives it, or else the model's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -111,3 +111,10 @@ def _with_pattern(mixer: MixerConfig, pattern: PatternConfig) -> AttentionConfig
 
 Stacks = Mapping[str, tuple[LayerParts, ...]]
 """The parts of every layer of each stack, by the name of the stack."""
+
+
+def entries_of(pattern: tuple[LayerConfig, ...], layers: Sequence[int]) -> tuple[LayerConfig, ...]:
+    """The entries of a layer pattern for these layers, in this order."""
+    if not pattern or all(i % len(pattern) == n % len(pattern) for n, i in enumerate(layers)):
+        return pattern
+    return tuple(pattern[i % len(pattern)] for i in layers)

@@ -199,16 +199,23 @@ def check_traceable(purpose: str, *parts: nn.Module) -> None:
     """
     for part in parts:
         _check_listed(Ledger(part, "a graph"))
-    for module in (module for part in parts for module in part.modules()):
-        if isinstance(module, Stack):
-            for mixer in module.mixers:
-                if not isinstance(mixer, SelfAttention):
-                    raise InputError(
-                        f"{purpose}: only attention can be traced, and a {type(mixer).__name__} "
-                        "reads its text run by run, as the data say: use attention"
-                    )
-        if reason := UNTRACEABLE.get(type(module)):
-            raise InputError(f"{purpose}: {reason}")
+    for part in parts:
+        for path, module in part.named_modules():
+            if isinstance(module, Stack):
+                _check_mixers(purpose, path, module)
+            if reason := UNTRACEABLE.get(type(module)):
+                raise InputError(f"{purpose}: {reason}")
+
+
+def _check_mixers(purpose: str, path: str, stack: Stack) -> None:
+    """Raise `InputError` naming the first layer whose mixer is not attention."""
+    of = f" of the {path}" if path in ("encoder", "decoder") else ""
+    for i, mixer in enumerate(stack.mixers):
+        if not isinstance(mixer, SelfAttention):
+            raise InputError(
+                f"{purpose}: only attention can be traced, and in layer {i}{of} a "
+                f"{type(mixer).__name__} reads its text run by run, as the data say: use attention"
+            )
 
 
 def _check_listed(ledger: Ledger) -> None:

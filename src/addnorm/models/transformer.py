@@ -1,6 +1,6 @@
 """The base of all model configurations, which builds embeddings and stacks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from addnorm.config import Probability, config
 from addnorm.errors import InputError
-from addnorm.models.layers import LayerConfig, LayerParts, Stacks
+from addnorm.models.layers import LayerConfig, LayerParts, Stacks, entries_of
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.scores import is_plain_product, scale_of
 from addnorm.nn.blocks import (
@@ -148,6 +148,14 @@ class TransformerConfig:
         if self.cross_attention is None and isinstance(parts.attention, AttentionConfig):
             return replace(parts, cross_attention=parts.attention)
         return parts
+
+    def fields_of_layers(self, chosen: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """The fields of a configuration that has these layers of this one, in this order."""
+        [numbers] = chosen.values()
+        return {
+            "n_layers": len(numbers),
+            "layer_pattern": entries_of(self.layer_pattern, numbers),
+        }
 
     def with_parts(self: C, field: str, change: Callable[[Any], Any]) -> C:
         """This configuration with `change` made to every part of a field, wherever one is given.

@@ -96,16 +96,8 @@ def _narrower_feedforward(config: ModelConfig, share: float) -> ModelConfig:
 
 def _shallower(config: ModelConfig, layers: Kept) -> ModelConfig:
     kept = next(iter(layers.values()))
-    changes: dict[str, Any] = {"n_layers": len(kept)}
-    if pattern := config.layer_pattern:
-        changes["layer_pattern"] = tuple(pattern[i % len(pattern)] for i in kept)
-    if isinstance(config, EncoderDecoderConfig):
-        if pattern := config.decoder_layer_pattern:
-            decoder = layers["decoder"]
-            changes["decoder_layer_pattern"] = tuple(pattern[i % len(pattern)] for i in decoder)
-        if config.n_decoder_layers is not None:
-            changes["n_decoder_layers"] = len(layers["decoder"])
-    elif config.exits:
+    changes = config.fields_of_layers(layers)
+    if not isinstance(config, EncoderDecoderConfig) and config.exits:
         changes["exits"] = _new_exits(config.exits, kept, config.n_layers)
     return replace(config, **changes)
 
@@ -142,7 +134,7 @@ def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
     Raises `InputError` for a part of the new model that computes something else than the old one
     did in its place, such as one that depends on the number of layers.
     """
-    origin, cuts, sources = _origin(pruning), _cuts(old, pruning), _tensors(old)
+    origin, cuts, sources = _origin(new, pruning), _cuts(old, pruning), _tensors(old)
     for name, target in _tensors(new).items():
         source = sources.get(origin(name))
         if source is None:
@@ -158,10 +150,17 @@ def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
     _check_same_function(old, new, origin)
 
 
-def _origin(pruning: Pruning) -> Callable[[str], str]:
-    """The name in the old model of what has a name in the new one."""
+def _origin(new: Model, pruning: Pruning) -> Callable[[str], str]:
+    """The name in the old model of what has a name in the new one.
+
+    Positions that the layers share are those of the first layer of the new model that has them.
+    """
+    in_layers = _positions_in_layers(new)
 
     def old_name(name: str) -> str:
+        for path, layer in in_layers.items():
+            if f"{name}.".startswith(f"{path}."):
+                name = layer + name[len(path) :]
         if found := re.match(r"(\w+)\.blocks\.(\d+)(?=\.|$)", name):
             stack, i = found[1], int(found[2])
             kept = pruning.layers.get(stack)
@@ -173,6 +172,20 @@ def _origin(pruning: Pruning) -> Callable[[str], str]:
         return name
 
     return old_name
+
+
+def _positions_in_layers(model: Model) -> dict[str, str]:
+    """For the positions of each embedding, where they first stand in a layer."""
+    paths: dict[int, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if path.endswith(".position"):
+            paths.setdefault(id(module), []).append(path)
+    return {
+        path: next(other for other in shared if ".blocks." in other)
+        for shared in paths.values()
+        for path in shared
+        if ".blocks." not in path and any(".blocks." in other for other in shared)
+    }
 
 
 def _tensors(model: Model) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -199,14 +199,21 @@ def parts(settings: Any, name: str = "recipe", kind: str = "") -> Tree:
     changed = [
         f"{key} = {_value(value)}"
         for key, (value, default) in values.items()
-        if key != "kind" and not is_part(value) and value != default
+        if key != "kind" and not is_part(value) and value != default and not _are_parts(value)
     ]
     words = [(name, "dim"), (kind, "bold"), (", ".join(changed), "")]
     tree = Tree(Text("  ").join(Text(*word) for word in words if word[0]))
     for key, (value, _) in values.items():
         if is_part(value):
             tree.add(parts(value, key, _kind(value)))
+        if _are_parts(value):
+            for i, part in enumerate(value):
+                tree.add(parts(part, f"{key}.{i}", _kind(part)))
     return tree
+
+
+def _are_parts(value: Any) -> bool:
+    return isinstance(value, tuple) and any(map(is_part, cast(tuple[Any, ...], value)))
 
 
 def is_part(value: Any) -> bool:

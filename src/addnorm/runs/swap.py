@@ -206,7 +206,16 @@ def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layer
         layers.setdefault(
             stack, options.layers if together else evenly_spaced_layers(old[stack], count)
         )
-    return new, layers
+    return replace(new, model=_with_patterns_of(recipe.model, new.model, layers)), layers
+
+
+def _with_patterns_of(old: ModelConfig, new: ModelConfig, layers: Layers) -> ModelConfig:
+    """The new model with the layer patterns of the layers that it takes, unless it has others."""
+    patterns = {name: part for name, part in vars(old).items() if name.endswith("layer_pattern")}
+    if any(vars(new)[name] != pattern for name, pattern in patterns.items()):
+        return new
+    taken = old.fields_of_layers(layers)
+    return replace(new, **{name: part for name, part in taken.items() if name in patterns})
 
 
 def _follows(model: ModelConfig) -> bool:

@@ -184,7 +184,7 @@ def test_layers_of_two_kinds_and_other_mixers_are_refused() -> None:
     two = (LayerConfig(position=RotaryConfig(theta=7.0)), LayerConfig(position=NoPositionConfig()))
     with pytest.raises(InputError, match="layer 1 has position 'none', and layer 0 has 'rotary'"):
         _facts(_model(layer_pattern=two))
-    with pytest.raises(InputError, match="attention in every layer"):
+    with pytest.raises(InputError, match=r"attention \(Recurrent\) of layer 0"):
         _facts(_model(attention=RecurrentConfig()))
 
 

@@ -87,7 +87,7 @@ def attention_of(block: Block | ParallelBlock) -> SelfAttention:
 
 
 def _block_facts(block: Block | ParallelBlock, embed: Embedding, ledger: Ledger) -> dict[str, str]:
-    attention = ledger.module(attention_of(block), SelfAttention)
+    attention = ledger.module(block.attention, SelfAttention)
     ledger.module(attention.output, PlainOutput)
     d_model, inner = attention.out_proj.out_features, attention.out_proj.in_features
     return {

@@ -1,0 +1,242 @@
+"""Every reader of a model, on models whose layers differ: right, or refused with the layer."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.runs.tiny import quiet, train_tiny
+
+from addnorm.errors import InputError
+from addnorm.generate import BeamConfig, GreedyConfig
+from addnorm.inspect.look import look
+from addnorm.models import DecoderModel
+from addnorm.nn.attention import SelfAttention
+from addnorm.quantize import Int4Config, Int8Config, QuantizationConfig, quantize
+from addnorm.quantize.layers import QuantizedLinear, QuantizedRecurrence
+from addnorm.runs.description import describe_run
+from addnorm.runs.export import WRITERS, export_run
+from addnorm.runs.pruning import PruneOptions, prune_run
+from addnorm.runs.run import Run
+from addnorm.runs.swap import SwapOptions, swap_run
+from addnorm.runs.use import compiled, write
+from addnorm.training.adapters import LoRAConfig, adapt
+
+WIDE = '{n_heads = 2, n_kv_heads = 1, d_head = 6, qk_norm = "rmsnorm", core = "eager"}'
+PATTERNS = {
+    "recurrence": '[{attention = "recurrent"}, {}]',
+    "heads": f'[{{pattern = {{kind = "window", size = 3}}}}, {{attention = {WIDE}}}]',
+    "mixture": '[{}, {feedforward = {kind = "moe", n_experts = 2}}]',
+    "feedforward": '[{}, {feedforward = {kind = "mlp", d_ff = 24, activation = "gelu_tanh"}}]',
+    "norms": '[{}, {norm = {kind = "rmsnorm", eps = 1e-5}}]',
+}
+"""Layers that differ in each of their parts, as a recipe has them."""
+
+COMMON = {
+    "model.n_layers": "2",
+    "model.position": '"rotary"',
+    "model.residual": '{kind = "pre"}',
+    "model.feedforward": '{kind = "mlp", d_ff = 32, activation = "gelu_tanh"}',
+    "model.max_len": "32",
+    "train.steps": "2",
+}
+TEXT = "To be"
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a language model whose layers differ in this part."""
+
+    def trained(name: str) -> Path:
+        fields = {**COMMON, "model.layer_pattern": PATTERNS[name]}
+        return train_tiny(tmp_path_factory.mktemp(name), "language", **fields)
+
+    return cache(trained)
+
+
+def logits(run: Run) -> torch.Tensor:
+    assert run.text is not None
+    with torch.no_grad():
+        return run.model(torch.arange(9)[None] % 7)
+
+
+def _opened(run: Run, out: Path) -> None:
+    """What is trained is what is opened: the parts of each layer, and its outputs."""
+    again = Run.open(run.folder)  # pyright: ignore[reportArgumentType]
+    assert again.recipe.model == run.recipe.model
+    assert logits(again).equal(logits(run))
+
+
+def _described(run: Run, out: Path) -> None:
+    from rich.console import Console
+
+    assert run.folder is not None
+    console = Console(record=True, width=200, file=quiet().file)
+    console.print(describe_run(run.folder))
+    shown = console.export_text()
+    for layer in run.recipe.model.layer_pattern:
+        for name in ("attention", "feedforward", "norm"):
+            if (part := getattr(layer, name)) is not None:
+                assert part.kind in shown
+
+
+def _decoded(run: Run, out: Path) -> None:
+    """With a cache and without, greedily and by beams."""
+    assert isinstance(run.model, DecoderModel)
+    tokens = torch.arange(8)[None] % 7
+    memory = run.model.new_cache()
+    parts = [run.model(part, cache=memory) for part in tokens.split([3, 1, 4], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, 1), run.model(tokens), rtol=1e-5, atol=1e-5)
+    for way in (GreedyConfig(), BeamConfig(beams=3)):
+        assert write(run, [TEXT, "so"], way, max_new_tokens=5)
+
+
+def _compiled(run: Run, out: Path) -> None:
+    fast = compiled(run, GreedyConfig(), several=False)
+    [[ours]] = write(run, [TEXT], GreedyConfig(), max_new_tokens=6)
+    [[theirs]] = write(run, [TEXT], GreedyConfig(), max_new_tokens=6, compiled=fast)
+    assert theirs.text == ours.text
+    assert theirs.score == pytest.approx(ours.score, abs=1e-4)
+
+
+def _looked(run: Run, out: Path) -> None:
+    """Attention of the layers that have it, and a note on those that have none."""
+    seen = look(run, TEXT)
+    mixers = run.model.stack.mixers  # pyright: ignore[reportAttributeAccessIssue]
+    attends = [i for i, mixer in enumerate(mixers) if isinstance(mixer, SelfAttention)]
+    assert sorted({one.layer for one in seen.attention}) == attends
+    for i in {0, 1} - {*attends}:
+        assert any(f"layers {i} mix tokens by recurrent" in note for note in seen.notes)
+        assert seen.mixer == "recurrent and self-attention"
+    assert seen.positions[0].lines.keys() <= {f"layer {attends[0]}"}
+
+
+def _quantized(scheme: QuantizationConfig) -> Callable[[Run, Path], None]:
+    def check(run: Run, out: Path) -> None:
+        expected = logits(run)
+        quantize(run.model, scheme)
+        kinds = QuantizedLinear | QuantizedRecurrence
+        names = [name for name, part in run.model.named_modules() if isinstance(part, kinds)]
+        assert {name.split(".")[2] for name in names} == {"0", "1"}
+        assert (logits(run) - expected).norm() / expected.norm() < 0.5
+
+    return check
+
+
+def _pruned(**options: Any) -> Callable[[Run, Path], None]:
+    def check(run: Run, out: Path) -> None:
+        assert run.folder is not None
+        prune_run(run.folder, out, PruneOptions(**options, calibrate=4), {}, quiet())
+        new = Run.open(out)
+        assert sum(p.numel() for p in new.model.parameters()) < sum(
+            p.numel() for p in run.model.parameters()
+        )
+        if "layers" in options:  # the layer that is left is the second, with its own parts
+            last = run.model.stack.blocks[1]  # pyright: ignore[reportAttributeAccessIssue]
+            [left] = new.model.stack.blocks  # pyright: ignore[reportAttributeAccessIssue]
+            own, kept = last.state_dict(), left.state_dict()
+            assert own.keys() == kept.keys()
+            assert all(kept[name].equal(weight) for name, weight in own.items())
+
+    return check
+
+
+def _swapped(*sets: str, same: bool = True, **options: Any) -> Callable[[Run, Path], None]:
+    def check(run: Run, out: Path) -> None:
+        assert run.folder is not None
+        report = swap_run(run.folder, out, SwapOptions(sets=sets, **options), {}, quiet())
+        new = Run.open(out)
+        assert {origin.kind for origin in report.transfer.origins.values()} <= {"exact"}
+        if same:
+            assert report.transfer.changed == ()
+            torch.testing.assert_close(logits(new), logits(run), rtol=1e-5, atol=1e-5)
+
+    return check
+
+
+def _layers_in_another_order(run: Run, out: Path) -> None:
+    """Each layer takes its own parts along."""
+    _swapped(same=False, layers=(1, 0, 1))(run, out)
+    new = Run.open(out)
+    blocks, old = new.model.stack.blocks, run.model.stack.blocks  # pyright: ignore[reportAttributeAccessIssue]
+    for block, i in zip(blocks, (1, 0, 1), strict=True):
+        for name, weight in old[i].state_dict().items():
+            assert block.state_dict()[name].equal(weight), name
+
+
+def _adapted(run: Run, out: Path) -> None:
+    """LoRA stands in every layer's maps, and starts as the model that it is put into."""
+    model = Run.open(run.folder).model  # pyright: ignore[reportArgumentType]
+    expected = logits(run)
+    adapt(model, LoRAConfig(rank=2))
+    trained = {name.split(".")[2] for name, one in model.named_parameters() if one.requires_grad}
+    assert {"0", "1"} <= trained
+    with torch.no_grad():
+        assert model(torch.arange(9)[None] % 7).equal(expected)
+
+
+def _exported(form: str) -> Callable[[Run, Path], None]:
+    """Exporters read back what they wrote, and compare the logits."""
+
+    def check(run: Run, out: Path) -> None:
+        export_run(run, out / "model.gguf" if form == "gguf" else out, to=form)  # pyright: ignore[reportArgumentType]
+
+    return check
+
+
+READERS: dict[str, Callable[[Run, Path], None]] = {
+    "open": _opened,
+    "info": _described,
+    "decode": _decoded,
+    "compile": _compiled,
+    "look": _looked,
+    "int8": _quantized(Int8Config()),
+    "int4": _quantized(Int4Config()),
+    "prune heads": _pruned(heads=0.5),
+    "prune feedforward": _pruned(feedforward=0.5),
+    "prune layers": _pruned(layers=("1",)),
+    "swap a table": _swapped("head.tied=false"),
+    "swap layers": _layers_in_another_order,
+    "lora": _adapted,
+    **{f"export {form}": _exported(form) for form in WRITERS},
+}
+
+REFUSALS: dict[tuple[str, str], str] = {
+    ("compile", "recurrence"): r"in layer 0 a Recurrent reads",
+    ("prune heads", "recurrence"): r"stack\.blocks\.0\.attention is Recurrent",
+    ("prune heads", "heads"): r"of 1 in a layer: there is only one",
+    ("prune feedforward", "mixture"): r"stack\.blocks\.1\.feedforward is MixtureOfExperts",
+    **{("export hf", name): r"layer [01] has the" for name in PATTERNS},
+    **{("export gguf", name): r"layer [01]" for name in PATTERNS},
+    **{("export ctranslate2", name): r"layer [01]" for name in PATTERNS if name != "norms"},
+    ("export onnx", "recurrence"): r"in layer 0 a Recurrent reads",
+}
+"""What a reader refuses, by the part in which layers differ, and what the message names."""
+
+
+def _cases() -> Iterator[Any]:
+    """Every reader with every pattern; graphs that are made take long."""
+    for reader, name in product(READERS, PATTERNS):
+        graph = reader in ("compile", "export onnx") and (reader, name) not in REFUSALS
+        yield pytest.param(reader, name, marks=pytest.mark.slow if graph else pytest.mark.long)
+
+
+@pytest.mark.parametrize(("reader", "name"), [*_cases()])
+def test_a_reader_reads_each_layer_or_names_the_one_it_cannot(
+    reader: str, name: str, hybrid: Callable[[str], Path], tmp_path: Path
+) -> None:
+    if reader.startswith("export"):
+        modules = {"export gguf": "gguf", "export ctranslate2": "ctranslate2"}
+        pytest.importorskip(modules.get(reader, "onnx" if reader == "export onnx" else "torch"))
+    run, out = Run.open(hybrid(name)), tmp_path / "out"
+    refusal = REFUSALS.get((reader, name))
+    if refusal is None:
+        READERS[reader](run, out)
+        return
+    with pytest.raises(InputError, match=refusal) as caught:
+        READERS[reader](run, out)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
