@@ -1,6 +1,7 @@
 """Every reader of a model, on models whose layers differ: right, or refused with the layer."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -13,13 +14,18 @@ from tests.runs.tiny import quiet, train_tiny
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig
 from addnorm.inspect.look import look
-from addnorm.models import DecoderModel
+from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import SelfAttention
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Causal
+from addnorm.prune.choice import n_kept
+from addnorm.prune.importance import gated
+from addnorm.prune.smaller import Pruning, keep_weights, smaller_config
+from addnorm.prune.units import Units, feedforward_rows, head_groups
 from addnorm.quantize import Int4Config, Int8Config, QuantizationConfig, quantize
 from addnorm.quantize.layers import QuantizedLinear, QuantizedRecurrence
 from addnorm.runs.description import describe_run
 from addnorm.runs.export import WRITERS, export_run
-from addnorm.runs.pruning import PruneOptions, prune_run
 from addnorm.runs.run import Run
 from addnorm.runs.swap import SwapOptions, swap_run
 from addnorm.runs.use import compiled, write
@@ -126,22 +132,42 @@ def _quantized(scheme: QuantizationConfig) -> Callable[[Run, Path], None]:
     return check
 
 
-def _pruned(**options: Any) -> Callable[[Run, Path], None]:
+def _pruned(option: str, units_of: Callable[[Any], list[Units]]) -> Callable[[Run, Path], None]:
+    """Half of the units of every layer: what is left computes what masking them does."""
+
     def check(run: Run, out: Path) -> None:
-        assert run.folder is not None
-        prune_run(run.folder, out, PruneOptions(**options, calibrate=4), {}, quiet())
-        new = Run.open(out)
-        assert sum(p.numel() for p in new.model.parameters()) < sum(
-            p.numel() for p in run.model.parameters()
-        )
-        if "layers" in options:  # the layer that is left is the second, with its own parts
-            last = run.model.stack.blocks[1]  # pyright: ignore[reportAttributeAccessIssue]
-            [left] = new.model.stack.blocks  # pyright: ignore[reportAttributeAccessIssue]
-            own, kept = last.state_dict(), left.state_dict()
-            assert own.keys() == kept.keys()
-            assert all(kept[name].equal(weight) for name, weight in own.items())
+        units = units_of(run.model)
+        kept = {one.path: tuple(range(n_kept(one.n, 0.5, option))) for one in units}
+        pruning = Pruning(**{option: 0.5}, units=kept, of={one.path: one.n for one in units})  # pyright: ignore[reportArgumentType]
+        gates = {
+            one.path: (torch.arange(one.n)[None] < len(kept[one.path])).float() for one in units
+        }
+        with gated(units, gates):
+            expected = logits(run)
+        torch.testing.assert_close(logits(_smaller(run, pruning)), expected, rtol=1e-4, atol=1e-5)
 
     return check
+
+
+def _without_the_first_layer(run: Run, out: Path) -> None:
+    """The layer that is left is the second, with its own parts."""
+    new = _smaller(run, Pruning(layers={"stack": (1,)}))
+    assert isinstance(run.model, DecoderModel)
+    assert isinstance(new.model, DecoderModel)
+    ctx = Context.over(tokens := torch.arange(9)[None] % 7, Causal())
+    block, stack = run.model.stack.blocks[1], run.model.stack
+    x = block(run.model.embed(tokens, ctx), ctx.restrict(stack.patterns[1]))
+    expected = run.model.head(stack.norm(x, None), ctx)
+    torch.testing.assert_close(logits(new), expected, rtol=1e-4, atol=1e-5)
+
+
+def _smaller(run: Run, pruning: Pruning) -> Run:
+    config = smaller_config(run.recipe.model, pruning)
+    assert isinstance(config, DecoderConfig)
+    assert run.text is not None
+    model = config.build(run.text.source.vocab_size).eval()
+    keep_weights(run.model, model, pruning)
+    return replace(run, model=model)
 
 
 def _swapped(*sets: str, same: bool = True, **options: Any) -> Callable[[Run, Path], None]:
@@ -195,9 +221,9 @@ READERS: dict[str, Callable[[Run, Path], None]] = {
     "look": _looked,
     "int8": _quantized(Int8Config()),
     "int4": _quantized(Int4Config()),
-    "prune heads": _pruned(heads=0.5),
-    "prune feedforward": _pruned(feedforward=0.5),
-    "prune layers": _pruned(layers=("1",)),
+    "prune heads": _pruned("heads", head_groups),
+    "prune feedforward": _pruned("feedforward", feedforward_rows),
+    "prune layers": _without_the_first_layer,
     "swap a table": _swapped("head.tied=false"),
     "swap layers": _layers_in_another_order,
     "lora": _adapted,
